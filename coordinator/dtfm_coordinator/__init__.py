@@ -1,0 +1,1 @@
+"""The coordinator: view of the swarm, allocator, broker, durable state."""

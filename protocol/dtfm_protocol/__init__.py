@@ -1,0 +1,1 @@
+"""What both sides of a swarm say to each other, and agree on."""

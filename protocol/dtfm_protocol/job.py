@@ -1,0 +1,172 @@
+"""The job file: what the owner wants trained, and how. TOML, checked key by key."""
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.schema import Schema
+
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+Wire = Literal["fp32", "fp16", "bf16"]
+Precision = Literal["fp32", "bf16"]
+ScheduleName = Literal["1f1b", "gpipe"]
+
+
+class Model(Schema):
+    """`[model]`: an `architecture` of `transformers` with its config's fields, or `path` to a folder that has both."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    architecture: str | None = None
+    """A `model_type` of `transformers`, e.g. "llama", "qwen3", "gpt2"."""
+    path: Path | None = None
+    """A folder with `config.json` and, where training starts from pretrained weights, safetensors."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.architecture is None) == (self.path is None):
+            raise ValueError('give either architecture = "..." or path = "..."')
+        if self.path is not None and self.fields:
+            raise ValueError(f"path brings its own config: remove {', '.join(self.fields)}")
+        if "vocab_size" in self.fields:
+            raise ValueError("vocab_size comes from the tokenizer: remove it")
+        return self
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the `transformers` config that the job sets."""
+        return dict(self.model_extra or {})
+
+
+class Data(Schema):
+    """`[data]`: what is read, and how it becomes tokens."""
+
+    text: list[str] | Literal["cpython"]
+    """Files and globs relative to the job file, or "cpython": the prose of `pydoc_data.topics`."""
+    tokenizer: str = "bytes"
+    """"bytes", "bpe:SIZE" (trained on the text), or a tokenizer's folder relative to the job file."""
+
+    @field_validator("text")
+    @classmethod
+    def _not_empty(cls, value: list[str] | str) -> list[str] | str:
+        if not value:
+            raise ValueError('name at least one file or glob, or "cpython"')
+        return value
+
+
+class Training(Schema):
+    """`[training]`: the mathematics of a step. AdamW, betas 0.9 and 0.95, eps 1e-8."""
+
+    steps: Positive
+    global_batch: Positive
+    """Sequences a step."""
+    micro_batch: Positive
+    """Sequences a micro-batch; divides `global_batch`."""
+    sequence_length: Positive
+    """Targets a sequence; one token more is read."""
+    learning_rate: Annotated[float, Field(gt=0)]
+    """The peak, reached at step `warmup_steps`; a cosine leads from there to a tenth of it at the last step."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """On matrices only."""
+    warmup_steps: NotNegative = 0
+    clip_norm: Annotated[float, Field(ge=0)] = 1.0
+    """Largest global gradient norm; 0 turns clipping off."""
+    precision: Precision = "fp32"
+    seed: NotNegative = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.global_batch % self.micro_batch:
+            raise ValueError(
+                f"micro_batch: global_batch ({self.global_batch}) is not a multiple of micro_batch ({self.micro_batch})"
+            )
+        if self.warmup_steps > self.steps:
+            raise ValueError(f"warmup_steps: {self.warmup_steps} is more than steps ({self.steps})")
+        return self
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches a step, over the whole swarm."""
+        return self.global_batch // self.micro_batch
+
+    @property
+    def tokens(self) -> int:
+        """Target tokens a step, over the whole swarm: what the summed loss and gradients are divided by."""
+        return self.global_batch * self.sequence_length
+
+    def learning_rate_at(self, step: int) -> float:
+        """Learning rate of `step` (from 1): linear warm-up, then a cosine to a tenth at the last step."""
+        if step < self.warmup_steps:
+            return self.learning_rate * step / self.warmup_steps
+        span = max(1, self.steps - self.warmup_steps)
+        progress = min(1.0, (step - self.warmup_steps) / span)
+        return self.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
+
+
+class Evaluation(Schema):
+    """`[evaluation]`: the loss on a tail of the data that training never reads."""
+
+    every: NotNegative = 0
+    """Steps between evaluations; 0 is never. The last step is always evaluated unless this is 0."""
+    sequences: Positive = 64
+
+
+class Planning(Schema):
+    """`[plan]`: what the owner fixes of the layout; "auto" leaves it to the allocator."""
+
+    stages: Positive | Literal["auto"] = "auto"
+    replicas: Positive | Literal["auto"] = "auto"
+    """Peers a stage; "auto" may be uneven."""
+    schedule: ScheduleName = "1f1b"
+    wire: Wire = "fp32"
+    """How activations and gradients are coded between peers; "fp16" and "bf16" are lossy."""
+
+
+class Checkpointing(Schema):
+    """`[checkpoint]`: how often the state is kept. The last step always is."""
+
+    every: NotNegative = 50
+
+
+class Job(Schema):
+    """A whole job file."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    model: Model
+    data: Data
+    training: Training
+    evaluation: Evaluation = Evaluation()
+    plan: Planning = Planning()
+    checkpoint: Checkpointing = Checkpointing()
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a job file; relative paths in it become absolute, seen from the file's folder.
+
+        Raises:
+            UserError: no such file, not TOML, or a key that is unknown, missing or wrong; the key is named.
+        """
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"cannot read the job file {path}: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} is not a TOML file: {error}") from None
+        return cls.read(values, str(path)).rooted(path.resolve().parent)
+
+    def rooted(self, folder: Path) -> Self:
+        """The same job with its relative paths made absolute, seen from `folder`."""
+        model = self.model
+        if model.path is not None:
+            model = model.model_copy(update={"path": folder / model.path})
+        text = self.data.text if isinstance(self.data.text, str) else [str(folder / glob) for glob in self.data.text]
+        tokenizer = self.data.tokenizer
+        if tokenizer != "bytes" and not tokenizer.startswith("bpe:"):
+            tokenizer = str(folder / tokenizer)
+        data = self.data.model_copy(update={"text": text, "tokenizer": tokenizer})
+        return self.model_copy(update={"model": model, "data": data})

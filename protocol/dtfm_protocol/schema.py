@@ -1,0 +1,41 @@
+"""The base of every message and file: frozen, strict about unknown keys, with one-line errors."""
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dtfm_protocol.errors import UserError
+
+
+class Schema(BaseModel):
+    """A frozen value object that refuses unknown keys, NaN and infinities."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def read(cls, value: Any, what: str) -> Self:
+        """Validate `value`; `what` names it in the error, e.g. "job.toml".
+
+        Raises:
+            UserError: names the first offending key.
+        """
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise UserError(f"{what}: {first_fault(error)}") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first fault of a pydantic error as `key.path: reason` on one line."""
+    fault = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    reason = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "extra_forbidden":
+        reason = "unknown key"
+    elif fault["type"] == "missing":
+        reason = "this key is missing"
+    elif fault["type"] not in {"value_error", "model_type"} and isinstance(
+        fault.get("input"), int | float | str | bool
+    ):
+        reason = f"{reason} (got {fault['input']!r})"
+    return f"{where}: {reason}" if where else reason
