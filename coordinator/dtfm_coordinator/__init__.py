@@ -1,1 +1,12 @@
-"""The coordinator: view of the swarm, allocator, broker, durable state."""
+"""The coordinator: it looks, plans and keeps; no tensor passes through it during training.
+
+- `main`: the command line, `dtfm-coordinator`
+- `service`: a running coordinator, from job file to finished model (`Coordinator`)
+- `members`: who is in the swarm, and what of it the allocator sees (pure)
+- `linkmap`: which links are known, and who measures next (pure)
+- `allocator/`: from a view to a plan (pure)
+- `archive`: checkpoints as the stages hand them in
+- `broker`: the embedded MQTT broker
+- `swarm`: a whole swarm of processes on this machine
+- `export`, `generate`, `status`: what is done with a state dir afterwards
+"""

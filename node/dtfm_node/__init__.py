@@ -1,1 +1,12 @@
-"""The volunteer's daemon: measuring, engine, state."""
+"""The volunteer's daemon.
+
+- `main`: the command line, `dtfm-node`
+- `daemon`: one member of a swarm, from invite to goodbye (`Daemon`)
+- `solo`: the same job in one process, without a swarm
+- `devices`, `measure`: which device, how fast, how much memory
+- `probe`: latency and throughput to other peers
+- `engine/`: training under a plan
+- `tokens`: the token shards that this peer reads
+- `keep`: state from and to checkpoints
+- `display`: what the person at the machine sees
+"""

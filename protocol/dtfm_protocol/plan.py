@@ -7,7 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, computed_field, field_validator, model_validator
 
+from dtfm_protocol.envelope import signable
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity import Identity, verify
 from dtfm_protocol.job import ScheduleName, Wire
 from dtfm_protocol.schema import Schema
 
@@ -123,6 +125,25 @@ class Plan(Schema):
         """The same plan with peers renamed; a name that is not in `names` stays."""
         routes = tuple(tuple(names.get(peer, peer) for peer in route) for route in self.routes)
         return self.model_copy(update={"routes": routes, "idle": tuple(names.get(peer, peer) for peer in self.idle)})
+
+    def _signable(self, swarm: str) -> bytes:
+        return signable({"swarm": swarm, "plan": self.model_dump(mode="json", exclude={"signature"})})
+
+    def signed(self, identity: Identity, swarm: str) -> Self:
+        """The same plan with the signature of the coordinator of `swarm`."""
+        return self.model_copy(update={"signature": identity.sign(self._signable(swarm)).hex()})
+
+    def verify(self, coordinator: str, swarm: str) -> None:
+        """Check the signature.
+
+        Raises:
+            Refused: the plan is not signed by `coordinator` for `swarm`.
+        """
+        try:
+            signature = bytes.fromhex(self.signature or "")
+        except ValueError:
+            signature = b""
+        verify(coordinator, self._signable(swarm), signature)
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -36,6 +36,8 @@ class ResolvedJob(Schema):
     name: str
     config: dict[str, Any]
     """The whole `transformers` config as JSON, `model_type` and `vocab_size` included."""
+    pretrained: bool = False
+    """The weights of step 0 are those of the checkpoint of step 0, not drawn from the seed."""
     corpus: Corpus
     training: Training
     evaluation: Evaluation

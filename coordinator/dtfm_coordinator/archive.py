@@ -1,0 +1,140 @@
+"""Checkpoints as the stages hand them in: a file from each stage, a digest from each replica, then one manifest."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dtfm_protocol.checkpoint.manifest import Manifest, TensorEntry
+from dtfm_protocol.checkpoint.store import CheckpointStore, Draft
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity import short
+from dtfm_protocol.logs import log
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.planes.data import Bytes, Stream, read_message, write_message
+from dtfm_protocol.resolved import ResolvedJob
+from dtfm_protocol.transfers import HandIn, Receipt
+
+KEPT = 2
+"""Checkpoints that stay."""
+_PIECE = 1 << 20
+
+
+@dataclass
+class _Pending:
+    """A checkpoint of which not all is here yet."""
+
+    draft: Draft
+    files: set[int] = field(default_factory=set)
+    digests: dict[str, tuple[int, str]] = field(default_factory=dict)
+    eval_loss: float | None = None
+
+
+class Archive:
+    """The coordinator's checkpoints."""
+
+    def __init__(self, store: CheckpointStore, job: ResolvedJob, kept: Callable[[Manifest], None]) -> None:
+        self._store, self._job, self._kept = store, job, kept
+        self._plan: Plan | None = None
+        self._pending: dict[int, _Pending] = {}
+        self._whole: dict[int, Manifest] = {}
+        self.fault: str | None = None
+        """Why the run must not go on: replicas that differ."""
+
+    def expect(self, plan: Plan) -> None:
+        """From now on, only peers of `plan` hand in."""
+        self._plan = plan
+        for pending in self._pending.values():
+            pending.draft.discard()
+        self._pending.clear()
+
+    def newest(self) -> Manifest | None:
+        """The newest whole checkpoint."""
+        return self._store.newest()
+
+    def find(self, step: int, key: str) -> tuple[TensorEntry, Bytes] | None:
+        """One tensor of the checkpoint of `step`, for a peer that resumes from it."""
+        try:
+            manifest = self._whole.get(step) or self._whole.setdefault(step, self._store.whole(step))
+            entry = manifest.tensors.get(key)
+            return None if entry is None else (entry, self._store.read(manifest, key))
+        except Refused as error:
+            log.warning("cannot give %s of step %d: %s", key, step, error)
+            return None
+
+    async def take(self, stream: Stream) -> None:
+        """Answer one hand-in.
+
+        Raises:
+            Refused: it is not from a peer of the plan in force, or its file is not what it says.
+        """
+        share = await read_message(stream, HandIn)
+        plan = self._plan
+        if plan is None or share.plan_version != plan.version or plan.stage_of(stream.peer) != share.stage:
+            await write_message(stream, Receipt(taken=False, text="this peer has no such stage in the plan in force"))
+            return
+        if share.size > 16 * self._job_bytes():
+            raise Refused(f"{short(stream.peer)} offers {share.size} bytes for a stage")
+        pending = self._pending.get(share.step)
+        if pending is None:
+            pending = self._pending.setdefault(share.step, _Pending(self._store.draft(share.step)))
+        if share.size:
+            await self._receive(stream, share, pending)
+            pending.files.add(share.stage)
+        pending.digests[stream.peer] = (share.stage, share.digest)
+        pending.eval_loss = share.eval_loss
+        self._complete(plan, share.step, pending)
+        await write_message(stream, Receipt(taken=True, text="kept"))
+
+    async def _receive(self, stream: Stream, share: HandIn, pending: _Pending) -> None:
+        """Write a stage's file as it comes."""
+        hashed = hashlib.sha256()
+        with pending.draft.open(f"stage-{share.stage}.safetensors") as file:
+            for offset in range(0, share.size, _PIECE):
+                piece = await stream.read(min(_PIECE, share.size - offset))
+                hashed.update(piece)
+                file.write(piece)
+            if hashed.hexdigest() != share.sha256:
+                raise Refused(f"the file of stage {share.stage} from {short(stream.peer)} has another hash")
+
+    def _complete(self, plan: Plan, step: int, pending: _Pending) -> None:
+        """Commit once every stage's file and every replica's digest is here."""
+        if len(pending.files) < len(plan.stages) or len(pending.digests) < len(plan.peers):
+            return
+        replicas: list[dict[str, str]] = [{} for _ in plan.stages]
+        for peer in plan.peers:
+            stage, digest = pending.digests[peer]
+            replicas[stage][peer] = digest
+        for stage, digests in enumerate(replicas):
+            if len(set(digests.values())) > 1:
+                names = ", ".join(f"{short(peer)}: {digest[:8]}" for peer, digest in digests.items())
+                self.fault = f"the replicas of stage {stage} hold different weights after step {step} ({names})"
+                return
+        described = [
+            pending.draft.describe(f"stage-{stage}.safetensors", plan.stages[stage]) for stage in sorted(pending.files)
+        ]
+        manifest = Manifest(
+            job=self._job.name,
+            config=self._job.config,
+            step=step,
+            plan_version=plan.version,
+            files=tuple(file for file, _ in described),
+            tensors={key: entry for _, entries in described for key, entry in entries.items()},
+            replicas=tuple(replicas),
+            eval_loss=pending.eval_loss,
+        )
+        pending.draft.commit(manifest)
+        del self._pending[step]
+        for older in [other for other in self._pending if other < step]:
+            self._pending.pop(older).draft.discard()
+        self._whole = {step: manifest}
+        try:
+            self._store.prune(KEPT)
+        except UserError as error:
+            log.warning("cannot delete old checkpoints: %s", error)
+        self._kept(manifest)
+
+    def _job_bytes(self) -> int:
+        """Bytes of the whole model's weights in fp32."""
+        from dtfm_protocol.model.sizes import model_sizes
+
+        return 4 * model_sizes(self._job.config).total

@@ -1,0 +1,87 @@
+"""Which links are known, who measures next, and the view that follows. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from dtfm_protocol.records import LinkReport
+from dtfm_protocol.view import NodeView, View
+
+from dtfm_coordinator.members import Member
+
+Pair = tuple[str, str]
+
+
+class LinkMap:
+    """The swarm's links, by ordered pair."""
+
+    def __init__(self) -> None:
+        self._latency_ms: dict[Pair, float] = {}
+        self._gbps: dict[Pair, float] = {}
+        self._tried: set[frozenset[str]] = set()
+
+    def tried(self, pairs: Sequence[Pair]) -> None:
+        """These pairs were asked to measure; those of which no report comes count as unable to talk."""
+        self._tried |= {frozenset(pair) for pair in pairs}
+
+    def forget(self, peer: str) -> None:
+        """A peer left; if it returns, its links may be others."""
+        self._tried = {pair for pair in self._tried if peer not in pair}
+        for known in (self._latency_ms, self._gbps):
+            for pair in [pair for pair in known if peer in pair]:
+                del known[pair]
+
+    def reported(self, reporter: str, report: LinkReport) -> None:
+        """Take over what a peer has measured. One way is half the round trip."""
+        for peer, link in report.links.items():
+            for pair, gbps in (((reporter, peer), link.sent_gbps), ((peer, reporter), link.received_gbps)):
+                self._latency_ms[pair] = link.round_trip_ms / 2
+                self._gbps[pair] = gbps
+
+    def known(self, a: str, b: str) -> bool:
+        """Whether nothing is left to measure between two peers."""
+        return frozenset((a, b)) in self._tried
+
+    def rounds(self, peers: Sequence[str]) -> Iterator[list[Pair]]:
+        """Rounds of disjoint pairs in which all unknown links get measured, so that no probe disturbs another.
+
+        The circle method of round-robin tournaments: N - 1 rounds of N / 2 pairs.
+        """
+        ring: list[str | None] = list(peers)
+        if len(ring) % 2:
+            ring.append(None)
+        for _ in range(len(ring) - 1):
+            half = len(ring) // 2
+            pairs = [
+                (a, b)
+                for a, b in zip(ring[:half], reversed(ring[half:]), strict=True)
+                if a is not None and b is not None and not self.known(a, b)
+            ]
+            if pairs:
+                yield pairs
+            ring = [ring[0], ring[-1], *ring[1:-1]]
+
+    def view(self, members: Sequence[Member], precision: str) -> View:
+        """What the allocator plans on: `members` must have profiles."""
+        nodes = []
+        for member in members:
+            profile = member.profile
+            assert profile is not None
+            nodes.append(
+                NodeView(
+                    id=member.peer,
+                    flops={str(name): value for name, value in profile.flops.items()}.get(precision),
+                    layer_seconds=profile.layer_seconds,
+                    memory_bytes=profile.memory_bytes,
+                )
+            )
+        ids = [member.peer for member in members]
+        return View(
+            nodes=tuple(nodes),
+            latency_ms=tuple(tuple(self._entry(self._latency_ms, a, b, None) for b in ids) for a in ids),
+            bandwidth_gbps=tuple(tuple(self._entry(self._gbps, a, b, 0.0) for b in ids) for a in ids),
+        )
+
+    def _entry(self, table: dict[Pair, float], a: str, b: str, failed: float | None) -> float | None:
+        """A measured value; `failed` where a measurement was tried in vain; null where none was."""
+        if a == b:
+            return 0.0
+        return table.get((a, b), failed if self.known(a, b) else None)

@@ -1,0 +1,96 @@
+"""What the person at the machine sees: a live line in a terminal, plain lines in a pipe, a status file for others."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+from dtfm_protocol.control import Phase, Report
+from dtfm_protocol.logs import log
+from dtfm_protocol.metrics import StepMetrics
+from dtfm_protocol.statedir import write_atomically
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+LINE_SECONDS = 1.0
+"""Steps that follow each other faster share a line of the log."""
+
+
+class Display:
+    """Shows a node's progress. Use it as a context manager."""
+
+    def __init__(self, form: Literal["plain", "json"]) -> None:
+        self._live: Live | None = None
+        if form == "plain" and sys.stderr.isatty():
+            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=False)
+        self._state, self._text, self._phase = "joining", "", ""
+        self._row: StepMetrics | None = None
+        self._steps = 0
+        self._last_line = 0.0
+
+    def __enter__(self) -> "Display":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def note(self, text: str) -> None:
+        """Something worth a line of its own."""
+        log.info("%s", text)
+
+    def state(self, state: str, text: str) -> None:
+        """The node has changed its state."""
+        if (state, text) == (self._state, self._text):
+            return
+        self._state, self._text = state, text
+        log.info("%s: %s", state, text, extra={"fields": {"state": state}})
+        self._draw()
+
+    def phase(self, phase: Phase) -> None:
+        """The swarm has changed its phase."""
+        if phase.text != self._phase:
+            self._phase = phase.text
+            log.info("swarm: %s", phase.text, extra={"fields": {"phase": phase.name}})
+            self._draw()
+
+    def step(self, row: StepMetrics, steps: int) -> None:
+        """A step was committed."""
+        self._row, self._steps = row, steps
+        self._draw()
+        if time.monotonic() - self._last_line >= LINE_SECONDS or row.step == steps or row.eval_loss is not None:
+            self._last_line = time.monotonic()
+            log.info("%s", self._line(), extra={"fields": row.model_dump(mode="json")})
+
+    def save(self, path: Path, report: Report) -> None:
+        """Write the status file that `dtfm-node status` reads."""
+        values = report.model_dump(mode="json", exclude={"rows"})
+        values |= {"at": time.time(), "swarm": self._phase, "steps": self._steps}
+        values["last"] = self._row.model_dump(mode="json") if self._row else None
+
+        write_atomically(path, json.dumps(values, indent=1))
+
+    def _line(self) -> str:
+        row = self._row
+        assert row is not None
+        evaluated = f", eval loss {row.eval_loss:.4f}" if row.eval_loss is not None else ""
+        return (
+            f"step {row.step}/{self._steps}: loss {row.loss:.4f}{evaluated}, "
+            f"{row.tokens / max(row.seconds, 1e-9):.0f} tokens/s, {row.seconds:.2f} s"
+        )
+
+    def _draw(self) -> None:
+        if self._live is None:
+            return
+        table = Table.grid(padding=(0, 2))
+        table.add_row(Text("this node", style="dim"), Text(f"{self._state}: {self._text}"))
+        table.add_row(Text("swarm", style="dim"), Text(self._phase or "waiting for the coordinator"))
+        if self._row is not None:
+            done = int(30 * self._row.step / max(1, self._steps))
+            table.add_row(Text("training", style="dim"), Text("█" * done + "░" * (30 - done) + "  " + self._line()))
+        self._live.update(table)

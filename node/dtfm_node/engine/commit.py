@@ -1,0 +1,91 @@
+"""What makes a step final: every peer votes that it holds its share, the arbiter answers all with one commit.
+
+Pure: votes in, a commit out. Sums run in the plan's fixed order, so the clip norm has the same bits for every peer.
+"""
+
+import math
+from enum import IntEnum
+from typing import Annotated, TypeVar
+
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.planes.data import Bytes
+from dtfm_protocol.schema import Schema
+from pydantic import Field, ValidationError
+
+S = TypeVar("S", bound=Schema)
+
+VOTE_LIMIT = 1 << 20
+"""Bytes of the largest vote or commit."""
+
+
+class Ballot(IntEnum):
+    """What is voted on; the index of vote and commit frames."""
+
+    STEP = 0
+    """This peer holds the reduced gradients of the step."""
+    EVALUATION = 1
+    """This peer has evaluated its share."""
+    START = 2
+    """This peer holds the state after the step that the plan resumes from."""
+
+
+class Vote(Schema):
+    """One peer's share of what all need to know."""
+
+    losses: dict[Annotated[int, Field(ge=0)], float] = Field(default_factory=dict)
+    """Summed loss of each micro-batch that this peer, of the last stage, computed."""
+    sum_squares: dict[Annotated[int, Field(ge=0)], float] = Field(default_factory=dict)
+    """Sum of squares of the reduced gradient's part that this peer owns, by bucket."""
+
+
+class Commit(Schema):
+    """The arbiter's answer."""
+
+    loss: float = 0.0
+    """Summed over micro-batches."""
+    grad_norm: float = 0.0
+    seconds: float = 0.0
+
+
+class Arbiter:
+    """Collects the votes on one ballot of one step."""
+
+    def __init__(self, peers: tuple[str, ...], micro_batches: int) -> None:
+        self._peers = peers
+        self._micro_batches = micro_batches
+        """How many losses all votes together must bring."""
+        self._votes: dict[str, Vote] = {}
+
+    def take(self, peer: str, vote: Vote) -> Commit | None:
+        """Count a vote; the commit once all are in.
+
+        Raises:
+            Refused: a stranger's vote, a second one, or losses that do not cover every micro-batch once.
+        """
+        if peer not in self._peers or peer in self._votes:
+            raise Refused("a vote that is not due")
+        self._votes[peer] = vote
+        if len(self._votes) < len(self._peers):
+            return None
+        losses: dict[int, float] = Field(default_factory=dict)
+        for name in self._peers:
+            for index, loss in self._votes[name].losses.items():
+                if index in losses:
+                    raise Refused(f"two losses for micro-batch {index}")
+                losses[index] = loss
+        if sorted(losses) != list(range(self._micro_batches)):
+            raise Refused(f"losses of {len(losses)} micro-batches where {self._micro_batches} belong")
+        squares = math.fsum(value for name in self._peers for value in self._votes[name].sum_squares.values())
+        return Commit(loss=math.fsum(losses.values()), grad_norm=math.sqrt(squares))
+
+
+def parse(data: Bytes, schema: type[S]) -> S:
+    """Read a vote or commit.
+
+    Raises:
+        Refused: it is none; a NaN or an infinity, too.
+    """
+    try:
+        return schema.model_validate_json(bytes(data))
+    except ValidationError as error:
+        raise Refused(f"{schema.__name__}: {error.errors()[0]['msg']}") from None

@@ -1,0 +1,135 @@
+"""`dtfm-node`: the volunteer's command line."""
+
+import json
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from dtfm_protocol import program
+from dtfm_protocol.errors import UserError
+
+app = typer.Typer(
+    help="Train a language model together with others.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+StateDir = Annotated[Path, typer.Option("--state-dir", help="Where this node keeps its key, tokens and status.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads for compute (default: torch's).")]
+
+
+class LogFormat(StrEnum):
+    """How progress is written."""
+
+    plain = "plain"
+    json = "json"
+
+
+Format = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object a line.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Say more.")]
+
+
+@app.command()
+def join(
+    invite: Annotated[str, typer.Argument(help="The invite's text, or @FILE.")],
+    state_dir: StateDir,
+    device: Device = "auto",
+    announce: Annotated[str | None, typer.Option(help="HOST or HOST:PORT at which others reach this node.")] = None,
+    listen: Annotated[str | None, typer.Option(help="Address to listen on for other peers.")] = None,
+    threads: Threads = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the coordinator.")] = 30.0,
+    log_format: Format = LogFormat.plain,
+    verbose: Verbose = False,
+) -> None:
+    """Join a swarm and train until its job is done."""
+    from dtfm_protocol.invite import Invite
+    from dtfm_protocol.logs import set_up
+    from dtfm_protocol.statedir import locked
+
+    set_up(log_format.value, verbose)
+    with program.guarded():
+        parsed = Invite.decode(invite)
+        with locked(state_dir):
+            from dtfm_node.daemon import Daemon, Options
+            from dtfm_node.display import Display
+
+            with Display(log_format.value) as display:
+                options = Options(device, announce, listen, threads, timeout)
+                program.run(Daemon(parsed, state_dir, options, display).run())
+
+
+@app.command()
+def solo(
+    job: Annotated[Path, typer.Argument(help="The job file.")],
+    state_dir: StateDir,
+    device: Device = "auto",
+    threads: Threads = None,
+    log_format: Format = LogFormat.plain,
+) -> None:
+    """Train a job in this process alone: the reference that every swarm is compared with."""
+    from dtfm_protocol.job import Job
+    from dtfm_protocol.logs import set_up
+    from dtfm_protocol.statedir import locked
+
+    set_up(log_format.value)
+    with program.guarded():
+        parsed = Job.load(job)
+        with locked(state_dir):
+            import torch
+
+            from dtfm_node.devices import choose
+            from dtfm_node.display import Display
+            from dtfm_node.solo import run
+
+            if threads is not None:
+                torch.set_num_threads(threads)
+            with Display(log_format.value) as display:
+                run(parsed, state_dir, choose(device), display)
+
+
+@app.command()
+def bench(
+    device: Device = "auto",
+    job: Annotated[Path | None, typer.Option(help="Measure this job's layer (default: a stated llama layer).")] = None,
+    threads: Threads = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Measure this device as `join` would."""
+    with program.guarded():
+        from dtfm_node.bench import bench as run
+
+        run(device, job, threads, as_json)
+
+
+@app.command()
+def status(
+    state_dir: StateDir, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
+) -> None:
+    """Say what the node of a state dir is doing."""
+    from dtfm_protocol.statedir import is_live
+
+    with program.guarded():
+        path = state_dir / "status.json"
+        if not path.exists():
+            raise UserError(f"{state_dir} holds no node's status: did `dtfm-node join` run with it?")
+        values = json.loads(path.read_text(encoding="utf-8"))
+        values["running"] = is_live(state_dir)
+        if as_json:
+            typer.echo(json.dumps(values))
+            return
+        age = time.time() - values["at"]
+        alive = "running" if values["running"] else f"not running (last seen {age:.0f} s ago)"
+        typer.echo(f"{alive}; {values['state']}: {values['text']}")
+        typer.echo(f"swarm: {values['swarm'] or 'unknown'}")
+        if row := values["last"]:
+            typer.echo(f"step {row['step']}/{values['steps']}, loss {row['loss']:.4f}, {row['seconds']:.2f} s a step")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

@@ -1,0 +1,97 @@
+"""Links: round-trip time and throughput to another peer, both ways, over the same streams that training uses."""
+
+import statistics
+import time
+from typing import Annotated, Literal
+
+from dtfm_protocol.planes.data import DataPlane, Stream, read_message, write_message
+from dtfm_protocol.records import Link
+from dtfm_protocol.schema import Schema
+from pydantic import Field
+
+PROBE = "probe"
+ECHOES = 9
+FIRST_BYTES, LAST_BYTES = 1 << 18, 1 << 25
+ENOUGH_SECONDS = 0.2
+"""A transfer that takes this long, beyond the round trip, says how fast the link is."""
+_PIECE = 1 << 18
+_ECHO = b"dtfmecho"
+
+
+class ProbeRequest(Schema):
+    """Opens one measurement on a probe stream."""
+
+    kind: Literal["echo", "send", "fetch"]
+    """send: `size` bytes come, acknowledge them; fetch: send `size` bytes."""
+    size: Annotated[int, Field(ge=0, le=LAST_BYTES)] = 0
+
+
+async def probe(plane: DataPlane, peer: str) -> Link:
+    """Measure the link to `peer`.
+
+    Raises:
+        ConnectionError: it cannot be reached, or vanished.
+    """
+    stream = await plane.open(peer, PROBE)
+    try:
+        round_trip = await _round_trip(stream)
+        sent = await _throughput(stream, "send", round_trip)
+        received = await _throughput(stream, "fetch", round_trip)
+    finally:
+        await stream.close()
+    return Link(round_trip_ms=round_trip * 1e3, sent_gbps=sent, received_gbps=received)
+
+
+async def answer(stream: Stream) -> None:
+    """The other side of `probe`; ends when the stream does."""
+    while True:
+        request = await read_message(stream, ProbeRequest)
+        if request.kind == "echo":
+            for _ in range(ECHOES):
+                await stream.write(await stream.read(len(_ECHO)))
+        elif request.kind == "send":
+            await _swallow(stream, request.size)
+            await stream.write(_ECHO)
+        else:
+            await _pour(stream, request.size)
+
+
+async def _round_trip(stream: Stream) -> float:
+    """Median seconds of an echo."""
+    await write_message(stream, ProbeRequest(kind="echo"))
+    seconds = []
+    for _ in range(ECHOES):
+        begun = time.perf_counter()
+        await stream.write(_ECHO)
+        await stream.read(len(_ECHO))
+        seconds.append(time.perf_counter() - begun)
+    return statistics.median(seconds)
+
+
+async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float) -> float:
+    """Gbit/s of the last of ever larger transfers: the first ones open the congestion window."""
+    size = FIRST_BYTES
+    while True:
+        begun = time.perf_counter()
+        await write_message(stream, ProbeRequest(kind=kind, size=size))
+        if kind == "send":
+            await _pour(stream, size)
+            await stream.read(len(_ECHO))
+        else:
+            await _swallow(stream, size)
+        # A request and its answer cost one round trip that the bytes themselves do not.
+        seconds = max(time.perf_counter() - begun - round_trip, 1e-6)
+        if seconds >= ENOUGH_SECONDS or size >= LAST_BYTES:
+            return size * 8e-9 / seconds
+        size = min(LAST_BYTES, 4 * size)
+
+
+async def _pour(stream: Stream, size: int) -> None:
+    piece = bytes(_PIECE)
+    for offset in range(0, size, _PIECE):
+        await stream.write(piece[: min(_PIECE, size - offset)])
+
+
+async def _swallow(stream: Stream, size: int) -> None:
+    for offset in range(0, size, _PIECE):
+        await stream.read(min(_PIECE, size - offset))

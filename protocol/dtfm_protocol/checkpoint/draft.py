@@ -1,0 +1,194 @@
+"""A checkpoint that is being written: seen by nobody until all of it is on the disk."""
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from dtfm_protocol.checkpoint.manifest import File, FileName, Manifest, TensorEntry
+from dtfm_protocol.checkpoint.shard import Bytes, describe_shard
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.plan import LayerRange
+
+MANIFEST = "manifest.json"
+TEMPORARY = ".draft-"
+"""How the names of folders begin that are no checkpoints: not yet, or no more."""
+_FILE_NAME: TypeAdapter[str] = TypeAdapter(FileName)
+
+
+class Draft:
+    """A checkpoint that is being written, in a folder of its own beside the others."""
+
+    def __init__(self, folder: Path, target: Path, step: int, whole: set[int]) -> None:
+        """Make the folder; `CheckpointStore.draft` gives the arguments."""
+        self._folder = folder
+        self._target = target
+        self._step = step
+        self._whole = whole
+        self._files: dict[str, tuple[str, int]] = {}
+        with writing(folder):
+            folder.mkdir(parents=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        """Take away what was written, unless it was committed."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(self, name: str, data: Bytes) -> None:
+        """Write a whole file; one of the same name is replaced.
+
+        Raises:
+            Refused: not a plain file name that ends in `.safetensors`.
+            UserError: the disk is full or cannot be written.
+        """
+        with self.open(name) as file:
+            file.write(data)
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> "Iterator[DraftFile]":
+        """Write a file piece by piece; it counts when the block ends well, and is taken away when it does not.
+
+        Raises:
+            Refused: not a plain file name that ends in `.safetensors`.
+            UserError: the disk is full or cannot be written.
+        """
+        path = self._path(name)
+        self._files.pop(name, None)
+        with _written(path) as file:
+            yield file
+        self._files[name] = (file.sha256, file.bytes)
+
+    def describe(self, name: str, layers: LayerRange | None = None) -> tuple[File, dict[str, TensorEntry]]:
+        """`describe_shard` of a file of this draft, which is not loaded into memory.
+
+        Raises:
+            Refused: it was not added, or is no safetensors file.
+        """
+        if name not in self._files:
+            raise Refused(f"{name:.80} is not in the draft")
+        with self._path(name).open("rb") as stream:
+            if not self._files[name][1]:
+                return describe_shard(name, b"", layers)
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return describe_shard(name, data, layers)
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make this the checkpoint of its step, in place of one that is there; after a crash it is whole or absent.
+
+        Raises:
+            Refused: the manifest is of another step, or of other files than were added.
+            UserError: the disk is full or cannot be written.
+        """
+        if manifest.step != self._step:
+            raise Refused(f"a manifest of step {manifest.step} for the checkpoint of step {self._step}")
+        if {file.name: (file.sha256, file.bytes) for file in manifest.files} != self._files:
+            raise Refused(f"the manifest of step {self._step} names other files than were handed in")
+        values = manifest.model_dump(mode="json")
+        with _written(self._folder / MANIFEST) as file:
+            file.write(json.dumps(values | {"sha256": seal(values)}, indent=1).encode())
+        with writing(self._target):
+            _sync(self._folder)
+            if self._target.exists():
+                take_away(self._target)
+            self._folder.rename(self._target)
+            _sync(self._target.parent)
+        self._whole.add(self._step)
+
+    def _path(self, name: str) -> Path:
+        try:
+            return self._folder / _FILE_NAME.validate_python(name)
+        except ValidationError:
+            raise Refused(f"{name!r:.80} is no name for a file of a checkpoint") from None
+
+
+class DraftFile:
+    """A file that is being written and hashed."""
+
+    def __init__(self, path: Path, stream: BinaryIO) -> None:
+        self._path = path
+        self._stream = stream
+        self._digest = hashlib.sha256()
+        self.bytes = 0
+        """Written so far."""
+
+    @property
+    def sha256(self) -> str:
+        """The hash of what was written so far."""
+        return self._digest.hexdigest()
+
+    def write(self, piece: Bytes) -> None:
+        """Append.
+
+        Raises:
+            UserError: the disk is full or cannot be written.
+        """
+        with writing(self._path):
+            self._stream.write(piece)
+        self._digest.update(piece)
+        self.bytes += len(piece)
+
+
+def seal(values: dict[str, Any]) -> str:
+    """The hash of a manifest, whatever its order and spacing."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def take_away(folder: Path) -> None:
+    """Delete a checkpoint so that it is never seen half-deleted."""
+    leftover = folder.with_name(f"{TEMPORARY}gone-{secrets.token_hex(4)}")
+    folder.rename(leftover)
+    shutil.rmtree(leftover)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the operating system has against writing to `path`, as a UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write the checkpoint {path}: {error.strerror}: free some space or choose another state dir"
+        ) from None
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[DraftFile]:
+    """A file that is on the disk when the block ends well, and taken away when it does not."""
+    with writing(path):
+        stream = path.open("wb")
+    try:
+        yield DraftFile(path, stream)
+        with writing(path):
+            stream.flush()
+            os.fsync(stream.fileno())
+            stream.close()
+    except BaseException:
+        with contextlib.suppress(OSError):  # closing writes what the full disk had no room for
+            stream.close()
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

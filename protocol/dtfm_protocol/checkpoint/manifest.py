@@ -1,0 +1,79 @@
+"""What a checkpoint holds: files by hash, tensors by the parameter's name in the whole model."""
+
+from math import prod
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dtfm_protocol.plan import LayerRange
+from dtfm_protocol.resolved import Sha256
+from dtfm_protocol.schema import Schema
+
+Count = Annotated[int, Field(ge=0)]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors$", max_length=200)]
+"""A plain name that cannot lead out of the checkpoint's folder, nor stand in the manifest's place."""
+Key = Annotated[str, Field(pattern=r"^(weight|exp_avg|exp_avg_sq)/\S+$", max_length=512)]
+"""`weight/`, `exp_avg/` or `exp_avg_sq/` (AdamW's moments), and the parameter's name in the whole model."""
+DType = Literal["F64", "F32", "F16", "BF16", "I64"]
+"""As safetensors names them."""
+ITEM_BYTES: dict[DType, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
+
+
+class File(Schema):
+    """One safetensors file of a checkpoint."""
+
+    name: FileName
+    sha256: Sha256
+    bytes: Count
+    layers: LayerRange | None = None
+    """Decoder layers `[first, end)` of the stage that it holds."""
+
+
+class TensorEntry(Schema):
+    """One tensor, and where its bytes lie."""
+
+    file: FileName
+    sha256: Sha256
+    """Of the tensor's own bytes, so that one tensor can be fetched and checked without the rest."""
+    dtype: DType
+    shape: Annotated[tuple[Count, ...], Field(max_length=8)]
+    offset: Count
+    """Bytes from the start of the file."""
+    bytes: Count
+
+    @model_validator(mode="after")
+    def _size_fits(self) -> Self:
+        if self.bytes != prod(self.shape) * ITEM_BYTES[self.dtype]:
+            raise ValueError(f"{self.bytes} bytes for a {self.dtype} tensor of shape {self.shape}")
+        return self
+
+
+class Manifest(Schema):
+    """A checkpoint's table of contents."""
+
+    version: Literal[1] = 1
+    job: str
+    """The job's name."""
+    config: dict[str, Any]
+    """The whole `transformers` config as JSON."""
+    step: Count
+    """The last step that the state includes; 0 is the initial weights."""
+    plan_version: Count
+    files: Annotated[tuple[File, ...], Field(min_length=1)]
+    tensors: dict[Key, TensorEntry]
+    replicas: tuple[dict[str, Sha256], ...] = ()
+    """For each stage, its peers and the digest of the weights of each; equal digests are equal weights."""
+    eval_loss: float | None = None
+    """Mean loss a token on the evaluation windows after this step, in nats."""
+
+    @model_validator(mode="after")
+    def _tensors_lie_in_files(self) -> Self:
+        sizes = {file.name: file.bytes for file in self.files}
+        if len(sizes) != len(self.files):
+            raise ValueError("files: two have one name")
+        for key, entry in self.tensors.items():
+            if entry.file not in sizes:
+                raise ValueError(f"tensors: {key} lies in {entry.file}, which is not among the files")
+            if entry.offset + entry.bytes > sizes[entry.file]:
+                raise ValueError(f"tensors: {key} ends after the end of {entry.file}")
+        return self

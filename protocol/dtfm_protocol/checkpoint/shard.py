@@ -1,0 +1,134 @@
+"""Tensors to safetensors bytes and back. What comes from the network is checked before it becomes a tensor."""
+
+import json
+import mmap
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from dtfm_protocol.checkpoint.manifest import DType, File, TensorEntry
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.plan import LayerRange
+
+if TYPE_CHECKING:
+    import torch
+
+Bytes = bytes | bytearray | memoryview | mmap.mmap
+
+_TORCH: dict[DType, str] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
+"""The name in `torch` of each dtype."""
+HEADER_LIMIT = 100 << 20
+"""Bytes of the largest header, the limit of the safetensors library itself."""
+
+
+def encode_shard(tensors: "Mapping[str, torch.Tensor]") -> bytes:
+    """The tensors, keyed as in the manifest, as one safetensors file; equal tensors give equal bytes."""
+    from safetensors.torch import save
+
+    data: bytes = save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()})
+    return data
+
+
+def describe_shard(name: str, data: Bytes, layers: LayerRange | None = None) -> tuple[File, dict[str, TensorEntry]]:
+    """The manifest's entries for a safetensors file, which may come from anyone.
+
+    Args:
+        name: the file's name in the checkpoint.
+        data: the whole file; a memory map is read once, piece by piece.
+        layers: decoder layers `[first, end)` of the stage.
+
+    Raises:
+        Refused: not a safetensors file, or one whose tensors do not fill it without gap or overlap.
+    """
+    view = memoryview(data)
+    try:
+        start, header = _header(name, view)
+        file = File(name=name, sha256=sha256(view).hexdigest(), bytes=len(view), layers=layers)
+        entries: dict[str, TensorEntry] = {}
+        end = 0
+        for key, (dtype, shape, first, last) in sorted(header.items(), key=lambda item: item[1][2:]):
+            if first != end or not first <= last <= len(view) - start:
+                raise Refused(f"{name}: tensor {key:.80} does not follow the one before it")
+            end = last
+            entry = {
+                "file": name,
+                "sha256": sha256(view[start + first : start + last]).hexdigest(),
+                "dtype": dtype,
+                "shape": shape,
+                "offset": start + first,
+                "bytes": last - first,
+            }
+            try:
+                entries[key] = TensorEntry.read(entry, f"{name}: tensor {key:.80}")
+            except UserError as error:
+                raise Refused(str(error)) from None
+        if start + end != len(view):
+            raise Refused(f"{name}: {len(view)} bytes, but its tensors end at {start + end}")
+        return file, entries
+    finally:
+        view.release()
+
+
+def digest_weights(tensors: "Mapping[str, torch.Tensor]") -> str:
+    """SHA-256 over names, dtypes, shapes and bytes in order of name: equal exactly where the weights are."""
+    digest = sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode() + b"\n")
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def decode_tensor(entry: TensorEntry, data: Bytes) -> "torch.Tensor":
+    """The tensor that `entry` describes, from its bytes, in memory of its own.
+
+    Raises:
+        Refused: another length or another hash.
+    """
+    import torch
+
+    if len(data) != entry.bytes:
+        raise Refused(f"a tensor of {entry.file}: {len(data)} bytes, not {entry.bytes}")
+    if sha256(data).hexdigest() != entry.sha256:
+        raise Refused(f"a tensor of {entry.file} at byte {entry.offset}: its bytes have another hash")
+    dtype = getattr(torch, _TORCH[entry.dtype])
+    if not entry.bytes:
+        return torch.empty(entry.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(entry.shape)
+
+
+def _header(name: str, view: memoryview) -> tuple[int, dict[str, tuple[str, list[int], int, int]]]:
+    """Where the tensors' bytes start, and for each key: dtype, shape, first and last byte from there.
+
+    The format: https://github.com/huggingface/safetensors#format.
+    """
+    size = int.from_bytes(view[:8], "little")
+    if len(view) < 8 or size > min(HEADER_LIMIT, len(view) - 8):
+        raise Refused(f"{name} is not a safetensors file: its header is cut off or too large")
+    try:
+        values = json.loads(bytes(view[8 : 8 + size]), object_pairs_hook=_unique)
+        values.pop("__metadata__", None)
+        header = {}
+        for key, value in values.items():
+            first, last = value["data_offsets"]
+            if not (isinstance(first, int) and isinstance(last, int)):
+                raise TypeError("offsets are integers")
+            header[key] = (value["dtype"], value["shape"], first, last)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise Refused(f"{name} is not a safetensors file: {error!r:.100}") from None
+    return 8 + size, header
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ValueError("a key that is there twice")
+    return values
+
+
+def _bytes(tensor: "torch.Tensor") -> Any:
+    """The tensor's bytes in row-major order, as a buffer that shares its memory where it can."""
+    import torch
+
+    # NumPy has no bfloat16: bytes are all that is wanted of it.
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()

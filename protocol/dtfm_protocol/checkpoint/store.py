@@ -1,0 +1,164 @@
+"""The folder of checkpoints: each is there as a whole or not at all, and a damaged one is not used."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dtfm_protocol.checkpoint.draft import MANIFEST, TEMPORARY, seal, take_away, writing
+from dtfm_protocol.checkpoint.draft import Draft as Draft  # what `CheckpointStore.draft` gives
+from dtfm_protocol.checkpoint.manifest import Manifest
+from dtfm_protocol.checkpoint.shard import decode_tensor
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.logs import log
+
+if TYPE_CHECKING:
+    import torch
+
+
+class CheckpointStore:
+    """Checkpoints as `ROOT/step-00000050/{manifest.json, stage-0.safetensors, ...}`.
+
+    One process writes; any may read. `manifest.json` is the manifest and, as `sha256`, the hash of the rest of it.
+    """
+
+    def __init__(self, root: Path, sweep: bool = True) -> None:
+        """Open the store.
+
+        Args:
+            root: made when something is first written.
+            sweep: take away what a crash left half-written. False for a reader beside a process that writes.
+        """
+        self._root = root
+        self._whole: set[int] = set()
+        if sweep and root.is_dir():
+            with writing(root):
+                for leftover in root.glob(f"{TEMPORARY}*"):
+                    shutil.rmtree(leftover)
+
+    def steps(self) -> list[int]:
+        """The steps of which there is a checkpoint, whole or not, ascending.
+
+        Raises:
+            UserError: the folder cannot be read.
+        """
+        try:
+            names = [re.fullmatch(r"step-(\d{8,})", name) for name in os.listdir(self._root)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UserError(f"cannot read the checkpoints in {self._root}: {error.strerror}") from None
+        return sorted(int(name[1]) for name in names if name)
+
+    def newest(self) -> Manifest | None:
+        """The newest checkpoint that is whole: every byte is hashed. One that is not is skipped with a warning."""
+        for step in reversed(self.steps()):
+            try:
+                return self.whole(step)
+            except Refused as fault:
+                log.warning("the checkpoint of step %d is skipped: %s", step, fault)
+        return None
+
+    def whole(self, step: int) -> Manifest:
+        """The manifest of the checkpoint of `step`, after every byte of it was hashed.
+
+        Raises:
+            Refused: it is not there, torn, truncated or changed; says which file.
+        """
+        folder = self._folder(step)
+        manifest = _read_manifest(folder / MANIFEST)
+        if manifest.step != step:
+            raise Refused(f"{MANIFEST} is of step {manifest.step}")
+        for file in manifest.files:
+            try:
+                with (folder / file.name).open("rb") as stream:
+                    size = os.fstat(stream.fileno()).st_size
+                    if size != file.bytes:
+                        raise Refused(f"{file.name} has {size} bytes, not {file.bytes}")
+                    if hashlib.file_digest(stream, "sha256").hexdigest() != file.sha256:
+                        raise Refused(f"{file.name} has another hash than when it was written")
+            except OSError as error:
+                raise Refused(f"{file.name} cannot be read: {error.strerror}") from None
+        self._whole.add(step)
+        return manifest
+
+    def read(self, manifest: Manifest, key: str) -> bytes:
+        """The bytes of one tensor, without reading the rest of its file. `decode_tensor` checks their hash.
+
+        Raises:
+            Refused: there is no such tensor, or the checkpoint is gone.
+        """
+        entry = manifest.tensors.get(key)
+        if entry is None:
+            raise Refused(f"there is no tensor {key:.80} in the checkpoint of step {manifest.step}")
+        try:
+            with (self._folder(manifest.step) / entry.file).open("rb") as stream:
+                stream.seek(entry.offset)
+                data = stream.read(entry.bytes)
+        except OSError as error:
+            raise Refused(f"the checkpoint of step {manifest.step} cannot be read: {error.strerror}") from None
+        if len(data) != entry.bytes:
+            raise Refused(f"the checkpoint of step {manifest.step}: {entry.file} ends before {key}")
+        return data
+
+    def tensors(self, manifest: Manifest, kind: str = "weight") -> "Iterator[tuple[str, torch.Tensor]]":
+        """Name and value of every parameter ("weight") or moment ("exp_avg", "exp_avg_sq"), one at a time.
+
+        Raises:
+            Refused: one cannot be read, or its bytes have another hash.
+        """
+        for key, entry in manifest.tensors.items():
+            group, _, name = key.partition("/")
+            if group == kind:
+                yield name, decode_tensor(entry, self.read(manifest, key))
+
+    def draft(self, step: int) -> "Draft":
+        """A checkpoint to be written; use it in a `with` block, where it vanishes unless it is committed.
+
+        Raises:
+            UserError: the disk is full or cannot be written.
+        """
+        return Draft(
+            self._root / f"{TEMPORARY}{step:08d}-{secrets.token_hex(4)}", self._folder(step), step, self._whole
+        )
+
+    def prune(self, keep: int) -> None:
+        """Delete what is older than the newest `keep` whole checkpoints; where fewer are whole, nothing."""
+        if keep < 1:
+            raise ValueError(f"keep at least one checkpoint, not {keep}")
+        whole = 0
+        for step in reversed(self.steps()):
+            if whole == keep:
+                with writing(self._root):
+                    take_away(self._folder(step))
+                self._whole.discard(step)
+                continue
+            # What this process wrote or hashed already is not hashed again: pruning follows every commit.
+            with contextlib.suppress(Refused):
+                if step not in self._whole:
+                    self.whole(step)
+                whole += 1
+
+    def _folder(self, step: int) -> Path:
+        return self._root / f"step-{step:08d}"
+
+
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise Refused(f"{MANIFEST} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise Refused(f"{MANIFEST} is not JSON") from None
+    if not isinstance(values, dict) or values.pop("sha256", None) != seal(values):
+        raise Refused(f"{MANIFEST} has another hash than when it was written")
+    try:
+        return Manifest.read(values, MANIFEST)
+    except UserError as error:
+        raise Refused(str(error)) from None

@@ -1,0 +1,92 @@
+"""The control plane's messages, and the one table of topics that carry them."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dtfm_protocol.metrics import StepMetrics
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.records import PeerName
+from dtfm_protocol.resolved import ResolvedJob
+from dtfm_protocol.schema import Schema
+
+Text = Annotated[str, Field(max_length=500)]
+
+
+class Presence(Schema):
+    """Whether a daemon is there. The broker publishes the offline one as the daemon's last will."""
+
+    online: bool
+    session: Annotated[str, Field(max_length=64)]
+    """Random for every start of a daemon: tells a returning peer from a second one with the same key."""
+
+
+class Phase(Schema):
+    """What the swarm as a whole is doing."""
+
+    name: Literal["waiting", "probing", "planning", "training", "done", "failed"]
+    text: Text
+    """The same for people, in one line."""
+
+
+class Ledger(Schema):
+    """How far the coordinator's `metrics.jsonl` reaches: peers may forget rows up to here."""
+
+    recorded: int
+    plan_version: int
+    """Rows of earlier plans beyond `resume_step` of this one are void."""
+
+
+class ProbeRound(Schema):
+    """Disjoint pairs that measure their links at the same time; the first of a pair acts."""
+
+    id: int
+    pairs: tuple[tuple[PeerName, PeerName], ...]
+    addresses: dict[PeerName, tuple[str, ...]]
+
+
+class Report(Schema):
+    """A peer's progress, and metrics rows that the coordinator has not confirmed yet."""
+
+    session: str
+    state: Literal["measuring", "idle", "starting", "training", "stalled", "diverged", "finished"]
+    """idle: available, no tasklet; stalled: its step broke off, and it waits for a new plan."""
+    plan_version: int = 0
+    step: int = 0
+    """The last step that is applied to this peer's state."""
+    text: Text = ""
+    lost: tuple[PeerName, ...] = ()
+    """Peers whose streams broke."""
+    probed: int = 0
+    """The last probe round that this peer has finished and published."""
+    rows: tuple[StepMetrics, ...] = ()
+
+
+class Challenge(Schema):
+    """Asks whoever holds this identity to show itself: publish its presence again."""
+
+    session: str
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One kind of message: under which name it travels, who may write it, and whether the broker keeps the last."""
+
+    name: str
+    author: Literal["coordinator", "peer"]
+    """"peer": the topic ends in the writer's peer id, and only that peer may write it."""
+    retained: bool
+    schema: type[Schema]
+
+
+JOB = Topic("job", "coordinator", True, ResolvedJob)
+PLAN = Topic("plan", "coordinator", True, Plan)
+PHASE = Topic("phase", "coordinator", True, Phase)
+LEDGER = Topic("ledger", "coordinator", True, Ledger)
+PROBE = Topic("probe", "coordinator", False, ProbeRound)
+PRESENCE = Topic("presence", "peer", True, Presence)
+REPORT = Topic("report", "peer", False, Report)
+CHALLENGE = Topic("challenge", "peer", False, Challenge)
+
+TOPICS = {topic.name: topic for topic in (JOB, PLAN, PHASE, LEDGER, PROBE, PRESENCE, REPORT, CHALLENGE)}

@@ -1,0 +1,122 @@
+"""Which tokens a step reads: a pure function of the seed and the step, so that no peer has to be told."""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_protocol.data.permutation import Permutation
+from dtfm_protocol.data.shards import ShardMap, Tokens
+from dtfm_protocol.data.shards import TokenReader as TokenReader  # what batches are read with
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import Evaluation, Training
+from dtfm_protocol.resolved import Corpus
+
+Read = Callable[[int, int], Tokens]
+"""`read(start, count)`: tokens `[start, start + count)` of the corpus, [count]."""
+
+
+class Batches:
+    """The batches of a job.
+
+    The corpus is cut into windows of `sequence_length` + 1 tokens that overlap by one, so that each token but the
+    first is a target once an epoch; each epoch shuffles them anew. The last `evaluation.sequences` windows of the
+    corpus, where evaluation is on, are never trained on, neither as inputs nor as targets.
+    """
+
+    def __init__(self, corpus: Corpus, training: Training, evaluation: Evaluation) -> None:
+        """Lay out the windows.
+
+        Raises:
+            UserError: the corpus is too small for a step; how many tokens it has, and how many are needed.
+        """
+        self._training = training
+        self._map = ShardMap(corpus)
+        length = training.sequence_length
+        self._held_out = evaluation.sequences if evaluation.every else 0
+        tail = self._held_out * length + 1 if self._held_out else 0
+        needed = training.tokens + 1 + tail
+        if corpus.tokens < needed:
+            use = f"{training.tokens + 1} for a step" + (f" and {tail} for evaluation" if tail else "")
+            raise UserError(
+                f"the text has {corpus.tokens} tokens, but {needed} are needed ({use}): "
+                "give more text, or a smaller global_batch, sequence_length or evaluation.sequences"
+            )
+        self._tail = corpus.tokens - tail
+        self.training_windows = (self._tail - 1) // length
+        """Windows an epoch."""
+        # Steps come one after another, so that the epoch of the last one is nearly always that of the next.
+        self._epoch = lru_cache(maxsize=2)(
+            lambda epoch: Permutation(self.training_windows, f"dtfm windows {training.seed} {epoch}")
+        )
+
+    def windows(self, step: int) -> list[int]:
+        """Where in the corpus each sequence of the global batch of `step` (from 1) starts: [global_batch] tokens."""
+        return self._starts(step, range(self._training.global_batch))
+
+    def micro_batch(self, step: int, index: int, read: Read) -> npt.NDArray[np.int64]:
+        """Tokens of micro-batch `index` of `step`: [micro_batch, sequence_length + 1]."""
+        return self._read(self._starts(step, self._share(index, self._training.global_batch)), read)
+
+    @property
+    def evaluation_micro_batches(self) -> int:
+        """Micro-batches of an evaluation; 0 where evaluation is off."""
+        return len(self.evaluation_batch_sizes)
+
+    @property
+    def evaluation_batch_sizes(self) -> list[int]:
+        """Sequences of each micro-batch of an evaluation; the last may have fewer."""
+        size = self._training.micro_batch
+        return [min(size, self._held_out - first) for first in range(0, self._held_out, size)]
+
+    @property
+    def evaluation_tokens(self) -> int:
+        """Target tokens of an evaluation: what its summed loss is divided by; 0 where evaluation is off."""
+        return self._held_out * self._training.sequence_length
+
+    def evaluation_micro_batch(self, index: int, read: Read) -> npt.NDArray[np.int64]:
+        """Tokens of micro-batch `index` of the evaluation: [up to micro_batch, sequence_length + 1]."""
+        windows = self.evaluation_windows()
+        return self._read([windows[at] for at in self._share(index, self._held_out)], read)
+
+    def evaluation_windows(self) -> list[int]:
+        """Where in the corpus each sequence of the evaluation starts: [evaluation.sequences] tokens, or none."""
+        return [self._tail + window * self._training.sequence_length for window in range(self._held_out)]
+
+    def shards_for(self, step: int, micro_batches: Iterable[int] | None = None) -> list[int]:
+        """The shards that `step` reads, ascending; of these micro-batches only, where they are given."""
+        if micro_batches is None:
+            return self._shards(self.windows(step))
+        shares = [self._share(index, self._training.global_batch) for index in micro_batches]
+        return self._shards([start for share in shares for start in self._starts(step, share)])
+
+    def evaluation_shards(self) -> list[int]:
+        """The shards that an evaluation reads, ascending."""
+        return self._shards(self.evaluation_windows())
+
+    def _starts(self, step: int, share: range) -> list[int]:
+        """Where the sequences `share` of the global batch of `step` start."""
+        if step < 1:
+            raise ValueError(f"steps count from 1; this is step {step}")
+        starts = []
+        for sequence in share:
+            sample = (step - 1) * self._training.global_batch + sequence
+            epoch, index = divmod(sample, self.training_windows)
+            starts.append(self._epoch(epoch)(index) * self._training.sequence_length)
+        return starts
+
+    def _share(self, index: int, sequences: int) -> range:
+        """The sequences of micro-batch `index`, of so many in all."""
+        size = self._training.micro_batch
+        if not 0 <= index * size < sequences:
+            raise IndexError(f"micro-batch {index} of {-(-sequences // size)}")
+        return range(index * size, min((index + 1) * size, sequences))
+
+    def _read(self, windows: list[int], read: Read) -> npt.NDArray[np.int64]:
+        count = self._training.sequence_length + 1
+        return np.stack([read(start, count) for start in windows]).astype(np.int64)
+
+    def _shards(self, windows: list[int]) -> list[int]:
+        count = self._training.sequence_length + 1
+        return sorted({shard for start in windows for shard, _ in self._map.spans(start, count)})

@@ -1,0 +1,176 @@
+"""Text to token ids and back: bytes, a byte-level BPE trained on the text, or a pretrained tokenizer."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import Data
+
+Progress = Callable[[str], None]
+"""Told in one line what is being done, now and then."""
+
+END_OF_TEXT = "<|endoftext|>"
+CHARACTERS_AT_ONCE = 1 << 22
+"""Text that is handed to the tokenizer at a time: enough for all cores, little enough for memory."""
+
+
+def make_tokenizer(data: Data, documents: Sequence[str]) -> Any:
+    """The job's tokenizer, a `transformers` tokenizer whose `eos_token` ends a document; `len()` is its vocabulary.
+
+    "bytes" has the 256 bytes of UTF-8 as ids 0 to 255, and the end of text as 256. "bpe:SIZE" is trained on
+    `documents`, the same on every machine; SIZE counts the 256 bytes and the end of text too.
+
+    Raises:
+        UserError: the size is none, or more than the text yields; the folder holds no tokenizer, or one without an
+            end-of-text token.
+    """
+    if data.tokenizer == "bytes":
+        return _bytes()
+    if data.tokenizer.startswith("bpe:"):
+        return _bpe(data.tokenizer, documents)
+    tokenizer = load(Path(data.tokenizer))
+    if tokenizer.eos_token_id is None:
+        raise UserError(
+            f"data.tokenizer: {data.tokenizer} has no eos_token to put between documents: "
+            "set one in its tokenizer_config.json"
+        )
+    return tokenizer
+
+
+def save(tokenizer: Any, folder: Path) -> None:
+    """Write a folder that `AutoTokenizer` loads.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    try:
+        tokenizer.save_pretrained(str(folder))
+    except OSError as error:
+        raise UserError(f"cannot write the tokenizer to {folder}: {error}") from None
+
+
+def load(folder: Path) -> Any:
+    """The tokenizer in `folder`; never a download, never code from the folder.
+
+    Raises:
+        UserError: there is no folder, or none that `AutoTokenizer` loads.
+    """
+    from transformers import AutoTokenizer
+
+    if not folder.is_dir():
+        raise UserError(f'no tokenizer folder {folder}: give "bytes", "bpe:SIZE" or a folder that exists')
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # noqa: BLE001 - a broken folder fails in as many ways as it has formats
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"cannot load a tokenizer from {folder}: {reason}") from None
+
+
+def encode(
+    data: Data, tokenizer: Any, documents: Sequence[str], progress: Progress
+) -> Iterator[npt.NDArray[np.integer[Any]]]:
+    """Token ids of the documents, in pieces: [tokens] each, with the end of text between two documents.
+
+    The name of a special token inside a document is text like any other.
+    """
+    end = np.array([tokenizer.eos_token_id])
+    total = sum(map(len, documents))
+    done = 0
+    for batch in _batches(documents):
+        for document, ids in zip(batch, _encode_batch(data, tokenizer, batch), strict=True):
+            if done:
+                yield end
+            yield ids
+            done += len(document)
+        progress(f"tokenized {done / 1e6:.1f} of {total / 1e6:.1f} million characters")
+
+
+def _batches(documents: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document)
+        if size >= CHARACTERS_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _encode_batch(data: Data, tokenizer: Any, documents: list[str]) -> list[npt.NDArray[np.integer[Any]]]:
+    if data.tokenizer == "bytes":  # what the tokenizer says too, a thousand times slower
+        return [np.frombuffer(document.encode("utf-8"), dtype=np.uint8) for document in documents]
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        batches = tokenizer(documents, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return [np.asarray(ids) for ids in batches]
+    before = backend.encode_special_tokens
+    backend.encode_special_tokens = True
+    try:
+        encodings = backend.encode_batch_fast(documents, add_special_tokens=False)
+    finally:
+        backend.encode_special_tokens = before
+    return [np.asarray(encoding.ids) for encoding in encodings]
+
+
+def _bytes() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE(vocab={letter: byte for byte, letter in enumerate(_letters())}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.add_special_tokens([END_OF_TEXT])
+    return _wrapped(tokenizer)
+
+
+def _letters() -> list[str]:
+    """The letter that stands for each byte in byte-level vocabularies.
+
+    Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.2, and its released
+    vocabulary: a printable byte stands for itself in Latin-1, and the others for the letters from U+0100 on.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+def _bpe(name: str, documents: Sequence[str]) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    digits = name.removeprefix("bpe:")
+    size = int(digits) if digits.isascii() and digits.isdigit() else 0
+    if size <= 256:
+        raise UserError(
+            f'data.tokenizer: "{name}" is no size: give at least "bpe:257", the 256 bytes and the end of text'
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        show_progress=False,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    if tokenizer.get_vocab_size() < size:
+        raise UserError(
+            f'data.tokenizer: "{name}" is more than the text yields: give at most "bpe:{tokenizer.get_vocab_size()}"'
+        )
+    return _wrapped(tokenizer)
+
+
+def _wrapped(tokenizer: Any) -> Any:
+    from tokenizers import decoders
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        clean_up_tokenization_spaces=False,
+    )

@@ -1,0 +1,105 @@
+"""Who a peer is: an Ed25519 key, kept in the format that libp2p reads, whose peer id carries the public key itself."""
+
+import os
+from pathlib import Path
+
+import base58
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from dtfm_protocol.errors import Refused, UserError
+
+# libp2p peer-ids spec: protobuf PrivateKey/PublicKey {1: type = Ed25519 (1), 2: data}; an Ed25519 peer id is the
+# identity multihash (0x00, length) of the public key's protobuf.
+_PRIVATE_PREFIX = b"\x08\x01\x12\x40"
+_PUBLIC_PREFIX = b"\x08\x01\x12\x20"
+_MULTIHASH_PREFIX = b"\x00\x24"
+
+
+class Identity:
+    """A peer's signing key and the peer id that follows from it."""
+
+    def __init__(self, private: Ed25519PrivateKey) -> None:
+        self._private = private
+        self.peer_id = peer_id_of(private.public_key())
+
+    @classmethod
+    def generate(cls) -> "Identity":
+        """A new random identity."""
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> "Identity":
+        """Read the key file at `path`; create it (mode 600) where there is none.
+
+        Raises:
+            UserError: the file cannot be read or written, is not such a key, or others may read it.
+        """
+        try:
+            if path.exists():
+                if path.stat().st_mode & 0o077:
+                    raise UserError(f"the key {path} is open to other users: chmod 600 it")
+                return cls._parse(path)
+            identity = cls.generate()
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(identity.to_libp2p())
+        except OSError as error:
+            raise UserError(f"cannot use the key {path}: {error.strerror}") from None
+        return identity
+
+    @classmethod
+    def _parse(cls, path: Path) -> "Identity":
+        data = path.read_bytes()
+        if len(data) != 68 or not data.startswith(_PRIVATE_PREFIX):
+            raise UserError(f"{path} is not an Ed25519 key of a peer: move it away and a new one is made")
+        return cls(Ed25519PrivateKey.from_private_bytes(data[4:36]))
+
+    def to_libp2p(self) -> bytes:
+        """The key as libp2p's PrivateKey protobuf: 68 bytes."""
+        private = self._private.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+        public = self._private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return _PRIVATE_PREFIX + private + public
+
+    def sign(self, message: bytes) -> bytes:
+        """A 64-byte Ed25519 signature."""
+        return self._private.sign(message)
+
+
+def peer_id_of(public: Ed25519PublicKey) -> str:
+    """The peer id of a public key, base58: "12D3KooW..."."""
+    raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return str(base58.b58encode(_MULTIHASH_PREFIX + _PUBLIC_PREFIX + raw).decode())
+
+
+def public_key_of(peer_id: str) -> Ed25519PublicKey:
+    """The public key inside a peer id.
+
+    Raises:
+        Refused: not the peer id of an Ed25519 key.
+    """
+    try:
+        data = base58.b58decode(peer_id)
+    except ValueError:
+        data = b""
+    prefix = _MULTIHASH_PREFIX + _PUBLIC_PREFIX
+    if len(data) != len(prefix) + 32 or not data.startswith(prefix):
+        raise Refused(f"{peer_id[:80]!r} is not a peer id")
+    return Ed25519PublicKey.from_public_bytes(data[len(prefix) :])
+
+
+def verify(peer_id: str, message: bytes, signature: bytes) -> None:
+    """Check that `peer_id` signed `message`.
+
+    Raises:
+        Refused: it did not.
+    """
+    try:
+        public_key_of(peer_id).verify(signature, message)
+    except InvalidSignature:
+        raise Refused(f"signature is not {short(peer_id)}'s") from None
+
+
+def short(peer_id: str) -> str:
+    """A peer id for people: its last six characters (the first ones are the same for every key)."""
+    return peer_id[-6:]

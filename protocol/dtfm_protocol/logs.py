@@ -1,0 +1,39 @@
+"""Logging for both programs: short lines for people, or one JSON object a line."""
+
+import json
+import logging
+import sys
+import time
+from typing import Literal
+
+log = logging.getLogger("dtfm")
+
+
+class _Plain(logging.Formatter):
+    """`12:34:56 what happened`, with the level named from warning up."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        text = f"{clock} {level}{record.getMessage()}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class _Json(logging.Formatter):
+    """One object a line: at, level, message, and the fields given as `extra={"fields": {...}}`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"at": round(record.created, 3), "level": record.levelname.lower(), "message": record.getMessage()}
+        line.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def set_up(form: Literal["plain", "json"], verbose: bool = False) -> None:
+    """Send this program's log to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Plain())
+    log.handlers[:] = [handler]
+    log.setLevel(logging.DEBUG if verbose else logging.INFO)
+    log.propagate = False

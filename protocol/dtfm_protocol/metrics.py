@@ -1,0 +1,28 @@
+"""One row of `metrics.jsonl`: what a committed step was."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dtfm_protocol.schema import Schema
+
+
+class StepMetrics(Schema):
+    """A committed training step; the same on every peer that took part."""
+
+    step: Annotated[int, Field(gt=0)]
+    """From 1."""
+    loss: float
+    """Mean over all target tokens of the global batch."""
+    tokens: int
+    """Target tokens of this step."""
+    seconds: float
+    plan_version: int
+    """0 under `dtfm-node solo`."""
+    learning_rate: float
+    grad_norm: float
+    """Of the whole model, before clipping."""
+    predicted_seconds: float | None
+    """What the plan's cost said; null where no plan is in force."""
+    eval_loss: float | None = None
+    """Mean over the target tokens of the evaluation sequences, after this step; null when not evaluated."""

@@ -1,0 +1,67 @@
+"""Initial weights: a function of seed and parameter name, so that any cut of the model starts as the whole does."""
+
+import functools
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dtfm_protocol.model.anatomy import anatomy
+from dtfm_protocol.model.stage import Stage
+
+CHUNK = 1 << 22
+"""Values drawn at a time, so that the intermediate integers stay few. Not a part of the function."""
+LEVELS = 1 << 16
+
+
+def initial_value(config: dict[str, Any], seed: int, name: str, shape: Sequence[int]) -> torch.Tensor:
+    """The initial fp32 value, on the CPU, of the parameter that the whole model knows as `name`.
+
+    Parameters that the architecture starts as a constant (weights of norms, biases) are that constant; all others are
+    normal with the config's `initializer_range` as standard deviation. (gpt2's smaller start of the projections that
+    end a residual branch is not followed.)
+
+    Raises:
+        UserError: the architecture has no such parameter.
+    """
+    parts = anatomy(config)
+    constant = parts.constant(name)
+    if constant is not None:
+        return torch.full(tuple(shape), constant)
+    return standard_normal(seed, name, shape).mul_(parts.spread)
+
+
+def initialise(stage: Stage, config: dict[str, Any], seed: int) -> None:
+    """Fill a stage with the initial values of the job's seed."""
+    with torch.no_grad():
+        for name, parameter in stage.named_state().items():
+            parameter.copy_(initial_value(config, seed, name, parameter.shape))
+
+
+def standard_normal(seed: int, name: str, shape: Sequence[int]) -> torch.Tensor:
+    """fp32 values of mean 0 and standard deviation 1 that are a function of seed and name on any machine.
+
+    `Tensor.normal_` rounds differently on processors with other vector units, and replicas must start bit-identical. So
+    the generator draws integers, which are the same everywhere, and they choose among the quantiles of the normal
+    distribution.
+    """
+    digest = hashlib.sha256(f"{seed}\n{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    values, table = torch.empty(math.prod(shape)), _quantiles()
+    for first in range(0, len(values), CHUNK):
+        part = values[first : first + CHUNK]
+        drawn = torch.randint(0, len(table), (len(part),), dtype=torch.int32, generator=generator)
+        part.copy_(table.index_select(0, drawn))
+    return values.view(tuple(shape))
+
+
+@functools.cache
+def _quantiles() -> torch.Tensor:
+    """The middles of 2^16 equally likely parts of the normal distribution, to 4.3 standard deviations; fp32.
+
+    Their last bits in fp64 are the mathematical library's; rounding to multiples of 2^-16 takes those away.
+    """
+    middles = torch.arange(LEVELS, dtype=torch.float64).add_(0.5).div_(LEVELS)
+    return torch.special.ndtri(middles).mul_(LEVELS).round_().div_(LEVELS).float()

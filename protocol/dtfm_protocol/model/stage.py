@@ -1,0 +1,164 @@
+"""A stage: embedding, decoder layers `[first, end)`, final norm and head, taken out of the whole model's skeleton."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.model.anatomy import Anatomy, anatomy
+from dtfm_protocol.model.tiny import per_layer_fields
+from dtfm_protocol.model.whole import build_skeleton
+
+
+class Stage(nn.Module):
+    """Runs the architecture's own forward over a part of its layers, so that masks and positions are its own.
+
+    Parameters are fp32; a caller who wants bf16 uses `torch.autocast`.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, first: int, end: int, layers: str, last: bool, state: dict[str, nn.Parameter]
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.first = first
+        self.end = end
+        self.is_first = first == 0
+        self.is_last = last
+        self._layers = layers
+        self._state = state
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Hidden `[batch, sequence, hidden]`, or on the last stage logits `[batch, sequence, vocab]`.
+
+        Args:
+            x: int64 tokens `[batch, sequence]` on the first stage, else hidden `[batch, sequence, hidden]`.
+        """
+        if self.is_first:
+            return self._run(input_ids=x)
+        # the residual stream is fp32, also under autocast: rotary tables and masks take their dtype from it
+        x = x.to(torch.float32)
+        # whatever the architecture does before its layers (scales, positions) was done by the first stage
+        entrance = self.model.get_submodule(self._layers)[0]
+        hook = entrance.register_forward_pre_hook(_Replace(x), with_kwargs=True)
+        try:
+            return self._run(inputs_embeds=x)
+        finally:
+            hook.remove()
+
+    def named_state(self) -> dict[str, nn.Parameter]:
+        """Every parameter by its name in the whole model, in the whole model's order.
+
+        A head that is tied to the embedding has the embedding's name, also on a last stage that has no embedding.
+        """
+        return dict(self._state)
+
+    def _run(self, **inputs: torch.Tensor) -> torch.Tensor:
+        if self.is_last:
+            logits: torch.Tensor = self.model(**inputs, use_cache=False).logits
+            return logits
+        hidden: torch.Tensor = self.model.base_model(**inputs, use_cache=False).last_hidden_state
+        return hidden
+
+
+def build_stage(config: dict[str, Any], first: int, end: int, device: torch.device) -> Stage:
+    """The stage of layers `[first, end)` of a resolved config, on `device`, in training mode.
+
+    Its buffers are computed; its parameters have no values yet: see `initialise`. No more memory is taken than the
+    stage's own.
+
+    Raises:
+        ValueError: no such layers.
+        UserError: the architecture cannot be cut.
+    """
+    parts = anatomy(config)
+    whole = build_skeleton(config)
+    layers = whole.get_submodule(parts.layers)
+    assert isinstance(layers, nn.ModuleList)
+    count = len(layers)
+    if not 0 <= first < end <= count:
+        raise ValueError(f"no stage [{first}, {end}) of {count} layers")
+    names = {id(parameter): name for name, parameter in whole.named_parameters()}
+    originals = list(whole.parameters())  # kept alive, so that no id is given to another
+    _cut(whole, parts, layers, first, end)
+    if first > 0 or end < count:
+        owner = whole.get_submodule(parts.layers.rpartition(".")[0])
+        owner.config = _config_of_layers(whole.config, config, first, end)
+    made = _materialise(whole, device)
+    if unknown := made.keys() - names.keys():
+        raise UserError(f"model: {config['model_type']} has {len(unknown)} parameters without a name; it cannot be cut")
+    state = {names[id(old)]: made[id(old)] for old in originals if id(old) in made}
+    return Stage(whole, first, end, parts.layers, end == count, state)
+
+
+def loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross entropy summed over all targets, in nats, as an fp32 scalar.
+
+    Args:
+        logits: `[batch, sequence, vocab]`, any floating dtype.
+        targets: int64 `[batch, sequence]`, the token that follows each position.
+    """
+    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+
+
+class _Replace:
+    """A forward pre-hook that puts a hidden state in place of the one that a layer is given."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.hidden = hidden
+
+    def __call__(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if args:
+            return (self.hidden, *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": self.hidden}
+
+
+class _Absent(nn.Module):
+    """Stands where another stage has a module: hands hidden states on, answers all else (learned positions) with 0."""
+
+    def forward(self, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        return x if x.is_floating_point() and x.ndim == 3 else torch.zeros((), device=x.device)
+
+
+def _cut(whole: PreTrainedModel, parts: Anatomy, layers: nn.ModuleList, first: int, end: int) -> None:
+    """Leave only the stage's modules in `whole`."""
+    kept = (parts.inlet if first == 0 else frozenset()) | (parts.outlet if end == len(layers) else frozenset())
+    for name in (parts.inlet | parts.outlet) - kept:
+        parent, _, child = name.rpartition(".")
+        setattr(whole.get_submodule(parent), child, _Absent())
+    parent, _, child = parts.layers.rpartition(".")
+    setattr(whole.get_submodule(parent), child, nn.ModuleList(list(layers)[first:end]))
+
+
+def _config_of_layers(built: Any, config: dict[str, Any], first: int, end: int) -> Any:
+    """The config that the loop over the layers sees: it counts from 0 over the stage's layers.
+
+    The layers themselves keep the whole config and their own numbers.
+    """
+    part = copy.deepcopy(built)
+    for key in per_layer_fields(config):
+        setattr(part, key, getattr(built, key)[first:end])
+    part.num_hidden_layers = end - first
+    return part
+
+
+def _materialise(model: nn.Module, device: torch.device) -> dict[int, nn.Parameter]:
+    """Give every parameter memory on `device` and move the buffers; shared parameters stay shared.
+
+    Returns:
+        The new parameter for the id of each old one.
+    """
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, old in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            if id(old) not in made:
+                made[id(old)] = nn.Parameter(torch.empty_like(old, device=device), old.requires_grad)
+            setattr(module, name, made[id(old)])
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, buffer.to(device))
+    return made

@@ -1,0 +1,8 @@
+"""The three planes on which peers meet, each behind a small interface.
+
+- `data`: byte streams from peer to peer (`DataPlane`, `Stream`), and the messages that open them
+- `libp2p`: the data plane's engine, one libp2p daemon a process
+- `discovery`: who is here (`Discovery`): signed records that expire, on hivemind's DHT
+- `control`: plans, presence, reports over MQTT (`ControlPlane`)
+- `memory`: in-memory twins of data plane and discovery, for tests
+"""

@@ -1,0 +1,176 @@
+"""The control plane: signed MQTT messages on typed topics. Reconnects by itself, and then repeats what is retained."""
+
+import asyncio
+import random
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import aiomqtt
+
+from dtfm_protocol.control import TOPICS, Presence, Topic
+from dtfm_protocol.envelope import Post, read_body
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity import short
+from dtfm_protocol.invite import Invite
+from dtfm_protocol.logs import log
+from dtfm_protocol.schema import Schema
+
+Reader = Callable[[str, Any], Awaitable[None] | None]
+"""Called with the sender's peer id and the message's body."""
+
+KEEP_ALIVE_SECONDS = 10
+"""The broker takes a silent peer for dead after one and a half of these."""
+RETRY_SECONDS = (0.2, 5.0)
+
+
+@dataclass(frozen=True)
+class BrokerAddress:
+    """Where the broker is and how to enter it."""
+
+    host: str
+    port: int
+    tls: bool
+    username: str
+    password: str
+    ca: str | None = None
+
+    @classmethod
+    def of(cls, invite: Invite) -> "BrokerAddress":
+        """The broker that an invite names."""
+        host, port, tls, username, password = split_broker_url(invite.broker)
+        return cls(host, port, tls, username or "swarm", password or invite.password(), invite.broker_ca)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def split_broker_url(url: str) -> tuple[str, int, bool, str | None, str | None]:
+    """Host, port, TLS or not, user name and password of an `mqtt[s]://[USER:PASSWORD@]HOST[:PORT]` address.
+
+    Raises:
+        UserError: it is not one.
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname or port == -1 or parts.path.strip("/"):
+        raise UserError(f"--broker {url}: write embedded, or mqtt[s]://[USER:PASSWORD@]HOST[:PORT]")
+    tls = parts.scheme == "mqtts"
+    username = unquote(parts.username) if parts.username else None
+    password = unquote(parts.password) if parts.password else None
+    return parts.hostname, port or (8883 if tls else 1883), tls, username, password
+
+
+class ControlPlane:
+    """One daemon's connection to the broker."""
+
+    def __init__(self, address: BrokerAddress, swarm: str, coordinator: str, post: Post, session: str) -> None:
+        self.connected = asyncio.Event()
+        self.dropped: Counter[str] = Counter()
+        self.last_error = ""
+        self._address = address
+        self._root = f"dtfm/{swarm}"
+        self._coordinator = coordinator
+        self._post = post
+        self._session = session
+        self._client: aiomqtt.Client | None = None
+        self._readers: dict[str, Reader] = {}
+        self._filters: list[str] = []
+        self._retained: dict[str, bytes] = {}
+
+    def on(self, topic: Topic, reader: Reader, peer: str = "+") -> None:
+        """Read `topic` (of one `peer`, or of all). Call it before `run`."""
+        self._readers[topic.name] = reader
+        self._filters.append(f"{self._root}/{topic.name}" + (f"/{peer}" if topic.author == "peer" else ""))
+
+    async def publish(self, topic: Topic, body: Schema) -> None:
+        """Send a message now if there is a connection; a retained one also after every reconnection."""
+        name = f"{self._root}/{topic.name}" + (f"/{self._post.peer_id}" if topic.author == "peer" else "")
+        data = self._post.seal(topic.name, body)
+        if topic.retained:
+            self._retained[name] = data
+        if self._client is not None and self.connected.is_set():
+            try:
+                await self._client.publish(name, data, qos=1, retain=topic.retained)
+            except aiomqtt.MqttError as error:
+                self.last_error = str(error)
+
+    async def run(self) -> None:
+        """Stay connected until cancelled; says goodbye then."""
+        pause = RETRY_SECONDS[0]
+        while True:
+            try:
+                await self._connection()
+                pause = RETRY_SECONDS[0]
+            except (aiomqtt.MqttError, OSError) as error:
+                self.last_error = str(error) or type(error).__name__
+                if self.connected.is_set():
+                    pause = RETRY_SECONDS[0]
+                    log.warning("lost the broker at %s (%s), reconnecting", self._address, self.last_error)
+            finally:
+                self.connected.clear()
+                self._client = None
+            # Jitter, so that a whole swarm does not knock at a returning broker at the same instant.
+            await asyncio.sleep(pause * (0.5 + random.random()))
+            pause = min(2 * pause, RETRY_SECONDS[1])
+
+    async def _connection(self) -> None:
+        """One connection, from hello to its end."""
+        gone = Presence(online=False, session=self._session)
+        here = f"{self._root}/presence/{self._post.peer_id}"
+        async with aiomqtt.Client(
+            hostname=self._address.host,
+            port=self._address.port,
+            username=self._address.username,
+            password=self._address.password,
+            identifier=f"{self._post.peer_id[-12:]}-{self._session[:8]}",
+            will=aiomqtt.Will(here, self._post.seal("presence", gone), qos=1, retain=True),
+            keepalive=KEEP_ALIVE_SECONDS,
+            protocol=aiomqtt.ProtocolVersion.V311,
+            tls_context=self._tls(),
+            timeout=10,
+        ) as client:
+            self._client = client
+            for name in self._filters:
+                await client.subscribe(name, qos=1)
+            for name, data in list(self._retained.items()):
+                await client.publish(name, data, qos=1, retain=True)
+            self.connected.set()
+            try:
+                async for message in client.messages:
+                    await self._read(message)
+            except asyncio.CancelledError:
+                if here in self._retained:
+                    await client.publish(here, self._post.seal("presence", gone), qos=1, retain=True)
+                raise
+
+    async def _read(self, message: aiomqtt.Message) -> None:
+        """Check one message against its topic and hand it to the reader."""
+        parts = str(message.topic).removeprefix(self._root + "/").split("/")
+        topic = TOPICS.get(parts[0])
+        payload = message.payload
+        if topic is None or not isinstance(payload, bytes | bytearray):
+            return
+        try:
+            letter = self._post.open(bytes(payload), topic.name)
+            author = self._coordinator if topic.author == "coordinator" else parts[-1]
+            if letter.sender != author:
+                raise Refused(f"{topic.name}: {short(letter.sender)} may not write this")
+            done = self._readers[topic.name](letter.sender, read_body(letter, topic.schema))
+            if done is not None:
+                await done
+        except Refused as error:
+            if not self.dropped[str(error)]:
+                log.warning("dropped a control message: %s", error)
+            self.dropped[str(error)] += 1
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if not self._address.tls:
+            return None
+        return ssl.create_default_context(cadata=self._address.ca)

@@ -1,0 +1,93 @@
+"""The data plane's interface: ordered byte streams between peers that know each other by peer id."""
+
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from pydantic import ValidationError
+
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.schema import Schema
+
+S = TypeVar("S", bound=Schema)
+Bytes = bytes | bytearray | memoryview
+Handler = Callable[["Stream"], Awaitable[None]]
+
+MESSAGE_LIMIT = 1 << 20
+"""Bytes of the largest JSON message on a stream."""
+
+
+class StreamClosed(ConnectionError):
+    """The other end is gone, or the stream was reset."""
+
+
+class Unreachable(ConnectionError):
+    """No stream to the peer could be opened."""
+
+
+class Stream(Protocol):
+    """A bidirectional stream; `peer` is proven by the transport."""
+
+    peer: str
+
+    async def read(self, size: int) -> Bytes:
+        """Exactly `size` bytes.
+
+        Raises:
+            StreamClosed: the stream ends before that.
+        """
+
+    async def write(self, *buffers: Bytes) -> None:
+        """Send all of `buffers`; returns when the transport can take more.
+
+        Raises:
+            StreamClosed: the other end is gone.
+        """
+
+    async def close(self) -> None:
+        """End the stream; idempotent."""
+
+
+class DataPlane(Protocol):
+    """Opens streams to peers and answers theirs."""
+
+    peer_id: str
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Where this peer can be reached, as multiaddresses."""
+
+    async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
+        """Tell where `peer` can be reached, so that a stream can be opened without a search."""
+
+    async def open(self, peer: str, service: str) -> Stream:
+        """Open a stream to a service of `peer`.
+
+        Raises:
+            Unreachable: no route, or the peer does not offer the service.
+        """
+
+    async def serve(self, service: str, handler: Handler) -> None:
+        """Answer streams to `service`; the stream is closed when `handler` returns or fails."""
+
+
+async def write_message(stream: Stream, message: Schema) -> None:
+    """Send one JSON message: its length in 4 bytes, then its text."""
+    data = message.model_dump_json().encode()
+    await stream.write(struct.pack("!I", len(data)) + data)
+
+
+async def read_message(stream: Stream, schema: type[S], limit: int = MESSAGE_LIMIT) -> S:
+    """Receive one JSON message.
+
+    Raises:
+        Refused: too long, or not what `schema` says.
+        StreamClosed: the stream ended.
+    """
+    (size,) = struct.unpack("!I", await stream.read(4))
+    if size > limit:
+        raise Refused(f"a message of {size} bytes, more than {limit}")
+    data = await stream.read(size)
+    try:
+        return schema.model_validate_json(bytes(data))
+    except ValidationError as error:
+        raise Refused(f"{schema.__name__}: {error.errors()[0]['msg']}") from None

@@ -1,0 +1,143 @@
+"""Discovery: signed records of who is here, on hivemind's Kademlia DHT. A record that does not verify is dropped."""
+
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import msgpack
+from hivemind.dht.node import DHTNode
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.utils.timed_storage import get_dht_time
+
+from dtfm_protocol.envelope import Post, read_body
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity import short
+from dtfm_protocol.logs import log
+from dtfm_protocol.planes.libp2p import LibP2PDataPlane
+from dtfm_protocol.records import Entry, LinkReport, Profile, Record
+
+RECORD_SECONDS = 60.0
+"""How long a record stays; its writer refreshes it three times as often."""
+
+
+class Discovery(Protocol):
+    """A key-value store that all peers share. Under each key every peer has one entry of its own."""
+
+    async def publish(self, key: str, record: bytes, seconds: float) -> bool:
+        """Store this peer's entry under `key` for `seconds`; whether any peer took it."""
+
+    async def collect(self, key: str) -> dict[str, bytes]:
+        """Every peer's entry under `key`."""
+
+
+class HivemindDiscovery:
+    """Discovery on a hivemind DHT that lives on the data plane's own libp2p daemon. Create it with `running`."""
+
+    def __init__(self, node: Any, peer_id: str) -> None:
+        self._node = node
+        self._peer_id = peer_id
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls, plane: LibP2PDataPlane, registry: "Registry", bootstrap: tuple[str, ...] = ()
+    ) -> AsyncIterator["HivemindDiscovery"]:
+        """Join the DHT that `bootstrap` belongs to, or start one.
+
+        Raises:
+            UserError: none of `bootstrap` answers.
+        """
+        try:
+            node = await DHTNode.create(
+                p2p=plane.p2p,
+                initial_peers=list(bootstrap) or None,
+                record_validator=_Validator(registry),
+                # A peer's newest record must be seen at once: a cached or half-replicated one would plan on the past.
+                cache_locally=False,
+                cache_on_store=False,
+                cache_nearest=0,
+            )
+        except RuntimeError:
+            raise UserError(f"no DHT peer answers at {', '.join(bootstrap)}: is the coordinator running?") from None
+        try:
+            yield cls(node, plane.peer_id)
+        finally:
+            await node.shutdown()
+
+    async def publish(self, key: str, record: bytes, seconds: float) -> bool:
+        """See `Discovery.publish`."""
+        return bool(await self._node.store(key, record, get_dht_time() + seconds, subkey=self._peer_id))
+
+    async def collect(self, key: str) -> dict[str, bytes]:
+        """See `Discovery.collect`."""
+        found = await self._node.get(key, latest=True)
+        if found is None or not isinstance(found.value, dict):
+            return {}
+        return {
+            peer: entry.value
+            for peer, entry in found.value.items()
+            if isinstance(peer, str) and isinstance(entry.value, bytes)
+        }
+
+
+class Registry:
+    """Reads and writes typed records of one swarm, and counts what it drops."""
+
+    def __init__(self, swarm: str, post: Post) -> None:
+        self._swarm = swarm
+        self._post = post
+        self.dropped: Counter[str] = Counter()
+        """Why records were dropped, and how often."""
+
+    async def publish(self, discovery: Discovery, record: Record) -> bool:
+        """Sign `record` and store it as this peer's."""
+        return await discovery.publish(
+            self._key(record.kind, self._post.peer_id), self._post.seal("record", Entry(record=record)), RECORD_SECONDS
+        )
+
+    async def profiles(self, discovery: Discovery) -> dict[str, Profile]:
+        """The profile of every peer that has a valid one."""
+        found = {}
+        for peer, data in (await discovery.collect(self._key("profile", ""))).items():
+            record = self.check(peer, data)
+            if isinstance(record, Profile):
+                found[peer] = record
+        return found
+
+    async def links(self, discovery: Discovery, peer: str) -> LinkReport | None:
+        """What `peer` has probed."""
+        data = (await discovery.collect(self._key("links", peer))).get(peer)
+        record = self.check(peer, data) if data is not None else None
+        return record if isinstance(record, LinkReport) else None
+
+    def check(self, peer: str, data: bytes) -> Record | None:
+        """The record that `peer` signed, or None after counting what is wrong with it."""
+        try:
+            letter = self._post.open(data, "record")
+            if letter.sender != peer:
+                raise Refused("signed by another peer than it is stored under")
+            return read_body(letter, Entry).record
+        except Refused as error:
+            if not self.dropped[str(error)]:
+                log.warning("dropped a DHT record of %s: %s", short(peer), error)
+            self.dropped[str(error)] += 1
+            return None
+
+    def _key(self, kind: str, peer: str) -> str:
+        # Profiles lie together, to be found without knowing who is there; link reports grow with the swarm.
+        return f"{self._swarm}/{kind}" if kind == "profile" else f"{self._swarm}/{kind}/{peer}"
+
+
+class _Validator(RecordValidatorBase):  # type: ignore[misc]
+    """Refuses to store or to return what no member signed."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def validate(self, record: DHTRecord) -> bool:
+        try:
+            peer, data = msgpack.unpackb(record.subkey), msgpack.unpackb(record.value)
+        except (ValueError, TypeError, msgpack.UnpackException):
+            return False
+        return isinstance(peer, str) and isinstance(data, bytes) and self._registry.check(peer, data) is not None

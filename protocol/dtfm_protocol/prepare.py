@@ -1,0 +1,97 @@
+"""From a job file to what can be trained: tokenizer, token shards, the model's config, pretrained weights."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dtfm_protocol.checkpoint.manifest import Manifest
+from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard
+from dtfm_protocol.checkpoint.store import CheckpointStore
+from dtfm_protocol.data.batches import Batches
+from dtfm_protocol.data.shards import tokenize
+from dtfm_protocol.data.tokenizer import save
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import Job
+from dtfm_protocol.model.check import TESTED, check_sliceable
+from dtfm_protocol.model.config import build_config, resolve_config
+from dtfm_protocol.resolved import ResolvedJob
+from dtfm_protocol.statedir import write_atomically
+
+MATHEMATICS = ("name", "config", "pretrained", "corpus", "training")
+"""What must not change between the runs of one state dir, but for the number of steps."""
+
+
+def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
+    """Make everything that `job` needs, in `folder`: `tokens/`, `tokenizer/`, `job.json`, a pretrained step 0.
+
+    Raises:
+        UserError: the job cannot be trained, or `folder` belongs to another one.
+    """
+    corpus, tokenizer = tokenize(job.data, folder / "tokens", say)
+    Batches(corpus, job.training, job.evaluation)  # says at once when the text is too short
+    config = resolve_config(job.model, corpus.vocab_size, job.training.sequence_length)
+    if config["model_type"] not in TESTED:
+        say(f"checking that {config['model_type']} can be cut into stages")
+        check_sliceable(config)
+    resolved = ResolvedJob(
+        name=job.name,
+        config=config,
+        pretrained=job.model.path is not None and any(job.model.path.glob("*.safetensors")),
+        corpus=corpus,
+        training=job.training,
+        evaluation=job.evaluation,
+        plan=job.plan,
+        checkpoint=job.checkpoint,
+    )
+    _compare(resolved, folder)
+    save(tokenizer, folder / "tokenizer")
+    write_atomically(folder / "job.json", resolved.model_dump_json(indent=1))
+    if resolved.pretrained:
+        _keep_pretrained(resolved, job, folder, say)
+    return resolved
+
+
+def _compare(job: ResolvedJob, folder: Path) -> None:
+    """Refuse to go on with another job than `folder` was made for."""
+    path = folder / "job.json"
+    if not path.exists():
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    now = json.loads(job.model_dump_json())
+    for values in (before, now):
+        values["training"].pop("steps")
+    for part in MATHEMATICS:
+        if before[part] != now[part]:
+            changed = [key for key in now[part] if before[part].get(key) != now[part][key]] if part != "name" else []
+            where = ".".join([part, *changed[:1]])
+            raise UserError(
+                f"the state dir {folder} holds a run of another job ({where} differs): use another --state-dir"
+            )
+
+
+def _keep_pretrained(resolved: ResolvedJob, job: Job, folder: Path, say: Callable[[str], Any]) -> None:
+    """Turn the weights in the model's folder into a checkpoint of step 0, which peers load like any other.
+
+    Raises:
+        UserError: they do not fit the model's config.
+    """
+    from transformers import AutoModelForCausalLM
+
+    store = CheckpointStore(folder / "checkpoints")
+    if store.newest() is not None:
+        return
+    say(f"reading the pretrained weights in {job.model.path}")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            job.model.path, config=build_config(resolved.config), local_files_only=True, use_safetensors=True
+        ).float()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"model.path: cannot load the weights in {job.model.path}: {error}") from None
+    data = encode_shard({f"weight/{name}": parameter.detach() for name, parameter in model.named_parameters()})
+    file, tensors = describe_shard("stage-0.safetensors", data)
+    with store.draft(0) as draft:
+        draft.add(file.name, data)
+        draft.commit(
+            Manifest(job=job.name, config=resolved.config, step=0, plan_version=0, files=(file,), tensors=tensors)
+        )

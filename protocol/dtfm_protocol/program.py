@@ -1,0 +1,83 @@
+"""How a command runs: one event loop, signals that end it cleanly, errors as one line and an exit code."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from dtfm_protocol.errors import UserError
+
+EXIT_USER = 2
+"""The user's input or environment."""
+EXIT_INTERRUPT = 130
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run `main` to its end. Exits with 2 on a `UserError`, with 130 after Ctrl+C and 143 after SIGTERM."""
+    import uvloop
+
+    received: list[signal.Signals] = []
+    with guarded():
+        uvloop.run(_until_signal(main, received))
+    if received:
+        raise SystemExit(128 + received[0])
+
+
+async def _until_signal(main: Coroutine[Any, Any, None], received: list[signal.Signals]) -> None:
+    """Await `main`; a signal cancels it, so that every context manager in it gets to clean up."""
+    task = asyncio.ensure_future(main)
+    loop = asyncio.get_running_loop()
+
+    def stop(number: signal.Signals) -> None:
+        if not received:  # a second Ctrl+C must not cut the clean-up short
+            received.append(number)
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@contextlib.contextmanager
+def guarded() -> Any:
+    """Turn a `UserError`, also one inside exception groups, into its one line on standard error and exit code 2."""
+    try:
+        yield
+    except UserError as error:
+        fail(error)
+    except BaseExceptionGroup as group:
+        found = find_user_error(group)
+        if found is None:
+            raise
+        fail(found)
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPT) from None
+
+
+def find_user_error(group: BaseExceptionGroup[BaseException]) -> UserError | None:
+    """The first `UserError` of a group, if every failure in it is one."""
+    users, others = group.split(UserError)
+    if users is None or others is not None:
+        return None
+    return first_leaf(users)
+
+
+def first_leaf(group: BaseExceptionGroup[UserError]) -> UserError:
+    """The first exception of nested groups."""
+    first = group.exceptions[0]
+    return first_leaf(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def fail(error: UserError) -> NoReturn:
+    """Say the error's line and exit."""
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    raise SystemExit(EXIT_USER)
+
+
+def once(action: Callable[[], None]) -> None:
+    """Run a command that needs no event loop, with the same errors."""
+    with guarded():
+        action()

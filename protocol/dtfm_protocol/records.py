@@ -1,0 +1,55 @@
+"""What peers publish of themselves over the DHT: signed, schema-checked, expiring."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dtfm_protocol.job import Precision
+from dtfm_protocol.schema import Schema
+from dtfm_protocol.view import LayerSeconds
+
+PeerName = Annotated[str, Field(max_length=128)]
+Rate = Annotated[float, Field(gt=0)]
+
+
+class Profile(Schema):
+    """A peer's device, measured with the job's own layer, and where to reach it."""
+
+    kind: Literal["profile"] = "profile"
+    device: Annotated[str, Field(max_length=128)]
+    """For people, e.g. "cuda:0 NVIDIA GeForce RTX 3090" or "cpu, 2 threads"."""
+    flops: dict[Precision, Rate]
+    """Effective FLOP/s of a large matrix product."""
+    layer_seconds: LayerSeconds
+    memory_bytes: Rate
+    """Free for training."""
+    addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)]
+    """libp2p multiaddresses."""
+    version: Annotated[str, Field(max_length=32)]
+
+
+class Link(Schema):
+    """What one probe saw between its reporter and another peer."""
+
+    round_trip_ms: Rate
+    """Median of several small echoes."""
+    sent_gbps: Rate
+    """Reporter to the other peer."""
+    received_gbps: Rate
+    """The other peer to the reporter."""
+
+
+class LinkReport(Schema):
+    """All links that one peer has probed."""
+
+    kind: Literal["links"] = "links"
+    links: dict[PeerName, Link]
+
+
+Record = Profile | LinkReport
+
+
+class Entry(Schema):
+    """What is sealed and stored: one record of any kind."""
+
+    record: Annotated[Record, Field(discriminator="kind")]

@@ -1,0 +1,61 @@
+"""`metrics.jsonl`: one row a committed step, exactly once, in order."""
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.metrics import StepMetrics
+from dtfm_protocol.statedir import write_atomically
+
+
+class RowFile:
+    """The file's writer. What is on disk is always the history of the state in force."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.last = 0
+        """The newest step on disk; 0 when there is none."""
+        rows = self.rows()
+        if rows:
+            self.last = rows[-1].step
+
+    def rows(self) -> list[StepMetrics]:
+        """The rows on disk up to the first that is torn or out of order."""
+        found: list[StepMetrics] = []
+        if not self._path.exists():
+            return found
+        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                row = StepMetrics.model_validate_json(line)
+            except ValidationError:
+                break
+            if row.step != len(found) + 1:
+                break
+            found.append(row)
+        return found
+
+    def append(self, row: StepMetrics) -> bool:
+        """Write the next row; False for one that is there already, or whose predecessor is not.
+
+        Raises:
+            UserError: the disk is full.
+        """
+        if row.step != self.last + 1:
+            return False
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row.model_dump(mode="json")) + "\n")
+        except OSError as error:
+            raise UserError(f"cannot write {self._path}: {error.strerror}") from None
+        self.last = row.step
+        return True
+
+    def forget_after(self, step: int) -> None:
+        """Drop the rows after `step`: the state they led to is gone, and those steps run again."""
+        rows = self.rows()[:step]
+        text = "".join(json.dumps(row.model_dump(mode="json")) + "\n" for row in rows)
+        if self._path.exists() and self._path.read_text(encoding="utf-8", errors="replace") != text:
+            write_atomically(self._path, text)
+        self.last = rows[-1].step if rows else 0

@@ -1,0 +1,68 @@
+"""A program's state directory: locked while it runs, its files replaced whole."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from dtfm_protocol.errors import UserError
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[Path]:
+    """Create `folder` and hold its lock; the kernel frees it when the process ends, however it ends.
+
+    Raises:
+        UserError: not writable, or a live process holds it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the state dir {folder}: {error.strerror}; choose another --state-dir"
+        ) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "another process"
+            raise UserError(
+                f"the state dir {folder} is in use by process {holder}: stop it, or choose another --state-dir"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def is_live(folder: Path) -> bool:
+    """Whether a live process holds the lock of `folder`."""
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def write_atomically(path: Path, data: str | bytes) -> None:
+    """Replace a file as a whole: a reader, or a crash, sees the old one or the new one.
+
+    Raises:
+        UserError: the disk is full, or the folder not writable.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
