@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dtfm_protocol.checkpoint.manifest import Manifest, TensorEntry
-from dtfm_protocol.checkpoint.store import CheckpointStore, Draft
+from dtfm_protocol.checkpoint.draft import Draft
+from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log

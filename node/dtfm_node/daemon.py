@@ -377,7 +377,6 @@ class Daemon:
         self._say("starting", f"plan {plan.version}: {plan.reason}", plan_version=plan.version, lost=())
         try:
             async with Exchange.running(plane, plan.version) as exchange:
-                await self._change(_exchanges={plan.version: exchange})
                 await self._train(job, plan, device, plane, keeper, exchange)
                 await exchange.flush()
         except BaseExceptionGroup as group:
@@ -423,6 +422,8 @@ class Daemon:
         first = plan.resume_step + 1
         if first <= steps:
             await prepare(first)
+        trainer.expect_first()
+        await self._change(_exchanges={plan.version: exchange})
         await trainer.start()
         self._say("training", f"stage {state.index + 1} of {len(plan.stages)}", step=plan.resume_step)
         for step in range(first, steps + 1):

@@ -67,7 +67,7 @@ class Arbiter:
         self._votes[peer] = vote
         if len(self._votes) < len(self._peers):
             return None
-        losses: dict[int, float] = Field(default_factory=dict)
+        losses: dict[int, float] = {}
         for name in self._peers:
             for index, loss in self._votes[name].losses.items():
                 if index in losses:

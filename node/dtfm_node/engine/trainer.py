@@ -51,16 +51,18 @@ class Trainer:
         self._arbiter = arbiter_of(plan)
         self._hidden = state.hidden_size
 
+    def expect_first(self) -> None:
+        """Post the first frames that other peers may send; call it before they can reach this exchange."""
+        self._post(ballot_frames(self._plan, self._me, self._plan.resume_step, Ballot.START))
+        self._expect(self._plan.resume_step + 1)
+
     async def start(self) -> None:
-        """Expect the first step's frames, and wait until all peers hold the state that the plan resumes from.
+        """Wait until all peers hold the state that the plan resumes from.
 
         Raises:
             PeerLost: a peer vanished.
         """
-        step = self._plan.resume_step
-        self._post(ballot_frames(self._plan, self._me, step, Ballot.START))
-        self._expect(step + 1)
-        await self._ballot(step, Ballot.START, Vote(), 0)
+        await self._ballot(self._plan.resume_step, Ballot.START, Vote(), 0)
 
     async def step(self, step: int, prepare: Callable[[int], Awaitable[None]]) -> StepMetrics:
         """Run one step, evaluation included; the same row on every peer.

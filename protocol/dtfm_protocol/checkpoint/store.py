@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtfm_protocol.checkpoint.draft import MANIFEST, TEMPORARY, seal, take_away, writing
-from dtfm_protocol.checkpoint.draft import Draft as Draft  # what `CheckpointStore.draft` gives
+from dtfm_protocol.checkpoint.draft import Draft
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor
 from dtfm_protocol.errors import Refused, UserError

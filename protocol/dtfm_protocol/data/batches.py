@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from dtfm_protocol.data.permutation import Permutation
 from dtfm_protocol.data.shards import ShardMap, Tokens
-from dtfm_protocol.data.shards import TokenReader as TokenReader  # what batches are read with
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Evaluation, Training
 from dtfm_protocol.resolved import Corpus

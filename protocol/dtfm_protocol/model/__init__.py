@@ -6,6 +6,7 @@
 `anatomy.py`  what a tiny donor tells of an architecture: where it can be cut, which parameters start as constants
 `stage.py`    `build_stage`: embedding, decoder layers `[first, end)`, final norm and head; `loss_sum`
 `initial.py`  `initial_value`, a function of seed and parameter name; `initialise` fills a stage
+`shared.py`   `shared_names`, the parameters that first and last stage both hold
 `sizes.py`    `model_sizes`: parameters of each part; `activation_bytes`
 `layer.py`    `build_layer`: one decoder layer alone, for benchmarks
 `check.py`    `check_sliceable`: refuses an architecture whose stages do not add up to the whole

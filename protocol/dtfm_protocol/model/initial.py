@@ -64,4 +64,5 @@ def _quantiles() -> torch.Tensor:
     Their last bits in fp64 are the mathematical library's; rounding to multiples of 2^-16 takes those away.
     """
     middles = torch.arange(LEVELS, dtype=torch.float64).add_(0.5).div_(LEVELS)
-    return torch.special.ndtri(middles).mul_(LEVELS).round_().div_(LEVELS).float()
+    quantiles: torch.Tensor = torch.special.ndtri(middles)
+    return quantiles.mul_(LEVELS).round_().div_(LEVELS).float()

@@ -13,7 +13,8 @@ from dtfm_protocol.model.tiny import with_layers
 def build_layer(config: dict[str, Any], device: torch.device) -> Stage:
     """The middle decoder layer of a resolved config, initialised, in training mode.
 
-    Its values are of the size that initial weights have, drawn on `device`; not those of any job. A stage that is neither first nor last: hidden `[batch, sequence, hidden]` in and out.
+    A stage that is neither first nor last: hidden `[batch, sequence, hidden]` in and out. Its values are of the size
+    that initial weights have, drawn on `device`; they are not those of any job.
 
     Raises:
         UserError: the architecture cannot be cut.

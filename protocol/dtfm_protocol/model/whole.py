@@ -28,7 +28,9 @@ MATRIX = 1 << 20
 
 
 def build_whole(config: dict[str, Any], seed: int) -> PreTrainedModel:
-    """The whole model on the CPU in fp32, with the architecture's own random initialisation. For tiny configs.
+    """The whole model on the CPU in fp32, with the architecture's own random initialisation.
+
+    Takes the whole model's memory, and the time to fill it.
 
     Raises:
         UserError: `transformers` cannot build it.

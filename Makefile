@@ -1,0 +1,31 @@
+VENV := .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+export PYTHONUNBUFFERED := 1
+
+.PHONY: demo test lint equivalence bench-allocator clean
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/installed
+	$(BIN)/dtfm-coordinator swarm examples/demo.toml --nodes 4 --state-dir state/demo --sample "The "
+
+test: $(VENV)/installed
+	$(BIN)/pytest
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+equivalence: $(VENV)/installed
+	$(BIN)/python -m benchmarks.equivalence
+
+bench-allocator: $(VENV)/installed
+	$(BIN)/python -m benchmarks.allocator
+
+clean:
+	rm -rf $(VENV) state build
