@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dtfm_protocol.checkpoint.manifest import Manifest, TensorEntry
 from dtfm_protocol.checkpoint.draft import Draft
+from dtfm_protocol.checkpoint.manifest import Manifest, TensorEntry
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import short

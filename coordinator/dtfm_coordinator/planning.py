@@ -46,9 +46,8 @@ class Planner:
         if plan.layers != layers:
             raise UserError(f"--plan: its stages cover {plan.layers} layers and the model has {layers}")
         if len(plan.routes) != self._job.training.micro_batches:
-            raise UserError(
-                f"--plan: it has {len(plan.routes)} routes and a step has {self._job.training.micro_batches} micro-batches"
-            )
+            count = self._job.training.micro_batches
+            raise UserError(f"--plan: it has {len(plan.routes)} routes and a step has {count} micro-batches")
 
     def _place(self, plan: Plan, view: View) -> Plan:
         """The forced plan with its placeholders replaced by peers, in the order in which they came."""
@@ -57,14 +56,11 @@ class Planner:
         placeholders = [name for name in plan.peers if name not in known]
         if len(placeholders) > len(free):
             missing = len(placeholders) - len(free)
-            raise NotEnoughNodes(
-                f"waiting for {missing} more nodes: the forced plan needs {len(plan.peers)}", missing
-            )
+            raise NotEnoughNodes(f"waiting for {missing} more nodes: the forced plan needs {len(plan.peers)}", missing)
         names = dict(zip(placeholders, free, strict=False))
         defaults = {
             key: getattr(self._job.plan, key) for key in ("schedule", "wire") if key not in plan.model_fields_set
         }
-        placed = plan.renamed(names).model_copy(
+        return plan.renamed(names).model_copy(
             update={"idle": tuple(free[len(placeholders) :]), "reason": "forced by --plan", **defaults}
         )
-        return placed

@@ -145,6 +145,7 @@ class Coordinator:
                 background.append(tasks.create_task(self._look(discovery, registry, control)))
                 try:
                     await self._conduct(job, planner, archive, control)
+                    self._save_status(control)
                 except Failed as error:
                     await self._say(control, "failed", str(error))
                     await self._farewell()

@@ -69,6 +69,8 @@ class Options:
     announce: str | None = None
     listen: str | None = None
     threads: int | None = None
+    memory_gib: float | None = None
+    """Most memory to offer."""
     timeout: float = 30.0
     """Seconds to wait for the coordinator before giving up."""
 
@@ -229,11 +231,14 @@ class Daemon:
         measured = await self._on_compute_thread(
             measure, job.config, training.precision, training.micro_batch, training.sequence_length, device
         )
+        memory = float(measured.memory_bytes)
+        if self._options.memory_gib is not None:
+            memory = max(1.0, min(memory, self._options.memory_gib * 2**30))
         return Profile(
             device=describe(device),
             flops=measured.flops,
             layer_seconds=measured.layer_seconds,
-            memory_bytes=measured.memory_bytes,
+            memory_bytes=memory,
             addresses=addresses,
             version=version("dtfm"),
         )

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import errno
 import signal
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.logs import log
 
 EXIT_USER = 2
 """The user's input or environment."""
@@ -29,6 +31,7 @@ async def _until_signal(main: Coroutine[Any, Any, None], received: list[signal.S
     """Await `main`; a signal cancels it, so that every context manager in it gets to clean up."""
     task = asyncio.ensure_future(main)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_note)
 
     def stop(number: signal.Signals) -> None:
         if not received:  # a second Ctrl+C must not cut the clean-up short
@@ -39,6 +42,14 @@ async def _until_signal(main: Coroutine[Any, Any, None], received: list[signal.S
         loop.add_signal_handler(number, stop, number)
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report what failed inside the event loop, but for sockets that the MQTT client watches a moment too long."""
+    if isinstance(error := context.get("exception"), OSError) and error.errno == errno.EBADF:
+        log.debug("event loop: %s", error)
+        return
+    loop.default_exception_handler(context)
 
 
 @contextlib.contextmanager

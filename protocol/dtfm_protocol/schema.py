@@ -26,8 +26,12 @@ class Schema(BaseModel):
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first fault of a pydantic error as `key.path: reason` on one line."""
-    fault = error.errors(include_url=False)[0]
+    """The first fault of a pydantic error as `key.path: reason` on one line.
+
+    An unknown key goes first: a key that is missing beside it is most likely the same one, misspelt.
+    """
+    faults = error.errors(include_url=False)
+    fault = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     where = ".".join(str(part) for part in fault["loc"])
     reason = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":

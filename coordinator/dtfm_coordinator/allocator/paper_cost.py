@@ -117,8 +117,9 @@ class PaperCostModel:
         sets = [tuple(sorted(group)) for group in groups]
         members = np.array(sets, dtype=np.intp)
         known, exact = self._bounds(members), np.eye(len(sets), dtype=bool)
+        order: tuple[int, ...] | None = None
         while True:
-            _, order = shortest_path(known)
+            _, order = shortest_path(known, order)
             steps = [(min(pair), max(pair)) for pair in zip(order, order[1:], strict=False)]
             bounds = [pair for pair in steps if not exact[pair]]
             if not bounds:

@@ -13,7 +13,7 @@ LARGEST_EXACT = 12
 """Groups up to which the path is exact; the table of subsets grows as 2^K * K."""
 
 
-def shortest_path(cost: Matrix) -> tuple[float, tuple[int, ...]]:
+def shortest_path(cost: Matrix, hint: tuple[int, ...] | None = None) -> tuple[float, tuple[int, ...]]:
     """The cheapest order that visits every row of `cost` once.
 
     Exact up to `LARGEST_EXACT` rows (Held and Karp, 1962); beyond that, the best of greedy paths from every start,
@@ -21,6 +21,7 @@ def shortest_path(cost: Matrix) -> tuple[float, tuple[int, ...]]:
 
     Args:
         cost: symmetric, seconds, shape (K, K); infinite is an edge that cannot be taken; the diagonal means nothing.
+        hint: an order to improve on, where the path is not exact: much faster than from every start.
 
     Returns:
         The path's length in seconds, infinite where every path takes a forbidden edge, and the order.
@@ -28,7 +29,7 @@ def shortest_path(cost: Matrix) -> tuple[float, tuple[int, ...]]:
     count = len(cost)
     if count == 1:
         return 0.0, (0,)
-    order = _exact(cost) if count <= LARGEST_EXACT else _heuristic(cost)
+    order = _exact(cost) if count <= LARGEST_EXACT else _heuristic(cost, hint)
     return length(cost, order), order
 
 
@@ -67,14 +68,16 @@ def _exact(cost: Matrix) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _heuristic(cost: Matrix) -> tuple[int, ...]:
+def _heuristic(cost: Matrix, hint: tuple[int, ...] | None) -> tuple[int, ...]:
     finite = cost[np.isfinite(cost)]
     dear = 1.0 + (float(finite.max()) if finite.size else 0.0)
     count = len(cost)
     # A last, free node closes the path to a tour, so that moves need no special ends; forbidden edges stay comparable.
     tour_cost = np.zeros((count + 1, count + 1))
     tour_cost[:count, :count] = np.where(np.isfinite(cost), cost, dear * 10 * count)
-    tours = (_improve(tour_cost, _greedy(cost, start)) for start in range(count))
+    np.fill_diagonal(tour_cost, 0.0)
+    starts = [np.array([*hint, count])] if hint else [_greedy(cost, start) for start in range(count)]
+    tours = [_improve(tour_cost, start) for start in starts]
     best = min(tours, key=lambda tour: float(tour_cost[tour, np.roll(tour, -1)].sum()))
     cut = int(np.flatnonzero(best == count)[0])
     return tuple(int(group) for group in np.roll(best, -cut)[1:])
@@ -104,10 +107,10 @@ def _improve(cost: Matrix, tour: Index) -> Index:
 
 def _two_opt(cost: Matrix, tour: Index) -> Index | None:
     """The tour with its best segment reversed, or None."""
-    after = np.roll(tour, -1)
-    step = cost[tour, after]
-    gain = step[:, None] + step[None, :] - cost[np.ix_(tour, tour)] - cost[np.ix_(after, after)]
-    gain = np.triu(gain, k=1)
+    along = cost[tour][:, tour]
+    step = np.append(along.diagonal(1), along[-1, 0])
+    onward = np.roll(np.roll(along, -1, axis=0), -1, axis=1)
+    gain = np.triu(step[:, None] + step[None, :] - along - onward, k=1)
     first, last = np.unravel_index(int(gain.argmax()), gain.shape)
     if gain[first, last] <= 1e-9 * step.sum():
         return None
@@ -117,18 +120,24 @@ def _two_opt(cost: Matrix, tour: Index) -> Index | None:
 
 
 def _or_opt(cost: Matrix, tour: Index) -> Index | None:
-    """The tour with the best run of up to three groups moved elsewhere, or None."""
+    """The tour with the best run of up to three groups moved elsewhere, turned round or not, or None."""
     count = len(tour)
-    total = float(cost[tour, np.roll(tour, -1)].sum())
-    for size in (1, 2, 3):
-        for start in range(count):
-            turned = np.roll(tour, -start)
-            run, rest = turned[:size], turned[size:]
-            following = np.roll(rest, -1)
-            closed = cost[rest[-1], rest[0]]
-            lifted = cost[rest[-1], run[0]] + cost[run[-1], rest[0]] - closed
-            inserted = cost[rest, run[0]] + cost[run[-1], following] - cost[rest, following]
-            place = int(inserted.argmin())
-            if inserted[place] < lifted - 1e-9 * total:
-                return np.concatenate([rest[: place + 1], run, rest[place + 1 :]])
+    along = cost[tour][:, tour]
+    here = np.arange(count)
+    after = (here + 1) % count
+    step = along[here, after]
+    for size in range(1, min(3, count - 2) + 1):
+        last = (here + size - 1) % count
+        before, beyond = (here - 1) % count, (here + size) % count
+        lifted = along[before, here] + along[last, beyond] - along[before, beyond]
+        # [run's first, new predecessor]: the run as it is, then turned round.
+        inserted = np.stack([along[here] + along[last][:, after], along[last] + along[here][:, after]]) - step
+        inside = (here[None, :] - before[:, None]) % count <= size
+        gain = np.where(inside, -np.inf, lifted[:, None] - inserted)
+        turned, first, place = np.unravel_index(int(gain.argmax()), gain.shape)
+        if gain[turned, first, place] > 1e-9 * step.sum():
+            rest = np.roll(tour, -int(first))
+            run, rest = rest[:size], rest[size:]
+            cut = int((place - first) % count) - size + 1
+            return np.concatenate([rest[:cut], run[::-1] if turned else run, rest[cut:]])
     return None

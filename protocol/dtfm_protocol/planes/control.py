@@ -79,6 +79,7 @@ class ControlPlane:
         self._coordinator = coordinator
         self._post = post
         self._session = session
+        self._leaving = False
         self._client: aiomqtt.Client | None = None
         self._readers: dict[str, Reader] = {}
         self._filters: list[str] = []
@@ -109,6 +110,8 @@ class ControlPlane:
                 await self._connection()
                 pause = RETRY_SECONDS[0]
             except (aiomqtt.MqttError, OSError) as error:
+                if self._leaving:  # the goodbye failed, and took the place of the cancellation that it followed
+                    raise asyncio.CancelledError from None
                 self.last_error = str(error) or type(error).__name__
                 if self.connected.is_set():
                     pause = RETRY_SECONDS[0]
@@ -146,8 +149,10 @@ class ControlPlane:
                 async for message in client.messages:
                     await self._read(message)
             except asyncio.CancelledError:
+                self._leaving = True
                 if here in self._retained:
-                    await client.publish(here, self._post.seal("presence", gone), qos=1, retain=True)
+                    # Not acknowledged: the broker may be ending at the same moment, and its last will says the same.
+                    await client.publish(here, self._post.seal("presence", gone), qos=0, retain=True)
                 raise
 
     async def _read(self, message: aiomqtt.Message) -> None:

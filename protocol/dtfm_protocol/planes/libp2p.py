@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import fcntl
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from dtfm_protocol.planes.data import Bytes, Handler, StreamClosed, Unreachable
 
 STARTUP_SECONDS = 20.0
 _CHUNK = 1 << 18
+_FOLDER = "dtfm-"
 _LOOPBACK = ("127.", "localhost", "::1")
 
 
@@ -103,7 +105,10 @@ class LibP2PDataPlane:
         Raises:
             UserError: the daemon does not start, with what it said.
         """
-        folder = Path(tempfile.mkdtemp(prefix="dtfm-"))  # short: a Unix socket's path has at most 108 bytes
+        _sweep()
+        folder = Path(tempfile.mkdtemp(prefix=_FOLDER))  # short: a Unix socket's path has at most 108 bytes
+        holder = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(holder, fcntl.LOCK_EX)
         try:
             key = folder / "key"
             key.touch(mode=0o600)
@@ -134,6 +139,7 @@ class LibP2PDataPlane:
                     await drain
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            os.close(holder)
 
     async def addresses(self) -> tuple[str, ...]:
         """See `DataPlane.addresses`."""
@@ -184,6 +190,18 @@ class LibP2PDataPlane:
                 await stream.close()
 
         await self.p2p.add_binary_stream_handler(self._name_service(service), answer)
+
+
+def _sweep() -> None:
+    """Take away the folders of processes that were killed: nobody holds their locks any more."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/lock"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(lock, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 def _arguments(

@@ -1,0 +1,188 @@
+"""What a person gets wrong gives one clear line, exit code 2, and nothing lost."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+
+import pytest
+from dtfm_protocol.identity import Identity
+from dtfm_protocol.invite import Invite
+
+from tests.swarm.conftest import World
+
+DEAD = Invite(
+    swarm="0" * 16,
+    coordinator=Identity.generate().peer_id,
+    dht=("/ip4/127.0.0.1/tcp/9/p2p/12D3KooWBvRXsjQ9tC9Ghv2YbkMLwhRYmzqKjwpxS4MPCXZG5aoM",),
+    broker="mqtt://127.0.0.1:9",
+    secret="0" * 32,
+)
+
+
+def one_line(said: str, *words: str) -> None:
+    """The output is one line that begins with "error:" and has all `words`."""
+    lines = [line for line in said.strip().splitlines() if not line[:2].isdigit()]
+    assert len(lines) == 1, said
+    assert lines[0].startswith("error: ")
+    assert all(word in lines[0] for word in words), (said, words)
+
+
+@pytest.mark.parametrize(
+    ("invite", "words"),
+    [
+        ("hello", ["not an invite"]),
+        (DEAD.encode()[:-12], ["cut short or damaged"]),
+        (DEAD.encode().replace("dtfm1.", "dtfm7."), ["version 7", "speaks 1"]),
+        ("@/nowhere/invite", ["cannot read the invite"]),
+    ],
+)
+async def test_a_bad_invite_is_refused(world: World, invite: str, words: list[str]) -> None:
+    """Foreign, truncated, of another protocol version, or no file."""
+    code, said = await world.run("dtfm-node", "join", invite, "--state-dir", world.folder / "node")
+    assert code == 2
+    one_line(said, *words)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("steps = 20", "step = 20"), ["training.step", "unknown key"]),
+        (("steps = 20", "steps = -20"), ["training.steps", "-20"]),
+        (("num_attention_heads = 4", "num_attention_heads = 5"), ["heads"]),
+        (('text = "cpython"', 'text = ["nothing/*.txt"]'), ["nothing/*.txt"]),
+        (('architecture = "llama"', 'architecture = "lama"'), ["lama"]),
+        (("micro_batch = 1", "micro_batch = 3"), ["micro_batch", "multiple"]),
+        (("sequence_length = 32", "sequence_length = 99999"), ["tokens"]),
+        (("[model]", "[model"), ["TOML"]),
+    ],
+)
+async def test_a_bad_job_file_is_refused_with_the_key_named(
+    world: World, change: tuple[str, str], words: list[str]
+) -> None:
+    """By `serve` and by `solo` alike."""
+    job = world.job()
+    job.write_text(job.read_text().replace(*change), encoding="utf-8")
+    for script, command in (("dtfm-coordinator", "serve"), ("dtfm-node", "solo")):
+        code, said = await world.run(script, command, job, "--state-dir", world.folder / command)
+        assert code == 2
+        one_line(said, *words)
+
+
+async def test_a_coordinator_that_cannot_be_reached_is_said_after_the_stated_time(world: World) -> None:
+    """The address and the time are named."""
+    code, said = await world.run(
+        "dtfm-node", "join", DEAD.encode(), "--state-dir", world.folder / "node", "--timeout", "2"
+    )
+    assert code == 2
+    one_line(said, "127.0.0.1:9", "2 s")
+
+
+async def test_a_port_that_is_taken_is_named(world: World) -> None:
+    """`serve` does not fall back to another one."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, said = await world.run(
+            "dtfm-coordinator", "serve", world.job(), "--state-dir", world.folder / "coordinator",
+            "--listen", "127.0.0.1", "--port", str(port),
+        )  # fmt: skip
+    assert code == 2
+    one_line(said, str(port), "--port")
+
+
+async def test_a_state_dir_that_cannot_be_written_is_refused(world: World) -> None:
+    """A file stands where the folder should be."""
+    (world.folder / "file").write_text("")
+    code, said = await world.run("dtfm-node", "join", DEAD.encode(), "--state-dir", world.folder / "file" / "node")
+    assert code == 2
+    one_line(said, "state dir", "--state-dir")
+
+
+async def test_a_state_dir_in_use_a_second_identity_and_missing_nodes(world: World) -> None:
+    """A live process keeps its state dir; a copied key is turned away; the coordinator says how many nodes it lacks."""
+    coordinator = await world.serve(world.job(), "--min-nodes", "3")
+    node = await world.join("node")
+    await world.until(lambda: "waiting for 2 more nodes" in world.status().get("text", ""), "two are missing")
+
+    code, said = await world.run(
+        "dtfm-node", "join", f"@{world.folder}/coordinator/invite", "--state-dir", world.folder / "node"
+    )
+    assert code == 2
+    one_line(said, "in use", str(node.pid))
+
+    (world.folder / "twin").mkdir()
+    shutil.copy(world.folder / "node" / "key", world.folder / "twin" / "key")
+    twin = await world.join("twin")
+    assert await twin.ended() == 2
+    one_line(twin.said(), "another node with the identity", "--state-dir")
+
+    assert node.code is None
+    assert coordinator.code is None
+    for process in (node, coordinator):
+        process.signal(signal.SIGINT)
+        assert await process.ended() == 130
+    assert world.leftovers() == []
+
+
+async def test_a_swarm_whose_nodes_have_too_little_memory_waits_and_the_node_says_what_it_needs(world: World) -> None:
+    """The node stays available: the line names what it has and what the smallest stage takes."""
+    await world.serve(world.job(), "--min-nodes", "1")
+    node = await world.join("node", "--memory", "0.00001")
+    await world.until(lambda: "smallest stage" in node.said(), "the node says that it is too small")
+    await world.until(lambda: "smallest stage" in world.status().get("text", ""), "the coordinator says so, too")
+    assert node.code is None
+    assert "GiB" in node.said() or "MiB" in node.said()
+
+
+async def test_another_job_in_the_same_state_dir_is_refused(world: World) -> None:
+    """A run's state is never mixed with another job's."""
+    state = world.folder / "solo"
+    job = world.job(steps=4)
+    code, said = await world.run("dtfm-node", "solo", job, "--state-dir", state)
+    assert code == 0, said
+    before = (state / "metrics.jsonl").read_bytes()
+    job.write_text(job.read_text().replace("learning_rate = 3e-3", "learning_rate = 2e-3"), encoding="utf-8")
+    code, said = await world.run("dtfm-node", "solo", job, "--state-dir", state)
+    assert code == 2
+    one_line(said, "training.learning_rate", "--state-dir")
+    assert (state / "metrics.jsonl").read_bytes() == before
+
+
+async def test_plan_refuses_bad_views_in_one_line(world: World) -> None:
+    """Wrong shapes, negative entries, duplicate ids, fewer nodes than stages."""
+    good = {
+        "nodes": [{"id": "a"}, {"id": "b"}],
+        "latency_ms": [[0, 1], [1, 0]],
+        "bandwidth_gbps": [[0, 1], [1, 0]],
+    }
+    cases = [
+        ({**good, "latency_ms": [[0, 1]]}, ["latency_ms"]),
+        ({**good, "bandwidth_gbps": [[0, -1], [1, 0]]}, ["bandwidth_gbps", "negative"]),
+        ({**good, "nodes": [{"id": "a"}, {"id": "a"}]}, ["twice"]),
+        (good, ["3 stages"]),
+    ]
+    path = world.folder / "view.json"
+    for values, words in cases:
+        path.write_text(json.dumps(values), encoding="utf-8")
+        code, said = await world.run(
+            "dtfm-coordinator", "plan", path, "--stages", "3", "--activation-bytes", "1e6", "--gradient-bytes", "1e6"
+        )
+        assert code == 2
+        one_line(said, *words)
+
+
+async def test_status_export_and_generate_without_a_run_say_so(world: World) -> None:
+    """No traceback for a folder that holds nothing."""
+    os.makedirs(world.folder / "empty")
+    for script, command in (
+        ("dtfm-node", ["status"]),
+        ("dtfm-coordinator", ["status"]),
+        ("dtfm-coordinator", ["export", world.folder / "out"]),
+        ("dtfm-coordinator", ["generate", "--prompt", "x"]),
+    ):
+        code, said = await world.run(script, *command, "--state-dir", world.folder / "empty")
+        assert code == 2
+        one_line(said)
