@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,20 @@ class MembersOnly(BaseAuthPlugin):  # type: ignore[misc]
         password: str = ""
 
 
+class _Stable(dict[str, Any]):
+    """A dict that may change while it is iterated over.
+
+    amqtt 0.12 awaits inside loops over its subscriptions, and drops a client that connects while another subscribes.
+    """
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.keys()))
+
+    def items(self) -> Any:
+        """A snapshot."""
+        return list(super().items())
+
+
 @contextlib.asynccontextmanager
 async def embedded(host: str, port: int, password: str) -> AsyncIterator[None]:
     """Run a broker on `host`:`port` until the block is left."""
@@ -42,6 +56,7 @@ async def embedded(host: str, port: int, password: str) -> AsyncIterator[None]:
         },
         loop=asyncio.get_running_loop(),
     )
+    broker._subscriptions = _Stable()
     await broker.start()
     try:
         yield

@@ -52,7 +52,8 @@ from dtfm_coordinator.archive import Archive
 from dtfm_coordinator.endpoints import Endpoints
 from dtfm_coordinator.linkmap import LinkMap
 from dtfm_coordinator.members import Member, Members
-from dtfm_coordinator.planning import NotEnoughNodes, Planner
+from dtfm_coordinator.allocator.allocate import NotEnoughNodes
+from dtfm_coordinator.planning import Planner
 
 LOOK_SECONDS = 0.5
 """How often the DHT is read and the swarm looked at while something is awaited."""
@@ -321,7 +322,8 @@ class Coordinator:
 
     async def _make_plan(self, job: ResolvedJob, planner: Planner, archive: Archive, control: ControlPlane) -> Plan:
         """Wait for enough nodes, measure the links between them, plan, publish."""
-        needed = self._options.min_nodes or planner.fewest_nodes
+        # --min-nodes is for the start: a run that has lost a node goes on as soon as the others suffice.
+        needed = planner.fewest_nodes if self._version else self._options.min_nodes or planner.fewest_nodes
         while True:
             members = await self._gather(needed, control)
             await self._probe(members, control)

@@ -144,7 +144,7 @@ async def test_another_job_in_the_same_state_dir_is_refused(world: World) -> Non
     code, said = await world.run("dtfm-node", "solo", job, "--state-dir", state)
     assert code == 0, said
     before = (state / "metrics.jsonl").read_bytes()
-    job.write_text(job.read_text().replace("learning_rate = 3e-3", "learning_rate = 2e-3"), encoding="utf-8")
+    job.write_text(job.read_text().replace("learning_rate = 1e-3", "learning_rate = 2e-3"), encoding="utf-8")
     code, said = await world.run("dtfm-node", "solo", job, "--state-dir", state)
     assert code == 2
     one_line(said, "training.learning_rate", "--state-dir")

@@ -14,6 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.swarm.conftest import World
 
 CURVE = 1e-5
+"""Relative, over the first 20 steps."""
+DRIFT = 1e-3
+"""Relative, beyond: training amplifies the rounding of regrouped sums."""
 
 
 def same_curve(rows: list[dict], reference: list[dict]) -> None:
@@ -23,7 +26,8 @@ def same_curve(rows: list[dict], reference: list[dict]) -> None:
         assert row["tokens"] == other["tokens"]
         assert row["learning_rate"] == other["learning_rate"]
         for key in ("loss", "grad_norm", "eval_loss"):
-            assert row[key] == (other[key] and pytest.approx(other[key], rel=CURVE)), (key, row["step"])
+            tolerance = CURVE if row["step"] <= 20 else DRIFT
+            assert row[key] == (other[key] and pytest.approx(other[key], rel=tolerance)), (key, row["step"])
 
 
 async def solo(world: World, job) -> list[dict]:

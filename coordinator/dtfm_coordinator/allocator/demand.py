@@ -86,9 +86,7 @@ def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, L
     backward = median(flops * seconds.backward for flops, seconds in both) if both else None
     for node in nodes:
         if node.id not in known and node.flops and forward:
-            known[node.id] = LayerSeconds(
-                forward=forward / node.flops, backward=(backward or 2 * forward) / node.flops
-            )
+            known[node.id] = LayerSeconds(forward=forward / node.flops, backward=(backward or 2 * forward) / node.flops)
     if not known:
         raise UserError(
             "no peer's speed is known: the view has neither layer_seconds nor flops that can be used; "

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
-
-from dtfm_coordinator.allocator.demand import BYTES_PER_PARAMETER, ModelDemand
-from dtfm_coordinator.allocator.makespan import Links
-from dtfm_coordinator.allocator.routes import routes, shares
 from dtfm_protocol.job import ScheduleName, Wire
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import Action, orders
 from dtfm_protocol.view import LayerSeconds
+
+from dtfm_coordinator.allocator.demand import BYTES_PER_PARAMETER, ModelDemand
+from dtfm_coordinator.allocator.makespan import Links, Matrix
+from dtfm_coordinator.allocator.routes import routes, shares
 
 Stages = tuple[tuple[str, ...], ...]
 """The peers of each stage; in a grid, the r-th of every stage are a pipeline."""
@@ -45,10 +46,12 @@ def lay_out(swarm: Swarm, stages: Stages, idle: Sequence[str] = ()) -> Plan:
 
     Raises:
         DoesNotFit: no split of the layers leaves every peer within its memory.
-        ValueError: a stage has more peers than a step has micro-batches.
+        ValueError: a stage has more peers than a step has micro-batches, or there are more stages than layers.
     """
+    if len(stages) > swarm.demand.layers:
+        raise ValueError(f"{swarm.demand.layers} layers cannot make {len(stages)} stages")
     stage_shares = [shares([_speed(swarm, peer) for peer in peers], swarm.micro_batches) for peers in stages]
-    boundaries = [_message_seconds(swarm, *pair) for pair in zip(stages, stages[1:], strict=False)]
+    boundaries = [_message_seconds(swarm, *pair) for pair in pairwise(stages)]
     names = [
         tuple(stages[stage][index] for stage, index in enumerate(route)) for route in routes(stage_shares, boundaries)
     ]
@@ -59,7 +62,7 @@ def lay_out(swarm: Swarm, stages: Stages, idle: Sequence[str] = ()) -> Plan:
         schedule=swarm.schedule,
         wire=swarm.wire,
     )
-    counts = _layers(swarm, stages, stage_shares, in_flight(skeleton))
+    counts = _layers(swarm, stages, stage_shares, skeleton)
     ends = np.cumsum(counts).tolist()
     spans = tuple(zip([0, *ends[:-1]], ends, strict=True))
     return skeleton.model_copy(update={"stages": spans})
@@ -84,24 +87,20 @@ def _speed(swarm: Swarm, peer: str) -> float:
     return 1.0 / (seconds.forward + seconds.backward)
 
 
-def _message_seconds(swarm: Swarm, before: Sequence[str], after: Sequence[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _message_seconds(swarm: Swarm, before: Sequence[str], after: Sequence[str]) -> Matrix:
     """What one micro-batch's message and its gradient take between peers, shape (before, after)."""
-    links, size = swarm.links, swarm.demand.message_bytes(swarm.wire)
-    here = [links.index[peer] for peer in before]
-    there = [links.index[peer] for peer in after]
-    return links.message_seconds(here, there, size) + links.message_seconds(there, here, size).T
+    size = swarm.demand.message_bytes(swarm.wire)
+    return swarm.links.message_seconds(before, after, size) + swarm.links.message_seconds(after, before, size).T
 
 
-def _layers(
-    swarm: Swarm, stages: Stages, stage_shares: Sequence[Sequence[int]], kept: Mapping[str, int]
-) -> list[int]:
+def _layers(swarm: Swarm, stages: Stages, stage_shares: Sequence[Sequence[int]], skeleton: Plan) -> list[int]:
     """How many layers each stage takes."""
     demand, last = swarm.demand, len(stages) - 1
-    most = [
-        min(_most_layers(demand, stage == 0, stage == last, swarm.memory[peer], kept[peer]) for peer in peers)
-        for stage, peers in enumerate(stages)
-    ]
-    if min(most) < 1 or sum(most) < demand.layers or len(stages) > demand.layers:
+    # Where even a whole share in flight fits, the schedule need not be known.
+    most = _most_layers_of_stages(swarm, stages, skeleton.shares())
+    if min(most) < demand.layers:
+        most = _most_layers_of_stages(swarm, stages, in_flight(skeleton))
+    if min(most) < 1 or sum(most) < demand.layers:
         raise DoesNotFit
     # A stage is as slow as its slowest peer's share, for each of its layers.
     load = [
@@ -114,6 +113,15 @@ def _layers(
         room = [stage for stage in range(len(stages)) if layers[stage] < most[stage]]
         layers[min(room, key=lambda stage: ((layers[stage] + 1 + extra[stage]) * load[stage], stage))] += 1
     return layers
+
+
+def _most_layers_of_stages(swarm: Swarm, stages: Stages, kept: Mapping[str, int]) -> list[int]:
+    """What fits in the memory of every peer of each stage, with `kept` micro-batches in flight."""
+    last = len(stages) - 1
+    return [
+        min(_most_layers(swarm.demand, stage == 0, stage == last, swarm.memory[peer], kept[peer]) for peer in peers)
+        for stage, peers in enumerate(stages)
+    ]
 
 
 def _most_layers(demand: ModelDemand, is_first: bool, is_last: bool, memory: float, kept: int) -> int:

@@ -19,11 +19,11 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-
-from dtfm_coordinator.allocator.paper_cost import data_parallel_seconds
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import orders
 from dtfm_protocol.view import GBIT, LayerSeconds, View
+
+from dtfm_coordinator.allocator.paper_cost import data_parallel_seconds, pipeline_seconds
 
 Matrix = npt.NDArray[np.float64]
 
@@ -67,6 +67,15 @@ class Links:
         np.fill_diagonal(beta, np.inf)
         return cls({peer: row for row, peer in enumerate(view.ids)}, view.alpha(), beta, up)
 
+    def pairs(self, senders: Sequence[str], receivers: Sequence[str]) -> tuple[Matrix, Matrix]:
+        """Delays and bandwidths between peers, each of shape (senders, receivers)."""
+        block = np.ix_([self.index[peer] for peer in senders], [self.index[peer] for peer in receivers])
+        return self.alpha[block], self.beta[block]
+
+    def message_seconds(self, senders: Sequence[str], receivers: Sequence[str], size: float) -> Matrix:
+        """What one message of `size` bytes takes, shape (senders, receivers)."""
+        return pipeline_seconds(*self.pairs(senders, receivers), size)
+
 
 def makespan(
     plan: Plan,
@@ -99,16 +108,14 @@ def makespan(
 
 def all_reduce_seconds(links: Links, peers: Sequence[str], gradient_bytes: float) -> float:
     """The sharded all-reduce of one stage's gradients: the paper's formula for a group of any size."""
-    rows = np.array([links.index[peer] for peer in peers], dtype=np.intp)
-    group = np.ix_(rows, rows)
-    pairs = data_parallel_seconds(links.alpha[group], links.beta[group], gradient_bytes, len(rows))
+    pairs = data_parallel_seconds(*links.pairs(peers, peers), gradient_bytes, len(peers))
     return float(pairs.sum(axis=1).max())
 
 
 class _Sender:
     """When a peer's uplink and its links are free again."""
 
-    __slots__ = ("_alpha", "_link_seconds", "_link_free", "_uplink_free", "_uplink_seconds")
+    __slots__ = ("_alpha", "_link_free", "_link_seconds", "_uplink_free", "_uplink_seconds")
 
     def __init__(self, links: Links, row: int, message_bytes: float) -> None:
         beta = links.beta[row]
@@ -128,18 +135,17 @@ class _Sender:
         return sent + self._alpha[receiver]
 
 
-def _play(
-    plan: Plan, links: Links, seconds: Mapping[str, LayerSeconds], message_bytes: float
-) -> tuple[float, float]:
+def _play(plan: Plan, links: Links, seconds: Mapping[str, LayerSeconds], message_bytes: float) -> tuple[float, float]:
     """When the last backward ends, and the compute of the busiest peer."""
     last = len(plan.stages) - 1
     stage_of = {peer: stage for stage in range(last + 1) for peer in plan.replicas(stage)}
     actions = orders(plan)
     senders = {peer: _Sender(links, links.index[peer], message_bytes) for peer in stage_of}
-    # arrived[kind][micro_batch, stage]: when the input of that action is there.
+    # [micro-batch, stage]: when the input of that forward or backward is there.
     activations = {(index, 0): 0.0 for index in range(len(plan.routes))}
     gradients: dict[tuple[int, int], float] = {}
     clock = dict.fromkeys(stage_of, 0.0)
+    busy = dict.fromkeys(stage_of, 0.0)
     done = dict.fromkeys(stage_of, 0)
 
     ready = list(stage_of)
@@ -172,12 +178,11 @@ def _play(
                     receiver = plan.routes[index][stage - 1]
                     gradients[index, stage - 1] = sender.send(links.index[receiver], now)
                     ready.append(receiver)
+            busy[peer] += forward if action.kind == "forward" else backward
             position += 1
         clock[peer], done[peer] = now, position
 
     stuck = [peer for peer in stage_of if done[peer] < len(actions[peer])]
     if stuck:
         raise ValueError(f"the schedule waits for itself: {stuck[0]} cannot go on after {done[stuck[0]]} actions")
-    shares = plan.shares()
-    busy = max(shares[peer] * (seconds[peer].forward + seconds[peer].backward) for peer in stage_of)
-    return max(clock.values()), busy
+    return max(clock.values()), max(busy.values())

@@ -28,27 +28,19 @@ def two_way_matching(forward: Matrix, backward: Matrix) -> tuple[float, tuple[in
         value, columns = bottleneck_matching(forward)
         return 2 * value, columns
     usable = np.isfinite(forward) & np.isfinite(backward)
+    forward, backward = np.where(usable, forward, np.inf), np.where(usable, backward, np.inf)
     best, columns = np.inf, tuple(range(len(forward)))
-    backward_floor = floor(np.where(usable, backward, np.inf))
-    if not np.isfinite(backward_floor):
-        return best, columns
-    forward_steps = _steps(forward, usable)
-    # As more forward pairs are admitted, the backward bottleneck can only fall: both thresholds move one way.
-    admitted_backward = np.inf
-    for admitted_forward in forward_steps[forward_steps >= floor(np.where(usable, forward, np.inf))]:
-        if admitted_forward + backward_floor >= best:
-            break
-        while True:
-            admitted = usable & (forward <= admitted_forward) & (backward < admitted_backward)
-            found = _perfect_matching(_masks(admitted))
-            if found is None:
-                break
-            rows = np.arange(len(found))
-            admitted_backward = float(backward[rows, found].max())
-            value = float(forward[rows, found].max()) + admitted_backward
-            if value < best:
-                best, columns = value, tuple(found)
-    return best, columns
+    # Walk along the trade-off: each step allows the forward half just enough to make the backward half faster than
+    # any seen before, until even the fastest backward half could not make up for the forward one.
+    fastest_backward, _ = bottleneck_matching(backward)
+    slowest_backward = np.inf
+    while True:
+        slowest_forward, _ = bottleneck_matching(np.where(backward < slowest_backward, forward, np.inf))
+        if not slowest_forward + fastest_backward < best:
+            return best, columns
+        slowest_backward, found = bottleneck_matching(np.where(forward <= slowest_forward, backward, np.inf))
+        if slowest_forward + slowest_backward < best:
+            best, columns = slowest_forward + slowest_backward, found
 
 
 def bottleneck_matching(cost: Matrix) -> tuple[float, tuple[int, ...]]:

@@ -14,6 +14,7 @@ share of a step sends over one boundary, `g` the gradients of one stage.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -120,7 +121,7 @@ class PaperCostModel:
         order: tuple[int, ...] | None = None
         while True:
             _, order = shortest_path(known, order)
-            steps = [(min(pair), max(pair)) for pair in zip(order, order[1:], strict=False)]
+            steps = [(min(pair), max(pair)) for pair in pairwise(order)]
             bounds = [pair for pair in steps if not exact[pair]]
             if not bounds:
                 break
@@ -141,7 +142,7 @@ class PaperCostModel:
     def _write_out(self, sets: Sequence[tuple[int, ...]], order: Sequence[int]) -> npt.NDArray[np.intp]:
         """Pipelines, shape (R, K), that follow the matchings along `order`."""
         stages = [list(sets[order[0]])]
-        for here, there in zip(order, order[1:], strict=False):
+        for here, there in pairwise(order):
             first, second = min(here, there), max(here, there)
             _, columns = self.edge(sets[first], sets[second])
             partner = {sets[first][row]: sets[second][column] for row, column in enumerate(columns)}

@@ -1,7 +1,7 @@
 """The cheapest open Hamiltonian path: the order in which groups of devices become pipeline stages."""
 
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ def shortest_path(cost: Matrix, hint: tuple[int, ...] | None = None) -> tuple[fl
 
 def length(cost: Matrix, order: tuple[int, ...]) -> float:
     """Seconds along `order`."""
-    return float(sum(cost[here, there] for here, there in zip(order, order[1:], strict=False)))
+    return float(sum(cost[here, there] for here, there in pairwise(order)))
 
 
 @lru_cache(maxsize=LARGEST_EXACT)

@@ -24,6 +24,13 @@ STALE = 120
 """Placements without a better one after which the population is restarted."""
 SOFTNESS = (0.1, 0.01)
 """Weights of the mean beside the maximum, for the two legs of a descent."""
+POLISHED = 128
+"""Swaps that are priced exactly after a descent, divided by the number of devices."""
+WORTH_POLISHING = 1.05
+"""How far from the best a placement may be for that."""
+UNTOUCHED = 12
+"""How often a new placement is priced before its descent too, divided by the number of devices: a descent by
+estimates may lead away from what it is good for."""
 SAMPLE = 128
 """Devices among which the swaps of one step of a descent are tried."""
 DEFAULT_SECONDS = 1.2
@@ -106,13 +113,16 @@ def search(
     return _Evolution(model, stages, replicas, seed, budget).run(enumerate_up_to)
 
 
+_Key = frozenset[frozenset[int]]
+"""A placement's groups, whatever their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Individual:
     total: float
     order: Index
     """Devices, shape (N,): K groups of R in path order, then the idle ones."""
-    key: frozenset[frozenset[int]]
-    """The groups, whatever their order."""
+    key: _Key
 
 
 class _Evolution:
@@ -124,6 +134,7 @@ class _Evolution:
         self._rng = np.random.default_rng(seed)
         self._estimator = SwapEstimator(model.dp_pairs, model.pp_pairs)
         self._population: list[_Individual] = []
+        self._priced: set[_Key] = set()
         self._exact = 0
         self._best: tuple[PaperCost, Pipelines, Index] | None = None
         self._history: list[tuple[float, float]] = []
@@ -142,7 +153,7 @@ class _Evolution:
         if not small:
             for tiling in tilings:
                 if not self._budget.spent():
-                    self._admit(self._descend(tiling))
+                    self._polish(self._descend(tiling))
             self._evolve(devices)
         assert self._best is not None
         cost, pipelines, order = self._best
@@ -176,7 +187,11 @@ class _Evolution:
                 child = crossed(one, other, self._stages, self._replicas, self._rng)
             else:
                 child = shuffled(self._parent(), self._rng)
-            self._admit(self._descend(child))
+            if self._key(child) in self._priced:
+                child = self._rng.permutation(devices)
+            if self._rng.random() * devices < UNTOUCHED:
+                self._admit(child)
+            self._polish(self._descend(child))
             stale += 1
             if self._population[0].total < leader:
                 stale, leader = 0, self._population[0].total
@@ -196,9 +211,7 @@ class _Evolution:
             now, failures = self._estimator.estimate(groups, softness), 0
             patience = 1 if len(order) <= SAMPLE else 4
             while not self._budget.spent():
-                sample = np.arange(len(order))
-                if len(order) > SAMPLE:
-                    sample = np.sort(self._rng.choice(len(order), SAMPLE, replace=False))
+                sample = self._sample(len(order))
                 totals = self._estimator.after_swaps(groups, idle, sample, softness)
                 self._budget.spent_evaluations += int(np.isfinite(np.triu(totals)).sum())
                 better = now - 1e-9 * abs(now)
@@ -221,18 +234,62 @@ class _Evolution:
                     break
         return order
 
-    def _admit(self, order: Index) -> None:
-        """Price a placement exactly, remember it if it is the best, and keep it among the population's best."""
+    def _polish(self, order: Index) -> None:
+        """Follow the exact cost from where the estimates stopped: they are bounds, and may miss the last swaps."""
+        total, order = self._admit(order)
+        if total > self._population[0].total * WORTH_POLISHING:
+            return
+        tried, most = 0, max(1, POLISHED // len(order))
+        while tried < most and not self._budget.spent():
+            groups, idle = order[: self._active].reshape(self._stages, self._replicas), order[self._active :]
+            sample = self._sample(len(order))
+            bounds = self._estimator.after_swaps(groups, idle, sample, softness=0.0)
+            bounds[np.tril_indices(*bounds.shape)] = np.inf
+            self._budget.spent_evaluations += int(np.isfinite(bounds).sum())
+            promising = np.flatnonzero(bounds.ravel() < total * (1 - 1e-9))
+            promising = promising[np.argsort(bounds.ravel()[promising], kind="stable")]
+            for number in promising:
+                x, y = np.unravel_index(int(number), bounds.shape)
+                swapped = order.copy()
+                swapped[sample[[x, y]]] = order[sample[[y, x]]]
+                after, swapped = self._admit(swapped)
+                tried += 1
+                if after < total * (1 - 1e-9):
+                    total, order = after, swapped
+                    break
+                if tried >= most or self._budget.spent():
+                    return
+            else:
+                return
+
+    def _sample(self, devices: int) -> Index:
+        """Positions among which swaps are tried: all, unless there are too many to price at once."""
+        if devices <= SAMPLE:
+            return np.arange(devices)
+        return np.sort(self._rng.choice(devices, SAMPLE, replace=False))
+
+    def _key(self, order: Index) -> _Key:
         groups = order[: self._active].reshape(self._stages, self._replicas)
-        cost, pipelines = self._model.arrange(groups)
+        return frozenset(frozenset(group) for group in groups.tolist())
+
+    def _admit(self, order: Index) -> tuple[float, Index]:
+        """Price a placement exactly, remember it if it is the best, and keep it among the population's best.
+
+        Returns:
+            Its total, and the same placement in the order of its pipelines.
+        """
+        groups = order[: self._active].reshape(self._stages, self._replicas)
+        cost, pipelines = self._model.arrange(groups.tolist())
         self._exact += 1
         self._budget.spent_evaluations += 1
         order = np.concatenate([np.array(pipelines, dtype=np.intp).T.ravel(), order[self._active :]])
         if self._best is None or cost.total < self._best[0].total:
             self._best = (cost, pipelines, order)
             self._history.append((self._budget.elapsed(), cost.total))
-        key = frozenset(frozenset(group) for group in groups.tolist())
+        key = self._key(order)
+        self._priced.add(key)
         if all(individual.key != key for individual in self._population):
             self._population.append(_Individual(cost.total, order, key))
             self._population.sort(key=lambda individual: individual.total)
             del self._population[POPULATION:]
+        return cost.total, order

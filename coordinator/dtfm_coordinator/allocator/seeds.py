@@ -97,7 +97,8 @@ def _labels(order: Index, stages: int, replicas: int) -> Index:
 def partitions(count: int, stages: int, replicas: int) -> int:
     """How many ways there are to put `stages * replicas` of `count` devices into unnamed groups of `replicas`."""
     idle = count - stages * replicas
-    return factorial(count) // (factorial(replicas) ** stages * factorial(stages) * factorial(idle))
+    symmetries: int = factorial(replicas) ** stages * factorial(stages) * factorial(idle)
+    return factorial(count) // symmetries
 
 
 def every_partition(count: int, stages: int, replicas: int) -> Iterator[Index]:

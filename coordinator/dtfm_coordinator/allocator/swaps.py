@@ -89,7 +89,6 @@ class SwapEstimator:
         self, groups: Index, stage: Index, slot: Index, device: Index, stage_of_all: Index, softness: float
     ) -> Matrix:
         """The data-parallel part of `after_swaps`."""
-        stages, replicas = groups.shape
         count = len(stage)
         pairs = self._dp[groups[:, :, None], groups[:, None, :]]
         loads = pairs.sum(axis=2)
@@ -131,7 +130,8 @@ class SwapEstimator:
         earlier[rows, slot[x]], later[rows, slot[y]] = entering, leaving
         joint = self._edges(earlier, later, softness) - edges[stage[x]]
         gain[x, y] = gain[y, x] = before[x, y] + joint + after[y, x]
-        return edges.sum() + gain
+        after_swap: Matrix = edges.sum() + gain
+        return after_swap
 
     def _edge_after(
         self, own: Index, other: Index, edge: Index, slot: Index, device: Index, softness: float, backwards: bool
@@ -158,7 +158,8 @@ class SwapEstimator:
 
 
 def _soften(slowest: Matrix, mean: Matrix, softness: float) -> Matrix:
-    return (1 - softness) * slowest + softness * mean
+    softened: Matrix = (1 - softness) * slowest + softness * mean
+    return softened
 
 
 def _bottleneck(rows: Matrix, columns: Matrix, axis: int, softness: float) -> Matrix:
@@ -177,7 +178,8 @@ def _without_each(values: Matrix, axis: int, largest: bool) -> Matrix:
     np.put_along_axis(rest, winner, -np.inf, axis)
     result = np.broadcast_to(best, values.shape).copy()
     np.put_along_axis(result, winner, rest.max(axis=axis, keepdims=True), axis)
-    return sign * result
+    restored: Matrix = sign * result
+    return restored
 
 
 def _largest_of_others(values: Matrix) -> Matrix:

@@ -83,11 +83,14 @@ class ControlPlane:
         self._client: aiomqtt.Client | None = None
         self._readers: dict[str, Reader] = {}
         self._filters: list[str] = []
+        self._only: dict[str, str] = {}
         self._retained: dict[str, bytes] = {}
 
     def on(self, topic: Topic, reader: Reader, peer: str = "+") -> None:
         """Read `topic` (of one `peer`, or of all). Call it before `run`."""
         self._readers[topic.name] = reader
+        if peer != "+":
+            self._only[topic.name] = peer
         self._filters.append(f"{self._root}/{topic.name}" + (f"/{peer}" if topic.author == "peer" else ""))
 
     async def publish(self, topic: Topic, body: Schema) -> None:
@@ -101,6 +104,7 @@ class ControlPlane:
                 await self._client.publish(name, data, qos=1, retain=topic.retained)
             except aiomqtt.MqttError as error:
                 self.last_error = str(error)
+            _heed_cancellation()
 
     async def run(self) -> None:
         """Stay connected until cancelled; says goodbye then."""
@@ -144,6 +148,7 @@ class ControlPlane:
                 await client.subscribe(name, qos=1)
             for name, data in list(self._retained.items()):
                 await client.publish(name, data, qos=1, retain=True)
+            _heed_cancellation()
             self.connected.set()
             try:
                 async for message in client.messages:
@@ -162,6 +167,8 @@ class ControlPlane:
         payload = message.payload
         if topic is None or not isinstance(payload, bytes | bytearray):
             return
+        if topic.name not in self._readers or self._only.get(topic.name, parts[-1]) != parts[-1]:
+            return  # amqtt 0.12 also gives a new client the retained messages that others have subscribed to
         try:
             letter = self._post.open(bytes(payload), topic.name)
             author = self._coordinator if topic.author == "coordinator" else parts[-1]
@@ -179,3 +186,13 @@ class ControlPlane:
         if not self._address.tls:
             return None
         return ssl.create_default_context(cadata=self._address.ca)
+
+
+def _heed_cancellation() -> None:
+    """Raise the cancellation that `asyncio.wait_for`, as aiomqtt uses it, drops on Python 3.11.
+
+    It does so when what it waits for is done at the very moment of the cancellation.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

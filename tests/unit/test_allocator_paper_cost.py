@@ -1,0 +1,129 @@
+"""The paper's cost, against exhaustive references."""
+
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+from dtfm_coordinator.allocator.matching import bottleneck_matching, two_way_matching
+from dtfm_coordinator.allocator.networks import (
+    ACTIVATION_BYTES,
+    AUTHORS_ACTIVATION_BYTES,
+    GRADIENT_BYTES,
+    paper_network,
+)
+from dtfm_coordinator.allocator.paper_cost import Matrix, PaperCostModel, cost_of_pipelines
+from dtfm_coordinator.allocator.path import LARGEST_EXACT, length, shortest_path
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+A, G = 3e6, 5e6
+
+
+def network(devices: int, seed: int, symmetric: bool, unreachable: float = 0.0) -> tuple[Matrix, Matrix]:
+    rng = np.random.default_rng(seed)
+    alpha, beta = rng.random((devices, devices)), rng.uniform(1e6, 9e6, (devices, devices))
+    beta[rng.random((devices, devices)) < unreachable] = 0.0
+    if symmetric:
+        alpha, beta = (alpha + alpha.T) / 2, np.minimum(beta, beta.T)
+    return alpha, beta
+
+
+def brute_force(alpha: Matrix, beta: Matrix, groups: np.ndarray) -> float:
+    """The cost formulas read off word by word, over every pairing and every order."""
+
+    def seconds(i: int, j: int, size: float) -> float:
+        return float(alpha[i, j] + size / beta[i, j]) if beta[i, j] > 0 else np.inf
+
+    def data_parallel(group: np.ndarray) -> float:
+        return max(sum(2 * seconds(d, e, G / len(group)) for e in group if e != d) for d in group)
+
+    def edge(one: np.ndarray, other: np.ndarray) -> float:
+        return min(
+            max(seconds(i, j, A) for i, j in zip(one, mates, strict=True))
+            + max(seconds(j, i, A) for i, j in zip(one, mates, strict=True))
+            for mates in permutations(other)
+        )
+
+    edges = [[edge(one, other) for other in groups] for one in groups]
+    orders = permutations(range(len(groups)))
+    path = min(sum(edges[here][there] for here, there in pairwise(order)) for order in orders)
+    return max(map(data_parallel, groups)) + path
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("stages", "replicas"), [(1, 4), (2, 1), (2, 4), (3, 3), (4, 2), (5, 1)])
+@pytest.mark.parametrize("unreachable", [0.0, 0.15])
+def test_a_partition_costs_what_every_pairing_and_order_at_its_best_costs(
+    stages: int, replicas: int, symmetric: bool, unreachable: float
+) -> None:
+    for seed in range(3):
+        alpha, beta = network(stages * replicas, seed, symmetric, unreachable)
+        groups = np.random.default_rng(seed).permutation(stages * replicas).reshape(stages, replicas)
+        cost, pipelines = PaperCostModel(alpha, beta, A, G, replicas).arrange(groups.tolist())
+        assert cost.total == pytest.approx(brute_force(alpha, beta, groups))
+        assert cost == cost_of_pipelines(alpha, beta, pipelines, A, G)
+        assert {frozenset(stage) for stage in zip(*pipelines, strict=True)} == {frozenset(g) for g in groups.tolist()}
+
+
+@given(size=st.integers(1, 5), seed=st.integers(0, 10**6), levels=st.integers(1, 9))
+@settings(max_examples=80, deadline=None)
+def test_matchings_have_the_smallest_bottlenecks(size: int, seed: int, levels: int) -> None:
+    rng = np.random.default_rng(seed)
+    forward, backward = rng.integers(0, levels, (2, size, size)).astype(float)
+    forward[rng.random((size, size)) < 0.2] = np.inf
+    rows = np.arange(size)
+    pairings = [np.array(pairing) for pairing in permutations(range(size))]
+    value, columns = bottleneck_matching(forward)
+    assert value == min(forward[rows, pairing].max() for pairing in pairings)
+    assert sorted(columns) == list(range(size))
+    both, columns = two_way_matching(forward, backward)
+    assert both == min(forward[rows, pairing].max() + backward[rows, pairing].max() for pairing in pairings)
+    assert sorted(columns) == list(range(size))
+
+
+def test_a_long_path_is_no_longer_than_the_nearest_neighbour_one_and_visits_all_once() -> None:
+    for seed in range(3):
+        points = np.random.default_rng(seed).random((LARGEST_EXACT + 8, 2))
+        cost = np.linalg.norm(points[:, None] - points[None], axis=2)
+        total, order = shortest_path(cost)
+        assert sorted(order) == list(range(len(points)))
+        here, greedy, left = 0, 0.0, set(range(1, len(points)))
+        while left:
+            there = min(left, key=lambda other: cost[here, other])
+            greedy, here = greedy + cost[here, there], there
+            left.remove(there)
+        assert total == pytest.approx(length(cost, order))
+        assert total <= greedy
+
+
+def test_a_path_finds_the_one_order_without_forbidden_edges() -> None:
+    for count in (5, LARGEST_EXACT + 3):
+        cost = np.full((count, count), np.inf)
+        secret = np.random.default_rng(count).permutation(count)
+        for here, there in pairwise(secret):
+            cost[here, there] = cost[there, here] = 1.0
+        total, order = shortest_path(cost)
+        assert total == count - 1
+        assert list(order) in (secret.tolist(), secret[::-1].tolist())
+
+
+@pytest.mark.parametrize(
+    ("activation_bytes", "total"), [(ACTIVATION_BYTES, 51.500), (AUTHORS_ACTIVATION_BYTES, 49.218)]
+)
+def test_one_pipeline_a_region_worldwide_costs_what_the_paper_and_its_authors_report(
+    activation_bytes: float, total: float
+) -> None:
+    view = paper_network(5)
+    pipelines = np.arange(64).reshape(8, 8)
+    assert {view.nodes[device].region for device in pipelines[3]} == {"Tokyo"}
+    groups = pipelines.T.tolist()
+    cost, _ = PaperCostModel(view.alpha(), view.beta(), activation_bytes, GRADIENT_BYTES, 8).arrange(groups)
+    assert cost.total == pytest.approx(total, abs=5e-4)
+
+
+@pytest.mark.parametrize("case", [1, 2, 3, 4, 5])
+def test_the_papers_networks_are_symmetric_and_have_64_devices(case: int) -> None:
+    view = paper_network(case)
+    assert len(view.nodes) == 64
+    assert np.array_equal(view.alpha(), view.alpha().T)
+    assert np.array_equal(view.beta(), view.beta().T)

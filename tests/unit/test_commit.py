@@ -1,0 +1,168 @@
+"""What makes a step final: all votes, each once, together covering every micro-batch; the same whatever their order."""
+
+import itertools
+import json
+import math
+from typing import Any
+
+import pytest
+from dtfm_node.engine.commit import Arbiter, Commit, Vote, parse
+from dtfm_protocol.errors import Refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+PEERS = ("a", "b", "x", "y")
+
+
+def votes() -> dict[str, Vote]:
+    """What a plan of two pipelines and four micro-batches brings."""
+    return {
+        "a": Vote(sum_squares={0: 1.0}),
+        "b": Vote(sum_squares={0: 2.0}),
+        "x": Vote(losses={0: 10.0, 2: 12.0}, sum_squares={1: 3.0}),
+        "y": Vote(losses={1: 11.0, 3: 13.0}, sum_squares={1: 10.0}),
+    }
+
+
+def decide(cast: list[tuple[str, Vote]], micro_batches: int = 4) -> Commit | None:
+    """The last answer; before the last vote there is none."""
+    arbiter = Arbiter(PEERS, micro_batches)
+    *early, last = [arbiter.take(peer, vote) for peer, vote in cast]
+    assert early == [None] * len(early)
+    return last
+
+
+def test_a_commit_sums_losses_and_takes_the_norm_over_all_parts() -> None:
+    commit = decide(list(votes().items()))
+    assert commit == Commit(loss=46.0, grad_norm=4.0)
+
+
+@given(order=st.permutations(list(votes())))
+def test_nothing_is_final_before_the_last_vote(order: list[str]) -> None:
+    arbiter = Arbiter(PEERS, 4)
+    for peer in order[:-1]:
+        assert arbiter.take(peer, votes()[peer]) is None
+    assert arbiter.take(order[-1], votes()[order[-1]]) is not None
+
+
+numbers = st.floats(0, 1e12)
+
+
+@given(losses=st.lists(numbers, min_size=4, max_size=4), squares=st.lists(numbers, min_size=4, max_size=4))
+@settings(max_examples=40)
+def test_every_order_of_votes_gives_the_same_bits(losses: list[float], squares: list[float]) -> None:
+    """Sums in another order would round differently, and the clip norm differ between peers."""
+    cast = {
+        "a": Vote(sum_squares={0: squares[0]}),
+        "b": Vote(sum_squares={0: squares[1]}),
+        "x": Vote(losses={0: losses[0], 2: losses[2]}, sum_squares={1: squares[2]}),
+        "y": Vote(losses={1: losses[1], 3: losses[3]}, sum_squares={1: squares[3]}),
+    }
+    commits = {decide([(peer, cast[peer]) for peer in order]) for order in itertools.permutations(PEERS)}
+    assert len(commits) == 1
+    (commit,) = commits
+    assert commit is not None
+    assert commit.loss == math.fsum(losses)
+    assert commit.grad_norm == math.sqrt(math.fsum(squares))
+
+
+def test_a_strangers_vote_is_refused_and_changes_nothing() -> None:
+    arbiter = Arbiter(PEERS, 4)
+    with pytest.raises(Refused, match="not due"):
+        arbiter.take("stranger", Vote())
+    assert [arbiter.take(*cast) for cast in votes().items()][-1] == Commit(loss=46.0, grad_norm=4.0)
+
+
+def test_a_second_vote_is_refused_and_does_not_stand_in_for_a_missing_one() -> None:
+    arbiter = Arbiter(PEERS, 4)
+    cast = list(votes().items())
+    for peer, vote in cast[:3]:
+        arbiter.take(peer, vote)
+    with pytest.raises(Refused, match="not due"):
+        arbiter.take(*cast[0])
+    assert arbiter.take(*cast[3]) == Commit(loss=46.0, grad_norm=4.0)
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ({1: 11.0}, "losses of 3 micro-batches where 4 belong"),
+        ({1: 11.0, 3: 13.0, 4: 1.0}, "losses of 5 micro-batches where 4 belong"),
+        ({1: 11.0, 4: 13.0}, "losses of 4 micro-batches where 4 belong"),
+        ({1: 11.0, 3: 13.0, 0: 10.0}, "two losses for micro-batch 0"),
+        ({}, "losses of 2 micro-batches where 4 belong"),
+    ],
+)
+def test_losses_that_do_not_cover_every_micro_batch_once_are_refused(losses: dict[int, float], said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        decide(list((votes() | {"y": Vote(losses=losses)}).items()))
+
+
+def test_one_peer_alone_commits_by_its_own_vote() -> None:
+    assert Arbiter(("a",), 2).take("a", Vote(losses={1: 2.0, 0: 1.0}, sum_squares={0: 9.0})) == Commit(
+        loss=3.0, grad_norm=3.0
+    )
+
+
+def test_a_ballot_without_losses_needs_none() -> None:
+    assert decide([(peer, Vote()) for peer in PEERS], micro_batches=0) == Commit()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_is_not_finite_is_refused(number: str) -> None:
+    for text in (f'{{"losses": {{"0": {number}}}}}', f'{{"sum_squares": {{"0": {number}}}}}'):
+        with pytest.raises(Refused, match=r"^Vote: "):
+            parse(text.encode(), Vote)
+    for key in ("loss", "grad_norm", "seconds"):
+        with pytest.raises(Refused, match=r"^Commit: "):
+            parse(f'{{"{key}": {number}}}'.encode(), Commit)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"null",
+        b"{",
+        b"[" * 100_000,
+        b'{"more": 1}',
+        b'{"losses": [1.0]}',
+        b'{"losses": {"-1": 1.0}}',
+        b'{"losses": {"x": 1.0}}',
+    ],
+)
+def test_bytes_that_are_no_vote_are_refused(text: bytes) -> None:
+    with pytest.raises(Refused, match=r"^Vote: "):
+        parse(text, Vote)
+
+
+@given(data=st.binary(max_size=100))
+def test_random_bytes_are_refused_and_nothing_else(data: bytes) -> None:
+    try:
+        parse(memoryview(data), Vote)
+    except Refused:
+        return
+    assert isinstance(json.loads(data), dict)
+
+
+@given(vote=st.builds(Vote, losses=st.dictionaries(st.integers(0, 99), numbers), sum_squares=st.just({0: 1e-300})))
+def test_a_vote_is_read_as_it_was_written(vote: Vote) -> None:
+    for form in (bytes, bytearray, memoryview):
+        assert parse(form(vote.model_dump_json().encode()), Vote) == vote
+
+
+@pytest.mark.parametrize(
+    "faulty",
+    [
+        {"sum_squares": {0: -100.0}},
+        {"sum_squares": {0: 1.7e308, 1: 1.7e308}},
+        {"losses": {1: 1.7e308, 3: 1.7e308}},
+    ],
+)
+def test_numbers_that_have_no_sum_or_no_root_are_refused_and_no_bug(faulty: dict[str, Any]) -> None:
+    """One peer's vote must not end the arbiter with a traceback."""
+    vote = {"losses": {1: 11.0, 3: 13.0}} | faulty
+    with pytest.raises(Refused):
+        decide([*list(votes().items())[:3], ("y", parse(json.dumps(vote).encode(), Vote))])

@@ -1,0 +1,117 @@
+"""Links: every pair is measured once, undisturbed by others, and the view says what is known and what is not."""
+
+import itertools
+from typing import Any
+
+from dtfm_coordinator.linkmap import LinkMap
+from dtfm_coordinator.members import Member
+from dtfm_protocol.records import Link, LinkReport, Profile
+from dtfm_protocol.view import LayerSeconds
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def member(peer: str, **profile: Any) -> Member:
+    values = {
+        "device": "cpu",
+        "flops": {"fp32": 1e11, "bf16": 2e11},
+        "layer_seconds": LayerSeconds(forward=0.1, backward=0.2),
+        "memory_bytes": 1e9,
+        "addresses": (),
+        "version": "0.1.0",
+    }
+    return Member(peer, 0, profile=Profile.model_validate(values | profile))
+
+
+def report(**links: tuple[float, float, float]) -> LinkReport:
+    """For each peer: milliseconds there and back, Gbit/s sent, Gbit/s received."""
+    return LinkReport(
+        links={
+            peer: Link(round_trip_ms=trip, sent_gbps=sent, received_gbps=received)
+            for peer, (trip, sent, received) in links.items()
+        }
+    )
+
+
+names = st.lists(st.text("abcdefgh", min_size=1, max_size=3), unique=True, max_size=13)
+
+
+@given(peers=names)
+@settings(max_examples=60)
+def test_all_pairs_are_measured_once_in_rounds_in_which_nobody_is_twice(peers: list[str]) -> None:
+    rounds = list(LinkMap().rounds(peers))
+    for pairs in rounds:
+        busy = list(itertools.chain(*pairs))
+        assert busy
+        assert len(set(busy)) == len(busy)
+    measured = [frozenset(pair) for pairs in rounds for pair in pairs]
+    assert sorted(map(sorted, measured)) == sorted(map(sorted, itertools.combinations(peers, 2)))
+    if len(peers) > 1:
+        assert len(rounds) == len(peers) - 1 + len(peers) % 2
+
+
+@given(peers=names, data=st.data())
+@settings(max_examples=60)
+def test_only_what_is_unknown_is_measured(peers: list[str], data: st.DataObject) -> None:
+    pairs = list(itertools.combinations(peers, 2))
+    tried = data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    links = LinkMap()
+    links.tried([data.draw(st.permutations(pair)) for pair in tried])
+    left = [frozenset(pair) for round_ in links.rounds(peers) for pair in round_]
+    assert sorted(map(sorted, left)) == sorted(
+        map(sorted, {frozenset(p) for p in pairs} - {frozenset(p) for p in tried})
+    )
+
+
+def test_one_way_is_half_the_round_trip_and_each_direction_has_its_own_speed() -> None:
+    links = LinkMap()
+    links.tried([("a", "b")])
+    links.reported("a", report(b=(20.0, 0.1, 0.5)))
+    view = links.view([member("a"), member("b")], "fp32")
+    assert view.latency_ms == ((0.0, 10.0), (10.0, 0.0))
+    assert view.bandwidth_gbps == ((0.0, 0.1), (0.5, 0.0))
+
+
+def test_a_pair_that_was_tried_in_vain_cannot_talk_and_one_that_was_not_is_unknown() -> None:
+    links = LinkMap()
+    links.tried([("a", "b"), ("c", "a")])
+    links.reported("c", report(a=(2.0, 1.0, 3.0)))
+    view = links.view([member("a"), member("b"), member("c")], "fp32")
+    assert view.bandwidth_gbps == ((0.0, 0.0, 3.0), (0.0, 0.0, None), (1.0, None, 0.0))
+    assert view.latency_ms == ((0.0, None, 1.0), (None, 0.0, None), (1.0, None, 0.0))
+
+
+def test_a_newer_report_replaces_an_older_one() -> None:
+    links = LinkMap()
+    links.reported("a", report(b=(20.0, 0.1, 0.5)))
+    links.reported("b", report(a=(4.0, 0.7, 0.3)))
+    view = links.view([member("a"), member("b")], "fp32")
+    assert view.latency_ms[0][1] == 2.0
+    assert view.bandwidth_gbps == ((0.0, 0.3), (0.7, 0.0))
+
+
+def test_a_peer_that_left_is_measured_anew_when_it_returns_and_the_others_are_not() -> None:
+    links, peers = LinkMap(), ["a", "b", "c"]
+    links.tried(list(itertools.combinations(peers, 2)))
+    links.reported("a", report(b=(2.0, 1.0, 1.0), c=(2.0, 1.0, 1.0)))
+    links.reported("b", report(c=(2.0, 1.0, 1.0)))
+    assert list(links.rounds(peers)) == []
+    links.forget("b")
+    assert {frozenset(pair) for pairs in links.rounds(peers) for pair in pairs} == {frozenset("ab"), frozenset("bc")}
+    view = links.view([member(peer) for peer in peers], "fp32")
+    assert view.bandwidth_gbps == ((0.0, None, 1.0), (None, 0.0, None), (1.0, None, 0.0))
+
+
+def test_what_a_peer_says_of_strangers_and_of_itself_does_no_harm() -> None:
+    links = LinkMap()
+    links.reported("a", report(a=(1.0, 9.0, 9.0), stranger=(1.0, 9.0, 9.0), b=(2.0, 1.0, 1.0)))
+    view = links.view([member("a"), member("b")], "fp32")
+    assert view.bandwidth_gbps == ((0.0, 1.0), (1.0, 0.0))
+
+
+def test_the_view_takes_the_figures_of_the_jobs_precision() -> None:
+    nodes = LinkMap().view([member("a"), member("b", flops={"fp32": 5.0})], "bf16").nodes
+    assert [node.flops for node in nodes] == [2e11, None]
+    assert [node.id for node in nodes] == ["a", "b"]
+    assert nodes[0].layer_seconds == LayerSeconds(forward=0.1, backward=0.2)
+    assert nodes[0].memory_bytes == 1e9

@@ -1,0 +1,153 @@
+"""Who is in the swarm: presence, reports and records put together."""
+
+from typing import Any
+
+import pytest
+from dtfm_coordinator.members import Members
+from dtfm_protocol.control import Presence, Report
+from dtfm_protocol.records import Profile
+from dtfm_protocol.view import LayerSeconds
+from hypothesis import given
+from hypothesis import strategies as st
+
+PROFILE = Profile(
+    device="cpu",
+    flops={"fp32": 1e11},
+    layer_seconds=LayerSeconds(forward=0.1, backward=0.2),
+    memory_bytes=1e9,
+    addresses=("/ip4/192.0.2.1/tcp/1",),
+    version="0.1.0",
+)
+
+
+def here(session: str = "one") -> Presence:
+    return Presence(online=True, session=session)
+
+
+def gone(session: str = "one") -> Presence:
+    return Presence(online=False, session=session)
+
+
+def report(session: str = "one", state: str = "idle", **fields: Any) -> Report:
+    return Report.model_validate({"session": session, "state": state} | fields)
+
+
+def online(members: Members) -> list[str]:
+    return [member.peer for member in members.online()]
+
+
+def ready(members: Members) -> list[str]:
+    return [member.peer for member in members.ready()]
+
+
+def test_a_peer_is_there_from_its_hello_to_its_goodbye() -> None:
+    members = Members()
+    members.seen("a", here())
+    assert online(members) == ["a"]
+    members.seen("a", gone())
+    assert online(members) == []
+    assert members.missing(("a", "b")) == ["a", "b"]
+
+
+def test_the_stale_last_will_of_an_old_session_does_not_end_the_new_one() -> None:
+    """A daemon that was killed and started again is back before the broker misses its first life."""
+    members = Members()
+    members.seen("a", here("old"))
+    members.seen("a", here("new"))
+    members.reported("a", report("new"))
+    members.seen("a", gone("old"))
+    assert online(members) == ["a"]
+    member = members.get("a")
+    assert member is not None
+    assert (member.session, member.report) == ("new", report("new"))
+    members.seen("a", gone("new"))
+    assert online(members) == []
+
+
+def test_a_returning_peer_brings_no_report_of_its_former_life() -> None:
+    members = Members()
+    members.seen("a", here("old"))
+    members.reported("a", report("old", "training", plan_version=3, step=7))
+    members.seen("a", here("new"))
+    member = members.get("a")
+    assert member is not None
+    assert member.report is None
+    members.reported("a", report("old", "stalled", plan_version=3))
+    assert member.report is None
+    assert members.broken(("a",), 3) is None
+
+
+def test_the_same_hello_again_changes_nothing() -> None:
+    """After a reconnection a peer publishes it once more."""
+    members = Members()
+    members.seen("a", here())
+    members.reported("a", report(step=3))
+    members.seen("a", here())
+    member = members.get("a")
+    assert member is not None
+    assert member.report == report(step=3)
+
+
+def test_a_report_tells_that_a_peer_is_there() -> None:
+    """It may be connected again before its hello is repeated, or the coordinator may have just started."""
+    members = Members()
+    members.reported("a", report())
+    assert online(members) == ["a"]
+    members.seen("a", gone())
+    members.reported("a", report(step=1))
+    assert online(members) == ["a"]
+
+
+def test_work_goes_to_those_who_are_there_listed_and_have_measured() -> None:
+    members = Members()
+    members.listed(dict.fromkeys(["listed", "measuring", "idle", "gone", "silent"], PROFILE))
+    for peer in ("measuring", "idle", "gone", "unlisted"):
+        members.seen(peer, here())
+        members.reported(peer, report(state="measuring" if peer == "measuring" else "idle"))
+    members.seen("silent", here())
+    members.seen("gone", gone())
+    assert ready(members) == ["idle"]
+    assert sorted(online(members)) == ["idle", "measuring", "silent", "unlisted"]
+
+
+def test_a_peer_that_trains_is_ready_for_the_next_plan() -> None:
+    members = Members()
+    members.listed({"a": PROFILE})
+    for state in ("idle", "starting", "training", "stalled", "diverged", "finished"):
+        members.reported("a", report(state=state))
+        assert ready(members) == ["a"]
+
+
+@given(order=st.permutations(["a", "b", "c", "d"]), returning=st.sampled_from(["a", "b", "c", "d"]))
+def test_peers_are_in_the_order_in_which_they_first_came(order: list[str], returning: str) -> None:
+    members = Members()
+    for peer in order:
+        members.seen(peer, here())
+    members.seen(returning, gone())
+    members.seen(returning, here("again"))
+    assert online(members) == order
+    numbers = [member.order for member in members.online()]
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) == 4
+
+
+@pytest.mark.parametrize("state", ["stalled", "diverged"])
+def test_a_peer_that_cannot_go_on_under_the_plan_in_force_is_found(state: str) -> None:
+    members = Members()
+    for peer in ("a", "b"):
+        members.reported(peer, report(state="training", plan_version=3))
+    assert members.broken(("a", "b"), 3) is None
+    members.reported("b", report(state=state, plan_version=3))
+    found = members.broken(("a", "b"), 3)
+    assert found is not None
+    assert found.peer == "b"
+    assert members.broken(("a", "b"), 4) is None  # it speaks of the plan before
+    assert members.broken(("a",), 3) is None  # it has no part in the plan
+    assert members.broken(("never seen",), 3) is None
+
+
+def test_those_who_are_missing_are_named_in_the_order_asked() -> None:
+    members = Members()
+    members.seen("b", here())
+    assert members.missing(("c", "b", "a")) == ["c", "a"]
+    assert members.missing(()) == []

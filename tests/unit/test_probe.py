@@ -1,0 +1,127 @@
+"""Probing a link: figures that fit the link, on a clock of the test's own."""
+
+import asyncio
+
+import pytest
+from dtfm_node import probe
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.planes.data import Bytes, Stream, StreamClosed, Unreachable, write_message
+from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
+
+
+class Clock:
+    """Seconds that pass only where the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Shaped:
+    """One end of a stream whose transfers take time on `clock`: so many bits a second out and in, and a delay."""
+
+    def __init__(self, inner: Stream, clock: Clock, up: float, down: float, delay: float) -> None:
+        self.peer, self._inner, self._clock = inner.peer, inner, clock
+        self._up, self._down, self._delay = up, down, delay
+        self._said = False
+
+    async def read(self, size: int) -> Bytes:
+        data = await self._inner.read(size)
+        if self._said:  # the first byte that answers what was said last comes a round trip later
+            self._clock.now += 2 * self._delay
+        self._said = False
+        self._clock.now += 8 * size / self._down
+        return data
+
+    async def write(self, *buffers: Bytes) -> None:
+        self._said = True
+        self._clock.now += 8 * sum(map(len, buffers)) / self._up
+        await self._inner.write(*buffers)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class ShapedPlane(MemoryDataPlane):
+    """A plane whose streams go over a slow link."""
+
+    def __init__(self, network: MemoryNetwork, clock: Clock, up: float, down: float, delay: float) -> None:
+        super().__init__(network, "me")
+        self._shape = (clock, up, down, delay)
+
+    async def open(self, peer: str, service: str) -> Stream:  # type: ignore[override]
+        return Shaped(await super().open(peer, service), *self._shape)
+
+
+async def answering(network: MemoryNetwork) -> None:
+    await MemoryDataPlane(network, "other").serve(probe.PROBE, probe.answer)
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "delay"),
+    [(10e6, 50e6, 0.02), (1e9, 1e9, 0.0005), (20e6, 1e9, 0.15), (1e6, 2e6, 0.001)],
+    ids=["home", "lab", "far", "thin"],
+)
+async def test_a_probe_finds_a_links_delay_and_both_speeds(
+    monkeypatch: pytest.MonkeyPatch, up: float, down: float, delay: float
+) -> None:
+    clock, network = Clock(), MemoryNetwork()
+    monkeypatch.setattr(probe, "time", clock)
+    await answering(network)
+    link = await probe.probe(ShapedPlane(network, clock, up, down, delay), "other")
+    assert link.round_trip_ms == pytest.approx(2e3 * delay, rel=0.1, abs=0.2)
+    assert link.sent_gbps == pytest.approx(up * 1e-9, rel=0.1)
+    assert link.received_gbps == pytest.approx(down * 1e-9, rel=0.1)
+
+
+async def test_a_thin_link_is_not_kept_busy_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transfer that is long enough to tell is the last one."""
+    clock, network = Clock(), MemoryNetwork()
+    monkeypatch.setattr(probe, "time", clock)
+    await answering(network)
+    await probe.probe(ShapedPlane(network, clock, 1e6, 1e6, 0.01), "other")
+    assert clock.now < 2 * (8 * probe.FIRST_BYTES / 1e6 + 1)
+
+
+async def test_on_a_link_too_fast_to_time_the_figures_are_still_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, network = Clock(), MemoryNetwork()
+    monkeypatch.setattr(probe, "time", clock)
+    monkeypatch.setattr(probe, "LAST_BYTES", 1 << 20)
+    await answering(network)
+    link = await probe.probe(ShapedPlane(network, clock, 1e18, 1e18, 1e-9), "other")
+    assert 0 < link.sent_gbps < 1e12
+    assert 0 < link.received_gbps < 1e12
+
+
+async def test_a_peer_that_does_not_answer_is_unreachable() -> None:
+    with pytest.raises(Unreachable):
+        await probe.probe(MemoryDataPlane(MemoryNetwork(), "me"), "other")
+
+
+async def test_a_peer_that_vanishes_in_the_middle_is_a_closed_stream() -> None:
+    network = MemoryNetwork()
+
+    async def vanish(stream: Stream) -> None:
+        await stream.read(20)
+
+    await MemoryDataPlane(network, "other").serve(probe.PROBE, vanish)
+    with pytest.raises(StreamClosed):
+        await probe.probe(MemoryDataPlane(network, "me"), "other")
+
+
+@pytest.mark.parametrize("message", [{"kind": "echo", "size": -1}, {"kind": "fetch", "size": probe.LAST_BYTES + 1}])
+async def test_a_request_for_more_than_the_largest_transfer_is_refused(message: dict[str, object]) -> None:
+    ours, theirs = MemoryStream.pair("me", "other")
+    await write_message(ours, probe.ProbeRequest.model_construct(**message))
+    with pytest.raises(Refused, match="ProbeRequest"):
+        await probe.answer(theirs)
+
+
+async def test_an_answer_ends_with_its_stream() -> None:
+    ours, theirs = MemoryStream.pair("me", "other")
+    answer = asyncio.create_task(probe.answer(theirs))
+    await ours.close()
+    with pytest.raises(StreamClosed):
+        await answer
