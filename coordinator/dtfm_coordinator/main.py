@@ -48,7 +48,9 @@ def serve(
     listen: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=0, max=65534, help="Broker's port; the data plane takes the next.")] = 7700,
     announce: Annotated[str | None, typer.Option(help="Host at which nodes reach this machine.")] = None,
-    broker: Annotated[str, typer.Option(help="embedded, or mqtt[s]://[USER:PASSWORD@]HOST[:PORT].")] = "embedded",
+    broker: Annotated[
+        str, typer.Option(envvar="DTFM_BROKER", help="embedded, or mqtt[s]://[USER:PASSWORD@]HOST[:PORT].")
+    ] = "embedded",
     broker_ca: Annotated[Path | None, typer.Option(help="PEM certificate that signs the broker's own.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Force this layout.")] = None,
     min_nodes: Annotated[int | None, typer.Option(min=1, help="Wait for so many nodes.")] = None,

@@ -33,9 +33,7 @@ class Planner:
     def demand(self) -> ModelDemand:
         """What the job's model and micro-batches ask of peers."""
         training, sizes = self._job.training, model_sizes(self._job.config)
-        kept = activation_bytes(
-            self._job.config, training.micro_batch, training.sequence_length, training.precision
-        )
+        kept = activation_bytes(self._job.config, training.micro_batch, training.sequence_length, training.precision)
         tokens = training.micro_batch * training.sequence_length
         per_layer = sum(sizes.layer_parameters) / sizes.layers
         return ModelDemand(

@@ -48,11 +48,11 @@ from dtfm_protocol.statedir import write_atomically
 from dtfm_protocol.transfers import CHECKPOINT, SHARDS, STATE, serve_shards, serve_state
 
 from dtfm_coordinator import broker
+from dtfm_coordinator.allocator.allocate import NotEnoughNodes
 from dtfm_coordinator.archive import Archive
 from dtfm_coordinator.endpoints import Endpoints
 from dtfm_coordinator.linkmap import LinkMap
 from dtfm_coordinator.members import Member, Members
-from dtfm_coordinator.allocator.allocate import NotEnoughNodes
 from dtfm_coordinator.planning import Planner
 
 LOOK_SECONDS = 0.5
@@ -140,7 +140,7 @@ class Coordinator:
                 control = self._control(invite, post)
                 background = [tasks.create_task(control.run())]
                 await self._reach_broker(control, invite)
-                write_atomically(self._folder / "invite", invite.encode() + "\n")
+                write_atomically(self._folder / "invite", invite.encode() + "\n", private=True)
                 await control.publish(JOB, job)
                 ready(invite.encode())
                 background.append(tasks.create_task(self._look(discovery, registry, control)))

@@ -34,6 +34,7 @@ from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.logs import log
 from dtfm_protocol.metrics import StepMetrics
+from dtfm_protocol.model.sizes import smallest_stage_bytes
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
 from dtfm_protocol.planes.data import DataPlane, Stream, Unreachable, read_message
@@ -136,7 +137,7 @@ class Daemon:
                     tasks.create_task(keeper.run()),
                 ]
                 await control.publish(PRESENCE, Presence(online=True, session=self._session))
-                self._say("idle", "available; waiting for a plan")
+                self._say("idle", self._availability(job, profile))
                 try:
                     await self._follow_plans(job, device, plane, keeper)
                     await control.publish(REPORT, self._report)
@@ -241,6 +242,17 @@ class Daemon:
             memory_bytes=memory,
             addresses=addresses,
             version=version("dtfm"),
+        )
+
+    def _availability(self, job: ResolvedJob, profile: Profile) -> str:
+        """Whether any stage could fit here, in one line."""
+        training = job.training
+        needed = smallest_stage_bytes(job.config, training.micro_batch, training.sequence_length, training.precision)
+        if profile.memory_bytes >= needed:
+            return "available; waiting for a plan"
+        return (
+            f"this node offers {profile.memory_bytes / 1e9:.3g} GB of memory and the smallest stage of the model needs "
+            f"{needed / 1e9:.3g} GB: it stays available; free some memory, or offer more with --memory"
         )
 
     # -- what the coordinator says ----------------------------------------------------------------------------------

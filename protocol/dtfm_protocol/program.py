@@ -5,11 +5,13 @@ import contextlib
 import errno
 import signal
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NoReturn, TypeVar
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.logs import log
+
+T = TypeVar("T")
 
 EXIT_USER = 2
 """The user's input or environment."""
@@ -20,6 +22,8 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     """Run `main` to its end. Exits with 2 on a `UserError`, with 130 after Ctrl+C and 143 after SIGTERM."""
     import uvloop
 
+    if sys.version_info < (3, 12):
+        asyncio.wait_for = _wait_for
     received: list[signal.Signals] = []
     with guarded():
         uvloop.run(_until_signal(main, received))
@@ -42,6 +46,16 @@ async def _until_signal(main: Coroutine[Any, Any, None], received: list[signal.S
         loop.add_signal_handler(number, stop, number)
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:
+    """`asyncio.wait_for` as it is from Python 3.12 on.
+
+    That of 3.11 drops a cancellation that comes in the turn in which `fut` is done; a task of aiomqtt's caller would
+    then live on, and the program never end.
+    """
+    async with asyncio.timeout(timeout):
+        return await fut
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,18 +25,27 @@ def locked(folder: Path) -> Iterator[Path]:
             f"cannot write to the state dir {folder}: {error.strerror}; choose another --state-dir"
         ) from None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(descriptor):
             holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "another process"
             raise UserError(
                 f"the state dir {folder} is in use by process {holder}: stop it, or choose another --state-dir"
-            ) from None
+            )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield folder
     finally:
         os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    """Take the lock; not at the first try only, because `is_live` holds it for a moment to look."""
+    for _ in range(10):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.05)
+    return False
 
 
 def is_live(folder: Path) -> bool:
@@ -53,14 +63,17 @@ def is_live(folder: Path) -> bool:
     return False
 
 
-def write_atomically(path: Path, data: str | bytes) -> None:
+def write_atomically(path: Path, data: str | bytes, *, private: bool = False) -> None:
     """Replace a file as a whole: a reader, or a crash, sees the old one or the new one.
+
+    A `private` file can be read by its owner only.
 
     Raises:
         UserError: the disk is full, or the folder not writable.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
+        temporary.touch(mode=0o600 if private else 0o666)
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
         os.replace(temporary, path)
     except OSError as error:

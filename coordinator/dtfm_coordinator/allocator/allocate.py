@@ -18,12 +18,13 @@ from dtfm_protocol.job import Planning
 from dtfm_protocol.plan import Cost, Plan
 from dtfm_protocol.view import View
 
+from dtfm_coordinator.allocator.budget import DEFAULT_SECONDS
 from dtfm_coordinator.allocator.demand import ModelDemand, layer_seconds
 from dtfm_coordinator.allocator.layout import Stages, Swarm
 from dtfm_coordinator.allocator.makespan import Links
 from dtfm_coordinator.allocator.paper_cost import PaperCostModel, Pipelines
 from dtfm_coordinator.allocator.paper_plan import allocate_paper
-from dtfm_coordinator.allocator.search import DEFAULT_SECONDS, search
+from dtfm_coordinator.allocator.search import search
 from dtfm_coordinator.allocator.shapes import NotEnoughNodes, Shape, feasible_shapes, ranked
 from dtfm_coordinator.allocator.trial import Trial, Trials, improve
 

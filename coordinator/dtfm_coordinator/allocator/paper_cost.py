@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.matching import floor, two_way_matching
+from dtfm_coordinator.allocator.matching import two_way_matching
 from dtfm_coordinator.allocator.path import shortest_path
 
 Matrix = npt.NDArray[np.float64]
@@ -132,6 +132,11 @@ class PaperCostModel:
         routes = self._write_out(sets, order)
         return _cost_as_written(self.dp_pairs, self.pp_pairs, routes), tuple(map(tuple, routes.tolist()))
 
+    def lower_bound(self, groups: npt.NDArray[np.intp]) -> float:
+        """Seconds that no order and pairing of the groups, shape (K, R), can undercut; cheaper than `arrange`."""
+        loads = self.dp_pairs[groups[:, :, None], groups[:, None, :]].sum(axis=2)
+        return float(loads.max()) + shortest_path(self._bounds(groups))[0]
+
     def _bounds(self, members: npt.NDArray[np.intp]) -> Matrix:
         """Lower bounds of every edge (see `matching.floor`), both directions summed, shape (K, K)."""
         between = self.pp_pairs[members[:, None, :, None], members[None, :, None, :]]
@@ -150,15 +155,3 @@ class PaperCostModel:
                 partner = {later: earlier for earlier, later in partner.items()}
             stages.append([partner[device] for device in stages[-1]])
         return np.array(stages, dtype=np.intp).T
-
-
-__all__ = [
-    "Matrix",
-    "PaperCost",
-    "PaperCostModel",
-    "Pipelines",
-    "cost_of_pipelines",
-    "data_parallel_seconds",
-    "floor",
-    "pipeline_seconds",
-]

@@ -8,11 +8,12 @@ Small swarms are searched to the end: the result is then the optimum.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from dtfm_coordinator.allocator.budget import Budget
 from dtfm_coordinator.allocator.paper_cost import Matrix, PaperCost, PaperCostModel, Pipelines
 from dtfm_coordinator.allocator.seeds import banded, crossed, every_partition, partitions, shuffled
 from dtfm_coordinator.allocator.swaps import SwapEstimator
@@ -33,7 +34,6 @@ UNTOUCHED = 12
 estimates may lead away from what it is good for."""
 SAMPLE = 128
 """Devices among which the swaps of one step of a descent are tried."""
-DEFAULT_SECONDS = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +54,6 @@ class SearchResult:
     """Whether every placement was looked at."""
 
 
-@dataclass(slots=True)
-class Budget:
-    """How long a search may go on; both limits are optional, the first to be reached ends it."""
-
-    seconds: float | None
-    evaluations: int | None
-    clock: Callable[[], float] = time.monotonic
-    spent_evaluations: int = 0
-    _start: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        if self.seconds is None and self.evaluations is None:
-            self.seconds = DEFAULT_SECONDS
-        self._start = self.clock()
-
-    def elapsed(self) -> float:
-        """Seconds since the budget was made."""
-        return self.clock() - self._start
-
-    def spent(self) -> bool:
-        """Whether to stop."""
-        if self.evaluations is not None and self.spent_evaluations >= self.evaluations:
-            return True
-        return self.seconds is not None and self.elapsed() >= self.seconds
-
-
 def search(
     alpha: Matrix,
     beta: Matrix,
@@ -92,7 +66,7 @@ def search(
     seconds: float | None = None,
     evaluations: int | None = None,
     clock: Callable[[], float] = time.monotonic,
-    enumerate_up_to: int = 1000,
+    enumerate_up_to: int = 6000,
 ) -> SearchResult:
     """Search for the cheapest `stages` groups of `replicas` devices; devices left over are idle.
 
@@ -106,7 +80,7 @@ def search(
         seed: of the search's own random numbers.
         seconds: time limit by `clock`; 1.2 where neither limit is given.
         evaluations: limit on placements looked at.
-        enumerate_up_to: a network with no more placements than this is searched to the end.
+        enumerate_up_to: a network with no more placements than this is searched to the end, if the limits allow.
     """
     budget = Budget(seconds, evaluations, clock)
     model = PaperCostModel(alpha, beta, activation_bytes, gradient_bytes, replicas)
@@ -148,9 +122,10 @@ class _Evolution:
             if self._best is None or not self._budget.spent():
                 tilings.append(banded(self._model.pp_pairs, self._stages, self._replicas, width))
                 self._admit(tilings[-1])
-        small = partitions(devices, self._stages, self._replicas) <= enumerate_up_to
-        proven = small and self._enumerate(devices)
-        if not small:
+        count = partitions(devices, self._stages, self._replicas)
+        enumerable = count <= enumerate_up_to and self._budget.allows(count)
+        proven = enumerable and self._enumerate(devices)
+        if not enumerable:
             for tiling in tilings:
                 if not self._budget.spent():
                     self._polish(self._descend(tiling))
@@ -173,7 +148,11 @@ class _Evolution:
         for order in every_partition(devices, self._stages, self._replicas):
             if self._budget.spent():
                 return False
-            self._admit(order)
+            groups = order[: self._active].reshape(self._stages, self._replicas)
+            if self._best is None or self._model.lower_bound(groups) < self._best[0].total:
+                self._admit(order)
+            else:
+                self._budget.spend(1)
         return True
 
     def _evolve(self, devices: int) -> None:
@@ -191,7 +170,9 @@ class _Evolution:
                 child = self._rng.permutation(devices)
             if self._rng.random() * devices < UNTOUCHED:
                 self._admit(child)
-            self._polish(self._descend(child))
+            child = self._descend(child)
+            if self._key(child) not in self._priced:
+                self._polish(child)
             stale += 1
             if self._population[0].total < leader:
                 stale, leader = 0, self._population[0].total
@@ -213,7 +194,7 @@ class _Evolution:
             while not self._budget.spent():
                 sample = self._sample(len(order))
                 totals = self._estimator.after_swaps(groups, idle, sample, softness)
-                self._budget.spent_evaluations += int(np.isfinite(np.triu(totals)).sum())
+                self._budget.spend(int(np.isfinite(np.triu(totals)).sum()))
                 better = now - 1e-9 * abs(now)
                 if totals.size and totals.min() < better:
                     x, y = np.unravel_index(int(totals.argmin()), totals.shape)
@@ -245,7 +226,7 @@ class _Evolution:
             sample = self._sample(len(order))
             bounds = self._estimator.after_swaps(groups, idle, sample, softness=0.0)
             bounds[np.tril_indices(*bounds.shape)] = np.inf
-            self._budget.spent_evaluations += int(np.isfinite(bounds).sum())
+            self._budget.spend(int(np.isfinite(bounds).sum()))
             promising = np.flatnonzero(bounds.ravel() < total * (1 - 1e-9))
             promising = promising[np.argsort(bounds.ravel()[promising], kind="stable")]
             for number in promising:
@@ -281,7 +262,7 @@ class _Evolution:
         groups = order[: self._active].reshape(self._stages, self._replicas)
         cost, pipelines = self._model.arrange(groups.tolist())
         self._exact += 1
-        self._budget.spent_evaluations += 1
+        self._budget.spend(1)
         order = np.concatenate([np.array(pipelines, dtype=np.intp).T.ravel(), order[self._active :]])
         if self._best is None or cost.total < self._best[0].total:
             self._best = (cost, pipelines, order)

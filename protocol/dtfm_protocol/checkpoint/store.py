@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dtfm_protocol.checkpoint.draft import MANIFEST, TEMPORARY, seal, take_away, writing
-from dtfm_protocol.checkpoint.draft import Draft
+from dtfm_protocol.checkpoint.draft import MANIFEST, TEMPORARY, Draft, seal, take_away, writing
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor
 from dtfm_protocol.errors import Refused, UserError

@@ -19,6 +19,9 @@ from dtfm_protocol.model.stage import build_stage
 from dtfm_protocol.model.tiny import with_layers
 from dtfm_protocol.model.whole import BUILD_ERRORS, build_skeleton
 
+BYTES_PER_PARAMETER = 16
+"""Kept by whoever trains it: the fp32 weight, its gradient, and AdamW's two moments."""
+
 
 @dataclass(frozen=True)
 class ModelSizes:
@@ -92,6 +95,19 @@ def _model_sizes(text: str) -> ModelSizes:
         layer_parameters=tuple(sum(p.numel() for p in layer.parameters()) for layer in layers.children()),
         head_parameters=sum(outlet.values()),
         tied_parameters=sum(inlet[key] for key in inlet.keys() & outlet.keys()),
+    )
+
+
+def smallest_stage_bytes(config: dict[str, Any], batch: int, sequence: int, precision: Precision) -> int:
+    """Memory that the least demanding stage takes: one layer, with one micro-batch `[batch, sequence]` in flight."""
+    sizes = model_sizes(config)
+    kept = activation_bytes(config, batch, sequence, precision)
+    logits = sizes.logits_bytes(batch, sequence, precision)
+    return min(
+        BYTES_PER_PARAMETER * sizes.stage_parameters(layer, layer + 1)
+        + kept
+        + (logits if layer == sizes.layers - 1 else 0)
+        for layer in range(sizes.layers)
     )
 
 

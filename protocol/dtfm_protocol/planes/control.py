@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -60,7 +61,8 @@ def split_broker_url(url: str) -> tuple[str, int, bool, str | None, str | None]:
     except ValueError:
         port = -1
     if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname or port == -1 or parts.path.strip("/"):
-        raise UserError(f"--broker {url}: write embedded, or mqtt[s]://[USER:PASSWORD@]HOST[:PORT]")
+        shown = re.sub(r"//[^@/]*@", "//...@", url)  # an error may end in a log; a password must not
+        raise UserError(f"--broker {shown}: write embedded, or mqtt[s]://[USER:PASSWORD@]HOST[:PORT]")
     tls = parts.scheme == "mqtts"
     username = unquote(parts.username) if parts.username else None
     password = unquote(parts.password) if parts.password else None
@@ -104,7 +106,6 @@ class ControlPlane:
                 await self._client.publish(name, data, qos=1, retain=topic.retained)
             except aiomqtt.MqttError as error:
                 self.last_error = str(error)
-            _heed_cancellation()
 
     async def run(self) -> None:
         """Stay connected until cancelled; says goodbye then."""
@@ -148,7 +149,6 @@ class ControlPlane:
                 await client.subscribe(name, qos=1)
             for name, data in list(self._retained.items()):
                 await client.publish(name, data, qos=1, retain=True)
-            _heed_cancellation()
             self.connected.set()
             try:
                 async for message in client.messages:
@@ -186,13 +186,3 @@ class ControlPlane:
         if not self._address.tls:
             return None
         return ssl.create_default_context(cadata=self._address.ca)
-
-
-def _heed_cancellation() -> None:
-    """Raise the cancellation that `asyncio.wait_for`, as aiomqtt uses it, drops on Python 3.11.
-
-    It does so when what it waits for is done at the very moment of the cancellation.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError

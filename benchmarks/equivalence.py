@@ -1,0 +1,166 @@
+"""Is a swarm's mathematics one process's? Real swarms of processes against `dtfm-node solo`, plan by plan.
+
+    python -m benchmarks.equivalence [--steps 20] [--out benchmarks/results/equivalence.md]
+
+For each plan: the largest relative difference of loss and of gradient norm over the steps, and the relative L2
+difference of the final weights. Exits with 1 if any is beyond 1e-5, or if replicas are not bit-identical.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from dtfm_protocol.checkpoint.store import CheckpointStore
+
+BIN = Path(sys.executable).parent
+LIMIT = 1e-5
+
+JOB = """
+name = "equivalence"
+[model]
+architecture = "llama"
+hidden_size = 128
+intermediate_size = 344
+num_hidden_layers = 4
+num_attention_heads = 4
+num_key_value_heads = 2
+tie_word_embeddings = {tied}
+[data]
+text = "cpython"
+tokenizer = "bytes"
+[training]
+steps = {steps}
+global_batch = 16
+micro_batch = 2
+sequence_length = 128
+learning_rate = 1e-3
+warmup_steps = 5
+[evaluation]
+every = 10
+sequences = 8
+[plan]
+schedule = "{schedule}"
+[checkpoint]
+every = 0
+"""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One plan of the table: layer ranges, and a route of one-letter peers for each of the 8 micro-batches."""
+
+    name: str
+    stages: list[list[int]]
+    routes: list[str]
+    tied: bool = True
+    schedule: str = "1f1b"
+
+
+LAYOUTS = [
+    Layout("1 stage x 1", [[0, 4]], ["a"] * 8),
+    Layout("1 stage x 2", [[0, 4]], ["a", "b"] * 4),
+    Layout("2 stages x 1", [[0, 2], [2, 4]], ["ab"] * 8),
+    Layout("2 stages x 2", [[0, 2], [2, 4]], ["ac", "bd"] * 4),
+    Layout("2 stages x 2, gpipe", [[0, 2], [2, 4]], ["ac", "bd"] * 4, schedule="gpipe"),
+    Layout("2 stages x 2, untied", [[0, 2], [2, 4]], ["ac", "bd"] * 4, tied=False),
+    Layout("4 stages x 1", [[0, 1], [1, 2], [2, 3], [3, 4]], ["abcd"] * 8),
+    Layout("uneven layers, 1 + 3", [[0, 1], [1, 4]], ["ab"] * 8),
+    Layout("uneven shares, 8 / 5 + 3", [[0, 2], [2, 4]], ["ab", "ab", "ac", "ab", "ac", "ab", "ac", "ab"]),
+]
+
+
+def main() -> None:
+    """Run the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/equivalence.md"))
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="equivalence-"))
+    try:
+        lines = [_measure(folder, layout, arguments.steps) for layout in LAYOUTS]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    head = [
+        f"Swarms of real processes against one process, fp32, {arguments.steps} steps, on the same job "
+        f"(llama, 4 layers of 128, 8 micro-batches of 2 x 128 bytes). Command: `make equivalence`.",
+        "",
+        "| plan | peers | loss | gradient norm | weights (L2) | evaluation | replicas |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text("\n".join([*head, *(line for line, _ in lines)]) + "\n", encoding="utf-8")
+    if not all(good for _, good in lines):
+        raise SystemExit(f"beyond {LIMIT:g}, or replicas differ: see {arguments.out}")
+
+
+def _measure(folder: Path, layout: Layout, steps: int) -> tuple[str, bool]:
+    """One row of the table, and whether it holds."""
+    job = folder / f"{layout.tied}-{layout.schedule}.toml"
+    job.write_text(JOB.format(steps=steps, tied=str(layout.tied).lower(), schedule=layout.schedule), encoding="utf-8")
+    alone = folder / f"solo-{layout.tied}"
+    if not alone.exists():
+        _run("dtfm-node", "solo", job, "--state-dir", alone, "--device", "cpu")
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps({"stages": layout.stages, "routes": [list(route) for route in layout.routes]}))
+    peers = len(set("".join(layout.routes)))
+    swarm = folder / layout.name.replace(" ", "-").replace("/", "-")
+    _run("dtfm-coordinator", "swarm", job, "--nodes", str(peers), "--plan", plan, "--state-dir", swarm)
+
+    rows, reference = _rows(swarm), _rows(alone)
+    assert [row["step"] for row in rows] == [row["step"] for row in reference] == list(range(1, steps + 1))
+    loss, norm, evaluation = (_largest(rows, reference, key) for key in ("loss", "grad_norm", "eval_loss"))
+    weights = _weights(swarm, alone)
+    manifest = CheckpointStore(swarm / "checkpoints", sweep=False).newest()
+    assert manifest is not None
+    identical = all(len(set(stage.values())) == 1 for stage in manifest.replicas)
+    line = (
+        f"| {layout.name} | {peers} | {loss:.1e} | {norm:.1e} | {weights:.1e} | {evaluation:.1e} "
+        f"| {'bit-identical' if identical else 'DIFFER'} |"
+    )
+    print(line, flush=True)
+    shutil.rmtree(swarm)
+    return line, identical and max(loss, norm, weights, evaluation) <= LIMIT
+
+
+def _run(*command: object) -> None:
+    name, *arguments = map(str, command)
+    done = subprocess.run([str(BIN / name), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{name} {arguments[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def _largest(rows: list[dict[str, Any]], reference: list[dict[str, Any]], key: str) -> float:
+    """Largest relative difference over the steps that have a value."""
+    return max(
+        abs(row[key] - other[key]) / abs(other[key])
+        for row, other in zip(rows, reference, strict=True)
+        if other[key] is not None
+    )
+
+
+def _weights(swarm: Path, alone: Path) -> float:
+    """Relative L2 difference over all parameters."""
+    stores = [CheckpointStore(path / "checkpoints", sweep=False) for path in (swarm, alone)]
+    manifests = [store.newest() for store in stores]
+    assert manifests[0] is not None
+    assert manifests[1] is not None
+    mine, other = (dict(store.tensors(manifest)) for store, manifest in zip(stores, manifests, strict=True) if manifest)
+    assert mine.keys() == other.keys()
+    difference = sum(float((mine[name].double() - other[name].double()).square().sum()) for name in other)
+    size = sum(float(tensor.double().square().sum()) for tensor in other.values())
+    return float(torch.tensor(difference / size).sqrt())
+
+
+if __name__ == "__main__":
+    main()

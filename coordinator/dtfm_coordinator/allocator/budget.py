@@ -1,0 +1,45 @@
+"""How long a search may go on."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+LOOK_SECONDS = 2e-4
+"""About what it takes to see that a placement of a small swarm is no better."""
+DEFAULT_SECONDS = 1.2
+
+
+@dataclass(slots=True)
+class Budget:
+    """Limits of a search: both are optional, and the first to be reached ends it."""
+
+    seconds: float | None
+    evaluations: int | None
+    clock: Callable[[], float] = time.monotonic
+    spent_evaluations: int = 0
+    _start: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.seconds is None and self.evaluations is None:
+            self.seconds = DEFAULT_SECONDS
+        self._start = self.clock()
+
+    def elapsed(self) -> float:
+        """Seconds since the budget was made."""
+        return self.clock() - self._start
+
+    def allows(self, placements: int) -> bool:
+        """Whether so many placements could be looked at one by one."""
+        if self.evaluations is not None and self.spent_evaluations + placements > self.evaluations:
+            return False
+        return self.seconds is None or placements * LOOK_SECONDS <= self.seconds
+
+    def spend(self, placements: int) -> None:
+        """Count placements that were looked at; a look at none counts too, so that a search of nothing ends."""
+        self.spent_evaluations += max(1, placements)
+
+    def spent(self) -> bool:
+        """Whether to stop."""
+        if self.evaluations is not None and self.spent_evaluations >= self.evaluations:
+            return True
+        return self.seconds is not None and self.elapsed() >= self.seconds
