@@ -36,6 +36,7 @@ from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.job import Job
 from dtfm_protocol.logs import log
+from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane, split_broker_url
 from dtfm_protocol.planes.data import DataPlane
@@ -64,6 +65,8 @@ ROUND_SECONDS = 60.0
 RETURN_SECONDS = 10.0
 """How long a returning coordinator waits for the peers of its last plan before it plans anew."""
 GOODBYE_SECONDS = 15.0
+SHOW_SECONDS = 2.0
+"""Steps that follow each other faster share a line of the log."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ class Coordinator:
         self._plan: Plan | None = None
         self._kept = 0
         self._version = 0
+        self._shown = 0.0
 
     async def run(self, ready: Callable[[str], None] = lambda _: None) -> None:
         """Serve until the job is done (with `exit_when_done`) or until cancelled.
@@ -193,8 +197,12 @@ class Coordinator:
 
         async def report(peer: str, message: Report) -> None:
             self._members.reported(peer, message)
-            recorded = [self._rows.append(row) for row in message.rows if self._is_valid(row.plan_version, row.step)]
-            if any(recorded) or message.rows:
+            recorded = [
+                row for row in message.rows if self._is_valid(row.plan_version, row.step) and self._rows.append(row)
+            ]
+            if recorded:
+                self._show(recorded)
+            if message.rows:
                 await control.publish(LEDGER, self._ledger())
             self._changed.set()
 
@@ -206,6 +214,15 @@ class Coordinator:
         """Whether a row belongs to the history that leads to the present state."""
         plan = self._plan
         return plan is not None and (plan_version == plan.version or step <= plan.resume_step)
+
+    def _show(self, rows: list[StepMetrics]) -> None:
+        """Say how training goes: the newest step, and every evaluation."""
+        steps = self._file.training.steps
+        for row in rows:
+            due = row.step == steps or time.monotonic() - self._shown >= SHOW_SECONDS
+            if row.eval_loss is not None or (row is rows[-1] and due):
+                self._shown = time.monotonic()
+                log.info("%s", row.line(steps), extra={"fields": row.model_dump(mode="json")})
 
     def _ledger(self) -> Ledger:
         return Ledger(recorded=self._rows.last, plan_version=self._plan.version if self._plan else 0)

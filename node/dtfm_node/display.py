@@ -65,7 +65,7 @@ class Display:
         self._draw()
         if time.monotonic() - self._last_line >= LINE_SECONDS or row.step == steps or row.eval_loss is not None:
             self._last_line = time.monotonic()
-            log.info("%s", self._line(), extra={"fields": row.model_dump(mode="json")})
+            log.info("%s", row.line(steps), extra={"fields": row.model_dump(mode="json")})
 
     def save(self, path: Path, report: Report) -> None:
         """Write the status file that `dtfm-node status` reads."""
@@ -75,15 +75,6 @@ class Display:
 
         write_atomically(path, json.dumps(values, indent=1))
 
-    def _line(self) -> str:
-        row = self._row
-        assert row is not None
-        evaluated = f", eval loss {row.eval_loss:.4f}" if row.eval_loss is not None else ""
-        return (
-            f"step {row.step}/{self._steps}: loss {row.loss:.4f}{evaluated}, "
-            f"{row.tokens / max(row.seconds, 1e-9):.0f} tokens/s, {row.seconds:.2f} s"
-        )
-
     def _draw(self) -> None:
         if self._live is None:
             return
@@ -92,5 +83,7 @@ class Display:
         table.add_row(Text("swarm", style="dim"), Text(self._phase or "waiting for the coordinator"))
         if self._row is not None:
             done = int(30 * self._row.step / max(1, self._steps))
-            table.add_row(Text("training", style="dim"), Text("█" * done + "░" * (30 - done) + "  " + self._line()))
+            table.add_row(
+                Text("training", style="dim"), Text("█" * done + "░" * (30 - done) + "  " + self._row.line(self._steps))
+            )
         self._live.update(table)

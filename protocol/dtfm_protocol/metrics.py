@@ -26,3 +26,9 @@ class StepMetrics(Schema):
     """What the plan's cost said; null where no plan is in force."""
     eval_loss: float | None = None
     """Mean over the target tokens of the evaluation sequences, after this step; null when not evaluated."""
+
+    def line(self, steps: int) -> str:
+        """The row for people, of a job of so many steps."""
+        evaluated = f", eval loss {self.eval_loss:.4f}" if self.eval_loss is not None else ""
+        rate = self.tokens / max(self.seconds, 1e-9)
+        return f"step {self.step}/{steps}: loss {self.loss:.4f}{evaluated}, {rate:.0f} tokens/s, {self.seconds:.2f} s"

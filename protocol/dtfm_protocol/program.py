@@ -23,7 +23,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     import uvloop
 
     if sys.version_info < (3, 12):
-        asyncio.wait_for = _wait_for
+        asyncio.wait_for = _wait_for  # type: ignore[assignment]
     received: list[signal.Signals] = []
     with guarded():
         uvloop.run(_until_signal(main, received))
