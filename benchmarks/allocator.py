@@ -11,6 +11,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
 from dtfm_coordinator.allocator import baselines
 from dtfm_coordinator.allocator.networks import (
     AUTHORS_ACTIVATION_BYTES,
@@ -21,9 +25,6 @@ from dtfm_coordinator.allocator.networks import (
 )
 from dtfm_coordinator.allocator.paper_cost import Pipelines, cost_of_pipelines
 from dtfm_coordinator.allocator.search import search
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 NAMES = {
     1: "data centre, on demand",

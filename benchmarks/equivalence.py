@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from dtfm_protocol.checkpoint.store import CheckpointStore
 
 BIN = Path(sys.executable).parent

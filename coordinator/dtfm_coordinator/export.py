@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data import tokenizer as tokenizers
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.logs import log
-from safetensors import SafetensorError
 
 CHECKPOINTS = "checkpoints"
 """The folder of checkpoints in a state dir."""

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dtfm_protocol.errors import UserError
-
 from dtfm_coordinator.export import load_newest
+from dtfm_protocol.errors import UserError
 
 if TYPE_CHECKING:
     import torch

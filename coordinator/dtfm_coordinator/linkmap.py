@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from dtfm_coordinator.members import Member
 from dtfm_protocol.records import LinkReport
 from dtfm_protocol.view import NodeView, View
-
-from dtfm_coordinator.members import Member
 
 Pair = tuple[str, str]
 

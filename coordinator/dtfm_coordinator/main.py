@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from dtfm_protocol import program
 from dtfm_protocol.errors import UserError
 
@@ -125,10 +126,9 @@ def plan(
 ) -> None:
     """Run the allocator alone on a saved view."""
     with program.guarded():
+        from dtfm_coordinator.allocator.allocate import allocate_paper
         from dtfm_protocol.statedir import write_atomically
         from dtfm_protocol.view import View
-
-        from dtfm_coordinator.allocator.allocate import allocate_paper
 
         if cost != "paper":
             raise UserError(f"--cost {cost}: the only cost here is paper")

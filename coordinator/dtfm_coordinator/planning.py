@@ -2,15 +2,14 @@
 
 from functools import cached_property
 
+from dtfm_coordinator.allocator.allocate import NotEnoughNodes, allocate
+from dtfm_coordinator.allocator.demand import ModelDemand, layer_seconds
+from dtfm_coordinator.allocator.makespan import Links, makespan
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.model.sizes import activation_bytes, model_sizes
 from dtfm_protocol.plan import Cost, Plan
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.view import View
-
-from dtfm_coordinator.allocator.allocate import NotEnoughNodes, allocate
-from dtfm_coordinator.allocator.demand import ModelDemand, layer_seconds
-from dtfm_coordinator.allocator.makespan import Links, makespan
 
 
 class Planner:

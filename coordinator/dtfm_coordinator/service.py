@@ -13,6 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dtfm_coordinator import broker
+from dtfm_coordinator.allocator.allocate import NotEnoughNodes
+from dtfm_coordinator.archive import Archive
+from dtfm_coordinator.endpoints import Endpoints
+from dtfm_coordinator.linkmap import LinkMap
+from dtfm_coordinator.members import Member, Members
+from dtfm_coordinator.planning import Planner
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.control import (
@@ -47,14 +54,6 @@ from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.rows import RowFile
 from dtfm_protocol.statedir import write_atomically
 from dtfm_protocol.transfers import CHECKPOINT, SHARDS, STATE, serve_shards, serve_state
-
-from dtfm_coordinator import broker
-from dtfm_coordinator.allocator.allocate import NotEnoughNodes
-from dtfm_coordinator.archive import Archive
-from dtfm_coordinator.endpoints import Endpoints
-from dtfm_coordinator.linkmap import LinkMap
-from dtfm_coordinator.members import Member, Members
-from dtfm_coordinator.planning import Planner
 
 LOOK_SECONDS = 0.5
 """How often the DHT is read and the swarm looked at while something is awaited."""

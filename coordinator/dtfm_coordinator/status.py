@@ -5,12 +5,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import short
 from dtfm_protocol.rows import RowFile
 from dtfm_protocol.statedir import is_live
-from rich.console import Console
-from rich.table import Table
 
 
 def read(state_dir: Path) -> dict[str, Any]:

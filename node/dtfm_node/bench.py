@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dtfm_protocol.data.text import read_text
-from dtfm_protocol.data.tokenizer import make_tokenizer
-from dtfm_protocol.job import Job, Model, Precision
-from dtfm_protocol.model.config import resolve_config
-from dtfm_protocol.model.sizes import model_sizes
 from rich.console import Console
 from rich.table import Table
 
 from dtfm_node.devices import choose, describe
 from dtfm_node.measure import measure
+from dtfm_protocol.data.text import read_text
+from dtfm_protocol.data.tokenizer import make_tokenizer
+from dtfm_protocol.job import Job, Model, Precision
+from dtfm_protocol.model.config import resolve_config
+from dtfm_protocol.model.sizes import model_sizes
 
 STANDARD: dict[str, Any] = {
     "architecture": "llama",

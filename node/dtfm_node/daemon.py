@@ -11,6 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from dtfm_node import probe
+from dtfm_node.devices import choose, describe
+from dtfm_node.display import Display
+from dtfm_node.engine.exchange import TRAINING, Exchange, Hello, PeerLost
+from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.trainer import Diverged, Trainer
+from dtfm_node.keep import Keeper, load_state, snapshot
+from dtfm_node.measure import measure
+from dtfm_node.tokens import TokenSource
 from dtfm_protocol.control import (
     CHALLENGE,
     JOB,
@@ -43,16 +53,6 @@ from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 from dtfm_protocol.records import Link, LinkReport, Profile
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.transfers import SHARDS, serve_shards
-
-from dtfm_node import probe
-from dtfm_node.devices import choose, describe
-from dtfm_node.display import Display
-from dtfm_node.engine.exchange import TRAINING, Exchange, Hello, PeerLost
-from dtfm_node.engine.stage_state import StageState
-from dtfm_node.engine.trainer import Diverged, Trainer
-from dtfm_node.keep import Keeper, load_state, snapshot
-from dtfm_node.measure import measure
-from dtfm_node.tokens import TokenSource
 
 REPORT_SECONDS = 1.0
 CHALLENGE_SECONDS = 1.0

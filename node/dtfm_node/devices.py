@@ -4,6 +4,7 @@ import platform
 
 import psutil
 import torch
+
 from dtfm_protocol.errors import UserError
 
 

@@ -6,14 +6,15 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from dtfm_protocol.control import Phase, Report
-from dtfm_protocol.logs import log
-from dtfm_protocol.metrics import StepMetrics
-from dtfm_protocol.statedir import write_atomically
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from dtfm_protocol.control import Phase, Report
+from dtfm_protocol.logs import log
+from dtfm_protocol.metrics import StepMetrics
+from dtfm_protocol.statedir import write_atomically
 
 LINE_SECONDS = 1.0
 """Steps that follow each other faster share a line of the log."""

@@ -4,6 +4,8 @@ import asyncio
 import hashlib
 from dataclasses import dataclass
 
+from dtfm_node.engine.allreduce import Compute
+from dtfm_node.engine.stage_state import StageState, load_tensor, state_keys, state_tensors
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor, digest_weights, encode_shard
 from dtfm_protocol.errors import Refused
@@ -12,9 +14,6 @@ from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import Bytes, DataPlane
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.transfers import HandIn, fetch_state, hand_in
-
-from dtfm_node.engine.allreduce import Compute
-from dtfm_node.engine.stage_state import StageState, load_tensor, state_keys, state_tensors
 
 RETRY_SECONDS = 2.0
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from dtfm_protocol import program
 from dtfm_protocol.errors import UserError
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from dtfm_node.devices import free_memory, synchronise
+from dtfm_node.engine.stage_state import autocast
 from dtfm_protocol.job import Precision
 from dtfm_protocol.model.layer import build_layer
 from dtfm_protocol.model.sizes import model_sizes
 from dtfm_protocol.view import LayerSeconds
-
-from dtfm_node.devices import free_memory, synchronise
-from dtfm_node.engine.stage_state import autocast
 
 _DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _PRODUCT_SECONDS = 0.15

@@ -4,10 +4,11 @@ import statistics
 import time
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from dtfm_protocol.planes.data import DataPlane, Stream, read_message, write_message
 from dtfm_protocol.records import Link
 from dtfm_protocol.schema import Schema
-from pydantic import Field
 
 PROBE = "probe"
 ECHOES = 9

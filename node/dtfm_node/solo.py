@@ -9,6 +9,16 @@ import time
 from pathlib import Path
 
 import torch
+
+from dtfm_node.display import Display
+from dtfm_node.engine.stage_state import (
+    autocast,
+    clip_factor,
+    load_tensor,
+    make_optimizer,
+    state_keys,
+    state_tensors,
+)
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
@@ -23,16 +33,6 @@ from dtfm_protocol.model.whole import build_whole
 from dtfm_protocol.prepare import prepare
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.rows import RowFile
-
-from dtfm_node.display import Display
-from dtfm_node.engine.stage_state import (
-    autocast,
-    clip_factor,
-    load_tensor,
-    make_optimizer,
-    state_keys,
-    state_tensors,
-)
 
 KEPT = 2
 """Checkpoints that stay."""

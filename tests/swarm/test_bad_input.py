@@ -7,9 +7,9 @@ import signal
 import socket
 
 import pytest
+
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
-
 from tests.swarm.conftest import World
 
 DEAD = Invite(

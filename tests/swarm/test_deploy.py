@@ -16,10 +16,10 @@ from typing import Any
 import aiomqtt
 import pytest
 import yaml
+
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.planes.control import split_broker_url
-
 from tests.swarm.conftest import World
 
 ROOT = Path(__file__).parents[2]

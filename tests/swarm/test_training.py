@@ -6,12 +6,12 @@ import signal
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import ShardFolder, TokenReader
 from dtfm_protocol.model.stage import loss_sum
 from dtfm_protocol.resolved import ResolvedJob
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from tests.swarm.conftest import World
 
 CURVE = 1e-5

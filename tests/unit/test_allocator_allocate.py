@@ -5,6 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+
 from dtfm_coordinator.allocator.allocate import NotEnoughNodes, allocate, allocate_paper
 from dtfm_coordinator.allocator.demand import ModelDemand
 from dtfm_coordinator.allocator.networks import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dtfm_coordinator.allocator.makespan import Links, all_reduce_seconds, makespan
 from dtfm_coordinator.allocator.paper_cost import PaperCostModel
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import orders
 from dtfm_protocol.view import LayerSeconds, NodeView, View
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 F, B = 0.5, 1.25
 

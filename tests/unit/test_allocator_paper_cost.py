@@ -4,6 +4,9 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dtfm_coordinator.allocator.matching import bottleneck_matching, two_way_matching
 from dtfm_coordinator.allocator.networks import (
     ACTIVATION_BYTES,
@@ -13,8 +16,6 @@ from dtfm_coordinator.allocator.networks import (
 )
 from dtfm_coordinator.allocator.paper_cost import Matrix, PaperCostModel, cost_of_pipelines
 from dtfm_coordinator.allocator.path import LARGEST_EXACT, length, shortest_path
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 A, G = 3e6, 5e6
 

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dtfm_coordinator.allocator import baselines
 from dtfm_coordinator.allocator.networks import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 from dtfm_coordinator.allocator.paper_cost import Matrix, PaperCostModel, cost_of_pipelines, pipeline_seconds
 from dtfm_coordinator.allocator.search import SearchResult, search
 from dtfm_coordinator.allocator.seeds import banded, crossed, every_partition, partitions, shuffled
 from dtfm_coordinator.allocator.swaps import SwapEstimator
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 A, G = 3e6, 5e6
 SHAPES = [(6, 2, 3), (6, 3, 2), (8, 2, 4), (8, 4, 2), (7, 3, 2), (5, 1, 3), (8, 2, 3)]

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dtfm_node.engine.allreduce import all_reduce
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello, PeerLost
@@ -17,8 +20,6 @@ from dtfm_protocol.job import Training, Wire
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import Stream, read_message
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 STEP = 3
 COUNTS = [1, 2, 3, 5]

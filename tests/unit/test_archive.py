@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dtfm_coordinator.archive import KEPT, Archive
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor, encode_shard
@@ -19,8 +22,6 @@ from dtfm_protocol.planes.data import Stream, StreamClosed, write_message
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.resolved import Corpus, ResolvedJob, Shard
 from dtfm_protocol.transfers import CHECKPOINT, HandIn, Receipt, hand_in
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 OWNER = "owner"
 ROUTES = (("a", "x"), ("b", "y"))

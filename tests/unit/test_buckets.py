@@ -1,10 +1,11 @@
 """Buckets: every parameter in one, every element of it owned by one holder."""
 
 import pytest
-from dtfm_node.engine.buckets import Bucket, buckets_of
-from dtfm_protocol.plan import Plan
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dtfm_node.engine.buckets import Bucket, buckets_of
+from dtfm_protocol.plan import Plan
 
 PLAN = Plan(
     version=1,

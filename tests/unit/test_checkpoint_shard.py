@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load
+
 from dtfm_protocol.checkpoint.manifest import File, Manifest, TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, digest_weights, encode_shard
 from dtfm_protocol.errors import Refused, UserError
-from safetensors.torch import load
 
 NAME = "stage-0.safetensors"
 

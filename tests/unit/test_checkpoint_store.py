@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from dtfm_protocol.checkpoint.draft import Draft
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor, encode_shard

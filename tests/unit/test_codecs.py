@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from dtfm_protocol.codecs import ITEM_BYTES, decode, encode, payload_bytes
-from dtfm_protocol.errors import Refused
-from dtfm_protocol.job import Wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
+from dtfm_protocol.codecs import ITEM_BYTES, decode, encode, payload_bytes
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.job import Wire
 
 WIRES: list[Wire] = ["fp32", "fp16", "bf16"]
 shapes = arrays.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5)

@@ -6,10 +6,11 @@ import math
 from typing import Any
 
 import pytest
-from dtfm_node.engine.commit import Arbiter, Commit, Vote, parse
-from dtfm_protocol.errors import Refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from dtfm_node.engine.commit import Arbiter, Commit, Vote, parse
+from dtfm_protocol.errors import Refused
 
 PEERS = ("a", "b", "x", "y")
 

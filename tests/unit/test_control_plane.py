@@ -11,6 +11,7 @@ from typing import Any
 
 import aiomqtt
 import pytest
+
 from dtfm_coordinator import broker
 from dtfm_protocol.control import PHASE, PLAN, PRESENCE, PROBE, REPORT, Phase, Presence, ProbeRound, Report, Topic
 from dtfm_protocol.envelope import Post

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.permutation import Permutation
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Evaluation, Training
 from dtfm_protocol.resolved import Corpus, Shard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 LENGTH = 7
 

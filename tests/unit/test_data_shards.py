@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dtfm_protocol.data.shards import ShardFolder, ShardMap, TokenReader, tokenize, write_shards
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job import Data
 from dtfm_protocol.resolved import Corpus, Shard
-from hypothesis import given
-from hypothesis import strategies as st
 
 TOKENS = np.arange(1000) % 257
 

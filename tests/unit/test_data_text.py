@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from dtfm_protocol.data.text import read_text
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Data

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dtfm_protocol.data.tokenizer import encode, load, make_tokenizer, save
-from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import Data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
+
+from dtfm_protocol.data.tokenizer import encode, load, make_tokenizer, save
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import Data
 
 BYTES = Data(text="cpython")
 SAMPLE = [

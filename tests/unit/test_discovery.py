@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
 from dtfm_protocol.envelope import Post
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import Identity

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from dtfm_coordinator.archive import Archive
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello, PeerLost
 from dtfm_node.engine.stage_state import StageState, state_tensors

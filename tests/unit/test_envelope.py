@@ -5,12 +5,13 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dtfm_protocol.control import Phase, Presence, Report
 from dtfm_protocol.envelope import LIMIT, Post, read_body, signable
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import Identity
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 SWARM = "0123456789abcdef"
 ALICE, BOB = Identity.generate(), Identity.generate()

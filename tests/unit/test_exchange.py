@@ -5,13 +5,14 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dtfm_node.engine.exchange import QUEUE_FRAMES, TRAINING, Exchange, Hello, PeerLost
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.frames import HEADER_BYTES, Header, Key, Kind
 from dtfm_protocol.planes.data import Bytes, Stream, StreamClosed, read_message, write_message
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PLAN = 4
 PATIENCE = 5.0

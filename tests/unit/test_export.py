@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from dtfm_coordinator.export import export
 from dtfm_coordinator.generate import generate, sample
 from dtfm_protocol.checkpoint.manifest import Manifest
@@ -18,7 +20,6 @@ from dtfm_protocol.job import Data, Model
 from dtfm_protocol.logs import log
 from dtfm_protocol.model.config import resolve_config
 from dtfm_protocol.model.whole import build_whole
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 LENGTH = 24
 SIZES = {

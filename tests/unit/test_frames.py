@@ -4,10 +4,11 @@ import math
 import struct
 
 import pytest
-from dtfm_protocol.errors import Refused
-from dtfm_protocol.frames import HEADER_BYTES, Header, Key, Kind
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.frames import HEADER_BYTES, Header, Key, Kind
 
 word = st.integers(0, (1 << 32) - 1)
 headers = st.builds(

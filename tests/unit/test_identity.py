@@ -6,11 +6,12 @@ from pathlib import Path
 import base58
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.identity import Identity, peer_id_of, public_key_of, short, verify
 from hivemind.p2p import PeerID
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity import Identity, peer_id_of, public_key_of, short, verify
 
 # RFC 8032, section 7.1, test 1
 SEED = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")

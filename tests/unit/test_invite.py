@@ -9,10 +9,11 @@ import zlib
 from pathlib import Path
 
 import pytest
-from dtfm_protocol.errors import UserError
-from dtfm_protocol.invite import PROTOCOL_VERSION, Invite
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.invite import PROTOCOL_VERSION, Invite
 
 INVITE = Invite(
     swarm="0123456789abcdef",

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import Job, Training
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import Job, Training
 
 GOOD = """
 name = "demo"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable, read_message, write_message

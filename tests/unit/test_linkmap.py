@@ -3,12 +3,13 @@
 import itertools
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dtfm_coordinator.linkmap import LinkMap
 from dtfm_coordinator.members import Member
 from dtfm_protocol.records import Link, LinkReport, Profile
 from dtfm_protocol.view import LayerSeconds
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def member(peer: str, **profile: Any) -> Member:

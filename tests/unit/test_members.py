@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dtfm_coordinator.members import Members
 from dtfm_protocol.control import Presence, Report
 from dtfm_protocol.records import Profile
 from dtfm_protocol.view import LayerSeconds
-from hypothesis import given
-from hypothesis import strategies as st
 
 PROFILE = Profile(
     device="cpu",

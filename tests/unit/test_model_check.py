@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaModel
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Model
 from dtfm_protocol.model.anatomy import _anatomy
 from dtfm_protocol.model.check import TESTED, check_sliceable
 from dtfm_protocol.model.config import resolve_config
 from dtfm_protocol.model.tiny import tiny_config
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaModel
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Model
 from dtfm_protocol.model.config import build_config, resolve_config

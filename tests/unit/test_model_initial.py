@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Model
 from dtfm_protocol.model.config import resolve_config

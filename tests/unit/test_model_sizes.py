@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from dtfm_protocol.job import Model, Precision
 from dtfm_protocol.model.config import resolve_config
 from dtfm_protocol.model.sizes import activation_bytes, model_sizes

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
+
 from dtfm_protocol.job import Model
 from dtfm_protocol.model.config import build_config, resolve_config
 from dtfm_protocol.model.layer import build_layer
 from dtfm_protocol.model.stage import Stage, build_stage, loss_sum
 from dtfm_protocol.model.whole import build_whole
-from transformers import AutoModelForCausalLM
 
 CPU = torch.device("cpu")
 VOCAB, SEQUENCE, LAYERS = 99, 10, 5

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.plan import Cost, Plan
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 SWARM = "0123456789abcdef"
 OWNER, STRANGER = Identity.generate(), Identity.generate()

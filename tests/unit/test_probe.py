@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from dtfm_node import probe
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.planes.data import Bytes, Stream, StreamClosed, Unreachable, write_message

@@ -7,6 +7,7 @@ import textwrap
 from typing import NoReturn
 
 import pytest
+
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.program import find_user_error, guarded, once, run
 

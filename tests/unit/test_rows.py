@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.rows import RowFile
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def row(step: int, loss: float = 1.0) -> StepMetrics:

@@ -3,10 +3,11 @@
 from collections import Counter
 
 import pytest
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import Action, actions_of, orders
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.schedule import Action, actions_of, orders
 
 SCHEDULES = ["1f1b", "gpipe"]
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.statedir import is_live, locked, write_atomically
 

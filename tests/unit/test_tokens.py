@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from dtfm_node import tokens
 from dtfm_node.tokens import TokenSource
 from dtfm_protocol.data.batches import Batches

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.view import GBIT, View
 

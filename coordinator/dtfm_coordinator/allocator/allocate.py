@@ -13,10 +13,6 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
-from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import Planning
-from dtfm_protocol.plan import Cost, Plan
-from dtfm_protocol.view import View
 
 from dtfm_coordinator.allocator.budget import DEFAULT_SECONDS
 from dtfm_coordinator.allocator.demand import ModelDemand, layer_seconds
@@ -27,6 +23,10 @@ from dtfm_coordinator.allocator.paper_plan import allocate_paper
 from dtfm_coordinator.allocator.search import search
 from dtfm_coordinator.allocator.shapes import NotEnoughNodes, Shape, feasible_shapes, ranked
 from dtfm_coordinator.allocator.trial import Trial, Trials, improve
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import Planning
+from dtfm_protocol.plan import Cost, Plan
+from dtfm_protocol.view import View
 
 __all__ = ["NotEnoughNodes", "allocate", "allocate_paper"]
 

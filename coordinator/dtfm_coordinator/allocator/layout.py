@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from dtfm_protocol.job import ScheduleName, Wire
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import Action, orders
-from dtfm_protocol.view import LayerSeconds
 
 from dtfm_coordinator.allocator.demand import BYTES_PER_PARAMETER, ModelDemand
 from dtfm_coordinator.allocator.makespan import Links, Matrix
 from dtfm_coordinator.allocator.routes import routes, shares
+from dtfm_protocol.job import ScheduleName, Wire
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.schedule import Action, orders
+from dtfm_protocol.view import LayerSeconds
 
 Stages = tuple[tuple[str, ...], ...]
 """The peers of each stage; in a grid, the r-th of every stage are a pipeline."""

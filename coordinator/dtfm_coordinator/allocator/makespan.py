@@ -19,11 +19,11 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+
+from dtfm_coordinator.allocator.paper_cost import data_parallel_seconds, pipeline_seconds
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import orders
 from dtfm_protocol.view import GBIT, LayerSeconds, View
-
-from dtfm_coordinator.allocator.paper_cost import data_parallel_seconds, pipeline_seconds
 
 Matrix = npt.NDArray[np.float64]
 

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from dtfm_protocol.errors import UserError
-from dtfm_protocol.plan import Cost, Plan
-from dtfm_protocol.view import View
 
 from dtfm_coordinator.allocator import baselines
 from dtfm_coordinator.allocator.paper_cost import PaperCost, cost_of_pipelines
 from dtfm_coordinator.allocator.search import search
 from dtfm_coordinator.allocator.shapes import NotEnoughNodes
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.plan import Cost, Plan
+from dtfm_protocol.view import View
 
 Algorithm = Literal["evolutionary", "random", "in-order"]
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import Planning
 
 from dtfm_coordinator.allocator.layout import Swarm
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import Planning
 
 
 class NotEnoughNodes(UserError):

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from dtfm_protocol.plan import Plan
 
 from dtfm_coordinator.allocator.layout import DoesNotFit, Stages, Swarm, lay_out
 from dtfm_coordinator.allocator.makespan import StepCost, makespan
+from dtfm_protocol.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

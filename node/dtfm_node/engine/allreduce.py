@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import torch
-from dtfm_protocol.codecs import decode, encode
-from dtfm_protocol.frames import Key, Kind
-from dtfm_protocol.job import Wire
 
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange, Received
+from dtfm_protocol.codecs import decode, encode
+from dtfm_protocol.frames import Key, Kind
+from dtfm_protocol.job import Wire
 
 Compute = Callable[..., Awaitable[Any]]
 """Runs a function on the compute thread."""

@@ -7,10 +7,11 @@ import math
 from enum import IntEnum
 from typing import Annotated, TypeVar
 
+from pydantic import Field, ValidationError
+
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.planes.data import Bytes
 from dtfm_protocol.schema import Schema
-from pydantic import Field, ValidationError
 
 S = TypeVar("S", bound=Schema)
 

@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
 
+from pydantic import Field
+
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.frames import HEADER_BYTES, Header, Key
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
 from dtfm_protocol.planes.data import Bytes, DataPlane, Stream, StreamClosed, write_message
 from dtfm_protocol.schema import Schema
-from pydantic import Field
 
 TRAINING = "training"
 """The data plane's service that takes training streams."""

@@ -1,15 +1,15 @@
 """Runs what a schedule says: compute on its own thread, receives posted ahead, sends off that thread."""
 
 import torch
+
+from dtfm_node.engine.allreduce import Compute
+from dtfm_node.engine.exchange import Exchange, Received
+from dtfm_node.engine.stage_state import StageState
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import TokenReader
 from dtfm_protocol.frames import Key, Kind
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import actions_of
-
-from dtfm_node.engine.allreduce import Compute
-from dtfm_node.engine.exchange import Exchange, Received
-from dtfm_node.engine.stage_state import StageState
 
 
 class Executor:

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dtfm_node.engine.buckets import Bucket
+from dtfm_node.engine.commit import VOTE_LIMIT, Ballot
 from dtfm_protocol.codecs import payload_bytes
 from dtfm_protocol.frames import Key, Kind
 from dtfm_protocol.job import Training
 from dtfm_protocol.plan import Plan
-
-from dtfm_node.engine.buckets import Bucket
-from dtfm_node.engine.commit import VOTE_LIMIT, Ballot
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from dtfm_node.engine.buckets import Bucket, buckets_of
+from dtfm_node.engine.exchange import Received
 from dtfm_protocol.codecs import decode, encode
 from dtfm_protocol.job import Precision, Training
 from dtfm_protocol.model.initial import initialise
@@ -11,9 +14,6 @@ from dtfm_protocol.model.shared import shared_names
 from dtfm_protocol.model.sizes import model_sizes
 from dtfm_protocol.model.stage import Stage, build_stage, loss_sum
 from dtfm_protocol.plan import Plan
-
-from dtfm_node.engine.buckets import Bucket, buckets_of
-from dtfm_node.engine.exchange import Received
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -10,14 +10,6 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from dtfm_protocol.data.batches import Batches
-from dtfm_protocol.data.shards import TokenReader
-from dtfm_protocol.errors import UserError
-from dtfm_protocol.frames import Key, Kind
-from dtfm_protocol.metrics import StepMetrics
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.resolved import ResolvedJob
-
 from dtfm_node.engine.allreduce import Compute, all_reduce
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.commit import Arbiter, Ballot, Commit, Vote, parse
@@ -25,6 +17,13 @@ from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.executor import Executor
 from dtfm_node.engine.expectations import Expected, arbiter_of, ballot_frames, evaluation_frames, step_frames
 from dtfm_node.engine.stage_state import StageState
+from dtfm_protocol.data.batches import Batches
+from dtfm_protocol.data.shards import TokenReader
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.frames import Key, Kind
+from dtfm_protocol.metrics import StepMetrics
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.resolved import ResolvedJob
 
 
 class Diverged(UserError):
