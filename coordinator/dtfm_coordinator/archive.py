@@ -79,8 +79,16 @@ class Archive:
         if pending is None:
             pending = self._pending.setdefault(share.step, _Pending(self._store.draft(share.step)))
         if share.size:
-            await self._receive(stream, share, pending)
+            await write_message(stream, Receipt(taken=True, text="send the file"))
+            try:
+                await self._receive(stream, share, pending)
+            except FileNotFoundError:
+                if self._pending.get(share.step) is pending:
+                    raise
             pending.files.add(share.stage)
+        if self._pending.get(share.step) is not pending:  # its draft is gone: a new plan came while the file did
+            await write_message(stream, Receipt(taken=False, text="a newer plan or checkpoint has overtaken this one"))
+            return
         pending.digests[stream.peer] = (share.stage, share.digest)
         pending.eval_loss = share.eval_loss
         self._complete(plan, share.step, pending)

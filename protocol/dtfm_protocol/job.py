@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.schema import Schema
 
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0, strict=True)]
+NotNegative = Annotated[int, Field(ge=0, strict=True)]
 Wire = Literal["fp32", "fp16", "bf16"]
 Precision = Literal["fp32", "bf16"]
 ScheduleName = Literal["1f1b", "gpipe"]
@@ -51,11 +51,11 @@ class Data(Schema):
     tokenizer: str = "bytes"
     """"bytes", "bpe:SIZE" (trained on the text), or a tokenizer's folder relative to the job file."""
 
-    @field_validator("text")
+    @field_validator("text", mode="before")
     @classmethod
-    def _not_empty(cls, value: list[str] | str) -> list[str] | str:
-        if not value:
-            raise ValueError('name at least one file or glob, or "cpython"')
+    def _is_a_list(cls, value: object) -> object:
+        if value != "cpython" and not (value and isinstance(value, list) and all(isinstance(v, str) for v in value)):
+            raise ValueError(f'write a list of files and globs, as ["corpus/*.txt"], or "cpython" (got {value!r})')
         return value
 
 

@@ -17,9 +17,7 @@ class RowFile:
         self._path = path
         self.last = 0
         """The newest step on disk; 0 when there is none."""
-        rows = self.rows()
-        if rows:
-            self.last = rows[-1].step
+        self.forget_after(len(self.rows()))  # a last row that a crash has torn would spoil the next
 
     def rows(self) -> list[StepMetrics]:
         """The rows on disk up to the first that is torn or out of order."""

@@ -77,5 +77,6 @@ def write_atomically(path: Path, data: str | bytes, *, private: bool = False) ->
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror}") from None

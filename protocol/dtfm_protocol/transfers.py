@@ -64,7 +64,7 @@ class HandIn(Schema):
 
 
 class Receipt(Schema):
-    """Whether the share was taken."""
+    """Whether the share was taken; for a share with a file, once before the file is sent, and once after it."""
 
     taken: bool
     text: Annotated[str, Field(max_length=500)]
@@ -156,7 +156,10 @@ async def hand_in(plane: DataPlane, peer: str, share: HandIn, data: Bytes) -> Re
     stream = await plane.open(peer, CHECKPOINT)
     try:
         await write_message(stream, share)
-        await send_file(stream, data)
-        return await read_message(stream, Receipt)
+        receipt = await read_message(stream, Receipt)  # of the share; the file is sent only if it is wanted
+        if receipt.taken and share.size:
+            await send_file(stream, data)
+            receipt = await read_message(stream, Receipt)
+        return receipt
     finally:
         await stream.close()

@@ -148,6 +148,8 @@ class Peer:
         self.pause: Callable[[int, str], bool] = lambda step, call: False
         """Whether this peer stops for ever before this call on its compute thread."""
         self.paused = asyncio.Event()
+        self.together: asyncio.Barrier | None = None
+        """Where peers that stop before the job's end wait for each other: until then they owe each other frames."""
         self._step = 0
         self._ready = asyncio.Event()
         self._streams: list[Stream] = []
@@ -204,6 +206,8 @@ class Peer:
         for step in range(plan.resume_step + 1, last + 1):
             self.rows.append(await trainer.step(step, prepare))
             self._remember(step)
+        if self.together is not None:
+            await self.together.wait()
 
     def _remember(self, step: int) -> None:
         self.states[step] = self.now()
@@ -224,7 +228,9 @@ class Swarm:
 
     async def run(self, last: int = STEPS) -> Result:
         """Train to step `last`; the same on every peer."""
+        together = asyncio.Barrier(len(self.peers))
         for peer in self.peers.values():
+            peer.together = together
             await peer.listen()
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
             for peer in self.peers.values():

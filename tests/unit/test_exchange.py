@@ -37,7 +37,7 @@ class Network:
     async def peer(self, name: str) -> AsyncIterator[Exchange]:
         """A peer's exchange; leaving the block is the peer's end."""
         plane = self.planes[name] = MemoryDataPlane(self.memory, name)
-        async with Exchange.running(plane, PLAN) as exchange:
+        async with asyncio.timeout(PATIENCE), Exchange.running(plane, PLAN) as exchange:
 
             async def serve(stream: Stream) -> None:
                 self.taken.setdefault(name, []).append(stream)
@@ -59,10 +59,8 @@ class Network:
 
 
 @pytest.fixture
-async def network() -> AsyncIterator[Network]:
-    network = Network()
-    async with asyncio.timeout(PATIENCE):
-        yield network
+def network() -> Network:
+    return Network()
 
 
 def frame(payload: bytes, what: Key, version: int = PLAN, scale: float = 1.0) -> bytes:
@@ -94,7 +92,7 @@ def test_frames_are_told_apart_by_their_key_whatever_the_order(sent: list[int], 
 
     async def exchange() -> None:
         network = Network()
-        async with asyncio.timeout(PATIENCE), network.peer("a") as a, network.peer("b") as b:
+        async with network.peer("a") as a, network.peer("b") as b:
             for index, what in enumerate(keys):
                 b.post("a", what, index + 1)
             for index in sent:

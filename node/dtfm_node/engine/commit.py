@@ -76,8 +76,11 @@ class Arbiter:
                 losses[index] = loss
         if sorted(losses) != list(range(self._micro_batches)):
             raise Refused(f"losses of {len(losses)} micro-batches where {self._micro_batches} belong")
-        squares = math.fsum(value for name in self._peers for value in self._votes[name].sum_squares.values())
-        return Commit(loss=math.fsum(losses.values()), grad_norm=math.sqrt(squares))
+        squares = [value for name in self._peers for value in self._votes[name].sum_squares.values()]
+        try:
+            return Commit(loss=math.fsum(losses.values()), grad_norm=math.sqrt(math.fsum(squares)))
+        except (ValueError, OverflowError):
+            raise Refused("votes whose numbers have no sum, or no root") from None
 
 
 def parse(data: Bytes, schema: type[S]) -> S:

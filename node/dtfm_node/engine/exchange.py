@@ -81,6 +81,12 @@ class Exchange:
                 for task in exchange._senders:
                     task.cancel()
 
+    def connect(self, peer: str) -> None:
+        """Open the stream to `peer` before there is a frame for it, so that it notices if this peer vanishes."""
+        if peer not in self._queues:
+            self._queues[peer] = asyncio.Queue(QUEUE_FRAMES)
+            self._senders.add(self._tasks.create_task(self._sending(peer, self._queues[peer])))
+
     def post(self, sender: str, key: Key, size: int, *, exact: bool = True) -> None:
         """Expect a frame from `sender` with `size` payload bytes (at most so many where not `exact`)."""
         future: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
@@ -107,9 +113,7 @@ class Exchange:
         Raises:
             PeerLost: its stream broke.
         """
-        if peer not in self._queues:
-            self._queues[peer] = asyncio.Queue(QUEUE_FRAMES)
-            self._senders.add(self._tasks.create_task(self._sending(peer, self._queues[peer])))
+        self.connect(peer)
         header = Header(self._plan_version, key, len(payload), scale)
         await self._queues[peer].put((header, payload))
         if peer in self._lost:  # looked at last: the stream may have broken while this frame waited for room
@@ -167,18 +171,24 @@ class Exchange:
     async def _sending(self, peer: str, queue: asyncio.Queue[tuple[Header, Bytes]]) -> None:
         """Send one peer's frames in order over one stream."""
         stream: Stream | None = None
+        under_way = False
         try:
             stream = await self._plane.open(peer, TRAINING)
             await write_message(stream, Hello(plan_version=self._plan_version))
             while True:
                 header, payload = await queue.get()
+                under_way = True
                 await stream.write(header.pack(), payload)
                 queue.task_done()
+                under_way = False
         except ConnectionError as error:
             log.debug("cannot send to %s: %s", short(peer), error)
             self.lose(PeerLost(peer, str(error)))
-            while True:  # makes room: whoever waits for it learns of the loss
+            if under_way:
+                queue.task_done()
+            while True:  # whoever waits for room, or for the queue to run empty, learns of the loss
                 await queue.get()
+                queue.task_done()
         finally:
             if stream is not None:
                 await stream.close()

@@ -49,6 +49,7 @@ class Trainer:
         self._executor = Executor(plan, me, state, self._batches, tokens, exchange, compute)
         self._arbiter = arbiter_of(plan)
         self._hidden = state.hidden_size
+        self._partners: set[str] = set()
 
     def expect_first(self) -> None:
         """Post the first frames that other peers may send; call it before they can reach this exchange."""
@@ -61,6 +62,8 @@ class Trainer:
         Raises:
             PeerLost: a peer vanished.
         """
+        for peer in self._partners:
+            self._exchange.connect(peer)
         await self._ballot(self._plan.resume_step, Ballot.START, Vote(), 0)
 
     async def step(self, step: int, prepare: Callable[[int], Awaitable[None]]) -> StepMetrics:
@@ -132,6 +135,7 @@ class Trainer:
 
     def _post(self, frames: Iterable[Expected]) -> None:
         for frame in frames:
+            self._partners.add(frame.sender)  # frames go both ways between two peers, or not at all
             self._exchange.post(frame.sender, frame.key, frame.size, exact=frame.exact)
 
     async def _ballot(

@@ -147,8 +147,11 @@ class ControlPlane:
             self._client = client
             for name in self._filters:
                 await client.subscribe(name, qos=1)
-            for name, data in list(self._retained.items()):
-                await client.publish(name, data, qos=1, retain=True)
+            sent: dict[str, bytes] = {}
+            while due := {name: data for name, data in self._retained.items() if sent.get(name) is not data}:
+                for name, data in due.items():  # any of which may be published anew in the meantime
+                    await client.publish(name, data, qos=1, retain=True)
+                sent |= due
             self.connected.set()
             try:
                 async for message in client.messages:
