@@ -22,8 +22,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     """Run `main` to its end. Exits with 2 on a `UserError`, with 130 after Ctrl+C and 143 after SIGTERM."""
     import uvloop
 
-    if sys.version_info < (3, 12):
-        asyncio.wait_for = _wait_for  # type: ignore[assignment]
+    mend_wait_for()
     received: list[signal.Signals] = []
     with guarded():
         uvloop.run(_until_signal(main, received))
@@ -46,6 +45,12 @@ async def _until_signal(main: Coroutine[Any, Any, None], received: list[signal.S
         loop.add_signal_handler(number, stop, number)
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+def mend_wait_for() -> None:
+    """On Python 3.11, replace `asyncio.wait_for`, which aiomqtt and amqtt use, by one that loses no cancellation."""
+    if sys.version_info < (3, 12):
+        asyncio.wait_for = _wait_for  # type: ignore[assignment]
 
 
 async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:

@@ -254,14 +254,15 @@ class Swarm:
             async with asyncio.timeout(PATIENCE):
                 if victim is not None:
                     await self.peers[victim].paused.wait()
-                    tasks.pop(victim).cancel()
+                    tasks[victim].cancel()
                     await self.peers[victim].die()
                 await asyncio.wait(tasks.values())
         finally:
             for task in tasks.values():
                 task.cancel()
             ends = await asyncio.gather(*tasks.values(), return_exceptions=True)
-        return {me: [] if end is None else leaves(end) for me, end in zip(tasks, ends, strict=True)}
+        errors = {me: [] if end is None else leaves(end) for me, end in zip(tasks, ends, strict=True)}
+        return {me: found for me, found in errors.items() if me != victim}
 
 
 def identical(a: State, b: State) -> bool:
