@@ -1,7 +1,8 @@
 """The coordinator: it looks, plans and keeps; no tensor passes through it during training.
 
 - `main`: the command line, `dtfm-coordinator`
-- `service`: a running coordinator, from job file to finished model (`Coordinator`)
+- `service`: a running coordinator: its planes and its invite (`Coordinator`); `endpoints`: its ports and addresses
+- `conductor`: what it decides, from waiting for nodes to the last step (`Conductor`); `planning`: from view to plan
 - `members`: who is in the swarm, and what of it the allocator sees (pure)
 - `linkmap`: which links are known, and who measures next (pure)
 - `allocator/`: from a view to a plan (pure)

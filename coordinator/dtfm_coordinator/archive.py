@@ -33,8 +33,12 @@ class _Pending:
 class Archive:
     """The coordinator's checkpoints."""
 
-    def __init__(self, store: CheckpointStore, job: ResolvedJob, kept: Callable[[Manifest], None]) -> None:
-        self._store, self._job, self._kept = store, job, kept
+    def __init__(
+        self, store: CheckpointStore, job: ResolvedJob, kept: Callable[[Manifest], None] = lambda _: None
+    ) -> None:
+        self._store, self._job = store, job
+        self.on_kept = kept
+        """Called with every checkpoint that has become whole."""
         self._plan: Plan | None = None
         self._pending: dict[int, _Pending] = {}
         self._whole: dict[int, Manifest] = {}
@@ -140,7 +144,7 @@ class Archive:
             self._store.prune(KEPT)
         except UserError as error:
             log.warning("cannot delete old checkpoints: %s", error)
-        self._kept(manifest)
+        self.on_kept(manifest)
 
     def _job_bytes(self) -> int:
         """Bytes of the whole model's weights in fp32."""

@@ -65,6 +65,19 @@ class Members:
             if member.profile is not None and member.report is not None and member.report.state != "measuring"
         ]
 
+    def waiting_for(self, needed: int) -> str:
+        """What `needed` ready nodes lack, in one line."""
+        ready, online = len(self.ready()), self.online()
+        unlisted = [m for m in online if m.profile is None and m.report is not None and m.report.state != "measuring"]
+        measuring = len(online) - ready - len(unlisted)
+        parts = [f"{ready} of {needed} are ready"]
+        if measuring:
+            parts.append(f"{measuring} measuring")
+        if unlisted:
+            # Connected to the broker but absent from the DHT: it sees other DHT peers than this coordinator.
+            parts.append(f"{len(unlisted)} connected but not found in the DHT")
+        return f"waiting for {needed - ready} more nodes ({'; '.join(parts)})"
+
     def missing(self, peers: tuple[str, ...]) -> list[str]:
         """Those of `peers` who are not connected."""
         return [peer for peer in peers if not ((member := self.get(peer)) and member.online)]

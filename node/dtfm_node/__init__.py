@@ -2,6 +2,8 @@
 
 - `main`: the command line, `dtfm-node`
 - `daemon`: one member of a swarm, from invite to goodbye (`Daemon`)
+- `bulletin`: what the coordinator has said; `journal`: what this node says; `listing`: what it publishes over the DHT
+- `tasklets`: serves one plan after the other
 - `solo`: the same job in one process, without a swarm
 - `devices`, `measure`: which device, how fast, how much memory
 - `probe`: latency and throughput to other peers

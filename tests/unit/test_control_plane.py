@@ -127,10 +127,9 @@ class Wire:
         try:
             yield wire, server.sockets[0].getsockname()[1]
         finally:
-            server.close()
             wire._flows.set()
-            wire.cut()
             await until(lambda: not wire._writers)
+            server.close()
 
     def cut(self) -> None:
         """Both ends see the connection break; neither has said goodbye."""

@@ -66,6 +66,10 @@ class ShardFolder:
         self._checked.add(sha256)
         return True
 
+    def find(self, sha256: str) -> bytes | None:
+        """The whole shard of this hash, if it is here."""
+        return self.path(sha256).read_bytes() if self.has(sha256) else None
+
     def add(self, sha256: str, data: bytes) -> None:
         """Keep a shard that came from somewhere; all of it or nothing.
 

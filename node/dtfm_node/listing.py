@@ -1,0 +1,61 @@
+"""What this node publishes over the DHT: its profile, and the links that it measures when it is asked to."""
+
+import asyncio
+import contextlib
+
+from dtfm_node.journal import Journal
+from dtfm_node.probe import probe
+from dtfm_protocol.control import ProbeRound
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity import short
+from dtfm_protocol.logs import log
+from dtfm_protocol.planes.data import DataPlane, Unreachable
+from dtfm_protocol.planes.discovery import RECORD_SECONDS, Discovery, Registry
+from dtfm_protocol.records import Link, LinkReport, Profile
+
+PROBE_SECONDS = 30.0
+
+
+class Listing:
+    """One peer's records."""
+
+    def __init__(self, plane: DataPlane, discovery: Discovery, registry: Registry, profile: Profile) -> None:
+        self._plane, self._discovery, self._registry, self._profile = plane, discovery, registry, profile
+        self._links: dict[str, Link] = {}
+
+    async def refresh(self) -> None:
+        """Publish profile and links again before they expire, until cancelled."""
+        while True:
+            try:
+                listed = await self._registry.publish(self._discovery, self._profile)
+                if self._links:
+                    await self._registry.publish(self._discovery, LinkReport(links=self._links))
+                if not listed:
+                    log.warning("no DHT peer took this node's profile; trying again")
+            except (OSError, RuntimeError) as error:
+                # Training must go on without the DHT: it carries no tensor.
+                log.warning("cannot publish to the DHT: %s", error)
+            await asyncio.sleep(RECORD_SECONDS / 3)
+
+    async def measure(self, rounds: asyncio.Queue[ProbeRound], journal: Journal) -> None:
+        """Measure the links that the coordinator asks for, one round at a time, until cancelled."""
+        while True:
+            turn = await rounds.get()
+            mine = [other for peer, other in turn.pairs if peer == self._plane.peer_id]
+            for other in mine:
+                await self._probe(other, turn.addresses.get(other, ()))
+            if mine:
+                await self._registry.publish(self._discovery, LinkReport(links=self._links))
+                journal.note(probed=turn.id)
+                journal.hurry()
+
+    async def _probe(self, peer: str, addresses: tuple[str, ...]) -> None:
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                if addresses:
+                    with contextlib.suppress(Unreachable):
+                        await self._plane.introduce(peer, addresses)
+                self._links[peer] = await probe(self._plane, peer)
+        except (ConnectionError, Refused, TimeoutError) as error:
+            self._links.pop(peer, None)
+            log.warning("cannot measure the link to %s: %s", short(peer), error or "no answer")

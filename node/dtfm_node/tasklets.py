@@ -1,0 +1,154 @@
+"""Serves the tasklets that plans give this node: one plan after the other, until the job is done."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import torch
+
+from dtfm_node.bulletin import Bulletin
+from dtfm_node.engine.allreduce import Compute
+from dtfm_node.engine.exchange import TRAINING, Exchange, Hello, PeerLost
+from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.trainer import Diverged, Trainer
+from dtfm_node.journal import Journal
+from dtfm_node.keep import Keeper, load_state, snapshot
+from dtfm_node.tokens import TokenSource
+from dtfm_protocol.data.shards import ShardFolder
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.logs import log
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.planes.data import DataPlane, Stream, read_message
+from dtfm_protocol.resolved import ResolvedJob
+
+PLAN_WAIT_SECONDS = 30.0
+"""How long another peer's stream may be ahead of the plan that it belongs to."""
+
+
+def on_thread(thread: ThreadPoolExecutor) -> Compute:
+    """Runs functions on `thread`, one after the other, while the event loop goes on."""
+    return partial(asyncio.get_running_loop().run_in_executor, thread)
+
+
+class Tasklets:
+    """What this node does under each plan."""
+
+    def __init__(
+        self,
+        job: ResolvedJob,
+        coordinator: str,
+        device: torch.device,
+        plane: DataPlane,
+        shards: ShardFolder,
+        keeper: Keeper,
+        journal: Journal,
+        compute: Compute,
+    ) -> None:
+        self._job, self._coordinator, self._device, self._plane = job, coordinator, device, plane
+        self._shards, self._keeper, self._journal, self._compute = shards, keeper, journal, compute
+        self._me = plane.peer_id
+        self._exchange: tuple[int, Exchange | None] = (0, None)
+        self._opened = asyncio.Condition()
+
+    async def listen(self) -> None:
+        """Take the other peers' training streams."""
+
+        async def training(stream: Stream) -> None:
+            version = (await read_message(stream, Hello)).plan_version
+            await (await self._exchange_of(version)).serve(stream)
+
+        await self._plane.serve(TRAINING, training)
+
+    async def _exchange_of(self, version: int) -> Exchange:
+        """The exchange of a plan that the other side has, and this one may be about to get."""
+        try:
+            async with asyncio.timeout(PLAN_WAIT_SECONDS), self._opened:
+                await self._opened.wait_for(lambda: self._exchange[0] >= version)
+        except TimeoutError:
+            raise Refused(f"a stream for plan {version}, which is not in force") from None
+        opened, exchange = self._exchange
+        if opened != version or exchange is None:
+            raise Refused(f"a stream for plan {version}, which is over")
+        return exchange
+
+    async def follow(self, bulletin: Bulletin) -> None:
+        """Serve each plan until the next one comes; return when the job is done.
+
+        Raises:
+            UserError: the swarm has failed.
+        """
+        plan = await bulletin.next_plan(0)
+        while plan is not None:
+            serving = asyncio.create_task(self._serve(plan))
+            coming = asyncio.create_task(bulletin.next_plan(plan.version))
+            try:
+                await asyncio.wait({serving, coming}, return_when=asyncio.FIRST_COMPLETED)
+                if serving.done():
+                    serving.result()
+                plan = await coming
+            finally:
+                serving.cancel()
+                coming.cancel()
+                await asyncio.wait({serving, coming})
+        self._journal.say("finished", bulletin.last_words)
+
+    async def _serve(self, plan: Plan) -> None:
+        """Train under `plan`; what breaks is reported, and the coordinator plans anew."""
+        self._journal.forget(after=plan.resume_step)
+        if plan.stage_of(self._me) is None:
+            spare = f"plan {plan.version} leaves this node as a spare"
+            self._journal.say("idle", spare, plan_version=plan.version, lost=())
+            return
+        self._journal.say("starting", f"plan {plan.version}: {plan.reason}", plan_version=plan.version, lost=())
+        try:
+            async with Exchange.running(self._plane, plan.version) as exchange:
+                await self._train(plan, exchange)
+                await exchange.flush()
+        except BaseExceptionGroup as group:
+            # The exchange's task group wraps whatever ended the block.
+            known, others = group.split((PeerLost, Refused, ConnectionError, Diverged))
+            if others is not None or known is None:
+                raise
+            self._stall(plan, known)
+
+    def _stall(self, plan: Plan, group: BaseExceptionGroup[Exception]) -> None:
+        """Report why the plan cannot go on."""
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        lost = (first.peer,) if isinstance(first, PeerLost) else ()
+        self._journal.say("diverged" if isinstance(first, Diverged) else "stalled", str(first)[:400], lost=lost)
+        log.warning("plan %d stops here: %s", plan.version, first)
+
+    async def _train(self, plan: Plan, exchange: Exchange) -> None:
+        """From the plan's first state to the job's last step."""
+        job, compute = self._job, self._compute
+        state = await compute(StageState, job.config, plan, self._me, job.training, self._device)
+        await load_state(self._plane, self._coordinator, job, plan, state, compute)
+        tokens = None
+        if state.is_first or state.is_last:
+            tokens = TokenSource(self._plane, job, self._shards, self._coordinator)
+        trainer = Trainer(job, plan, self._me, state, tokens.reader if tokens else None, exchange, compute)
+
+        async def prepare(step: int) -> None:
+            if tokens is not None:
+                await tokens.ensure(plan, self._me, step)
+
+        first, steps = plan.resume_step + 1, job.training.steps
+        if first <= steps:
+            await prepare(first)
+        trainer.expect_first()
+        async with self._opened:
+            self._exchange = (plan.version, exchange)
+            self._opened.notify_all()
+        await trainer.start()
+        self._journal.say("training", f"stage {state.index + 1} of {len(plan.stages)}", step=plan.resume_step)
+        for step in range(first, steps + 1):
+            row = await trainer.step(step, prepare)
+            self._journal.committed(row, steps)
+            every = job.checkpoint.every
+            if step == steps or (every and step % every == 0):
+                self._keeper.keep(await compute(snapshot, state, plan, self._me, step, row.eval_loss))
+                self._journal.hurry()
+        await self._keeper.settled()
+        self._journal.say("training", "all steps done; waiting for the coordinator to keep the result")
