@@ -25,7 +25,7 @@ equivalence: $(VENV)/installed
 	$(BIN)/python -m benchmarks.equivalence
 
 bench-allocator: $(VENV)/installed
-	$(BIN)/python -m benchmarks.allocator
+	$(BIN)/python -m benchmarks.allocator --out benchmarks/results/allocator.md
 
 clean:
 	rm -rf $(VENV) state build

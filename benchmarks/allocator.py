@@ -1,7 +1,7 @@
 """How well and how fast the search places the paper's five networks, beside random and in-order placements.
 
-`python -m benchmarks.allocator` prints the table; `--json FILE` keeps every figure. Sizes are those of the authors'
-code (GPT-3 XL, 8 stages x 8 replicas), so that totals compare with what it reports.
+`python -m benchmarks.allocator` prints the table; `--out FILE` keeps it, `--json FILE` keeps every figure. Sizes are
+those of the authors' code (GPT-3 XL, 8 stages x 8 replicas), so that totals compare with what it reports.
 """
 
 import argparse
@@ -68,27 +68,34 @@ def measure(case: int, seeds: int, budget: float) -> dict[str, Any]:
     }
 
 
-def table(results: list[dict[str, Any]], seeds: int, budget: float) -> Table:
-    """The results as a table."""
-    title = f"Seconds of communication a step, 64 devices, {seeds} seeds, {budget:g} s each"
-    shown = Table(title=title, caption="looked at: placements a second, of them priced exactly")
-    shown.add_column("network")
-    for heading in ("best", "median", "worst", "found after", "random (median)", "in order", "looked at"):
-        shown.add_column(heading, justify="right")
+HEADINGS = ("network", "best", "median", "worst", "found after", "random (median)", "in order", "looked at")
+
+
+def rows(results: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """The results as rows of text under `HEADINGS`."""
+    shown = []
     for result in results:
         totals = result["totals"]
         looked, exact = (
             statistics.median(result[key]) for key in ("evaluations_per_second", "exact_evaluations_per_second")
         )
-        shown.add_row(
-            f"{result['case']} {NAMES[result['case']]}",
-            *(f"{value:.3f}" for value in (min(totals), statistics.median(totals), max(totals))),
-            f"{max(result['seconds_to_best']):.3f} s",
-            f"{statistics.median(result['random']):.3f}",
-            f"{result['in_order']:.3f}",
-            f"{looked:,.0f}/s, {exact:.0f}",
+        shown.append(
+            (
+                f"{result['case']} {NAMES[result['case']]}",
+                *(f"{value:.3f}" for value in (min(totals), statistics.median(totals), max(totals))),
+                f"{max(result['seconds_to_best']):.3f} s",
+                f"{statistics.median(result['random']):.3f}",
+                f"{result['in_order']:.3f}",
+                f"{looked:,.0f}/s, {exact:.0f} exactly",
+            )
         )
     return shown
+
+
+def markdown(results: list[dict[str, Any]], title: str) -> str:
+    """The table, and the command that makes it."""
+    lines = [" | ".join(row) for row in (HEADINGS, ["---"] * len(HEADINGS), *rows(results))]
+    return f"{title}. Command: `make bench-allocator`.\n\n" + "".join(f"| {line} |\n" for line in lines)
 
 
 def main() -> None:
@@ -96,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10, help="searches of each network")
     parser.add_argument("--budget", type=float, default=1.2, help="seconds of each search")
+    parser.add_argument("--out", type=Path, help="where to write the table")
     parser.add_argument("--json", type=Path, help="where to write every figure")
     options = parser.parse_args()
     console = Console()
@@ -103,7 +111,14 @@ def main() -> None:
         measure(case, options.seeds, options.budget)
         for case in track(NAMES, description="searching", console=console, transient=True)
     ]
-    console.print(table(results, options.seeds, options.budget))
+    title = f"Seconds of communication a step by the paper's cost, 64 devices, {options.seeds} seeds, "
+    title += f"{options.budget:g} s of search each on one core"
+    shown = Table(*HEADINGS, title=title)
+    for row in rows(results):
+        shown.add_row(*row)
+    console.print(shown)
+    if options.out is not None:
+        options.out.write_text(markdown(results, title), encoding="utf-8")
     if options.json is not None:
         figures = {"machine": platform.processor() or platform.machine(), "budget": options.budget, "networks": results}
         options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

@@ -75,7 +75,7 @@ class Members:
             parts.append(f"{measuring} measuring")
         if unlisted:
             # Connected to the broker but absent from the DHT: it sees other DHT peers than this coordinator.
-            parts.append(f"{len(unlisted)} connected but not found in the DHT")
+            parts.append(f"{len(unlisted)} connected, but not seen in the DHT yet")
         return f"waiting for {needed - ready} more nodes ({'; '.join(parts)})"
 
     def missing(self, peers: tuple[str, ...]) -> list[str]:

@@ -1,10 +1,11 @@
 """What the person at the machine sees: a live line in a terminal, plain lines in a pipe, a status file for others."""
 
 import json
+import logging
 import sys
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.live import Live
@@ -35,11 +36,26 @@ class Display:
     def __enter__(self) -> "Display":
         if self._live is not None:
             self._live.start()
+            self._direct_log()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+            self._direct_log()
+
+    @staticmethod
+    def _direct_log() -> None:
+        """Have log lines written above the live lines, or plainly again after them: rich exchanges `sys.stderr`."""
+        for handler in log.handlers:
+            if isinstance(handler, logging.StreamHandler):
+                handler.setStream(sys.stderr)
+
+    def _tell(self, text: str, fields: dict[str, Any]) -> None:
+        """Log a line, unless the live lines show the same."""
+        if self._live is None:
+            log.info("%s", text, extra={"fields": fields})
+        self._draw()
 
     def note(self, text: str) -> None:
         """Something worth a line of its own."""
@@ -50,15 +66,13 @@ class Display:
         if (state, text) == (self._state, self._text):
             return
         self._state, self._text = state, text
-        log.info("%s: %s", state, text, extra={"fields": {"state": state}})
-        self._draw()
+        self._tell(f"{state}: {text}", {"state": state})
 
     def phase(self, phase: Phase) -> None:
         """The swarm has changed its phase."""
         if phase.text != self._phase:
             self._phase = phase.text
-            log.info("swarm: %s", phase.text, extra={"fields": {"phase": phase.name}})
-            self._draw()
+            self._tell(f"swarm: {phase.text}", {"phase": phase.name})
 
     def step(self, row: StepMetrics, steps: int) -> None:
         """A step was committed."""
@@ -66,7 +80,7 @@ class Display:
         self._draw()
         if time.monotonic() - self._last_line >= LINE_SECONDS or row.step == steps or row.eval_loss is not None:
             self._last_line = time.monotonic()
-            log.info("%s", row.line(steps), extra={"fields": row.model_dump(mode="json")})
+            self._tell(row.line(steps), row.model_dump(mode="json"))
 
     def save(self, path: Path, report: Report) -> None:
         """Write the status file that `dtfm-node status` reads."""
@@ -81,7 +95,8 @@ class Display:
             return
         table = Table.grid(padding=(0, 2))
         table.add_row(Text("this node", style="dim"), Text(f"{self._state}: {self._text}"))
-        table.add_row(Text("swarm", style="dim"), Text(self._phase or "waiting for the coordinator"))
+        if self._phase:
+            table.add_row(Text("swarm", style="dim"), Text(self._phase))
         if self._row is not None:
             done = int(30 * self._row.step / max(1, self._steps))
             table.add_row(

@@ -135,8 +135,7 @@ def run(job: Job, folder: Path, device: torch.device, display: Display) -> None:
     done = solo.resume()
     rows = RowFile(folder / "metrics.jsonl")
     rows.forget_after(done)
-    if done:
-        log.info("going on after step %d", done)
+    display.state("solo", f"training {job.name} in this process" + (f", on from step {done}" if done else ""))
     steps, every = job.training.steps, job.checkpoint.every
     for step in range(done + 1, steps + 1):
         row = solo.step(step)
