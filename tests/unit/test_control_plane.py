@@ -99,7 +99,8 @@ class Member:
             yield self
         finally:
             task.cancel()
-            await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), PATIENCE)
+            await asyncio.wait([task], timeout=PATIENCE)
+            assert task.done()
             if not task.cancelled():
                 task.result()  # a bug in the control plane must not be lost
 
