@@ -62,7 +62,7 @@ async def embedded(host: str, port: int, password: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        # amqtt waits without end for the acknowledgement of a client that left at the same moment.
+        # amqtt cancels each reader once and waits for it: where the reader misses that, without end.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_SECONDS):
                 await broker.shutdown()

@@ -17,7 +17,10 @@ class RowFile:
         self._path = path
         self.last = 0
         """The newest step on disk; 0 when there is none."""
-        self.forget_after(len(self.rows()))  # a last row that a crash has torn would spoil the next
+        rows = self.rows()
+        if rows:
+            self.last = rows[-1].step
+        self._mended = False
 
     def rows(self) -> list[StepMetrics]:
         """The rows on disk up to the first that is torn or out of order."""
@@ -42,6 +45,8 @@ class RowFile:
         """
         if row.step != self.last + 1:
             return False
+        if not self._mended:  # a last row that a crash has torn would spoil this one
+            self.forget_after(self.last)
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row.model_dump(mode="json")) + "\n")
@@ -52,6 +57,7 @@ class RowFile:
 
     def forget_after(self, step: int) -> None:
         """Drop the rows after `step`: the state they led to is gone, and those steps run again."""
+        self._mended = True
         rows = self.rows()[:step]
         text = "".join(json.dumps(row.model_dump(mode="json")) + "\n" for row in rows)
         if self._path.exists() and self._path.read_text(encoding="utf-8", errors="replace") != text:

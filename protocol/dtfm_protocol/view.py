@@ -103,7 +103,7 @@ def _filled(rows: tuple[tuple[float | None, ...], ...], worst: Callable[[Matrix]
     """Rows as a matrix with a zero diagonal, unmeasured entries replaced by the worst measured one (or `default`)."""
     matrix: Matrix = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
     np.fill_diagonal(matrix, np.nan)
-    measured = matrix[~np.isnan(matrix)]
+    measured = matrix[matrix > 0]  # a pair that cannot talk says nothing of one that nobody has tried
     matrix[np.isnan(matrix)] = worst(measured) if measured.size else default
     np.fill_diagonal(matrix, 0.0)
     return matrix

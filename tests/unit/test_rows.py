@@ -103,6 +103,18 @@ def test_a_row_whose_line_break_was_torn_off_is_not_joined_to_the_next(tmp_path:
     assert steps(path) == list(range(1, rows.last + 1))
 
 
+@pytest.mark.parametrize("tail", [b"", b'{"step": 3, "lo', b'{"step": 5}\n'])
+def test_who_only_reads_changes_nothing(tmp_path: Path, tail: bytes) -> None:
+    """`status` reads beside a coordinator whose next row may be half-written at that moment."""
+    path = tmp_path / "metrics.jsonl"
+    filled(path, 2)
+    with path.open("ab") as file:
+        file.write(tail)
+    data, inode = path.read_bytes(), path.stat().st_ino
+    assert [found.step for found in RowFile(path).rows()] == [1, 2]
+    assert (path.read_bytes(), path.stat().st_ino) == (data, inode)
+
+
 def test_rows_out_of_order_end_the_history(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(row(step).model_dump()) + "\n" for step in (1, 2, 4, 5)), encoding="utf-8")

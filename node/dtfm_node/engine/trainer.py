@@ -74,6 +74,7 @@ class Trainer:
 
         Raises:
             PeerLost: a peer vanished before the commit; the state is that before the step, and the gradients void.
+                In an exception group where it happened during the all-reduce.
             Diverged: loss or gradients are not finite; likewise.
         """
         begun = time.monotonic()

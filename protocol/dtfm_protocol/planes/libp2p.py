@@ -107,8 +107,9 @@ class LibP2PDataPlane:
         """
         _sweep()
         folder = Path(tempfile.mkdtemp(prefix=_FOLDER))  # short: a Unix socket's path has at most 108 bytes
-        holder = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        holder = os.open(folder / "lock.new", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(holder, fcntl.LOCK_EX)
+        (folder / "lock.new").rename(folder / "lock")  # from now on another process's `_sweep` may look at it
         try:
             key = folder / "key"
             key.touch(mode=0o600)
