@@ -10,10 +10,11 @@ from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
+from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import Bytes, Stream, read_message, write_message
 from dtfm_protocol.resolved import ResolvedJob
-from dtfm_protocol.transfers import HandIn, Receipt
+from dtfm_protocol.transfers import HAND_IN_LIMIT, HandIn, Receipt
 
 KEPT = 2
 """Checkpoints that stay."""
@@ -39,6 +40,8 @@ class Archive:
         self._store, self._job = store, job
         self.on_kept = kept
         """Called with every checkpoint that has become whole."""
+        self.on_rows: Callable[[tuple[StepMetrics, ...]], None] = lambda _: None
+        """Called with the metrics that come with a share, before the checkpoint can become whole."""
         self._plan: Plan | None = None
         self._pending: dict[int, _Pending] = {}
         self._whole: dict[int, Manifest] = {}
@@ -72,7 +75,7 @@ class Archive:
         Raises:
             Refused: it is not from a peer of the plan in force, or its file is not what it says.
         """
-        share = await read_message(stream, HandIn)
+        share = await read_message(stream, HandIn, HAND_IN_LIMIT)
         plan = self._plan
         if plan is None or share.plan_version != plan.version or plan.stage_of(stream.peer) != share.stage:
             await write_message(stream, Receipt(taken=False, text="this peer has no such stage in the plan in force"))
@@ -93,6 +96,7 @@ class Archive:
         if self._pending.get(share.step) is not pending:  # its draft is gone: a new plan came while the file did
             await write_message(stream, Receipt(taken=False, text="a newer plan or checkpoint has overtaken this one"))
             return
+        self.on_rows(share.rows)
         pending.digests[stream.peer] = (share.stage, share.digest)
         pending.eval_loss = share.eval_loss
         self._complete(plan, share.step, pending)

@@ -89,7 +89,8 @@ class Conductor:
         self._kept = 0
         """The step of the newest checkpoint."""
         self._shown = 0.0
-        self._archive.on_kept = self.kept
+        self._archive.on_kept = self._keep
+        self._archive.on_rows = self._record
         self._control.on(PRESENCE, self._hear_presence)
         self._control.on(REPORT, self._hear_report)
 
@@ -106,7 +107,7 @@ class Conductor:
             self.save_status()
             await asyncio.sleep(seconds)
 
-    def kept(self, manifest: Manifest) -> None:
+    def _keep(self, manifest: Manifest) -> None:
         """A checkpoint is whole."""
         self._kept = manifest.step
         log.info("kept the checkpoint of step %d", manifest.step)
@@ -124,14 +125,16 @@ class Conductor:
 
     async def _hear_report(self, peer: str, message: Report) -> None:
         self._members.reported(peer, message)
-        recorded = [
-            row for row in message.rows if self._is_valid(row.plan_version, row.step) and self._rows.append(row)
-        ]
-        if recorded:
-            self._show(recorded)
+        self._record(message.rows)
         if message.rows:
             await self._control.publish(LEDGER, self._ledger())
         self._changed.set()
+
+    def _record(self, rows: tuple[StepMetrics, ...]) -> None:
+        """Write down those of `rows` that continue the history."""
+        recorded = [row for row in rows if self._is_valid(row.plan_version, row.step) and self._rows.append(row)]
+        if recorded:
+            self._show(recorded)
 
     async def _wait(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait until something that was heard makes `condition` true; whether it did within `seconds`."""

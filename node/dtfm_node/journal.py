@@ -49,9 +49,13 @@ class Journal:
             step: row for step, row in self._rows.items() if step > recorded and (after is None or step <= after)
         }
 
+    def unconfirmed(self) -> tuple[StepMetrics, ...]:
+        """The rows that the coordinator has not recorded, as far as this node knows."""
+        return tuple(self._rows[step] for step in sorted(self._rows))
+
     async def send(self, control: ControlPlane) -> None:
         """Send the report once."""
-        rows = tuple(self._rows[step] for step in sorted(self._rows)[:ROWS_A_REPORT])
+        rows = self.unconfirmed()[:ROWS_A_REPORT]
         await control.publish(REPORT, self._report.model_copy(update={"rows": rows}))
         self._display.save(self._status_file, self._report)
 

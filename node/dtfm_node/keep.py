@@ -10,6 +10,7 @@ from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor, digest_weights, encode_shard
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.logs import log
+from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import Bytes, DataPlane
 from dtfm_protocol.resolved import ResolvedJob
@@ -49,8 +50,12 @@ class Snapshot:
     data: bytes
 
 
-def snapshot(state: StageState, plan: Plan, me: str, step: int, eval_loss: float | None) -> Snapshot:
-    """Copy the state after `step`: every replica its digest, the stage's first one the file."""
+def snapshot(state: StageState, plan: Plan, me: str, row: StepMetrics, rows: tuple[StepMetrics, ...]) -> Snapshot:
+    """Copy the state after `row`'s step: every replica its digest, the stage's first one the file.
+
+    Args:
+        rows: those up to this step that nobody has confirmed yet.
+    """
     digest = digest_weights({name: parameter.detach() for name, parameter in state.parameters.items()})
     data = b""
     if plan.replicas(state.index)[0] == me:
@@ -65,11 +70,12 @@ def snapshot(state: StageState, plan: Plan, me: str, step: int, eval_loss: float
             }
         )
     share = HandIn(
-        step=step,
+        step=row.step,
         plan_version=plan.version,
         stage=state.index,
         digest=digest,
-        eval_loss=eval_loss,
+        eval_loss=row.eval_loss,
+        rows=rows,
         size=len(data),
         sha256=hashlib.sha256(data).hexdigest() if data else None,
     )

@@ -9,6 +9,7 @@ from pydantic import Field
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import short
+from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.planes.data import Bytes, DataPlane, Stream, read_message, write_message
 from dtfm_protocol.resolved import Sha256
 from dtfm_protocol.schema import Schema
@@ -20,6 +21,8 @@ CHECKPOINT = "checkpoint"
 SHARD_LIMIT = 64 << 20
 """Bytes of the largest token shard."""
 TENSOR_LIMIT = 16 << 30
+HAND_IN_LIMIT = 16 << 20
+"""Bytes of the largest `HandIn` message, its rows included."""
 _PIECE = 1 << 20
 Count = Annotated[int, Field(ge=0)]
 
@@ -61,6 +64,8 @@ class HandIn(Schema):
     size: Count
     """Bytes of the safetensors file that follow; 0 from the other replicas."""
     sha256: Sha256 | None
+    rows: tuple[StepMetrics, ...] = ()
+    """Metrics that the keeper may lack, so that a checkpoint is never ahead of the history that leads to it."""
 
 
 class Receipt(Schema):

@@ -16,6 +16,7 @@ from dtfm_protocol.checkpoint.shard import decode_tensor, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job import Checkpointing, Evaluation, Model, Planning, Training
+from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.model.config import resolve_config
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import Stream, StreamClosed, write_message
@@ -287,3 +288,17 @@ async def test_shares_of_two_steps_may_come_mixed(tmp_path: Path) -> None:
         await swarm.give(peer, step=step)
     assert [manifest.step for manifest in swarm.kept] == [10, 20]
     assert swarm.store.steps() == [10, 20]
+
+
+async def test_the_metrics_that_come_with_a_share_are_told_before_the_checkpoint_is_kept(tmp_path: Path) -> None:
+    """A checkpoint that is ahead of `metrics.jsonl` would leave a gap that no later row could close."""
+    row = StepMetrics(
+        step=50, loss=1.0, tokens=8, seconds=0.1, plan_version=3, learning_rate=1e-3, grad_norm=1.0,
+        predicted_seconds=None,
+    )  # fmt: skip
+    swarm = Swarm(tmp_path)
+    told: list[tuple[int, int]] = []
+    swarm.archive.on_rows = lambda rows: told.extend((each.step, len(swarm.kept)) for each in rows)
+    await swarm.give("a", "b", "x", "y", rows=(row.model_dump(),))
+    assert told == [(50, 0)] * 4
+    assert len(swarm.kept) == 1

@@ -371,7 +371,8 @@ async def test_a_change_of_plan_at_a_checkpoint_goes_unnoticed(
         start = await swarm.run(last=3)
         for me, peer in swarm.peers.items():
             assert peer.stage is not None
-            share = snapshot(peer.stage, first, me, 3, None)
+            share = snapshot(peer.stage, first, me, start.rows[2], tuple(start.rows[:3]))
+            assert [row.step for row in share.share.rows] == [1, 2, 3]
             assert (await hand_in(peer.plane, OWNER, share.share, share.data)).taken
         manifest = archive.newest()
         assert manifest is not None
