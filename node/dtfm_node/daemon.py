@@ -28,7 +28,7 @@ from dtfm_protocol.invite import Invite
 from dtfm_protocol.model.sizes import smallest_stage_bytes
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
 from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane
+from dtfm_protocol.planes.libp2p import LibP2PDataPlane, announced_port
 from dtfm_protocol.records import Profile
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.transfers import SHARDS, serve_shards
@@ -44,6 +44,8 @@ class Options:
     device: str = "auto"
     announce: str | None = None
     listen: str | None = None
+    port: int = 0
+    """To listen on; 0 is the port of `announce`, which a router is told to forward, or else any."""
     threads: int | None = None
     memory_gib: float | None = None
     """Most memory to offer."""
@@ -90,6 +92,7 @@ class Daemon:
             self._identity,
             self._invite.service,
             listen=self._options.listen or self._default_listen(),
+            port=self._options.port or announced_port(self._options.announce),
             announce=self._options.announce,
             bootstrap=bootstrap,
         )

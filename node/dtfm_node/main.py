@@ -42,6 +42,7 @@ def join(
     device: Device = "auto",
     announce: Annotated[str | None, typer.Option(help="HOST or HOST:PORT at which others reach this node.")] = None,
     listen: Annotated[str | None, typer.Option(help="Address to listen on for other peers.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on (default: --announce's, or any).")] = 0,
     threads: Threads = None,
     memory: Annotated[float | None, typer.Option(min=0, help="Offer at most so many GiB of memory.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the coordinator.")] = 30.0,
@@ -61,7 +62,7 @@ def join(
             from dtfm_node.display import Display
 
             with Display(log_format.value) as display:
-                options = Options(device, announce, listen, threads, memory, timeout)
+                options = Options(device, announce, listen, port, threads, memory, timeout)
                 program.run(Daemon(parsed, state_dir, options, display).run())
 
 

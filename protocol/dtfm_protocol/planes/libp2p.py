@@ -231,13 +231,19 @@ def _arguments(
     return arguments
 
 
+def announced_port(announce: str | None) -> int:
+    """The port of an `announce` of the form HOST:PORT, else 0."""
+    host, _, port = (announce or "").rpartition(":")
+    return int(port) if port.isdigit() and host and ":" not in host else 0
+
+
 def _announced(announce: str | None, port: int, peer_id: str) -> tuple[str, ...]:
     """`announce` ("host" or "host:port") as multiaddresses."""
     if announce is None:
         return ()
-    host, _, given = announce.rpartition(":") if announce.count(":") == 1 else (announce, "", "")
-    number = given or str(port)
-    if not number.isdigit() or number == "0":
+    given = announced_port(announce)
+    host, number = announce.removesuffix(f":{given}") if given else announce, given or port
+    if not 0 < number < 65536 or not host:
         raise UserError(f"--announce {announce}: say the port too, as HOST:PORT, or listen on a fixed one")
     kind = "ip6" if ":" in host else "ip4" if host.replace(".", "").isdigit() else "dns4"
     return (f"/{kind}/{host}/tcp/{number}/p2p/{peer_id}",)
