@@ -43,6 +43,7 @@ class Archive:
         self.on_rows: Callable[[tuple[StepMetrics, ...]], None] = lambda _: None
         """Called with the metrics that come with a share, before the checkpoint can become whole."""
         self._plan: Plan | None = None
+        self._kept_step = 0
         self._pending: dict[int, _Pending] = {}
         self._whole: dict[int, Manifest] = {}
         self.fault: str | None = None
@@ -51,6 +52,7 @@ class Archive:
     def expect(self, plan: Plan) -> None:
         """From now on, only peers of `plan` hand in."""
         self._plan = plan
+        self._kept_step = plan.resume_step
         for pending in self._pending.values():
             pending.draft.discard()
         self._pending.clear()
@@ -77,8 +79,13 @@ class Archive:
         """
         share = await read_message(stream, HandIn, HAND_IN_LIMIT)
         plan = self._plan
-        if plan is None or share.plan_version != plan.version or plan.stage_of(stream.peer) != share.stage:
+        if plan is None:
+            return  # this coordinator has just returned and does not know yet; without a receipt, the peer tries again
+        if share.plan_version != plan.version or plan.stage_of(stream.peer) != share.stage:
             await write_message(stream, Receipt(taken=False, text="this peer has no such stage in the plan in force"))
+            return
+        if share.step <= self._kept_step:
+            await write_message(stream, Receipt(taken=False, text="that checkpoint is whole already"))
             return
         if share.size > 16 * self._job_bytes():
             raise Refused(f"{short(stream.peer)} offers {share.size} bytes for a stage")
@@ -144,6 +151,7 @@ class Archive:
         for older in [other for other in self._pending if other < step]:
             self._pending.pop(older).draft.discard()
         self._whole = {step: manifest}
+        self._kept_step = step
         try:
             self._store.prune(KEPT)
         except UserError as error:

@@ -49,6 +49,8 @@ ROUND_SECONDS = 60.0
 RETURN_SECONDS = 10.0
 """How long a returning coordinator waits for the peers of its last plan before it plans anew."""
 GOODBYE_SECONDS = 15.0
+FRUITLESS_SECONDS = 30.0
+"""Longest pause after plans that broke before their first step."""
 SHOW_SECONDS = 2.0
 """Steps that follow each other faster share a line of the log."""
 
@@ -89,8 +91,10 @@ class Conductor:
         self._kept = 0
         """The step of the newest checkpoint."""
         self._shown = 0.0
+        self._fruitless = 0
+        """Plans in a row that broke before their first step."""
         self._archive.on_kept = self._keep
-        self._archive.on_rows = self._record
+        self._archive.on_rows = self._record_for_good
         self._control.on(PRESENCE, self._hear_presence)
         self._control.on(REPORT, self._hear_report)
 
@@ -125,14 +129,26 @@ class Conductor:
 
     async def _hear_report(self, peer: str, message: Report) -> None:
         self._members.reported(peer, message)
-        self._record(message.rows)
+        plan = self._plan
+        if plan is not None and plan.stage_of(peer) is not None:  # only who trains knows what a step was
+            self._record(message.rows)
         if message.rows:
             await self._control.publish(LEDGER, self._ledger())
         self._changed.set()
 
+    def _record_for_good(self, rows: tuple[StepMetrics, ...]) -> None:
+        """Write down what leads to a checkpoint, past the operating system's buffers, as the checkpoint will be."""
+        self._record(rows)
+        self._rows.sync()
+
     def _record(self, rows: tuple[StepMetrics, ...]) -> None:
         """Write down those of `rows` that continue the history."""
-        recorded = [row for row in rows if self._is_valid(row.plan_version, row.step) and self._rows.append(row)]
+        steps = self._job.training.steps
+        recorded = [
+            row
+            for row in rows
+            if row.step <= steps and self._is_valid(row.plan_version, row.step) and self._rows.append(row)
+        ]
         if recorded:
             self._show(recorded)
 
@@ -222,12 +238,14 @@ class Conductor:
     async def _make_plan(self) -> Plan:
         """Wait for enough nodes, measure the links between them, plan, publish."""
         # --min-nodes is for the start: a run that has lost a node goes on as soon as the others suffice.
-        needed = self._planner.fewest_nodes if self._version else self._min_nodes or self._planner.fewest_nodes
+        needed = self._planner.fewest_nodes
+        if self._plan is None and self._min_nodes is not None:
+            needed = self._min_nodes
         why = ""
         while True:
             members = await self._gather(needed, why)
             await self._probe(members)
-            members = [member for member in members if member.online]
+            members = self._links.reachable([member for member in members if member.online])
             await self._say("planning", f"planning for {len(members)} nodes")
             view = self._links.view(members, self._job.training.precision)
             try:
@@ -295,7 +313,11 @@ class Conductor:
                 log.warning("round %d of link measurements was not finished in %.0f s", number, ROUND_SECONDS)
             self._links.tried(pairs)
         for peer in peers:
-            report = await self._registry.links(self._discovery, peer)
+            try:
+                report = await self._registry.links(self._discovery, peer)
+            except (OSError, RuntimeError) as error:
+                log.warning("cannot read the links of %s: %s", short(peer), error)
+                continue
             if report is not None:
                 self._links.reported(peer, report)
 
@@ -334,6 +356,14 @@ class Conductor:
         else:
             assert broken is not None
             why = f"{short(broken.peer)} stalled" + (f" ({broken.report.text})" if broken.report else "")
+            for lost in broken.report.lost if broken.report else ():
+                self._links.forget(lost)  # it is connected to the broker; whether peers reach it is measured anew
+        if self._rows.last <= plan.resume_step:
+            # A plan that achieved nothing: the next one may fail in the same way, so do not try them in a rush.
+            self._fruitless += 1
+            await asyncio.sleep(min(FRUITLESS_SECONDS, 2.0 ** (self._fruitless - 1)))
+        else:
+            self._fruitless = 0
         newest = await asyncio.to_thread(self._archive.newest)
         back = newest.step if newest else 0
         await self._say("planning", f"{why}: going on from step {back} with a new plan")
@@ -354,7 +384,7 @@ class Conductor:
                 log.info("%s", row.line(steps), extra={"fields": row.model_dump(mode="json")})
 
     def _ledger(self) -> Ledger:
-        return Ledger(recorded=self._rows.last, plan_version=self._plan.version if self._plan else 0)
+        return Ledger(recorded=self._rows.last, kept=self._kept)
 
     # -- status -----------------------------------------------------------------------------------------------------
 

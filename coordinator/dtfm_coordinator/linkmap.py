@@ -52,11 +52,30 @@ class LinkMap:
             pairs = [
                 (a, b)
                 for a, b in zip(ring[:half], reversed(ring[half:]), strict=True)
-                if a is not None and b is not None and not self.known(a, b)
+                if a is not None and b is not None and not self._measured(a, b)
             ]
             if pairs:
                 yield pairs
             ring = [ring[0], ring[-1], *ring[1:-1]]
+
+    def _measured(self, a: str, b: str) -> bool:
+        """Whether a measurement succeeded; one that failed is tried again whenever there is a new plan to make."""
+        return (a, b) in self._gbps and (b, a) in self._gbps
+
+    def reachable(self, members: Sequence[Member]) -> list[Member]:
+        """`members` without those whom no other one reaches, though it was tried."""
+        if len(members) < 3:
+            return list(members)  # of two that do not meet, nobody can say whose fault it is
+        peers = [member.peer for member in members]
+        return [
+            member
+            for member in members
+            if any(
+                self._measured(member.peer, other) or not self.known(member.peer, other)
+                for other in peers
+                if other != member.peer
+            )
+        ]
 
     def view(self, members: Sequence[Member], precision: str) -> View:
         """What the allocator plans on: `members` must have profiles."""

@@ -21,7 +21,7 @@ app = typer.Typer(
 JobFile = Annotated[Path, typer.Argument(help="The job file (TOML).")]
 StateDir = Annotated[Path, typer.Option("--state-dir", help="Where key, invite, metrics and checkpoints are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
-Seed = Annotated[int, typer.Option(help="Seed of the allocator's search.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the allocator's search.")]
 
 
 class LogFormat(StrEnum):

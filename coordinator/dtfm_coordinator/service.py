@@ -14,7 +14,7 @@ from dtfm_coordinator.conductor import Conductor, Tools
 from dtfm_coordinator.endpoints import Endpoints
 from dtfm_coordinator.planning import Planner
 from dtfm_protocol.checkpoint.store import CheckpointStore
-from dtfm_protocol.control import JOB
+from dtfm_protocol.control import JOB, PHASE, Phase
 from dtfm_protocol.data.shards import ShardFolder
 from dtfm_protocol.envelope import Post
 from dtfm_protocol.errors import UserError
@@ -94,9 +94,11 @@ class Coordinator:
             tools = Tools(job, folder, self._identity, self._swarm, planner, archive, control, discovery, registry)
             conductor = Conductor(tools, options.min_nodes, options.exit_when_done)
             async with asyncio.TaskGroup() as tasks:
-                background = [tasks.create_task(control.run())]
+                background = [tasks.create_task(control.run()), tasks.create_task(plane.watch())]
                 await self._reach_broker(control, address)
                 await control.publish(JOB, job)
+                # A broker of its own may still hold the last life's phase, which would send new nodes away.
+                await control.publish(PHASE, Phase(name="waiting", text="the coordinator is starting"))
                 write_atomically(folder / "invite", invite.encode() + "\n", private=True)
                 ready(invite.encode())
                 background.append(tasks.create_task(conductor.look(LOOK_SECONDS)))

@@ -1,6 +1,7 @@
 """What the coordinator has said: the job, the newest plan, the swarm's phase, whose links to measure."""
 
 import asyncio
+from collections.abc import Callable
 
 from dtfm_node.display import Display
 from dtfm_node.journal import Journal
@@ -18,6 +19,8 @@ class Bulletin:
 
     def __init__(self, invite: Invite, display: Display, journal: Journal) -> None:
         self.rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+        self.on_kept: Callable[[int], None] = lambda _: None
+        """Called with the step of the coordinator's newest whole checkpoint."""
         self._invite, self._display, self._journal = invite, display, journal
         self._job: ResolvedJob | None = None
         self._plan: Plan | None = None
@@ -88,6 +91,7 @@ class Bulletin:
 
     async def _take_ledger(self, _: str, ledger: Ledger) -> None:
         self._journal.forget(recorded=ledger.recorded)
+        self.on_kept(ledger.kept)
 
     async def _take_round(self, _: str, turn: ProbeRound) -> None:
         self.rounds.put_nowait(turn)

@@ -103,6 +103,7 @@ class Daemon:
             job = await self._bulletin.job()
             profile = await self._measure(job, device, compute, await plane.addresses())
             keeper = Keeper(plane, self._invite.coordinator)
+            self._bulletin.on_kept = keeper.confirm
             listing = Listing(plane, discovery, registry, profile)
             tasklets = Tasklets(job, self._invite.coordinator, device, plane, shards, keeper, self._journal, compute)
             await tasklets.listen()
@@ -113,6 +114,7 @@ class Daemon:
                     tasks.create_task(listing.measure(self._bulletin.rounds, self._journal)),
                     tasks.create_task(self._journal.run(control)),
                     tasks.create_task(keeper.run()),
+                    tasks.create_task(plane.watch()),
                 ]
                 await control.publish(PRESENCE, Presence(online=True, session=self._session))
                 await tasklets.follow(self._bulletin)

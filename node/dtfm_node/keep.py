@@ -1,6 +1,7 @@
 """State from and to checkpoints: what a plan resumes from, and what the coordinator is given to keep."""
 
 import asyncio
+import contextlib
 import hashlib
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.transfers import HandIn, fetch_state, hand_in
 
 RETRY_SECONDS = 2.0
+CONFIRM_SECONDS = 15.0
+"""How long the coordinator may take to say that a checkpoint is whole before it is handed in again."""
 
 
 async def load_state(
@@ -88,6 +91,7 @@ class Keeper:
     def __init__(self, plane: DataPlane, coordinator: str) -> None:
         self._plane, self._coordinator = plane, coordinator
         self._waiting: Snapshot | None = None
+        self._held: Snapshot | None = None
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -103,25 +107,39 @@ class Keeper:
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Hand in what comes, until cancelled; tries again while the coordinator is away."""
+        """Hand in what comes, until cancelled; tries again while the coordinator is away.
+
+        What was handed in is held until the coordinator says that the checkpoint is whole: one that is killed before
+        that forgets it, and is given it again.
+        """
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CONFIRM_SECONDS if self._held is not None else None):
+                    await self._changed.wait()
             self._changed.clear()
+            self._waiting = self._waiting or self._held
             while (current := self._waiting) is not None:
-                if await self._hand_in(current):
-                    if self._waiting is current:
-                        self._waiting = None
-                else:
+                answer = await self._hand_in(current)
+                if answer is None:
                     await asyncio.sleep(RETRY_SECONDS)
+                    continue
+                self._held = current if answer else None
+                if self._waiting is current:
+                    self._waiting = None
             self._idle.set()
 
-    async def _hand_in(self, current: Snapshot) -> bool:
-        """Whether the coordinator has answered; a refusal is an answer, too."""
+    def confirm(self, step: int) -> None:
+        """The coordinator has a whole checkpoint of `step`."""
+        if self._held is not None and self._held.share.step <= step:
+            self._held = None
+
+    async def _hand_in(self, current: Snapshot) -> bool | None:
+        """Whether the coordinator has taken it; None if it did not answer."""
         try:
             receipt = await hand_in(self._plane, self._coordinator, current.share, current.data)
         except (ConnectionError, Refused) as error:
             log.warning("cannot hand in the checkpoint of step %d yet: %s", current.share.step, error)
-            return False
+            return None
         if not receipt.taken:
-            log.warning("the coordinator did not take step %d: %s", current.share.step, receipt.text)
-        return True
+            log.info("the coordinator did not take step %d: %s", current.share.step, receipt.text)
+        return receipt.taken

@@ -45,7 +45,10 @@ class Listing:
             for other in mine:
                 await self._probe(other, turn.addresses.get(other, ()))
             if mine:
-                await self._registry.publish(self._discovery, LinkReport(links=self._links))
+                try:
+                    await self._registry.publish(self._discovery, LinkReport(links=self._links))
+                except (OSError, RuntimeError) as error:
+                    log.warning("cannot publish links to the DHT: %s", error)
                 journal.note(probed=turn.id)
                 journal.hurry()
 

@@ -21,7 +21,7 @@ from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import DataPlane, Stream, read_message
 from dtfm_protocol.resolved import ResolvedJob
 
-PLAN_WAIT_SECONDS = 30.0
+PLAN_WAIT_SECONDS = 120.0
 """How long another peer's stream may be ahead of the plan that it belongs to."""
 
 
@@ -124,7 +124,6 @@ class Tasklets:
         """From the plan's first state to the job's last step."""
         job, compute = self._job, self._compute
         state = await compute(StageState, job.config, plan, self._me, job.training, self._device)
-        await load_state(self._plane, self._coordinator, job, plan, state, compute)
         tokens = None
         if state.is_first or state.is_last:
             tokens = TokenSource(self._plane, job, self._shards, self._coordinator)
@@ -134,13 +133,15 @@ class Tasklets:
             if tokens is not None:
                 await tokens.ensure(plan, self._me, step)
 
-        first, steps = plan.resume_step + 1, job.training.steps
-        if first <= steps:
-            await prepare(first)
+        # Open to the others before the long part: who has loaded first must not wait before a closed door.
         trainer.expect_first()
         async with self._opened:
             self._exchange = (plan.version, exchange)
             self._opened.notify_all()
+        await load_state(self._plane, self._coordinator, job, plan, state, compute)
+        first, steps = plan.resume_step + 1, job.training.steps
+        if first <= steps:
+            await prepare(first)
         await trainer.start()
         self._journal.say("training", f"stage {state.index + 1} of {len(plan.stages)}", step=plan.resume_step)
         for step in range(first, steps + 1):

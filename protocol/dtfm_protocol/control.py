@@ -31,11 +31,12 @@ class Phase(Schema):
 
 
 class Ledger(Schema):
-    """How far the coordinator's `metrics.jsonl` reaches: peers may forget rows up to here."""
+    """What the coordinator has on disk."""
 
     recorded: int
-    plan_version: int
-    """Rows of earlier plans beyond `resume_step` of this one are void."""
+    """How far `metrics.jsonl` reaches: peers may forget rows up to here."""
+    kept: int
+    """The step of the newest whole checkpoint: peers may forget snapshots up to here."""
 
 
 class ProbeRound(Schema):

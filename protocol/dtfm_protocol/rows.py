@@ -1,6 +1,7 @@
 """`metrics.jsonl`: one row a committed step, exactly once, in order."""
 
 import json
+import os
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -54,6 +55,12 @@ class RowFile:
             raise UserError(f"cannot write {self._path}: {error.strerror}") from None
         self.last = row.step
         return True
+
+    def sync(self) -> None:
+        """Have what was appended survive a power cut."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
 
     def forget_after(self, step: int) -> None:
         """Drop the rows after `step`: the state they led to is gone, and those steps run again."""

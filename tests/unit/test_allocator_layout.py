@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.demand import BYTES_PER_PARAMETER, ModelDemand, layer_seconds
+from dtfm_coordinator.allocator.demand import ModelDemand, layer_seconds
 from dtfm_coordinator.allocator.layout import DoesNotFit, Stages, Swarm, in_flight, lay_out
 from dtfm_coordinator.allocator.makespan import Links
 from dtfm_coordinator.allocator.routes import interleaved, routes, shares
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.view import LayerSeconds, NodeView
 

@@ -171,8 +171,13 @@ async def test_what_is_not_from_a_stage_of_the_plan_in_force_is_not_taken(
 
 
 async def test_before_there_is_a_plan_nothing_is_taken(tmp_path: Path) -> None:
+    """A coordinator that has just returned gives no answer, so that the peer keeps its share and tries again."""
     swarm = Swarm(tmp_path, plan=None)
-    assert not (await swarm.hand_in("a", *share_of("a"))).taken
+    with pytest.raises(StreamClosed):
+        await swarm.hand_in("a", *share_of("a"))
+    swarm.archive.expect(PLAN)
+    await swarm.give("a", "b", "x", "y")
+    assert swarm.store.steps() == [50]
 
 
 async def test_a_refusal_reaches_its_peer_also_when_the_file_is_large(tmp_path: Path) -> None:
@@ -238,7 +243,7 @@ async def test_a_share_that_comes_twice_counts_once(tmp_path: Path) -> None:
     assert swarm.store.steps() == []
     await swarm.give("y")
     assert swarm.store.steps() == [50]
-    await swarm.give("y")
+    assert not (await swarm.hand_in("y", *share_of("y"))).taken  # it is whole already
     assert len(swarm.kept) == 1
 
 

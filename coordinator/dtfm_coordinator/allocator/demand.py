@@ -6,10 +6,8 @@ from statistics import median
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Wire
+from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
 from dtfm_protocol.view import LayerSeconds, NodeView
-
-BYTES_PER_PARAMETER = 16
-"""Kept in memory: the fp32 weight, its gradient, and AdamW's two moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from dtfm_coordinator.allocator.demand import BYTES_PER_PARAMETER, ModelDemand
+from dtfm_coordinator.allocator.demand import ModelDemand
 from dtfm_coordinator.allocator.makespan import Links, Matrix
 from dtfm_coordinator.allocator.routes import routes, shares
 from dtfm_protocol.job import ScheduleName, Wire
+from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import Action, orders
 from dtfm_protocol.view import LayerSeconds

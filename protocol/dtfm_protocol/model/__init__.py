@@ -8,6 +8,7 @@
 `initial.py`  `initial_value`, a function of seed and parameter name; `initialise` fills a stage
 `shared.py`   `shared_names`, the parameters that first and last stage both hold
 `sizes.py`    `model_sizes`: parameters of each part; `activation_bytes`
+`memory.py`   `BYTES_PER_PARAMETER`: what a parameter costs whoever trains it
 `layer.py`    `build_layer`: one decoder layer alone, for benchmarks
 `check.py`    `check_sliceable`: refuses an architecture whose stages do not add up to the whole
 

@@ -15,12 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dtfm_protocol.job import Precision
 from dtfm_protocol.model.anatomy import anatomy
 from dtfm_protocol.model.config import build_config
+from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
 from dtfm_protocol.model.stage import build_stage
 from dtfm_protocol.model.tiny import with_layers
 from dtfm_protocol.model.whole import BUILD_ERRORS, build_skeleton
-
-BYTES_PER_PARAMETER = 16
-"""Kept by whoever trains it: the fp32 weight, its gradient, and AdamW's two moments."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Discovery: signed records of who is here, on hivemind's Kademlia DHT. A record that does not verify is dropped."""
 
+import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -8,13 +9,14 @@ from typing import Any, Protocol
 import msgpack
 from hivemind.dht.node import DHTNode
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.utils.timed_storage import get_dht_time
 
 from dtfm_protocol.envelope import Post, read_body
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane
+from dtfm_protocol.planes.libp2p import SHUTDOWN_SECONDS, LibP2PDataPlane
 from dtfm_protocol.records import Entry, LinkReport, Profile, Record
 
 RECORD_SECONDS = 60.0
@@ -63,15 +65,23 @@ class HivemindDiscovery:
         try:
             yield cls(node, plane.peer_id)
         finally:
-            await node.shutdown()
+            with contextlib.suppress(TimeoutError):  # it waits for answers of a daemon that may be gone
+                async with asyncio.timeout(SHUTDOWN_SECONDS):
+                    await node.shutdown()
 
     async def publish(self, key: str, record: bytes, seconds: float) -> bool:
         """See `Discovery.publish`."""
-        return bool(await self._node.store(key, record, get_dht_time() + seconds, subkey=self._peer_id))
+        try:
+            return bool(await self._node.store(key, record, get_dht_time() + seconds, subkey=self._peer_id))
+        except P2PDaemonError as error:
+            raise OSError(f"the DHT does not answer: {error}") from None
 
     async def collect(self, key: str) -> dict[str, bytes]:
         """See `Discovery.collect`."""
-        found = await self._node.get(key, latest=True)
+        try:
+            found = await self._node.get(key, latest=True)
+        except P2PDaemonError as error:
+            raise OSError(f"the DHT does not answer: {error}") from None
         if found is None or not isinstance(found.value, dict):
             return {}
         return {

@@ -26,6 +26,8 @@ from dtfm_protocol.logs import log
 from dtfm_protocol.planes.data import Bytes, Handler, StreamClosed, Unreachable
 
 STARTUP_SECONDS = 20.0
+CLOSE_SECONDS = 1.0
+SHUTDOWN_SECONDS = 3.0
 _CHUNK = 1 << 18
 _FOLDER = "dtfm-"
 _LOOPBACK = ("127.", "localhost", "::1")
@@ -69,15 +71,30 @@ class LibP2PStream:
     async def close(self) -> None:
         """See `Stream.close`."""
         self._writer.close()
-        with contextlib.suppress(ConnectionError, OSError):
-            await self._writer.wait_closed()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._writer.wait_closed()
+        except TimeoutError:
+            self._writer.transport.abort()  # the other side does not read: what is still buffered is lost on it
+        except asyncio.CancelledError:
+            self._writer.transport.abort()
+            raise
+        except (ConnectionError, OSError):
+            pass
 
 
 class LibP2PDataPlane:
     """A peer of the libp2p network. Create it with `running`."""
 
-    def __init__(self, p2p: Any, announce: tuple[str, ...], name_service: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        p2p: Any,
+        announce: tuple[str, ...],
+        name_service: Callable[[str], str],
+        daemon: asyncio.subprocess.Process,
+    ) -> None:
         self.p2p = p2p
+        self._daemon = daemon
         self.peer_id = str(p2p.peer_id)
         self._name_service = name_service
         self._announce = announce
@@ -123,7 +140,7 @@ class LibP2PDataPlane:
                 drain = asyncio.create_task(_drain(daemon))
                 client: Any = type("P2PInFolder", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{folder}/"})
                 p2p = await client.replicate(Multiaddr(f"/unix{folder}/daemon.sock"))
-                plane = cls(p2p, announced, name_service)
+                plane = cls(p2p, announced, name_service, daemon)
                 try:
                     yield plane
                 finally:
@@ -131,7 +148,9 @@ class LibP2PDataPlane:
                         task.cancel()
             finally:
                 if p2p is not None:
-                    await p2p.shutdown()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(SHUTDOWN_SECONDS):
+                            await p2p.shutdown()
                 if daemon.returncode is None:
                     with contextlib.suppress(ProcessLookupError):
                         daemon.terminate()
@@ -141,6 +160,15 @@ class LibP2PDataPlane:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(holder)
+
+    async def watch(self) -> None:
+        """Wait, until cancelled, for what must not happen.
+
+        Raises:
+            UserError: the libp2p daemon has ended.
+        """
+        code = await self._daemon.wait()
+        raise UserError(f"the libp2p daemon of this process has ended (code {code}): start this program again")
 
     async def addresses(self) -> tuple[str, ...]:
         """See `DataPlane.addresses`."""
