@@ -71,7 +71,7 @@ class Solo:
         self._optimizer.zero_grad(set_to_none=False)
         loss = math.fsum(self._micro_batch(step, index) for index in range(training.micro_batches))
         gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
-        norm = math.sqrt(math.fsum(float(gradient.double().square().sum()) for gradient in gradients))
+        norm = math.sqrt(math.fsum(float(gradient.cpu().double().square().sum()) for gradient in gradients))
         factor = clip_factor(norm, training.clip_norm)
         if factor < 1.0:
             torch._foreach_mul_(gradients, factor)

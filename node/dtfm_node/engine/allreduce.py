@@ -61,7 +61,7 @@ def _sum(
     payload, scale = encode(total, wire)
     # The owner, too, takes what the wire makes of the sum: all replicas must hold the same bits.
     part.copy_(total if wire == "fp32" else decode(payload, scale, wire, shape).to(part.device))
-    return payload, scale, float(part.double().square().sum())
+    return payload, scale, float(part.cpu().double().square().sum())
 
 
 def _take(part: torch.Tensor, received: Received, wire: Wire) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -237,6 +238,10 @@ def _arguments(
     folder: Path, key: Path, listen: str, port: int, announced: tuple[str, ...], bootstrap: tuple[str, ...]
 ) -> list[str]:
     """The daemon's command line."""
+    try:
+        listen = listen if ":" in listen else socket.gethostbyname(listen)
+    except OSError:
+        raise UserError(f"--listen {listen}: no such address on this machine") from None
     family = "ip6" if ":" in listen else "ip4"
     local = listen.startswith(_LOOPBACK)
     arguments = [
