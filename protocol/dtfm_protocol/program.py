@@ -64,8 +64,13 @@ async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report what failed inside the event loop, but for sockets that the MQTT client watches a moment too long."""
-    if isinstance(error := context.get("exception"), OSError) and error.errno == errno.EBADF:
+    """Report what failed inside the event loop, but for connections that broke in libraries' own tasks.
+
+    The MQTT client watches closed sockets a moment too long; hivemind leaves its daemon's end to nobody. Whoever needs
+    the connection hears of its end otherwise: this program's own tasks all live in task groups.
+    """
+    error = context.get("exception")
+    if isinstance(error, ConnectionError) or (isinstance(error, OSError) and error.errno == errno.EBADF):
         log.debug("event loop: %s", error)
         return
     loop.default_exception_handler(context)
