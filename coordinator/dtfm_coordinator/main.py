@@ -189,4 +189,4 @@ def status(state_dir: StateDir, as_json: Json = False) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    program.command_line(app)

@@ -135,4 +135,4 @@ def status(
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    program.command_line(app)

@@ -112,6 +112,25 @@ def fail(error: UserError) -> NoReturn:
     raise SystemExit(EXIT_USER)
 
 
+def command_line(app: Callable[..., Any]) -> None:
+    """Run a typer application; a wrong option, too, is one line and exit code 2."""
+    import typer
+
+    usage_error: Any = typer.BadParameter.__mro__[1]  # typer exports this class's children only
+    try:
+        code = app(standalone_mode=False)
+    except usage_error as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            raise SystemExit(EXIT_USER) from None
+        command = error.ctx.command_path if error.ctx is not None else "this command"
+        fail(UserError(f"{error.format_message().rstrip('.')}; see {command} --help"))
+    except typer.Abort:
+        raise SystemExit(EXIT_INTERRUPT) from None
+    if isinstance(code, int) and code:
+        raise SystemExit(code)
+
+
 def once(action: Callable[[], None]) -> None:
     """Run a command that needs no event loop, with the same errors."""
     with guarded():

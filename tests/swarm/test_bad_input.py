@@ -186,3 +186,19 @@ async def test_status_export_and_generate_without_a_run_say_so(world: World) -> 
         code, said = await world.run(script, *command, "--state-dir", world.folder / "empty")
         assert code == 2
         one_line(said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["join"], ["invite", "--help"]),
+        (["join", "x"], ["--state-dir"]),
+        (["bench", "--threads", "0"], ["--threads"]),
+        (["train"], ["train"]),
+    ],
+)
+async def test_a_wrong_option_is_one_line(world: World, arguments: list[str], words: list[str]) -> None:
+    """A missing or impossible argument, an unknown command."""
+    code, said = await world.run("dtfm-node", *arguments)
+    assert code == 2
+    one_line(said, *words)
