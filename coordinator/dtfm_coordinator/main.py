@@ -9,6 +9,7 @@ import typer
 
 from dtfm_protocol import program
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.logs import LogFormat, set_up
 
 app = typer.Typer(
     help="Have a community train a language model.",
@@ -22,13 +23,6 @@ JobFile = Annotated[Path, typer.Argument(help="The job file (TOML).")]
 StateDir = Annotated[Path, typer.Option("--state-dir", help="Where key, invite, metrics and checkpoints are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the allocator's search.")]
-
-
-class LogFormat(StrEnum):
-    """How progress is written."""
-
-    plain = "plain"
-    json = "json"
 
 
 Format = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object a line.")]
@@ -61,7 +55,6 @@ def serve(
 ) -> None:
     """Serve a job: print an invite, plan for whoever joins, keep the result."""
     from dtfm_protocol.job import Job
-    from dtfm_protocol.logs import set_up
     from dtfm_protocol.statedir import locked
 
     set_up(log_format.value)
@@ -91,7 +84,6 @@ def swarm(
 ) -> None:
     """Serve a job and train it with N nodes on this machine."""
     from dtfm_protocol.job import Job
-    from dtfm_protocol.logs import set_up
     from dtfm_protocol.statedir import locked
 
     set_up(log_format.value)

@@ -2,7 +2,6 @@
 
 import json
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from dtfm_protocol import program
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.logs import LogFormat, set_up
 
 app = typer.Typer(
     help="Train a language model together with others.",
@@ -22,13 +22,6 @@ app = typer.Typer(
 StateDir = Annotated[Path, typer.Option("--state-dir", help="Where this node keeps its key, tokens and status.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads for compute (default: torch's).")]
-
-
-class LogFormat(StrEnum):
-    """How progress is written."""
-
-    plain = "plain"
-    json = "json"
 
 
 Format = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object a line.")]
@@ -51,7 +44,6 @@ def join(
 ) -> None:
     """Join a swarm and train until its job is done."""
     from dtfm_protocol.invite import Invite
-    from dtfm_protocol.logs import set_up
     from dtfm_protocol.statedir import locked
 
     set_up(log_format.value, verbose)
@@ -76,7 +68,6 @@ def solo(
 ) -> None:
     """Train a job in this process alone: the reference that every swarm is compared with."""
     from dtfm_protocol.job import Job
-    from dtfm_protocol.logs import set_up
     from dtfm_protocol.statedir import locked
 
     set_up(log_format.value)

@@ -4,9 +4,17 @@ import json
 import logging
 import sys
 import time
+from enum import StrEnum
 from typing import Literal
 
 log = logging.getLogger("dtfm")
+
+
+class LogFormat(StrEnum):
+    """How progress is written."""
+
+    plain = "plain"
+    json = "json"
 
 
 class _Plain(logging.Formatter):

@@ -129,9 +129,3 @@ def command_line(app: Callable[..., Any]) -> None:
         raise SystemExit(EXIT_INTERRUPT) from None
     if isinstance(code, int) and code:
         raise SystemExit(code)
-
-
-def once(action: Callable[[], None]) -> None:
-    """Run a command that needs no event loop, with the same errors."""
-    with guarded():
-        action()

@@ -4,12 +4,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-from typing import NoReturn
 
 import pytest
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.program import find_user_error, guarded, once, run
+from dtfm_protocol.program import find_user_error, guarded, run
 
 WAITING = """
 import asyncio, contextlib, os, signal
@@ -65,16 +64,6 @@ def test_an_interrupt_before_there_is_an_event_loop_exits_with_130(capsys: pytes
         raise KeyboardInterrupt
     assert caught.value.code == 130
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_command_without_an_event_loop_has_the_same_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    def action() -> NoReturn:
-        raise UserError("no")
-
-    with pytest.raises(SystemExit) as caught:
-        once(action)
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == "error: no\n"
 
 
 def test_a_command_that_fails_in_its_event_loop_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
