@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from dtfm_coordinator.members import Member
+from dtfm_protocol.matrix import Matrix
 from dtfm_protocol.records import LinkReport
 from dtfm_protocol.view import NodeView, View
 
@@ -94,12 +97,12 @@ class LinkMap:
         ids = [member.peer for member in members]
         return View(
             nodes=tuple(nodes),
-            latency_ms=tuple(tuple(self._entry(self._latency_ms, a, b, None) for b in ids) for a in ids),
-            bandwidth_gbps=tuple(tuple(self._entry(self._gbps, a, b, 0.0) for b in ids) for a in ids),
+            latency_ms=self._matrix(self._latency_ms, ids, np.nan),
+            bandwidth_gbps=self._matrix(self._gbps, ids, 0.0),
         )
 
-    def _entry(self, table: dict[Pair, float], a: str, b: str, failed: float | None) -> float | None:
-        """A measured value; `failed` where a measurement was tried in vain; null where none was."""
-        if a == b:
-            return 0.0
-        return table.get((a, b), failed if self.known(a, b) else None)
+    def _matrix(self, table: dict[Pair, float], ids: Sequence[str], failed: float) -> Matrix:
+        """Measured values; `failed` where a measurement was tried in vain; NaN where none was."""
+        return np.array(
+            [[table.get((a, b), failed if self.known(a, b) else np.nan) for b in ids] for a in ids], dtype=np.float64
+        ).reshape(len(ids), len(ids))

@@ -125,6 +125,8 @@ class Planning(Schema):
     schedule: ScheduleName = "1f1b"
     wire: Wire = "fp32"
     """How activations and gradients are coded between peers; "fp16" and "bf16" are lossy."""
+    horizon: Annotated[float, Field(gt=0)] = 600.0
+    """Seconds of training within which going over to another plan must pay back what moving state takes."""
 
 
 class Checkpointing(Schema):

@@ -26,6 +26,7 @@ class Cost(Schema):
     data_parallel: float
     pipeline: float
     compute: float | None = None
+    optimizer: float | None = None
 
 
 class Plan(Schema):

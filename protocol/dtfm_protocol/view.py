@@ -1,22 +1,46 @@
-"""The view: what is known of a swarm's devices and links. What the allocator plans on."""
+"""The view: what is known of a swarm's devices and links. What the allocator plans on.
 
+Three files hold one: dense JSON; JSON in which links are given by region, with exceptions; and `.npz` for thousands of
+nodes. All three are `View` once read.
+"""
+
+import io
 import json
-from collections.abc import Callable
+import zipfile
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, NoReturn, Self
 
 import numpy as np
-import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.estimate import estimated_bandwidth, estimated_latency
+from dtfm_protocol.matrix import MOST_NODES, Matrix, parsed, rows
+from dtfm_protocol.regions import COMPACT_FROM, compact, expanded
 from dtfm_protocol.schema import Schema
+from dtfm_protocol.statedir import write_atomically
 
-Matrix = npt.NDArray[np.float64]
 GBIT = 1.25e8
 """Bytes a second of one Gbit/s."""
+LARGEST_FILE = 2 << 30
+"""Bytes of a view file."""
+LARGEST_UNPACKED = 2 * 8 * MOST_NODES**2 + (1 << 28)
+"""Bytes that an `.npz` unpacks to: two matrices, and the nodes."""
 
 Amount = Annotated[float, Field(gt=0)]
+
+
+def _matrix(value: Any) -> Matrix:
+    """A matrix of links, read-only, its diagonal cleared."""
+    matrix = parsed(value)
+    np.fill_diagonal(matrix, 0.0)
+    matrix.flags.writeable = False
+    return matrix
+
+
+LinkMatrix = Annotated[Matrix, PlainValidator(_matrix), PlainSerializer(rows)]
 
 
 class LayerSeconds(Schema):
@@ -24,6 +48,8 @@ class LayerSeconds(Schema):
 
     forward: Amount
     backward: Amount
+    optimizer: Annotated[float, Field(ge=0)] | None = None
+    """AdamW on the layer's parameters, once a step; null where it was not measured."""
 
 
 class NodeView(Schema):
@@ -36,37 +62,52 @@ class NodeView(Schema):
     layer_seconds: LayerSeconds | None = None
     memory_bytes: Amount | None = None
     up_gbps: Amount | None = None
+    """Gbit/s that the peer can send in all."""
     down_gbps: Amount | None = None
+    """Gbit/s that the peer can receive in all."""
 
 
 class View(Schema):
     """Devices and the links between them. Row sends to column; the diagonal means nothing.
 
-    `latency_ms` is one-way milliseconds, `bandwidth_gbps` Gbit/s; 0 Gbit/s is a pair that cannot talk, and null one
-    that was not measured.
+    `latency_ms` is one-way milliseconds, `bandwidth_gbps` Gbit/s, each of shape (N, N); 0 Gbit/s is a pair that cannot
+    talk, and null (NaN) one that was not measured.
     """
 
+    model_config = ConfigDict(arbitrary_types_allowed=True, ignored_types=(cached_property,))
+
     nodes: tuple[NodeView, ...] = Field(min_length=1)
-    latency_ms: tuple[tuple[float | None, ...], ...]
-    bandwidth_gbps: tuple[tuple[float | None, ...], ...]
+    latency_ms: LinkMatrix
+    bandwidth_gbps: LinkMatrix
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return expanded(value) if isinstance(value, dict) and "regions" in value else value
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
         count = len(self.nodes)
+        if count > MOST_NODES:
+            raise ValueError(f"nodes: {count} are more than the {MOST_NODES} that a view can hold")
         seen: set[str] = set()
         for node in self.nodes:
             if node.id in seen:
                 raise ValueError(f"nodes: the id {node.id!r} occurs twice")
             seen.add(node.id)
         for name in ("latency_ms", "bandwidth_gbps"):
-            matrix = getattr(self, name)
-            if len(matrix) != count or any(len(row) != count for row in matrix):
-                raise ValueError(f"{name}: {count} nodes need {count} rows of {count} entries")
-            for row, values in enumerate(matrix):
-                for column, value in enumerate(values):
-                    if value is not None and value < 0 and row != column:
-                        raise ValueError(f"{name}: negative entry at row {row}, column {column}")
+            given = len(getattr(self, name))
+            if given != count:
+                raise ValueError(f"{name}: {count} nodes need {count} rows of {count} entries, and there are {given}")
         return self
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, View)
+            and self.nodes == other.nodes
+            and np.array_equal(self.latency_ms, other.latency_ms, equal_nan=True)
+            and np.array_equal(self.bandwidth_gbps, other.bandwidth_gbps, equal_nan=True)
+        )
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -74,36 +115,126 @@ class View(Schema):
         return tuple(node.id for node in self.nodes)
 
     def alpha(self) -> Matrix:
-        """One-way delay in seconds, shape (N, N), zero diagonal. Unmeasured pairs take the largest measured delay."""
-        return _filled(self.latency_ms, np.max, 0.0) * 1e-3
+        """One-way delay in seconds, shape (N, N), zero diagonal; what was not measured is estimated (`estimate`)."""
+        delays: Matrix = self._latency_ms * 1e-3
+        return delays
 
     def beta(self) -> Matrix:
-        """Bandwidth in bytes/s, shape (N, N), infinite diagonal. Unmeasured pairs take the smallest measured one."""
-        beta = _filled(self.bandwidth_gbps, np.min, 1.0) * GBIT
-        np.fill_diagonal(beta, np.inf)
-        return beta
+        """Bandwidth in bytes/s, shape (N, N), infinite diagonal; what was not measured is estimated (`estimate`)."""
+        bandwidths: Matrix = self._bandwidth_gbps * GBIT
+        np.fill_diagonal(bandwidths, np.inf)
+        return bandwidths
+
+    @cached_property
+    def _latency_ms(self) -> Matrix:
+        return estimated_latency(self.latency_ms, self._regions)
+
+    @cached_property
+    def _bandwidth_gbps(self) -> Matrix:
+        up, down = ([getattr(node, name) for node in self.nodes] for name in ("up_gbps", "down_gbps"))
+        return estimated_bandwidth(self.bandwidth_gbps, self._regions, _limits(up), _limits(down))
+
+    @property
+    def _regions(self) -> tuple[str | None, ...]:
+        return tuple(node.region for node in self.nodes)
+
+    def part(self, peers: Sequence[str]) -> Self:
+        """The view of `peers` alone, in their order."""
+        index = {peer: row for row, peer in enumerate(self.ids)}
+        chosen = [index[peer] for peer in peers]
+        block = np.ix_(chosen, chosen)
+        return type(self)(
+            nodes=tuple(self.nodes[row] for row in chosen),
+            latency_ms=self.latency_ms[block],
+            bandwidth_gbps=self.bandwidth_gbps[block],
+        )
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a view file.
+        """Read a view file, JSON or `.npz`.
 
         Raises:
-            UserError: unreadable, not JSON, or not a view; the key is named.
+            UserError: unreadable, neither of the two, or not a view; the key is named.
         """
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
+            if path.stat().st_size > LARGEST_FILE:
+                raise UserError(
+                    f"the view {path} has more than {LARGEST_FILE >> 30} GiB: keep it as .npz, or by regions"
+                )
+            data = path.read_bytes()
+        except OSError as error:
             raise UserError(f"cannot read the view {path}: {error}") from None
-        except ValueError as error:
+        if path.suffix == ".npz":
+            return cls.read(_from_npz(data, path), str(path))
+        try:
+            values = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        except UnicodeDecodeError as error:
+            raise UserError(f"cannot read the view {path}: {error}") from None
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is not JSON: {error}") from None
         return cls.read(values, str(path))
 
+    def save(self, path: Path) -> None:
+        """Write a view file: `.npz` by that suffix, else JSON, by region where that loses nothing and is shorter.
 
-def _filled(rows: tuple[tuple[float | None, ...], ...], worst: Callable[[Matrix], float], default: float) -> Matrix:
-    """Rows as a matrix with a zero diagonal, unmeasured entries replaced by the worst measured one (or `default`)."""
-    matrix: Matrix = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
-    np.fill_diagonal(matrix, np.nan)
-    measured = matrix[matrix > 0]  # a pair that cannot talk says nothing of one that nobody has tried
-    matrix[np.isnan(matrix)] = worst(measured) if measured.size else default
-    np.fill_diagonal(matrix, 0.0)
-    return matrix
+        Raises:
+            UserError: the file cannot be written.
+        """
+        if path.suffix == ".npz":
+            packed = io.BytesIO()
+            nodes = json.dumps([node.model_dump(mode="json", exclude_none=True) for node in self.nodes])
+            np.savez_compressed(
+                packed, nodes=np.array(nodes), latency_ms=self.latency_ms, bandwidth_gbps=self.bandwidth_gbps
+            )
+            content: str | bytes = packed.getvalue()
+        else:
+            nodes_as_values = [node.model_dump(mode="json", exclude_none=True) for node in self.nodes]
+            values = None
+            if len(self.nodes) >= COMPACT_FROM:
+                values = compact(nodes_as_values, self._regions, self.latency_ms, self.bandwidth_gbps)
+            if values is None:
+                values = {
+                    "nodes": nodes_as_values,
+                    "latency_ms": rows(self.latency_ms),
+                    "bandwidth_gbps": rows(self.bandwidth_gbps),
+                }
+            content = _as_lines(values)
+        write_atomically(path, content)
+
+
+def _limits(values: Sequence[float | None]) -> Matrix:
+    return np.array([np.inf if value is None else value for value in values])
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number that JSON has; write null for what is unmeasured")
+
+
+def _from_npz(data: bytes, path: Path) -> dict[str, Any]:
+    """What an `.npz` holds, without unpickling anything."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > LARGEST_UNPACKED:
+                raise UserError(f"the view {path} unpacks to more than a view of {MOST_NODES} nodes takes")
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            values: dict[str, Any] = {name: arrays[name] for name in arrays.files}
+        if "nodes" in values:
+            values["nodes"] = json.loads(str(values["nodes"]), parse_constant=_refuse_constant)
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001  # a damaged archive fails in zlib, zipfile or numpy, each in its own way
+        raise UserError(f"{path} is not an .npz with nodes, latency_ms and bandwidth_gbps: {error}") from None
+    return values
+
+
+def _as_lines(values: dict[str, Any]) -> str:
+    """JSON with a line for each node and each row, so that people can read it and tools can compare it."""
+
+    def lines(value: Any) -> str:
+        if isinstance(value, dict) and value and all(isinstance(part, list | dict) for part in value.values()):
+            return "{\n" + ",\n".join(f"{json.dumps(key)}: {lines(part)}" for key, part in value.items()) + "\n}"
+        if isinstance(value, list) and value and isinstance(value[0], list | dict):
+            return "[\n " + ",\n ".join(json.dumps(part) for part in value) + "\n]"
+        return json.dumps(value)
+
+    return lines(values) + "\n"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dtfm_coordinator.linkmap import LinkMap
 from dtfm_coordinator.members import Member
+from dtfm_protocol.matrix import rows
 from dtfm_protocol.records import Link, LinkReport, Profile
 from dtfm_protocol.view import LayerSeconds
 
@@ -72,8 +73,8 @@ def test_one_way_is_half_the_round_trip_and_each_direction_has_its_own_speed() -
     links.tried([("a", "b")])
     links.reported("a", report(b=(20.0, 0.1, 0.5)))
     view = links.view([member("a"), member("b")], "fp32")
-    assert view.latency_ms == ((0.0, 10.0), (10.0, 0.0))
-    assert view.bandwidth_gbps == ((0.0, 0.1), (0.5, 0.0))
+    assert rows(view.latency_ms) == [[0.0, 10.0], [10.0, 0.0]]
+    assert rows(view.bandwidth_gbps) == [[0.0, 0.1], [0.5, 0.0]]
 
 
 def test_a_pair_that_was_tried_in_vain_cannot_talk_and_one_that_was_not_is_unknown() -> None:
@@ -81,8 +82,8 @@ def test_a_pair_that_was_tried_in_vain_cannot_talk_and_one_that_was_not_is_unkno
     links.tried([("a", "b"), ("c", "a")])
     links.reported("c", report(a=(2.0, 1.0, 3.0)))
     view = links.view([member("a"), member("b"), member("c")], "fp32")
-    assert view.bandwidth_gbps == ((0.0, 0.0, 3.0), (0.0, 0.0, None), (1.0, None, 0.0))
-    assert view.latency_ms == ((0.0, None, 1.0), (None, 0.0, None), (1.0, None, 0.0))
+    assert rows(view.bandwidth_gbps) == [[0.0, 0.0, 3.0], [0.0, 0.0, None], [1.0, None, 0.0]]
+    assert rows(view.latency_ms) == [[0.0, None, 1.0], [None, 0.0, None], [1.0, None, 0.0]]
 
 
 def test_a_newer_report_replaces_an_older_one() -> None:
@@ -90,8 +91,8 @@ def test_a_newer_report_replaces_an_older_one() -> None:
     links.reported("a", report(b=(20.0, 0.1, 0.5)))
     links.reported("b", report(a=(4.0, 0.7, 0.3)))
     view = links.view([member("a"), member("b")], "fp32")
-    assert view.latency_ms[0][1] == 2.0
-    assert view.bandwidth_gbps == ((0.0, 0.3), (0.7, 0.0))
+    assert view.latency_ms[0, 1] == 2.0
+    assert rows(view.bandwidth_gbps) == [[0.0, 0.3], [0.7, 0.0]]
 
 
 def test_a_peer_that_left_is_measured_anew_when_it_returns_and_the_others_are_not() -> None:
@@ -103,14 +104,14 @@ def test_a_peer_that_left_is_measured_anew_when_it_returns_and_the_others_are_no
     links.forget("b")
     assert {frozenset(pair) for pairs in links.rounds(peers) for pair in pairs} == {frozenset("ab"), frozenset("bc")}
     view = links.view([member(peer) for peer in peers], "fp32")
-    assert view.bandwidth_gbps == ((0.0, None, 1.0), (None, 0.0, None), (1.0, None, 0.0))
+    assert rows(view.bandwidth_gbps) == [[0.0, None, 1.0], [None, 0.0, None], [1.0, None, 0.0]]
 
 
 def test_what_a_peer_says_of_strangers_and_of_itself_does_no_harm() -> None:
     links = LinkMap()
     links.reported("a", report(a=(1.0, 9.0, 9.0), stranger=(1.0, 9.0, 9.0), b=(2.0, 1.0, 1.0)))
     view = links.view([member("a"), member("b")], "fp32")
-    assert view.bandwidth_gbps == ((0.0, 1.0), (1.0, 0.0))
+    assert rows(view.bandwidth_gbps) == [[0.0, 1.0], [1.0, 0.0]]
 
 
 def test_the_view_takes_the_figures_of_the_jobs_precision() -> None:
@@ -130,3 +131,8 @@ def test_a_peer_that_nobody_reaches_is_left_out_of_three_but_not_of_two() -> Non
     links.reported("a", report(b=(1.0, 1.0, 1.0)))
     assert [each.peer for each in links.reachable(everyone)] == ["a", "b"]
     assert links.reachable([member("a"), member("c")]) == [member("a"), member("c")]
+
+
+def test_one_peer_alone_has_a_view_without_links() -> None:
+    view = LinkMap().view([member("a")], "fp32")
+    assert rows(view.latency_ms) == rows(view.bandwidth_gbps) == [[0.0]]

@@ -1,7 +1,5 @@
-"""The view: matrices that fit their nodes, and what stands in for what nobody measured."""
+"""The view: matrices that fit their nodes, in whatever file they come; what does not fit is named."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,14 +22,11 @@ def complaint(**change: Any) -> str:
     return str(caught.value)
 
 
-def test_delay_is_in_seconds_and_what_is_not_measured_takes_the_largest() -> None:
-    wanted = [[0, 0.01, 0.03], [0.02, 0, 0.03], [0.03, 0.005, 0]]
-    np.testing.assert_allclose(View.read(VALUES, "view").alpha(), wanted)
-
-
-def test_bandwidth_is_in_bytes_a_second_and_what_is_not_measured_takes_the_smallest() -> None:
-    beta = View.read(VALUES, "view").beta() / GBIT
-    np.testing.assert_allclose(beta, [[np.inf, 1.0, 0.5], [0.5, np.inf, 2.0], [4.0, 0.5, np.inf]])
+def test_delay_is_in_seconds_and_bandwidth_in_bytes_a_second() -> None:
+    view = View.read(VALUES, "view")
+    np.testing.assert_allclose(view.alpha()[0, :2], [0, 0.01])
+    np.testing.assert_allclose(view.beta()[1] / GBIT, [0.5, np.inf, 2.0])
+    assert np.isnan(view.latency_ms[0, 2])
 
 
 def test_a_gigabit_is_a_thousand_million_bits() -> None:
@@ -42,13 +37,6 @@ def test_a_pair_that_cannot_talk_stays_at_zero() -> None:
     beta = View.read(VALUES | {"bandwidth_gbps": [[0, 0, 1], [1, 0, 1], [1, 1, 0]]}, "view").beta()
     assert beta[0, 1] == 0
     assert np.isinf(beta.diagonal()).all()
-
-
-def test_where_nothing_is_measured_there_is_still_a_view() -> None:
-    nothing = [[None] * 3] * 3
-    view = View.read(VALUES | {"latency_ms": nothing, "bandwidth_gbps": nothing}, "view")
-    assert (view.alpha() == 0).all()
-    np.testing.assert_allclose(view.beta() / GBIT, np.where(np.eye(3, dtype=bool), np.inf, 1.0))
 
 
 def test_the_diagonal_means_nothing() -> None:
@@ -77,11 +65,22 @@ def test_one_node_alone_is_a_view() -> None:
         ({"nodes": [{"id": "a"}, {"id": "b", "gpu": 1}, {"id": "c"}]}, "nodes.1.gpu: unknown key"),
         ({"nodes": [{"id": "a"}, {"id": "b"}]}, "latency_ms: 2 nodes need 2 rows of 2 entries"),
         ({"latency_ms": [[0, 1], [1, 0]]}, "latency_ms: 3 nodes need 3 rows of 3 entries"),
-        ({"bandwidth_gbps": [[0, 1, 1], [1, 0, 1], [1, 0]]}, "bandwidth_gbps: 3 nodes need 3 rows"),
+        ({"bandwidth_gbps": [[0, 1, 1], [1, 0, 1], [1, 0]]}, "bandwidth_gbps: 3 rows need 3 entries each, and row 2"),
+        ({"bandwidth_gbps": [[0, 1, 1], [1, 0, 1]]}, "bandwidth_gbps: 2 rows need 2 entries each, and row 0 has 3"),
+        ({"bandwidth_gbps": [[0, 1, 1], 5, [1, 0, 1]]}, "bandwidth_gbps: write a list of rows"),
+        ({"bandwidth_gbps": [[[0], [1]], [[1], [0]]]}, "bandwidth_gbps: row 0, column 0 is not a number"),
         ({"latency_ms": [[0, -1, 1], [1, 0, 1], [1, 1, 0]]}, "latency_ms: negative entry at row 0, column 1"),
         ({"bandwidth_gbps": [[0, 1, 1], [1, 0, 1], [1, -1, 0]]}, "bandwidth_gbps: negative entry at row 2, column 1"),
-        ({"latency_ms": [[0, float("nan"), 1], [1, 0, 1], [1, 1, 0]]}, "latency_ms.0.1: "),
-        ({"bandwidth_gbps": [[0, "fast", 1], [1, 0, 1], [1, 1, 0]]}, "bandwidth_gbps.0.1: "),
+        ({"latency_ms": [[0, float("nan"), 1], [1, 0, 1], [1, 1, 0]]}, "latency_ms: an entry is not a number"),
+        ({"latency_ms": [[0, float("inf"), 1], [1, 0, 1], [1, 1, 0]]}, "latency_ms: infinite entry at row 0, column 1"),
+        ({"latency_ms": [[0, 10**400, 1], [1, 0, 1], [1, 1, 0]]}, "latency_ms: an entry is too large"),
+        ({"bandwidth_gbps": [[0, "fast", 1], [1, 0, 1], [1, 1, 0]]}, "row 0, column 1 is not a number (got 'fast')"),
+        ({"bandwidth_gbps": [[0, 1, "1"], [1, 0, 1], [1, 1, 0]]}, "row 0, column 2 is not a number (got '1')"),
+        ({"bandwidth_gbps": [[0, 1, 1], [True, 0, 1], [1, 1, 0]]}, "row 1, column 0 is not a number (got 'True')"),
+        ({"bandwidth_gbps": np.array([["0", "1"], ["1", "0"]])}, "bandwidth_gbps: an array of 2 dimensions of <U1"),
+        ({"bandwidth_gbps": np.zeros(3)}, "bandwidth_gbps: an array of 1 dimensions"),
+        ({"bandwidth_gbps": np.zeros((3, 2))}, "bandwidth_gbps: 3 rows of 2 entries"),
+        ({"bandwidth_gbps": np.zeros((3, 3), dtype=bool)}, "bandwidth_gbps: an array of 2 dimensions of bool"),
         ({"links": []}, "links: unknown key"),
     ],
 )
@@ -89,18 +88,26 @@ def test_what_does_not_fit_is_named(change: dict[str, Any], said: str) -> None:
     assert said in complaint(**change)
 
 
-def test_a_view_file_is_read_or_named(tmp_path: Path) -> None:
-    path = tmp_path / "view.json"
-    path.write_text(json.dumps(VALUES), encoding="utf-8")
-    view = View.load(path)
-    assert view.ids == ("a", "b", "c")
-    path.write_text(view.model_dump_json(), encoding="utf-8")
-    assert View.load(path) == view
-    path.write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match="is not JSON"):
-        View.load(path)
-    path.write_bytes(b"\xff")
-    with pytest.raises(UserError, match="cannot read the view"):
-        View.load(path)
-    with pytest.raises(UserError, match="cannot read the view"):
-        View.load(tmp_path / "none.json")
+def test_a_part_keeps_what_is_known_of_its_peers_in_their_order() -> None:
+    whole = View.read(VALUES, "view")
+    whole.alpha()
+    part = whole.part(["c", "b"])
+    assert part.ids == ("c", "b")
+    np.testing.assert_array_equal(part.latency_ms, [[0, 5], [30, 0]])
+    assert part.alpha().shape == part.beta().shape == (2, 2)
+
+
+def test_matrices_cannot_be_written_to_and_are_apart_from_what_they_were_made_of() -> None:
+    delays = np.ones((3, 3))
+    view = View.read(VALUES | {"latency_ms": delays}, "view")
+    delays[0, 1] = 7
+    assert view.latency_ms[0, 1] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        view.latency_ms[0, 1] = 2
+
+
+def test_a_view_of_too_many_nodes_is_refused_before_it_takes_memory() -> None:
+    nodes = [{"id": str(number), "region": "here"} for number in range(20_001)]
+    regions = {"names": ["here"], "latency_ms": [[1]], "bandwidth_gbps": [[1]]}
+    with pytest.raises(UserError, match="20001 are more than the 20000"):
+        View.read({"nodes": nodes, "regions": regions}, "view")

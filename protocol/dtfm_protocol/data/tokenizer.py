@@ -41,6 +41,17 @@ def make_tokenizer(data: Data, documents: Sequence[str]) -> Any:
     return tokenizer
 
 
+def vocabulary_size(data: Data) -> int:
+    """Tokens of the job's tokenizer, without reading its text: a BPE is taken to reach its size.
+
+    Raises:
+        UserError: the size is none, or the folder holds no tokenizer.
+    """
+    if data.tokenizer.startswith("bpe:"):
+        return _size(data.tokenizer)
+    return len(make_tokenizer(data, ()))
+
+
 def save(tokenizer: Any, folder: Path) -> None:
     """Write a folder that `AutoTokenizer` loads.
 
@@ -141,12 +152,7 @@ def _letters() -> list[str]:
 def _bpe(name: str, documents: Sequence[str]) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    digits = name.removeprefix("bpe:")
-    size = int(digits) if digits.isascii() and digits.isdigit() else 0
-    if size <= 256:
-        raise UserError(
-            f'data.tokenizer: "{name}" is no size: give at least "bpe:257", the 256 bytes and the end of text'
-        )
+    size = _size(name)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -161,6 +167,17 @@ def _bpe(name: str, documents: Sequence[str]) -> Any:
             f'data.tokenizer: "{name}" is more than the text yields: give at most "bpe:{tokenizer.get_vocab_size()}"'
         )
     return _wrapped(tokenizer)
+
+
+def _size(name: str) -> int:
+    """SIZE of "bpe:SIZE"."""
+    digits = name.removeprefix("bpe:")
+    size = int(digits) if digits.isascii() and digits.isdigit() else 0
+    if size <= 256:
+        raise UserError(
+            f'data.tokenizer: "{name}" is no size: give at least "bpe:257", the 256 bytes and the end of text'
+        )
+    return size
 
 
 def _wrapped(tokenizer: Any) -> Any:
