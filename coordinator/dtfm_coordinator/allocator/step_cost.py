@@ -1,0 +1,23 @@
+"""What one training step is predicted to take, in parts that add up."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Predicted seconds of one training step; infinite where a pair that cannot talk would have to."""
+
+    compute: float
+    """The busiest peer's forwards and backwards."""
+    pipeline: float
+    """From the step's start to its last backward, less `compute`: what messages and waiting add."""
+    data_parallel: float
+    """From the last backward until every peer holds the reduced gradients and the commit: what the all-reduce adds
+    to what it could hide behind other stages' backwards."""
+    optimizer: float = 0.0
+    """The slowest peer's optimizer step."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of the step."""
+        return self.compute + self.pipeline + self.data_parallel + self.optimizer
