@@ -72,6 +72,7 @@ def bench(device_name: str, job_file: Path | None, threads: int | None, as_json:
     seconds = measured.layer_seconds
     table.add_row(
         f"{config['model_type']} layer, {size}",
-        f"forward {seconds.forward * 1e3:.1f} ms, backward {seconds.backward * 1e3:.1f} ms",
+        f"forward {seconds.forward * 1e3:.1f} ms, backward {seconds.backward * 1e3:.1f} ms, "
+        f"optimizer {(seconds.optimizer or 0.0) * 1e3:.1f} ms",
     )
     Console().print(table)

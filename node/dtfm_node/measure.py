@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dtfm_node.devices import free_memory, synchronise
-from dtfm_node.engine.stage_state import autocast
+from dtfm_node.engine.stage_state import autocast, make_optimizer
 from dtfm_protocol.job import Precision
 from dtfm_protocol.model.layer import build_layer
 from dtfm_protocol.model.sizes import model_sizes
@@ -58,11 +58,12 @@ def product_flops(dtype: torch.dtype, device: torch.device) -> float:
 def layer_seconds(
     config: dict[str, Any], precision: Precision, micro_batch: int, sequence_length: int, device: torch.device
 ) -> LayerSeconds:
-    """Median seconds of one decoder layer on one micro-batch, after a warm-up."""
+    """Median seconds of one decoder layer on one micro-batch, and of its optimizer step, after a warm-up."""
     layer = build_layer(config, device)
+    optimizer = make_optimizer(dict(layer.named_parameters()), weight_decay=0.1)
     hidden = model_sizes(config).hidden_size
     x = torch.ones(micro_batch, sequence_length, hidden, device=device).mul_(0.1).requires_grad_()
-    forwards, backwards = [], []
+    forwards, backwards, updates = [], [], []
     for _ in range(1 + _REPEATS):
         with autocast(device, precision):
             output: torch.Tensor
@@ -70,10 +71,15 @@ def layer_seconds(
         forwards.append(seconds)
         gradient = torch.ones_like(output)
         backwards.append(_timed(lambda: output.backward(gradient), device)[0])  # noqa: B023 - called at once
-    return LayerSeconds(forward=statistics.median(forwards[1:]), backward=statistics.median(backwards[1:]))
+        updates.append(_timed(optimizer.step, device)[0])
+    return LayerSeconds(
+        forward=statistics.median(forwards[1:]),
+        backward=statistics.median(backwards[1:]),
+        optimizer=statistics.median(updates[1:]),
+    )
 
 
-def _timed(action: Callable[[], torch.Tensor], device: torch.device) -> tuple[float, torch.Tensor]:
+def _timed(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
     begun = time.perf_counter()
     result = action()
     synchronise(device)

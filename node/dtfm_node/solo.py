@@ -52,7 +52,7 @@ class Solo:
             for name, parameter in self._parameters.items():
                 parameter.copy_(initial_value(job.config, job.training.seed, name, parameter.shape))
         self._model.to(device)
-        self._optimizer = make_optimizer(self._parameters, job.training)
+        self._optimizer = make_optimizer(self._parameters, job.training.weight_decay)
 
     def resume(self) -> int:
         """Load the newest checkpoint, if there is one; the step that the state is after."""

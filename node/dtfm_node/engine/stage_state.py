@@ -18,12 +18,12 @@ from dtfm_protocol.plan import Plan
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def make_optimizer(parameters: dict[str, torch.nn.Parameter], training: Training) -> torch.optim.AdamW:
+def make_optimizer(parameters: dict[str, torch.nn.Parameter], weight_decay: float) -> torch.optim.AdamW:
     """AdamW with weight decay on matrices only, the learning rate set at every step."""
     matrices = [parameter for _, parameter in sorted(parameters.items()) if parameter.ndim >= 2]
     vectors = [parameter for _, parameter in sorted(parameters.items()) if parameter.ndim < 2]
     groups = [
-        {"params": matrices, "weight_decay": training.weight_decay},
+        {"params": matrices, "weight_decay": weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0, betas=(0.9, 0.95), eps=1e-8)
@@ -94,7 +94,7 @@ class StageState:
             bucket.group: torch.zeros(bucket.elements, dtype=torch.float32, device=device) for bucket in self.buckets
         }
         self._lay_gradients()
-        self.optimizer = make_optimizer(self.parameters, training)
+        self.optimizer = make_optimizer(self.parameters, training.weight_decay)
         self._in_flight: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.losses: dict[int, float] = {}
 
