@@ -1,0 +1,67 @@
+"""The inner loops of the search as machine code: one decorator over numba's.
+
+Compiled once a machine. The machine code is kept in a folder named after the sources: numba itself would not notice
+that a compiled function calls another one whose file has changed.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import numba
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _keep_machine_code() -> bool:
+    """Choose where machine code is kept; whether there is such a place."""
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return True
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    for source in sorted(here.rglob("*.py")):
+        digest.update(source.read_bytes())
+    for parent in (here / "__pycache__", _user_cache()):
+        kept = parent / "machine-code"
+        folder = kept / digest.hexdigest()[:16]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            for other in kept.iterdir():
+                if other != folder:
+                    shutil.rmtree(other, ignore_errors=True)
+            numba.config.CACHE_DIR = str(folder)
+            return True
+    return False
+
+
+def _user_cache() -> Path:
+    home = Path("/nonexistent")
+    with contextlib.suppress(RuntimeError):
+        home = Path.home()
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "dtfm"
+
+
+_KEPT = _keep_machine_code()
+
+
+def is_kept() -> bool:
+    """Whether machine code was kept by an earlier run of the same sources."""
+    folder = numba.config.CACHE_DIR
+    return bool(_KEPT and folder and any(Path(folder).rglob("*.nbi")))
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile `function` when it is first called; `NUMBA_DISABLE_JIT=1` leaves it plain Python, for a debugger.
+
+    Floating-point arithmetic stays strict, so that the same seed gives the same plan on every machine.
+    """
+    wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True)(function)
+    return wrapped
