@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dtfm_coordinator.allocator.allocate import NotEnoughNodes
+from dtfm_coordinator.allocator.shapes import NotEnoughNodes
 from dtfm_coordinator.archive import Archive
 from dtfm_coordinator.linkmap import LinkMap
 from dtfm_coordinator.members import Member, Members
@@ -249,7 +249,7 @@ class Conductor:
             await self._say("planning", f"planning for {len(members)} nodes")
             view = self._links.view(members, self._job.training.precision)
             try:
-                plan = await asyncio.to_thread(self._planner.plan, view)
+                plan = await asyncio.to_thread(self._planner.plan, view, self._plan)
             except UserError as error:
                 # A view that no plan fits may be followed by one that does: another node, or one with more memory.
                 needed, why = len(members) + (error.missing if isinstance(error, NotEnoughNodes) else 1), str(error)
@@ -261,7 +261,7 @@ class Conductor:
         self._version += 1
         plan = plan.model_copy(update={"version": self._version, "resume_step": self._kept})
         plan = plan.signed(self._identity, self._swarm)
-        write_atomically(self._folder / "view.json", view.model_dump_json(indent=1))
+        view.save(self._folder / "view.json")
         write_atomically(self._folder / "plan.json", plan.model_dump_json(indent=1))
         self._archive.expect(plan)
         self._plan = plan

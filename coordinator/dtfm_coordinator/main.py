@@ -9,7 +9,7 @@ import typer
 
 from dtfm_protocol import program
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.logs import LogFormat, set_up
+from dtfm_protocol.logs import LogFormat, log, set_up
 
 app = typer.Typer(
     help="Have a community train a language model.",
@@ -20,6 +20,8 @@ app = typer.Typer(
 )
 
 JobFile = Annotated[Path, typer.Argument(help="The job file (TOML).")]
+ViewFile = Annotated[Path, typer.Argument(help="A saved view (JSON or .npz).")]
+JobOption = Annotated[Path | None, typer.Option("--job", help="The job file that the plan is for.")]
 StateDir = Annotated[Path, typer.Option("--state-dir", help="Where key, invite, metrics and checkpoints are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the allocator's search.")]
@@ -34,6 +36,15 @@ class Algorithm(StrEnum):
     evolutionary = "evolutionary"
     random = "random"
     in_order = "in-order"
+    greedy = "greedy"
+    exhaustive = "exhaustive"
+
+
+class CostName(StrEnum):
+    """What a plan is judged by."""
+
+    paper = "paper"
+    makespan = "makespan"
 
 
 @app.command()
@@ -61,8 +72,10 @@ def serve(
     with program.guarded():
         parsed = Job.load(job)
         with locked(state_dir):
+            from dtfm_coordinator.allocator.allocate import compile_now
             from dtfm_coordinator.service import Coordinator, Options
 
+            compile_now(log.info)
             options = Options(listen, port, announce, broker, broker_ca, plan, min_nodes, exit_when_done, seed)
             program.run(Coordinator(parsed, state_dir, options).run(_say_invite))
 
@@ -92,9 +105,11 @@ def swarm(
         if text is not None:
             parsed = parsed.model_copy(update={"data": parsed.data.model_copy(update={"text": [str(text.resolve())]})})
         with locked(state_dir):
+            from dtfm_coordinator.allocator.allocate import compile_now
             from dtfm_coordinator.service import Options
             from dtfm_coordinator.swarm import run
 
+            compile_now(log.info)
             options = Options("127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed)
             program.run(run(parsed, state_dir, nodes, options))
             if sample is not None:
@@ -105,40 +120,140 @@ def swarm(
 
 @app.command()
 def plan(
-    view: Annotated[Path, typer.Argument(help="A saved view (JSON).")],
-    stages: Annotated[int, typer.Option(min=1, help="Pipeline stages.")],
-    activation_bytes: Annotated[float, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary.")],
-    gradient_bytes: Annotated[float, typer.Option(min=0, help="Bytes of a stage's gradients.")],
-    cost: Annotated[str, typer.Option(help="paper.")] = "paper",
+    view: ViewFile,
+    job: JobOption = None,
+    cost: Annotated[CostName | None, typer.Option(help="paper; or makespan, the default with --job.")] = None,
+    stages: Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")] = None,
+    activation_bytes: Annotated[
+        float | None, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary (paper's cost).")
+    ] = None,
+    gradient_bytes: Annotated[
+        float | None, typer.Option(min=0, help="Bytes of a stage's gradients (paper's cost).")
+    ] = None,
     algorithm: Annotated[Algorithm, typer.Option(help="How the placement is found.")] = Algorithm.evolutionary,
     seed: Seed = 0,
     budget: Annotated[float | None, typer.Option(min=0, help="Seconds of search.")] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Placements to look at, instead of seconds.")] = None,
+    in_force: Annotated[Path | None, typer.Option(help="The plan in force: another must pay back the move.")] = None,
+    horizon: Annotated[float | None, typer.Option(min=0, help="Seconds within which it must.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the plan is written (default: standard output).")] = None,
 ) -> None:
     """Run the allocator alone on a saved view."""
     with program.guarded():
-        from dtfm_coordinator.allocator.allocate import allocate_paper
+        from dtfm_coordinator.offline import Question, answer
         from dtfm_protocol.statedir import write_atomically
-        from dtfm_protocol.view import View
 
-        if cost != "paper":
-            raise UserError(f"--cost {cost}: the only cost here is paper")
-        if budget is not None and evaluations is not None:
-            raise UserError("--budget and --evaluations exclude each other: give one")
-        found = allocate_paper(
-            View.load(view), stages, activation_bytes, gradient_bytes, algorithm.value, seed, budget, evaluations
+        found, said = answer(
+            Question(
+                view=view,
+                job=job,
+                cost=cost.value if cost else None,
+                stages=stages,
+                activation_bytes=activation_bytes,
+                gradient_bytes=gradient_bytes,
+                algorithm=algorithm.value,
+                seed=seed,
+                budget=budget,
+                evaluations=evaluations,
+                in_force=in_force,
+                horizon=horizon,
+            )
         )
         text = found.model_dump_json(indent=1)
         if out is None:
             typer.echo(text)
-            return
-        write_atomically(out, text + "\n")
-        assert found.cost is not None
-        typer.echo(
-            f"{found.cost.total:.3f} s (data parallel {found.cost.data_parallel:.3f}, pipeline "
-            f"{found.cost.pipeline:.3f}) after {found.evaluations} evaluations in {found.seconds:.2f} s: {out}"
+        else:
+            write_atomically(out, text + "\n")
+            typer.echo(f"{said}: {out}")
+
+
+@app.command()
+def explain(
+    plan: Annotated[Path, typer.Argument(help="The plan file (JSON).")],
+    view: Annotated[Path, typer.Option(help="The view that it was made on (JSON or .npz).")],
+    job: JobOption = None,
+    activation_bytes: Annotated[
+        float | None, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary (paper's cost).")
+    ] = None,
+    gradient_bytes: Annotated[
+        float | None, typer.Option(min=0, help="Bytes of a stage's gradients (paper's cost).")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw it, too: .svg, .png or .pdf.")] = None,
+    seed: Seed = 0,
+    budget: Annotated[
+        float, typer.Option(min=0, help="Seconds of each of two searches for the next node's worth; 0 leaves it out.")
+    ] = 1.0,
+) -> None:
+    """Say where a plan's step goes: peers, links, bottleneck, and what the next node would bring."""
+    with program.guarded():
+        from dtfm_coordinator.explain.command import Question
+        from dtfm_coordinator.explain.command import explain as explained
+
+        explained(
+            Question(
+                plan=plan,
+                view=view,
+                job=job,
+                activation_bytes=activation_bytes,
+                gradient_bytes=gradient_bytes,
+                figure=figure,
+                seed=seed,
+                budget=budget,
+            )
         )
+
+
+@app.command()
+def compare(
+    view: ViewFile,
+    job: JobOption = None,
+    stages: Annotated[int | None, typer.Option(min=1, help="Pipeline stages (paper's cost).")] = None,
+    activation_bytes: Annotated[
+        float | None, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary (paper's cost).")
+    ] = None,
+    gradient_bytes: Annotated[
+        float | None, typer.Option(min=0, help="Bytes of a stage's gradients (paper's cost).")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 5,
+    budget: Annotated[float, typer.Option(min=0, help="Seconds of each search.")] = 1.0,
+    csv: Annotated[Path | None, typer.Option(help="Where a row for each run is written; - is standard output.")] = None,
+) -> None:
+    """Compare the allocator's algorithms on a saved view."""
+    with program.guarded():
+        from dtfm_coordinator.compare import Question
+        from dtfm_coordinator.compare import compare as compared
+
+        compared(
+            Question(
+                view=view,
+                job=job,
+                stages=stages,
+                activation_bytes=activation_bytes,
+                gradient_bytes=gradient_bytes,
+                seeds=seeds,
+                budget=budget,
+                csv=csv,
+            )
+        )
+
+
+@app.command()
+def network(
+    name: Annotated[str, typer.Argument(help="Which; a wrong name lists them all.")],
+    nodes: Annotated[int, typer.Option(help="How many nodes it has.")],
+    out: Annotated[Path, typer.Option(help="Where the view is written, .json or .npz.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
+) -> None:
+    """Write the view of a made-up network, to plan on."""
+    with program.guarded():
+        from dtfm_coordinator.networks import network as made
+        from dtfm_coordinator.networks.summary import summary
+
+        if out.suffix not in (".json", ".npz"):
+            raise UserError(f"--out {out}: a view is written as .json or as .npz")
+        view = made(name, nodes, seed)
+        view.save(out)
+        typer.echo(f"wrote {summary(view)} to {out}")
 
 
 @app.command()

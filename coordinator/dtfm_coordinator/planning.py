@@ -2,12 +2,11 @@
 
 from functools import cached_property
 
-from dtfm_coordinator.allocator.allocate import NotEnoughNodes, allocate
-from dtfm_coordinator.allocator.demand import ModelDemand, layer_seconds
-from dtfm_coordinator.allocator.makespan import Links, makespan
+from dtfm_coordinator.allocator.allocate import Workload, allocate, as_cost, predict
+from dtfm_coordinator.allocator.shapes import NotEnoughNodes
+from dtfm_coordinator.requirements import requirements
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.model.sizes import activation_bytes, model_sizes
-from dtfm_protocol.plan import Cost, Plan
+from dtfm_protocol.plan import Plan
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.view import View
 
@@ -29,27 +28,15 @@ class Planner:
         return (1 if stages == "auto" else stages) * (1 if replicas == "auto" else replicas)
 
     @cached_property
-    def demand(self) -> ModelDemand:
-        """What the job's model and micro-batches ask of peers."""
-        training, sizes = self._job.training, model_sizes(self._job.config)
-        kept = activation_bytes(self._job.config, training.micro_batch, training.sequence_length, training.precision)
-        tokens = training.micro_batch * training.sequence_length
-        per_layer = sum(sizes.layer_parameters) / sizes.layers
-        return ModelDemand(
-            layer_parameters=sizes.layer_parameters,
-            embedding_parameters=sizes.embedding_parameters,
-            head_parameters=sizes.head_parameters,
-            tied_parameters=sizes.tied_parameters,
-            message_values=tokens * sizes.hidden_size,
-            layer_activation_bytes=kept,
-            head_bytes=sizes.logits_bytes(training.micro_batch, training.sequence_length, training.precision),
-            # A matrix of p parameters costs 2 p FLOP a token, in the head as in a layer.
-            head_layers=sizes.head_parameters / per_layer,
-            layer_flops=2 * per_layer * tokens,
-        )
+    def _workload(self) -> Workload:
+        job = self._job
+        return Workload(requirements(job.config, job.training), job.training.micro_batches, job.plan)
 
-    def plan(self, view: View) -> Plan:
+    def plan(self, view: View, in_force: Plan | None = None) -> Plan:
         """A plan for the peers of `view`, without version.
+
+        Args:
+            in_force: the plan under which peers hold their state now.
 
         Raises:
             NotEnoughNodes: the owner's choices need more.
@@ -57,10 +44,10 @@ class Planner:
         """
         if self._forced is not None:
             return self._place(self._forced, view)
-        return allocate(view, self.demand, self._job.training.micro_batches, self._job.plan, self._seed)
+        return allocate(view, self._workload, self._seed, in_force=in_force)
 
     def _check_forced(self, plan: Plan) -> None:
-        layers = self.demand.layers
+        layers = self._workload.demand.layers
         if plan.layers != layers:
             raise UserError(f"--plan: its stages cover {plan.layers} layers and the model has {layers}")
         count = self._job.training.micro_batches
@@ -82,19 +69,4 @@ class Planner:
         placed = plan.renamed(names).model_copy(
             update={"idle": tuple(free[len(placeholders) :]), "reason": "forced by --plan", **defaults}
         )
-        return placed.model_copy(update={"cost": self._predict(placed, view)})
-
-    def _predict(self, plan: Plan, view: View) -> Cost:
-        """What the simulated step says of a plan that was not searched for."""
-        speeds = layer_seconds([node for node in view.nodes if node.id in plan.peers], self.demand)
-        ranges = {peer: plan.stages[stage] for stage in range(len(plan.stages)) for peer in plan.replicas(stage)}
-        seconds = {peer: self.demand.stage_seconds(*ranges[peer], speeds[peer]) for peer in plan.peers}
-        gradients = [self.demand.gradient_bytes(first, end, plan.wire) for first, end in plan.stages]
-        cost = makespan(plan, Links.of(view), seconds, self.demand.message_bytes(plan.wire), gradients)
-        return Cost(
-            kind="makespan",
-            total=cost.total,
-            data_parallel=cost.data_parallel,
-            pipeline=cost.pipeline,
-            compute=cost.compute,
-        )
+        return placed.model_copy(update={"cost": as_cost(predict(view, self._workload, placed).cost)})

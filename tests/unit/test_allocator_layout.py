@@ -1,6 +1,6 @@
-"""From placements to plans: every micro-batch is served, every layer held, no memory overrun."""
+"""From placements to plans: every layer held, no memory overrun, shares and layers that follow speed."""
 
-from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,14 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.demand import ModelDemand, layer_seconds
-from dtfm_coordinator.allocator.layout import DoesNotFit, Stages, Swarm, in_flight, lay_out
-from dtfm_coordinator.allocator.makespan import Links
-from dtfm_coordinator.allocator.routes import interleaved, routes, shares
+from dtfm_coordinator.allocator.allocate import pose
+from dtfm_coordinator.allocator.demand import ModelDemand, layer_seconds, optimizer_seconds, stage_seconds
+from dtfm_coordinator.allocator.layout import Layout
+from dtfm_coordinator.allocator.problem import Problem
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.view import LayerSeconds, NodeView
+from dtfm_protocol.schedule import orders
+from dtfm_protocol.view import LayerSeconds, NodeView, View
+
+from .swarms import workload
 
 DEMAND = ModelDemand(
     layer_parameters=(1000,) * 12,
@@ -27,153 +30,153 @@ DEMAND = ModelDemand(
 )
 
 
-def swarm(speeds: dict[str, float], micro_batches: int = 8, demand: ModelDemand = DEMAND, **changes: object) -> Swarm:
+def posed(
+    speeds: list[float],
+    micro_batches: int = 8,
+    demand: ModelDemand = DEMAND,
+    memory: list[float] | None = None,
+    **planning: object,
+) -> Problem:
     """Peers that do `speeds` layers a second, on equal links."""
-    count = len(speeds)
-    values: dict[str, object] = {
-        "demand": demand,
-        "links": Links(
-            {peer: row for row, peer in enumerate(speeds)},
-            np.full((count, count), 0.01),
-            np.full((count, count), 1e6),
-            np.full(count, np.inf),
+    view = View(
+        nodes=tuple(
+            NodeView(
+                id=f"p{number}",
+                layer_seconds=LayerSeconds(forward=0.25 / speed, backward=0.75 / speed),
+                memory_bytes=memory[number] if memory else None,
+            )
+            for number, speed in enumerate(speeds)
         ),
-        "layer_seconds": {
-            peer: LayerSeconds(forward=0.25 / speed, backward=0.75 / speed) for peer, speed in speeds.items()
-        },
-        "memory": dict.fromkeys(speeds, float("inf")),
-        "micro_batches": micro_batches,
-        "schedule": "1f1b",
-        "wire": "fp32",
-    }
-    return Swarm(**(values | changes))  # type: ignore[arg-type]
+        latency_ms=np.full((len(speeds), len(speeds)), 10.0),
+        bandwidth_gbps=np.full((len(speeds), len(speeds)), 0.01),
+    )
+    return pose(view, workload(micro_batches, demand, **planning), view.ids)
+
+
+def laid_out(problem: Problem, stages: list[list[int]]) -> Layout:
+    layout = Layout.of(problem, stages)
+    assert layout is not None
+    return layout
 
 
 @st.composite
-def placements(draw: st.DrawFn) -> tuple[dict[str, float], Stages, int]:
+def placements(draw: st.DrawFn) -> tuple[list[float], list[list[int]], int]:
     """Speeds of up to 12 peers, dealt to one to five stages unevenly, and micro-batches enough for all."""
     counts = draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
-    names = iter(f"p{number}" for number in range(sum(counts)))
-    stages = tuple(tuple(next(names) for _ in range(count)) for count in counts)
-    speeds = {peer: draw(st.floats(0.2, 5)) for peers in stages for peer in peers}
+    numbers = iter(range(sum(counts)))
+    stages = [[next(numbers) for _ in range(count)] for count in counts]
+    speeds = [draw(st.floats(0.2, 5)) for _ in range(sum(counts))]
     return speeds, stages, draw(st.integers(max(counts), 20))
 
 
 @given(placements(), st.sampled_from(["1f1b", "gpipe"]))
 @settings(max_examples=80, deadline=None)
 def test_every_layout_serves_each_micro_batch_once_and_holds_each_layer_once(
-    placement: tuple[dict[str, float], Stages, int], schedule: str
+    placement: tuple[list[float], list[list[int]], int], schedule: str
 ) -> None:
     speeds, stages, micro_batches = placement
-    plan = lay_out(swarm(speeds, micro_batches, schedule=schedule), stages, idle=("spare",))
+    layout = laid_out(posed(speeds, micro_batches, schedule=schedule), stages)
+    names = [f"p{number}" for number in range(len(speeds))]
+    plan = layout.plan([*names, "spare"], "gpipe" if schedule == "gpipe" else "1f1b", "fp32")
     assert Plan.read(plan.model_dump(), "the plan") == plan
     assert len(plan.routes) == micro_batches
     assert plan.layers == 12
     assert min(end - first for first, end in plan.stages) >= 1
     assert plan.idle == ("spare",)
     for stage, peers in enumerate(stages):
-        assert set(plan.replicas(stage)) == set(peers)
-        assert sum(plan.shares()[peer] for peer in peers) == micro_batches
+        assert set(plan.replicas(stage)) == {names[peer] for peer in peers}
+    assert plan.shares() == {names[peer]: share for peer, share in zip(layout.peers, layout.shares, strict=True)}
 
 
-@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=12), st.integers(0, 40))
-def test_shares_are_whole_follow_speed_and_leave_nobody_out(speeds: list[float], extra: int) -> None:
-    total = len(speeds) + extra
-    counts = shares(speeds, total)
-    assert sum(counts) == total
-    assert min(counts) >= 1
-    for (speed, count), (other, others_count) in pairwise(zip(speeds, counts, strict=True)):
-        assert count >= others_count or speed <= other
-    with pytest.raises(ValueError, match="cannot keep"):
-        shares(speeds, len(speeds) - 1)
+@given(placements())
+@settings(max_examples=50, deadline=None)
+def test_a_plan_read_back_is_the_same_layout_but_for_the_order_of_its_peers(
+    placement: tuple[list[float], list[list[int]], int],
+) -> None:
+    speeds, stages, micro_batches = placement
+    problem = posed(speeds, micro_batches)
+    layout = laid_out(problem, stages)
+    names = [f"p{number}" for number in range(len(speeds))]
+    again = Layout.of_plan(layout.plan(names, "1f1b", "fp32"), names)
+    assert again is not None
+    assert (again.counts, again.layers) == (layout.counts, layout.layers)
+    assert set(zip(again.peers, again.shares, strict=True)) == set(zip(layout.peers, layout.shares, strict=True))
+    if len(set(layout.shares)) == 1:
+        assert again.cost(problem).total == pytest.approx(layout.cost(problem).total)
 
 
-def test_shares_go_by_largest_remainder() -> None:
-    assert shares([3, 1], 8) == (6, 2)
-    assert shares([5, 3, 2], 9) == (4, 3, 2)  # quotas 4.5, 2.7, 1.8
-    assert shares([100, 1, 1], 4) == (2, 1, 1)
-
-
-def test_a_stage_alternates_between_its_peers() -> None:
-    assert interleaved([2, 2]) == (0, 1, 0, 1)
-    assert interleaved([4, 2]) == (0, 1, 0, 0, 1, 0)
-
-
-def test_equal_shares_follow_the_pipelines_of_the_placement() -> None:
-    plan = lay_out(swarm(dict.fromkeys("abcdef", 1.0), 6), (("a", "b"), ("c", "d"), ("e", "f")))
-    assert plan.pipelines == (("a", "c", "e"), ("b", "d", "f"))
-    assert plan.stages == ((0, 4), (4, 8), (8, 12))
-
-
-def test_unequal_shares_are_routed_over_the_cheapest_links() -> None:
-    cost = np.array([[1.0, 9.0, 9.0], [9.0, 1.0, 1.0]])
-    chosen = Counter(routes([(4, 8), (4, 4, 4)], [cost]))
-    assert chosen == {(0, 0): 4, (1, 1): 4, (1, 2): 4}
-
-
-@given(st.data())
-@settings(max_examples=40, deadline=None)
-def test_routes_keep_to_the_shares_and_avoid_pairs_that_cannot_talk(data: st.DataObject) -> None:
-    total = data.draw(st.integers(4, 20))
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    counts = [shares(rng.uniform(0.2, 3, size).tolist(), total) for size in rng.integers(1, 5, 3)]
-    costs = [rng.random((len(before), len(after))) for before, after in pairwise(counts)]
-    found = routes(counts, costs)
-    for stage, share in enumerate(counts):
-        served = Counter(route[stage] for route in found)
-        assert [served[index] for index in range(len(share))] == list(share)
+def test_a_plan_with_a_peer_that_is_gone_is_no_layout() -> None:
+    plan = laid_out(posed([1.0, 1.0]), [[0], [1]]).plan(["a", "b"], "1f1b", "fp32")
+    assert Layout.of_plan(plan, ["a", "c"]) is None
 
 
 def test_layers_follow_the_speed_of_their_stage_and_leave_room_for_the_head() -> None:
-    assert lay_out(swarm({"fast": 2.0, "slow": 1.0}), (("fast",), ("slow",))).stages == ((0, 8), (8, 12))
-    assert lay_out(swarm(dict.fromkeys("abc", 1.0)), (("a",), ("b", "c"))).stages == ((0, 4), (4, 12))
-    heavy = ModelDemand(
-        layer_parameters=(1,) * 12,
-        embedding_parameters=1,
-        head_parameters=1,
-        message_values=1,
-        layer_activation_bytes=0,
-        head_layers=4.0,
-    )
-    assert lay_out(swarm(dict.fromkeys("ab", 1.0), demand=heavy), (("a",), ("b",))).stages == ((0, 8), (8, 12))
+    assert laid_out(posed([1.0, 2.0]), [[0], [1]]).layers == (4, 8)
+    assert laid_out(posed([1.0, 1.0]), [[0], [1]]).layers == (6, 6)
+    assert laid_out(posed([1.0, 1.0], demand=replace(DEMAND, head_layers=4.0)), [[0], [1]]).layers == (8, 4)
 
 
-def test_no_peer_gets_more_than_its_memory_holds() -> None:
-    stages: Stages = (("a",), ("b",))
-    memory = {"a": BYTES_PER_PARAMETER * (300 + 3000) + 3 * 2 * 50, "b": 1e9}
-    plan = lay_out(swarm({"a": 1.0, "b": 1.0}, memory=memory), stages)
-    assert plan.stages == ((0, 3), (3, 12))
-    held = in_flight(plan)
-    assert held == {"a": 2, "b": 1}
-    assert DEMAND.memory_bytes(0, 3, held["a"]) == memory["a"]
-    # All forwards first keep all eight micro-batches, and a layer less fits.
-    assert lay_out(swarm({"a": 1.0, "b": 1.0}, memory=memory, schedule="gpipe"), stages).stages == ((0, 2), (2, 12))
-    with pytest.raises(DoesNotFit):
-        lay_out(swarm({"a": 1.0, "b": 1.0}, memory=memory | {"b": 1e5}), stages)
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_no_peer_gets_more_than_its_memory_holds(schedule: str) -> None:
+    small = DEMAND.memory_bytes(0, 2, 8)
+    problem = posed([5.0, 1.0, 1.0], memory=[small, 1e9, 1e9], schedule=schedule)
+    layout = laid_out(problem, [[0], [1], [2]])
+    plan = layout.plan(["a", "b", "c"], "gpipe" if schedule == "gpipe" else "1f1b", "fp32")
+    held = np.cumsum([1 if action.kind == "forward" else -1 for action in orders(plan)["a"]]).max()
+    first, end = plan.stages[0]
+    assert DEMAND.memory_bytes(first, end, int(held)) <= small
+    assert layout.fits(problem)
+    assert not replace_layers(layout, (10, 1, 1)).fits(problem)
 
 
-def test_more_stages_than_layers_is_refused() -> None:
-    peers = [f"p{number}" for number in range(13)]
+def replace_layers(layout: Layout, layers: tuple[int, ...]) -> Layout:
+    return Layout(layout.peers, layout.counts, layout.shares, layers)
+
+
+def test_what_fits_nowhere_is_no_layout() -> None:
+    assert Layout.of(posed([1.0, 1.0], memory=[1e3, 1e3]), [[0], [1]]) is None
+
+
+def test_more_stages_than_layers_and_more_peers_than_micro_batches_are_refused() -> None:
     with pytest.raises(ValueError, match="12 layers cannot make 13 stages"):
-        lay_out(swarm(dict.fromkeys(peers, 1.0)), tuple((peer,) for peer in peers))
+        Layout.of(posed([1.0] * 13), [[number] for number in range(13)])
+    with pytest.raises(ValueError, match="2 micro-batches cannot keep 3 peers busy"):
+        Layout.of(posed([1.0] * 3, micro_batches=2), [[0, 1, 2]])
 
 
 def test_a_tied_matrix_is_counted_once_on_one_stage_and_twice_on_two() -> None:
-    assert DEMAND.parameters(0, 12) == 12_000 + 310
-    assert DEMAND.parameters(0, 6) + DEMAND.parameters(6, 12) == 12_000 + 310 + 300
+    assert DEMAND.parameters(0, 12) == 12_000 + 300 + 310 - 300
+    assert DEMAND.parameters(0, 6) + DEMAND.parameters(6, 12) == 12_000 + 300 + 310
+    exact = BYTES_PER_PARAMETER * DEMAND.parameters(0, 12) + 8 * 12 * 50
+    assert Layout.of(posed([1.0], memory=[exact], schedule="gpipe"), [[0]]) is not None
+    assert Layout.of(posed([1.0], memory=[exact - 1], schedule="gpipe"), [[0]]) is None
 
 
 def test_speeds_come_from_measurements_else_from_flops_else_from_the_slowest() -> None:
-    measured = LayerSeconds(forward=1.0, backward=3.0)
+    measured = LayerSeconds(forward=1.0, backward=2.0, optimizer=0.5)
     nodes = [
         NodeView(id="measured", layer_seconds=measured, flops=2e12),
         NodeView(id="slow", layer_seconds=LayerSeconds(forward=5.0, backward=9.0)),
-        NodeView(id="twice", flops=4e12),
-        NodeView(id="unknown"),
+        NodeView(id="flops", flops=4e12),
+        NodeView(id="nothing"),
     ]
     speeds = layer_seconds(nodes, DEMAND)
-    assert speeds["measured"] == measured
-    assert speeds["twice"] == LayerSeconds(forward=0.5, backward=1.5)
-    assert speeds["unknown"] == speeds["slow"]
+    assert (speeds["flops"].forward, speeds["flops"].backward) == (0.5, 1.0)
+    assert (speeds["nothing"].forward, speeds["nothing"].backward) == (5.0, 9.0)
+    assert {peer: seconds.optimizer for peer, seconds in speeds.items()} == dict.fromkeys(speeds, 0.5)
+    by_flops = layer_seconds([NodeView(id="a", flops=1e12)], replace(DEMAND, layer_flops=1e12))
+    assert (by_flops["a"].forward, by_flops["a"].backward) == (1.0, 2.0)
     with pytest.raises(UserError, match="no peer's speed is known"):
-        layer_seconds(nodes[2:], DEMAND)
+        layer_seconds(nodes[3:], DEMAND)
+
+
+def test_a_stage_takes_its_layers_and_the_last_one_the_head() -> None:
+    plan = laid_out(posed([1.0, 1.0]), [[0], [1]]).plan(["a", "b"], "1f1b", "fp32")
+    layer = LayerSeconds(forward=1.0, backward=2.0, optimizer=0.1)
+    demand = replace(DEMAND, head_layers=0.5)
+    seconds = stage_seconds(plan, demand, {"a": layer, "b": layer})
+    assert [(one.forward, one.backward) for one in seconds.values()] == [(6.0, 12.0), (6.5, 13.0)]
+    updates = optimizer_seconds(plan, demand, {"a": layer, "b": layer})
+    assert updates == pytest.approx({"a": 0.63, "b": 0.631})
+    for (_, end), (first, _) in pairwise(plan.stages):
+        assert end == first

@@ -5,21 +5,39 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator import baselines
-from dtfm_coordinator.allocator.networks import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
-from dtfm_coordinator.allocator.paper_cost import Matrix, PaperCostModel, cost_of_pipelines, pipeline_seconds
-from dtfm_coordinator.allocator.search import SearchResult, search
-from dtfm_coordinator.allocator.seeds import banded, crossed, every_partition, partitions, shuffled
-from dtfm_coordinator.allocator.swaps import SwapEstimator
+from dtfm_coordinator.allocator.cooling import anneal
+from dtfm_coordinator.allocator.exchange import exchange, turn
+from dtfm_coordinator.allocator.exhaustive import partitions, walk_of, walk_on
+from dtfm_coordinator.allocator.paper_cost import (
+    Matrix,
+    PaperCostModel,
+    cost_of_pipelines,
+    data_parallel_seconds,
+    pipeline_seconds,
+)
+from dtfm_coordinator.allocator.partition import (
+    Network,
+    State,
+    cost,
+    network_of,
+    refresh,
+    reorder,
+    routes_of,
+    state_of,
+)
+from dtfm_coordinator.allocator.search import SearchResult, search, warm_up
+from dtfm_coordinator.allocator.seeds import banded, crossed
+from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 
 A, G = 3e6, 5e6
-SHAPES = [(6, 2, 3), (6, 3, 2), (8, 2, 4), (8, 4, 2), (7, 3, 2), (5, 1, 3), (8, 2, 3)]
+SHAPES = [(6, 2, 3), (6, 3, 2), (8, 2, 4), (8, 4, 2), (9, 3, 3), (7, 3, 2), (5, 1, 3), (8, 2, 3), (10, 3, 3), (5, 5, 1)]
 
 
-def network(devices: int, seed: int) -> tuple[Matrix, Matrix]:
+def links(devices: int, seed: int, unreachable: float = 0.0) -> tuple[Matrix, Matrix]:
     """Every other one symmetric."""
     rng = np.random.default_rng(seed)
     alpha, beta = rng.random((devices, devices)), rng.uniform(1e6, 9e6, (devices, devices))
+    beta[rng.random((devices, devices)) < unreachable] = 0.0
     if seed % 2:
         alpha, beta = (alpha + alpha.T) / 2, np.minimum(beta, beta.T)
     return alpha, beta
@@ -37,28 +55,103 @@ def run(alpha: Matrix, beta: Matrix, stages: int, replicas: int, **limits: float
     )
 
 
+def network(alpha: Matrix, beta: Matrix, stages: int, replicas: int) -> Network:
+    pairs = data_parallel_seconds(alpha, beta, G, replicas), pipeline_seconds(alpha, beta, A)
+    return network_of(*pairs, stages, replicas)
+
+
+def every_partition(left: tuple[int, ...], stages: int, replicas: int) -> list[list[list[int]]]:
+    """All ways to put some of the devices into unnamed groups, by plain recursion."""
+    if stages == 0:
+        return [[]]
+    if len(left) < stages * replicas:
+        return []
+    first, rest = left[0], left[1:]
+    found = every_partition(rest, stages, replicas)
+    for bits in range(1 << len(rest)):
+        if bits.bit_count() == replicas - 1:
+            mates = [device for number, device in enumerate(rest) if bits >> number & 1]
+            others = tuple(device for device in rest if device not in mates)
+            found += [[[first, *mates], *more] for more in every_partition(others, stages - 1, replicas)]
+    return found
+
+
+@pytest.mark.parametrize("unreachable", [0.0, 0.1])
 @pytest.mark.parametrize(("devices", "stages", "replicas"), SHAPES)
-def test_the_search_finds_the_best_of_all_partitions(devices: int, stages: int, replicas: int) -> None:
-    for seed in range(3):
-        alpha, beta = network(devices, seed)
+def test_the_search_finds_the_best_of_all_partitions(
+    devices: int, stages: int, replicas: int, unreachable: float
+) -> None:
+    for seed in range(2):
+        alpha, beta = links(devices, seed, unreachable)
         model = PaperCostModel(alpha, beta, A, G, replicas)
-        everything = [order[: stages * replicas] for order in every_partition(devices, stages, replicas)]
+        everything = every_partition(tuple(range(devices)), stages, replicas)
         assert len(everything) == partitions(devices, stages, replicas)
-        optimum = min(model.arrange(order.reshape(stages, replicas).tolist())[0].total for order in everything)
+        optimum = min(model.arrange(groups)[0].total for groups in everything)
         found = run(alpha, beta, stages, replicas, evaluations=5000)
         assert found.cost.total == pytest.approx(optimum)
         assert found.proven
-        evolved = run(alpha, beta, stages, replicas, seed=seed, evaluations=5000, enumerate_up_to=0)
+        evolved = run(alpha, beta, stages, replicas, seed=seed, evaluations=60_000, enumerate_up_to=0)
         assert not evolved.proven
-        # Where both directions of a link differ at random the estimates guide less well.
-        symmetric = np.array_equal(beta, beta.T)
-        assert evolved.cost.total <= optimum * (1 + 1e-9 if symmetric else 1.05)
+        assert evolved.cost.total == pytest.approx(optimum)
+
+
+def written(net: Network, state: State, alpha: Matrix, beta: Matrix) -> float:
+    return cost_of_pipelines(alpha, beta, routes_of(net, state).tolist(), A, G).total
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_changed_placement_costs_what_its_pipelines_written_out_cost(data: st.DataObject) -> None:
+    stages, replicas = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    devices = stages * replicas + data.draw(st.integers(0, 3))
+    alpha, beta = links(devices, data.draw(st.integers(0, 99)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    net = network(alpha, beta, stages, replicas)
+    state = state_of(net, rng.permutation(devices))
+    assert refresh(net, state) == pytest.approx(written(net, state, alpha, beta))
+    for _ in range(12):
+        before, active = state.order.copy(), stages * replicas
+        here, there = int(rng.integers(active)), int(rng.integers(devices))
+        first, last = sorted(rng.integers(stages, size=2).tolist())
+        limit = cost(state) * rng.uniform(0.8, 1.3)
+        if rng.random() < 0.3 and first < last:
+            after = turn(net, state, first, last, limit)
+        elif here // replicas != there // replicas:
+            after = exchange(net, state, here, there, limit)
+        else:
+            continue
+        # The same from nothing: what the change kept must not matter.
+        anew = state_of(net, state.order)
+        assert refresh(net, anew) == pytest.approx(cost(state))
+        assert cost(state) == pytest.approx(written(net, state, alpha, beta))
+        if after < np.inf:
+            assert after == pytest.approx(cost(state))
+            assert after <= limit * (1 + 1e-12)
+        else:
+            assert np.array_equal(before, state.order)
+    reordered = reorder(net, state)
+    assert reordered == pytest.approx(written(net, state, alpha, beta))
+    if stages * replicas > 1:
+        groups = state.order[: stages * replicas].reshape(stages, replicas).tolist()
+        assert reordered == pytest.approx(PaperCostModel(alpha, beta, A, G, replicas).arrange(groups)[0].total)
+
+
+def test_annealing_reports_the_best_that_it_met() -> None:
+    alpha, beta = links(20, 3)
+    net = network(alpha, beta, 3, 6)
+    state = state_of(net, np.random.default_rng(0).permutation(20))
+    start = refresh(net, state)
+    best = state.order.copy()
+    reported = anneal(net, state, np.array([7], dtype=np.uint64), best, start, 0.02 * start, 3000, 0.3)
+    assert reported < start
+    again = state_of(net, best)
+    assert refresh(net, again) == pytest.approx(reported)
 
 
 def test_what_is_reported_is_what_the_written_pipelines_cost() -> None:
     for seed in range(6):
-        alpha, beta = network(22, seed)
-        found = run(alpha, beta, 4, 5, seed=seed, evaluations=2000)
+        alpha, beta = links(22, seed)
+        found = run(alpha, beta, 4, 5, seed=seed, evaluations=20_000)
         assert found.cost == cost_of_pipelines(alpha, beta, found.pipelines, A, G)
         assert found.history[-1][1] == found.cost.total
         placed = [device for route in found.pipelines for device in route]
@@ -66,18 +159,25 @@ def test_what_is_reported_is_what_the_written_pipelines_cost() -> None:
 
 
 def test_the_same_seed_and_evaluations_give_the_same_placement() -> None:
-    alpha, beta = network(24, 1)
-    one, other = (run(alpha, beta, 4, 6, seed=5, evaluations=30_000) for _ in range(2))
+    alpha, beta = links(24, 1)
+    one, other = (run(alpha, beta, 4, 6, seed=5, evaluations=100_000) for _ in range(2))
     assert (one.pipelines, one.cost, one.evaluations) == (other.pipelines, other.cost, other.evaluations)
-    assert one.evaluations >= 30_000
+    assert one.evaluations == 100_000
 
 
 def test_a_budget_in_seconds_is_kept_by_the_given_clock() -> None:
-    alpha, beta = network(24, 1)
+    alpha, beta = links(24, 1)
     ticks = iter(range(10**9))
-    found = run(alpha, beta, 4, 6, seconds=50, clock=lambda: float(next(ticks)))  # type: ignore[arg-type]
-    assert 50 <= found.seconds < 60
+    found = run(alpha, beta, 4, 6, seconds=200, clock=lambda: float(next(ticks)))  # type: ignore[arg-type]
+    assert 200 <= found.seconds < 220
     assert np.all(np.diff([total for _, total in found.history]) < 0)
+
+
+def test_a_budget_in_seconds_is_kept_on_large_networks() -> None:
+    warm_up()
+    alpha, beta = links(300, 1)
+    for stages, replicas in ((30, 10), (3, 100)):
+        assert run(alpha, beta, stages, replicas, seconds=0.5).seconds < 2
 
 
 @pytest.mark.parametrize(
@@ -98,9 +198,20 @@ def test_few_evaluations_settle_the_papers_networks_whatever_the_seed_and_the_or
             activation_bytes=AUTHORS_ACTIVATION_BYTES,
             gradient_bytes=GRADIENT_BYTES,
             seed=seed,
-            evaluations=400_000,
+            evaluations=100,
         )
         assert found.cost.total <= total + 5e-4
+
+
+@pytest.mark.parametrize(("stages", "replicas"), [(32, 8), (8, 32)])
+def test_two_clusters_of_many_devices_are_told_apart(stages: int, replicas: int) -> None:
+    devices = stages * replicas
+    cluster = np.random.default_rng(1).permutation(devices) % 2
+    same = cluster[:, None] == cluster
+    alpha, beta = np.where(same, 0.001, 0.1), np.where(same, 1e8, 1e6)
+    apart = [np.flatnonzero(cluster == each).reshape(-1, stages) for each in (0, 1)]
+    known = cost_of_pipelines(alpha, beta, np.concatenate(apart).tolist(), A, G).total
+    assert run(alpha, beta, stages, replicas, evaluations=2000).cost.total <= known * (1 + 1e-12)
 
 
 def test_the_slow_device_is_left_idle() -> None:
@@ -120,27 +231,20 @@ def test_unreachable_pairs_are_avoided_wherever_that_is_possible() -> None:
     assert np.isinf(run(alpha, beta, 2, 4, seed=0, evaluations=500).cost.total)
 
 
-@given(st.data())
-@settings(max_examples=40, deadline=None)
-def test_the_estimate_of_a_swap_is_the_estimate_of_the_placement_that_it_leads_to(data: st.DataObject) -> None:
-    stages, replicas = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
-    devices = stages * replicas + data.draw(st.integers(0, 3))
-    alpha, beta = network(devices, data.draw(st.integers(0, 99)))
-    model = PaperCostModel(alpha, beta, A, G, replicas)
-    estimator = SwapEstimator(model.dp_pairs, model.pp_pairs)
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    order, softness = rng.permutation(devices), data.draw(st.floats(0, 1))
-    active = stages * replicas
-    sample = np.sort(rng.choice(devices, data.draw(st.integers(1, devices)), replace=False))
-    totals = estimator.after_swaps(order[:active].reshape(stages, replicas), order[active:], sample, softness)
-    for (x, y), total in np.ndenumerate(totals):
-        here, there = sample[x], sample[y]
-        if there < active and here // replicas == there // replicas:
-            assert total == np.inf
-            continue
-        swapped = order.copy()
-        swapped[[here, there]] = order[[there, here]]
-        assert total == pytest.approx(estimator.estimate(swapped[:active].reshape(stages, replicas), softness))
+def test_one_device_needs_no_search() -> None:
+    found = run(np.zeros((1, 1)), np.full((1, 1), 1e6), 1, 1, seconds=5.0)
+    assert (found.pipelines, found.idle, found.cost.total) == (((0,),), (), 0.0)
+
+
+def test_a_walk_meets_each_placement_once() -> None:
+    # Where all placements cost alike and the bound is above them, none is left out.
+    for devices, stages, replicas in ((9, 3, 3), (8, 2, 3), (6, 6, 1), (7, 2, 2)):
+        alpha, beta = np.full((devices, devices), 1.0), np.full((devices, devices), 1e6)
+        net = network(alpha, beta, stages, replicas)
+        walk, looked_at = walk_of(net), 0
+        while walk.depth[0] >= 0:
+            looked_at += walk_on(net, walk, np.inf, 5)[1]
+        assert looked_at == partitions(devices, stages, replicas)
 
 
 @given(st.data())
@@ -148,17 +252,9 @@ def test_the_estimate_of_a_swap_is_the_estimate_of_the_placement_that_it_leads_t
 def test_tilings_and_children_place_every_device_once(data: st.DataObject) -> None:
     stages, replicas = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))
     devices = stages * replicas + data.draw(st.integers(0, 4))
-    alpha, beta = network(devices, data.draw(st.integers(0, 99)))
+    alpha, beta = links(devices, data.draw(st.integers(0, 99)), data.draw(st.floats(0, 0.5)))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     one = banded(pipeline_seconds(alpha, beta, A), stages, replicas, data.draw(st.integers(1, stages)))
     other = rng.permutation(devices)
-    for order in (one, shuffled(one, rng), crossed(one, other, stages, replicas, rng)):
+    for order in (one, crossed(one, other, stages, replicas, rng)):
         assert sorted(order.tolist()) == list(range(devices))
-
-
-def test_in_order_puts_neighbours_into_one_stage_and_random_repeats_by_seed() -> None:
-    assert baselines.in_order(7, 3, 2) == ((0, 2, 4), (1, 3, 5))
-    assert baselines.random(9, 2, 4, seed=3) == baselines.random(9, 2, 4, seed=3)
-    assert baselines.random(9, 2, 4, seed=3) != baselines.random(9, 2, 4, seed=4)
-    with pytest.raises(ValueError, match="need 8 devices, not 7"):
-        baselines.in_order(7, 2, 4)

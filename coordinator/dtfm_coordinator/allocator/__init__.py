@@ -10,5 +10,4 @@
 - `demand`: what a model asks of the peers; `shapes`: which numbers of stages and replicas are feasible
 - `layout`: from a placement to a plan; `routes`: its micro-batches
 - `makespan`: the simulated training step; `trial`: trying layouts and changing them for the better
-- `networks`: the paper's five networks
 """

@@ -1,238 +1,312 @@
 """The allocator that `serve` asks: from a view of the swarm to the plan with the shortest simulated step.
 
-Three passes share the budget. A survey places every shape (stages x replicas) by its neighbourhood tilings and plays
-each step (`makespan`). The best shapes are then searched by the paper's cost, once with a pipeline's whole share as
-the message, as in the paper, and once with a single micro-batch's: a schedule that overlaps transfers pays between
-the two, and the simulation says which placement it prefers. Last, the best are changed peer by peer (`trial.improve`),
-where unequal devices, uneven shares and uneven numbers of replicas come in.
+The search (`evolution`) judges layouts by the fast form of the simulated step; the exact simulator has the last word on
+the best few. Where a plan is in force, what it would take to move from it counts too (`moving`), and it stays in force
+unless another pays that back within the job's horizon.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from dtfm_coordinator.allocator.budget import DEFAULT_SECONDS
-from dtfm_coordinator.allocator.demand import ModelDemand, layer_seconds
-from dtfm_coordinator.allocator.layout import Stages, Swarm
-from dtfm_coordinator.allocator.makespan import Links
-from dtfm_coordinator.allocator.paper_cost import PaperCostModel, Pipelines
-from dtfm_coordinator.allocator.paper_plan import allocate_paper
-from dtfm_coordinator.allocator.search import search
-from dtfm_coordinator.allocator.shapes import NotEnoughNodes, Shape, feasible_shapes, ranked
-from dtfm_coordinator.allocator.trial import Trial, Trials, improve
+from dtfm_coordinator.allocator.budget import Budget
+from dtfm_coordinator.allocator.compiled import is_kept
+from dtfm_coordinator.allocator.demand import ModelDemand, layer_seconds, optimizer_seconds, stage_seconds
+from dtfm_coordinator.allocator.evolution import Evolution
+from dtfm_coordinator.allocator.layout import Layout
+from dtfm_coordinator.allocator.links import Links
+from dtfm_coordinator.allocator.moving import Standing, moving_seconds, standing
+from dtfm_coordinator.allocator.problem import Problem, problem
+from dtfm_coordinator.allocator.shapes import Shape, feasible_shapes, ranked
+from dtfm_coordinator.allocator.simulator import simulate
+from dtfm_coordinator.allocator.starts import at_random, every, in_order, near_by_message, placements, starts
+from dtfm_coordinator.allocator.step_cost import StepCost
+from dtfm_coordinator.allocator.timeline import Simulation
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Planning
 from dtfm_protocol.plan import Cost, Plan
-from dtfm_protocol.view import View
+from dtfm_protocol.view import LayerSeconds, NodeView, View
 
-__all__ = ["NotEnoughNodes", "allocate", "allocate_paper"]
+FINALISTS = 3
+"""Layouts that the exact simulator chooses among."""
+EXHAUSTIVE = 600_000
+"""Placements that are looked at one by one: about a minute of it."""
+EXACT_ACTIONS = 100_000
+"""Actions of a step up to which there is an exact simulation: some ten seconds of it."""
 
-SURVEYED = 40
-"""Most shapes that are looked at at all."""
-SEARCHED = 3
-"""Shapes that are searched."""
-IMPROVED = 2
-"""Placements that are changed peer by peer."""
-IMPROVEMENTS = 200
-"""Changes tried where the budget counts evaluations instead of seconds."""
+
+@dataclass(frozen=True)
+class Workload:
+    """What a plan is made for."""
+
+    demand: ModelDemand
+    micro_batches: int
+    """Of a step, over the whole swarm."""
+    planning: Planning
+
+
+def predict(view: View, work: Workload, plan: Plan) -> Simulation:
+    """Play one step of `plan` on the peers and links of `view`, exactly.
+
+    Raises:
+        UserError: the view lacks a peer of the plan, or nothing is known of any peer's speed.
+    """
+    missing = [peer for peer in plan.peers if peer not in set(view.ids)]
+    if missing:
+        raise UserError(f"the view has no node {missing[0]!r}, which the plan gives work to: use the plan's own view")
+    speeds = layer_seconds(view.nodes, work.demand)
+    return simulate(
+        plan,
+        Links.of(view),
+        stage_seconds(plan, work.demand, speeds),
+        work.demand.message_bytes(plan.wire),
+        [work.demand.gradient_bytes(first, end, plan.wire) for first, end in plan.stages],
+        optimizer_seconds(plan, work.demand, speeds),
+    )
+
+
+def as_cost(cost: StepCost) -> Cost:
+    """A simulated step's cost as plans carry it."""
+    return Cost(
+        kind="makespan",
+        total=cost.total,
+        data_parallel=cost.data_parallel,
+        pipeline=cost.pipeline,
+        compute=cost.compute,
+        optimizer=cost.optimizer,
+    )
 
 
 def allocate(
     view: View,
-    demand: ModelDemand,
-    micro_batches: int,
-    planning: Planning,
+    work: Workload,
     seed: int = 0,
     budget: float | None = None,
     evaluations: int | None = None,
     available: Collection[str] | None = None,
+    in_force: Plan | None = None,
+    algorithm: str = "evolutionary",
     clock: Callable[[], float] = time.monotonic,
 ) -> Plan:
     """Plan a job on a swarm.
 
     Args:
-        micro_batches: of a step, over the whole swarm.
-        planning: what the owner fixes; "auto" is tried in every feasible number.
         seed: of the search's own random numbers.
-        budget: seconds, 1.2 where neither limit is given.
-        evaluations: placements that the searches may look at in all. Without `budget`, the same arguments give the
-            same plan, `seconds` and `history` apart.
+        budget: seconds of search; a default where neither limit is given.
+        evaluations: layouts that the search may look at. Without `budget`, the same arguments give the same plan,
+            `seconds` and `history` apart.
         available: the peers that may take part, all of the view's unless given; the others stay idle.
+        in_force: the plan under which peers hold their state now. It is returned again, with its new cost and the
+            reason, where all its peers are available and no other plan pays back the move within the horizon.
+        algorithm: "evolutionary"; or "greedy" (the search's first placements alone), "random" or "in-order" (one
+            placement of each shape), or "exhaustive" (every placement of small swarms, with shares and layers that
+            follow speeds), to compare with. Shares and layers are the same business in all.
 
     Raises:
         NotEnoughNodes: what the owner fixes needs more nodes.
         UserError: no split of the model fits in the peers' memory, no placement keeps to pairs that can talk, or
             nothing is known of any peer's speed.
     """
-    started = clock()
+    planning = work.planning
     peers = tuple(peer for peer in view.ids if available is None or peer in available)
-    shapes = feasible_shapes(len(peers), demand.layers, micro_batches, planning)
-    nodes = [node for node in view.nodes if node.id in set(peers)]
-    swarm = Swarm(
-        demand=demand,
-        links=Links.of(view),
-        layer_seconds=layer_seconds(nodes, demand),
-        memory={node.id: float("inf") if node.memory_bytes is None else node.memory_bytes for node in nodes},
-        micro_batches=micro_batches,
-        schedule=planning.schedule,
-        wire=planning.wire,
-    )
-    if budget is None and evaluations is None:
-        budget = DEFAULT_SECONDS
-    allocation = _Allocation(swarm, peers, seed, budget, evaluations, lambda: clock() - started, clock)
-    best = allocation.run(ranked(shapes, swarm), uneven=planning.replicas == "auto")
-    if best is None:
-        raise UserError(_impossible(swarm, shapes, allocation.trials.fitted))
-    cost = best.cost
     unavailable = tuple(peer for peer in view.ids if peer not in set(peers))
-    return best.plan.model_copy(
+    shapes = feasible_shapes(len(peers), work.demand.layers, work.micro_batches, planning)
+    compile_now()
+    posed = pose(view, work, peers)
+    limits = Budget(budget, evaluations, clock)
+    old = _Old.of(view, work, posed, peers, in_force)
+    uneven = planning.replicas == "auto"
+    search = Evolution(
+        posed,
+        old.standing,
+        limits,
+        seed,
+        any_depth=planning.stages == "auto",
+        any_counts=uneven,
+    )
+    if algorithm == "evolutionary":
+        search.run(ranked(shapes, posed), [old.layout] if old.layout is not None else [])
+    elif algorithm == "greedy":
+        near = near_by_message(posed)
+        search.look_at(stages for shape in shapes for stages in starts(posed, near, shape, uneven))
+    elif algorithm == "random":
+        search.look_at(at_random(posed, shapes, seed))
+    elif algorithm == "in-order":
+        search.look_at(in_order(posed, shapes))
+    else:
+        count = placements(posed, shapes, uneven)
+        if count > EXHAUSTIVE:
+            raise UserError(
+                f"--algorithm exhaustive: there are {count:.3g} placements, more than {EXHAUSTIVE}: "
+                "use fewer nodes, fix stages and replicas, or search"
+            )
+        search.look_at(every(posed, shapes, uneven))
+    finalists = _finalists(view, work, peers, search)
+    if not finalists:
+        raise UserError(_impossible(work, posed, shapes, search.fitted))
+    chosen = min(finalists, key=lambda finalist: finalist.cost.total + old.moving(finalist.layout) / old.horizon)
+    plan, cost, reason = chosen.plan, chosen.cost, _reason(chosen, finalists)
+    if old.plan is not None:
+        move, saved = old.moving(chosen.layout), old.seconds - cost.total
+        if saved * old.horizon <= move:
+            assert old.cost is not None
+            plan, cost, reason = old.plan, old.cost, _kept_because(old, chosen, move)
+        else:
+            reason += (
+                f"; the plan in force takes {old.seconds:.3g} s: moving takes {move:.3g} s and pays back in "
+                f"{_steps(move, saved)}"
+            )
+    elif in_force is not None and np.isfinite(old.horizon):
+        reason += f"; state moves for {old.moving(chosen.layout):.3g} s"
+    return plan.model_copy(
         update={
-            "idle": (*best.plan.idle, *unavailable),
-            "cost": Cost(
-                kind="makespan",
-                total=cost.total,
-                data_parallel=cost.data_parallel,
-                pipeline=cost.pipeline,
-                compute=cost.compute,
-            ),
+            "idle": (*(peer for peer in peers if plan.stage_of(peer) is None), *unavailable),
+            "cost": as_cost(cost),
             "seed": seed,
-            "evaluations": allocation.evaluations,
-            "seconds": clock() - started,
-            "reason": _reason(best, allocation.trials),
-            "history": tuple(allocation.trials.history),
+            "evaluations": limits.spent_evaluations,
+            "seconds": limits.elapsed(),
+            "reason": reason,
+            "history": (*search.history, (limits.elapsed(), cost.total)),
         }
     )
 
 
-class _Allocation:
-    """One run of the three passes."""
+def pose(view: View, work: Workload, peers: Collection[str]) -> Problem:
+    """The arrays of `work` on `peers` of `view`, for the compiled cost.
 
-    def __init__(
-        self,
-        swarm: Swarm,
-        peers: tuple[str, ...],
-        seed: int,
-        budget: float | None,
-        evaluations: int | None,
-        elapsed: Callable[[], float],
-        clock: Callable[[], float],
-    ) -> None:
-        self._swarm, self._peers, self._seed = swarm, peers, seed
-        self._budget, self._allowed, self._elapsed, self._clock = budget, evaluations, elapsed, clock
-        self._alpha, self._beta = swarm.links.pairs(peers, peers)
-        self._searched = 0
-        self.trials = Trials(swarm, peers, elapsed)
+    Raises:
+        UserError: nothing is known of any peer's speed.
+    """
+    nodes = [node for node in view.nodes if node.id in set(peers)]
+    return problem(
+        tuple(peers),
+        Links.of(view),
+        layer_seconds(nodes, work.demand),
+        {node.id: np.inf if node.memory_bytes is None else node.memory_bytes for node in nodes},
+        work.demand,
+        work.micro_batches,
+        work.planning.schedule,
+        work.planning.wire,
+    )
+
+
+def compile_now(say: Callable[[str], object] = lambda line: None) -> None:
+    """Have everything compiled, or read back from where it is kept, so that no budget is spent on it."""
+    if not is_kept():
+        say("compiling the allocator, once on this machine: up to half a minute")
+    demand = ModelDemand(
+        layer_parameters=(1, 1), embedding_parameters=1, head_parameters=1, message_values=1, layer_activation_bytes=1
+    )
+    speed = LayerSeconds(forward=1.0, backward=2.0)
+    nodes = (NodeView(id="a", layer_seconds=speed), NodeView(id="b", layer_seconds=speed))
+    view = View(nodes=nodes, latency_ms=np.zeros((2, 2)), bandwidth_gbps=np.ones((2, 2)))
+    posed = pose(view, Workload(demand, 1, Planning()), view.ids)
+    free = standing(posed, {}, 0.0, np.inf)
+    search = Evolution(posed, free, Budget(None, 8, time.monotonic), 0, any_depth=False, any_counts=False)
+    search.run([Shape(2, 1)], [])
+    one = np.ones(1, dtype=np.int64)
+    moving_seconds(posed, free, one - 1, one, one)
+
+
+@dataclass(frozen=True)
+class _Old:
+    """The plan in force, as a new one sees it."""
+
+    posed: Problem
+    standing: Standing
+    plan: Plan | None = None
+    """None where there is none, or it cannot go on: a peer of it is gone, or it no longer fits."""
+    layout: Layout | None = None
+    cost: StepCost | None = None
+
+    @classmethod
+    def of(cls, view: View, work: Workload, posed: Problem, peers: tuple[str, ...], plan: Plan | None) -> "_Old":
+        if plan is None or plan.layers != work.demand.layers:
+            return cls(posed, standing(posed, {}, 0.0, np.inf))
+        index = {peer: number for number, peer in enumerate(peers)}
+        spans = {index[peer]: plan.stages[plan.stage_of(peer) or 0] for peer in plan.peers if peer in index}
+        layer_parameters = sum(work.demand.layer_parameters) / work.demand.layers
+        layout = Layout.of_plan(plan, peers) if len(plan.routes) == work.micro_batches else None
+        going = layout is not None and layout.fits(posed) and plan.schedule == work.planning.schedule
+        if going and (plan.wire == work.planning.wire):
+            cost = predict(view, work, plan).cost
+            if np.isfinite(cost.total):
+                horizon = work.planning.horizon / cost.total
+                return cls(posed, standing(posed, spans, layer_parameters, horizon), plan, layout, cost)
+        # It cannot go on, and all must move; that is still cheaper where state lies already.
+        guess = plan.cost.total if plan.cost is not None and plan.cost.total > 0 else 1.0
+        return cls(posed, standing(posed, spans, layer_parameters, work.planning.horizon / guess))
 
     @property
-    def evaluations(self) -> int:
-        """Placements looked at: by the searches, and by simulation."""
-        return self._searched + self.trials.count
+    def seconds(self) -> float:
+        """Of a step under it."""
+        return np.inf if self.cost is None else self.cost.total
 
-    def run(self, shapes: tuple[Shape, ...], uneven: bool) -> Trial | None:
-        """The best trial, if any placement is possible."""
-        for shape in shapes[:SURVEYED]:
-            if self._past(0.3) and self.trials.best() is not None:
-                break
-            self._survey(shape)
-        even = sorted(
-            (trial for trial in self.trials.best_of.values() if len(set(trial.counts)) == 1),
-            key=lambda trial: trial.cost.total,
-        )
-        for number, trial in enumerate(even[:SEARCHED]):
-            shape = Shape(len(trial.counts), trial.counts[0])
-            self._search(shape, until=0.3 + 0.4 * (number + 1) / min(SEARCHED, len(even)))
-        rng = np.random.default_rng(self._seed)
-        leaders = sorted(self.trials.best_of.values(), key=lambda trial: trial.cost.total)[:IMPROVED]
-        for number, leader in enumerate(leaders):
-            until, tries = 0.7 + 0.3 * (number + 1) / len(leaders), self.trials.count + IMPROVEMENTS
-            improve(self.trials, leader, uneven, rng, stop=partial(self._enough, until, tries))
-        return self.trials.best()
+    @property
+    def horizon(self) -> float:
+        """Steps within which a move must pay back."""
+        return self.standing.horizon
 
-    def _past(self, fraction: float) -> bool:
-        return self._budget is not None and self._elapsed() >= fraction * self._budget
-
-    def _enough(self, until: float, tries: int) -> bool:
-        return self._past(until) if self._budget is not None else self.trials.count >= tries
-
-    def _survey(self, shape: Shape) -> None:
-        """Try the shape's tilings, or, where memory is short, stages of peers with like memory."""
-        found = search(
-            self._alpha,
-            self._beta,
-            stages=shape.stages,
-            replicas=shape.replicas,
-            activation_bytes=self._share_bytes(shape),
-            gradient_bytes=self._gradient_bytes(shape),
-            seed=self._seed,
-            evaluations=shape.stages,
-        )
-        self._searched += found.evaluations
-        if self.trials.attempt(self._named(found.pipelines)) is None:
-            for stages in self._by_memory(shape):
-                self.trials.attempt(stages)
-
-    def _search(self, shape: Shape, until: float) -> None:
-        """Search the shape by the paper's cost, with each of the two message sizes."""
-        share = self._share_bytes(shape)
-        sizes = (share, share * shape.replicas / self._swarm.micro_batches)
-        for number, size in enumerate(sizes):
-            seconds = None
-            if self._budget is not None:
-                seconds = max(0.0, (until * self._budget - self._elapsed()) / (len(sizes) - number))
-            found = search(
-                self._alpha,
-                self._beta,
-                stages=shape.stages,
-                replicas=shape.replicas,
-                activation_bytes=size,
-                gradient_bytes=self._gradient_bytes(shape),
-                seed=self._seed,
-                seconds=seconds,
-                evaluations=None if self._allowed is None else max(1, self._allowed // (len(sizes) * SEARCHED)),
-                clock=self._clock,
-            )
-            self._searched += found.evaluations
-            self.trials.attempt(self._named(found.pipelines))
-
-    def _share_bytes(self, shape: Shape) -> float:
-        """What one pipeline sends over a boundary in a step, one way."""
-        each = self._swarm.demand.message_bytes(self._swarm.wire)
-        return each * self._swarm.micro_batches / shape.replicas
-
-    def _gradient_bytes(self, shape: Shape) -> float:
-        """Of a middling stage."""
-        demand = self._swarm.demand
-        return demand.gradient_bytes(0, demand.layers, self._swarm.wire) / shape.stages
-
-    def _named(self, pipelines: Pipelines) -> Stages:
-        return tuple(tuple(self._peers[device] for device in stage) for stage in zip(*pipelines, strict=True))
-
-    def _by_memory(self, shape: Shape) -> Iterator[Stages]:
-        """Stages whose peers have like memory, so that no small peer holds large ones down."""
-        roomy = sorted(range(len(self._peers)), key=lambda device: -self._swarm.memory[self._peers[device]])
-        groups = np.array(roomy[: shape.stages * shape.replicas]).reshape(shape.stages, shape.replicas)
-        model = PaperCostModel(
-            self._alpha, self._beta, self._share_bytes(shape), self._gradient_bytes(shape), shape.replicas
-        )
-        yield self._named(model.arrange(groups.tolist())[1])
-        yield self._named(tuple(map(tuple, groups.T.tolist())))
+    def moving(self, layout: Layout) -> float:
+        """Seconds that it takes to move from it to `layout`."""
+        if np.isinf(self.horizon):
+            return 0.0
+        peers, counts, _, layers = layout.arrays()
+        return moving_seconds(self.posed, self.standing, peers, counts, layers)
 
 
-def _reason(best: Trial, trials: Trials) -> str:
+@dataclass(frozen=True)
+class _Finalist:
+    layout: Layout
+    plan: Plan
+    cost: StepCost
+
+
+def _finalists(view: View, work: Workload, peers: tuple[str, ...], search: Evolution) -> list[_Finalist]:
+    """The best of the search, judged exactly where that does not take too long."""
+    found = []
+    for _, layout in search.ranked()[:FINALISTS]:
+        plan = layout.plan(peers, work.planning.schedule, work.planning.wire)
+        if 2 * work.micro_batches * len(plan.stages) <= EXACT_ACTIONS:
+            cost = predict(view, work, plan).cost
+        else:
+            cost = layout.cost(pose(view, work, peers))
+        if np.isfinite(cost.total):
+            found.append(_Finalist(layout, plan, cost))
+    return found
+
+
+def _reason(best: _Finalist, finalists: list[_Finalist]) -> str:
     """Why this plan, in one line."""
-    others = sorted(
-        (trial for trial in trials.best_of.values() if trial.counts != best.counts), key=lambda trial: trial.cost.total
-    )
-    stages, each = _shape_words(best.counts)
+    stages, each = _shape_words(best.layout.counts)
     line = f"{stages} {'stage' if stages == 1 else 'stages'} x {each} {'peer' if each == '1' else 'peers'}"
     line += f": {best.cost.total:.3g} s a step predicted"
+    others = sorted((one for one in finalists if one is not best), key=lambda one: one.cost.total)
     if others:
-        shown = (f"{' x '.join(map(str, _shape_words(trial.counts)))} {trial.cost.total:.3g} s" for trial in others[:3])
+        shown = (f"{' x '.join(map(str, _shape_words(one.layout.counts)))} {one.cost.total:.3g} s" for one in others)
         line += f"; {', '.join(shown)}"
     return line
+
+
+def _kept_because(old: _Old, best: _Finalist, move: float) -> str:
+    """Why the plan in force stays, in one line."""
+    line = f"the plan in force stays: {old.seconds:.3g} s a step"
+    saved = old.seconds - best.cost.total
+    if saved <= 0:
+        return f"{line}; nothing was found whose move pays back within {old.horizon:.3g} steps"
+    stages, each = _shape_words(best.layout.counts)
+    return (
+        f"{line}; {stages} x {each} would take {best.cost.total:.3g} s, but moving takes {move:.3g} s and pays back in "
+        f"{_steps(move, saved)}, later than the horizon of {old.horizon:.3g} steps"
+    )
+
+
+def _steps(move: float, saved: float) -> str:
+    count = int(np.ceil(move / saved))
+    return f"{count} step{'s' if count != 1 else ''}"
 
 
 def _shape_words(counts: tuple[int, ...]) -> tuple[int, str]:
@@ -240,21 +314,20 @@ def _shape_words(counts: tuple[int, ...]) -> tuple[int, str]:
     return len(counts), str(counts[0]) if len(set(counts)) == 1 else "+".join(map(str, counts))
 
 
-def _impossible(swarm: Swarm, shapes: tuple[Shape, ...], fitted: bool) -> str:
+def _impossible(work: Workload, posed: Problem, shapes: tuple[Shape, ...], fitted: bool) -> str:
     """Why there is no plan."""
     if fitted:
         return (
             "every layout needs a pair of peers that cannot reach each other: open a port on one side of such pairs, "
             "or fix fewer stages and replicas under [plan]"
         )
-    demand, gigabyte = swarm.demand, 1e9
+    demand, gigabyte = work.demand, 1e9
     deepest = max(shape.stages for shape in shapes)
     ends = np.linspace(0, demand.layers, deepest + 1).astype(int).tolist()
     needs = [demand.memory_bytes(first, end, 1) for first, end in pairwise(ends)]
-    have = swarm.memory.values()
     return (
-        f"no split of the model's {demand.layers} layers over {len(swarm.memory)} peers fits in their memory: at "
+        f"no split of the model's {demand.layers} layers over {len(posed.memory)} peers fits in their memory: at "
         f"{deepest} stages the smallest stage needs {min(needs) / gigabyte:.3g} GB and the largest "
-        f"{max(needs) / gigabyte:.3g} GB, the largest peer has {max(have) / gigabyte:.3g} GB and the smallest "
-        f"{min(have) / gigabyte:.3g} GB; add peers, or make the model or micro_batch smaller"
+        f"{max(needs) / gigabyte:.3g} GB, the largest peer has {posed.memory.max() / gigabyte:.3g} GB and the smallest "
+        f"{posed.memory.min() / gigabyte:.3g} GB; add peers, or make the model or micro_batch smaller"
     )

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-LOOK_SECONDS = 2e-4
-"""About what it takes to see that a placement of a small swarm is no better."""
+LOOK_SECONDS = 1e-5
+"""At most about what it takes to see that a placement of a small swarm is no better."""
 DEFAULT_SECONDS = 1.2
 
 
@@ -37,6 +37,19 @@ class Budget:
     def spend(self, placements: int) -> None:
         """Count placements that were looked at; a look at none counts too, so that a search of nothing ends."""
         self.spent_evaluations += max(1, placements)
+
+    def used(self) -> float:
+        """The fraction of the nearer limit that is used up."""
+        parts = []
+        if self.evaluations is not None:
+            parts.append(self.spent_evaluations / self.evaluations)
+        if self.seconds is not None:
+            parts.append(self.elapsed() / self.seconds if self.seconds > 0 else 1.0)
+        return max(parts)
+
+    def left(self, most: int) -> int:
+        """How many placements may still be looked at, up to `most`."""
+        return most if self.evaluations is None else max(0, min(most, self.evaluations - self.spent_evaluations))
 
     def spent(self) -> bool:
         """Whether to stop."""

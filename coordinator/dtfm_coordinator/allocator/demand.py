@@ -1,12 +1,13 @@
 """What a model asks of the peers that serve its stages: parameters, memory, messages, gradients."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Wire
 from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
+from dtfm_protocol.plan import Plan
 from dtfm_protocol.view import LayerSeconds, NodeView
 
 
@@ -73,7 +74,8 @@ def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, L
     """Seconds of one layer on each peer: as measured, else by its FLOP/s, else as slow as the slowest measured.
 
     FLOP/s become seconds by the median of the peers that have both figures, else by `demand.layer_flops` with a
-    backward of twice the forward.
+    backward of twice the forward. An optimizer step that was not measured takes as long as the slowest measured, or
+    nothing where none was.
 
     Raises:
         UserError: nothing is known of any peer's speed.
@@ -91,7 +93,30 @@ def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, L
             "let at least one peer measure the job's layer"
         )
     slowest = max(known.values(), key=lambda seconds: seconds.forward + seconds.backward)
-    return {node.id: known.get(node.id, slowest) for node in nodes}
+    everyone = {node.id: known.get(node.id, slowest) for node in nodes}
+    measured = [seconds.optimizer for seconds in everyone.values() if seconds.optimizer is not None]
+    slowest_update = max(measured, default=0.0)
+    return {
+        peer: seconds if seconds.optimizer is not None else seconds.model_copy(update={"optimizer": slowest_update})
+        for peer, seconds in everyone.items()
+    }
+
+
+def stage_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, LayerSeconds]:
+    """Seconds of one micro-batch through its stage on each peer of `plan`; `layers` are those of one layer."""
+    return {peer: demand.stage_seconds(*_span(plan, peer), layers[peer]) for peer in plan.peers}
+
+
+def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, float]:
+    """Seconds of the optimizer step of its stage on each peer of `plan`."""
+    each = sum(demand.layer_parameters) / demand.layers
+    return {peer: (layers[peer].optimizer or 0.0) * demand.parameters(*_span(plan, peer)) / each for peer in plan.peers}
+
+
+def _span(plan: Plan, peer: str) -> tuple[int, int]:
+    stage = plan.stage_of(peer)
+    assert stage is not None
+    return plan.stages[stage]
 
 
 def _width(wire: Wire) -> int:

@@ -1,140 +1,190 @@
-"""From a placement to a whole plan: shares and routes of micro-batches, then the layers of each stage."""
+"""A layout: which peer stands in which slot, and how micro-batches and layers are shared out; its cost and its plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate
+from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
-from dtfm_coordinator.allocator.demand import ModelDemand
-from dtfm_coordinator.allocator.makespan import Links, Matrix
-from dtfm_coordinator.allocator.routes import routes, shares
+from dtfm_coordinator.allocator.compiled import compiled
+from dtfm_coordinator.allocator.makespan import play
+from dtfm_coordinator.allocator.orders import order_actions
+from dtfm_coordinator.allocator.problem import Problem
+from dtfm_coordinator.allocator.routes import assign_shares, route_micro_batches
+from dtfm_coordinator.allocator.step_cost import StepCost
 from dtfm_protocol.job import ScheduleName, Wire
-from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import Action, orders
-from dtfm_protocol.view import LayerSeconds
 
-Stages = tuple[tuple[str, ...], ...]
-"""The peers of each stage; in a grid, the r-th of every stage are a pipeline."""
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
-class DoesNotFit(Exception):
-    """The peers of a placement have too little memory for any split of the layers."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Peers are numbers; slots are numbered stage by stage."""
+
+    peers: tuple[int, ...]
+    """The peer in each slot."""
+    counts: tuple[int, ...]
+    """Peers of each stage."""
+    shares: tuple[int, ...]
+    """Micro-batches of each slot."""
+    layers: tuple[int, ...]
+    """Decoder layers of each stage."""
+
+    @classmethod
+    def of(cls, problem: Problem, stages: Sequence[Sequence[int]]) -> Self | None:
+        """The peers of each stage with shares that follow their speeds, and layers that follow the stages'.
+
+        None where no split of the layers fits in the peers' memory.
+
+        Raises:
+            ValueError: a stage has more peers than a step has micro-batches, or there are more stages than layers.
+        """
+        if len(stages) > problem.layers:
+            raise ValueError(f"{problem.layers} layers cannot make {len(stages)} stages")
+        if max(map(len, stages)) > problem.micro_batches:
+            raise ValueError(f"{problem.micro_batches} micro-batches cannot keep {max(map(len, stages))} peers busy")
+        peers = np.array([peer for members in stages for peer in members], dtype=np.int64)
+        counts = np.array([len(members) for members in stages], dtype=np.int64)
+        shares = shares_by_speed(problem, peers, counts)
+        layers = layers_by_load(problem, peers, counts, shares, _peaks(problem, counts, shares))
+        if not layers.size:
+            return None
+        return cls.from_arrays(peers, counts, shares, layers)
+
+    @classmethod
+    def from_arrays(cls, peers: Ints, counts: Ints, shares: Ints, layers: Ints) -> Self:
+        """The layout that a compiled search ended with."""
+        return cls(*(tuple(array.tolist()) for array in (peers, counts, shares, layers)))
+
+    @classmethod
+    def of_plan(cls, plan: Plan, peers: Sequence[str]) -> Self | None:
+        """The layout of a plan on `peers`; None where the plan has one that is not among them.
+
+        Routes that no layout makes (a forced plan's) come out as the nearest one: the same peers, shares and layers.
+        """
+        index = {peer: number for number, peer in enumerate(peers)}
+        if any(peer not in index for peer in plan.peers):
+            return None
+        stages, shares = [plan.replicas(0)], plan.shares()
+        for stage in range(1, len(plan.stages)):
+            place = {peer: slot for slot, peer in enumerate(stages[-1])}
+            # Those who are fed by the same peers stand across from them.
+            fed: dict[str, list[int]] = {}
+            for route in plan.routes:
+                fed.setdefault(route[stage], []).append(place[route[stage - 1]])
+            stages.append(tuple(sorted(fed, key=lambda peer: sum(fed[peer]) / len(fed[peer]))))
+        return cls(
+            peers=tuple(index[peer] for members in stages for peer in members),
+            counts=tuple(map(len, stages)),
+            shares=tuple(shares[peer] for members in stages for peer in members),
+            layers=tuple(end - first for first, end in plan.stages),
+        )
+
+    def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Peers, counts, shares and layers, for compiled functions."""
+        peers, counts, shares, layers = (
+            np.array(values, dtype=np.int64) for values in (self.peers, self.counts, self.shares, self.layers)
+        )
+        return peers, counts, shares, layers
+
+    def cost(self, problem: Problem) -> StepCost:
+        """Predicted seconds of a step, by the fast form."""
+        peers, counts, shares, layers = self.arrays()
+        routes, crossed, pairs = route_micro_batches(counts, shares)
+        actions, starts, _ = order_actions(routes, counts, shares, problem.gpipe)
+        busiest, last, committed, applied = play(
+            problem, peers, counts, layers, routes, crossed, pairs, actions, starts
+        )
+        if not np.isfinite(applied):
+            return StepCost(busiest, np.inf, np.inf, 0.0)
+        return StepCost(busiest, last - busiest, committed - last, applied - committed)
+
+    def fits(self, problem: Problem) -> bool:
+        """Whether every peer's memory holds its stage and what the schedule keeps in flight."""
+        peers, counts, shares, layers = self.arrays()
+        return bool((most_layers(problem, peers, counts, _peaks(problem, counts, shares)) >= layers).all())
+
+    def plan(self, names: Sequence[str], schedule: ScheduleName, wire: Wire) -> Plan:
+        """The plan of this layout; peers that stand in no slot are idle."""
+        routes = route_micro_batches(*self.arrays()[1:3])[0]
+        ends = tuple(accumulate(self.layers))
+        standing = set(self.peers)
+        return Plan(
+            stages=tuple(zip((0, *ends[:-1]), ends, strict=True)),
+            routes=tuple(tuple(names[self.peers[slot]] for slot in route) for route in routes.tolist()),
+            idle=tuple(name for peer, name in enumerate(names) if peer not in standing),
+            schedule=schedule,
+            wire=wire,
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swarm:
-    """What a layout needs to know of the job and the peers."""
-
-    demand: ModelDemand
-    links: Links
-    layer_seconds: Mapping[str, LayerSeconds]
-    """Of one layer on each peer."""
-    memory: Mapping[str, float]
-    """Bytes; infinite where unknown."""
-    micro_batches: int
-    """Of a step, over the whole swarm."""
-    schedule: ScheduleName
-    wire: Wire
+def _peaks(problem: Problem, counts: Ints, shares: Ints) -> Ints:
+    """The most micro-batches that each slot keeps between their forward and their backward."""
+    routes = route_micro_batches(counts, shares)[0]
+    return order_actions(routes, counts, shares, problem.gpipe)[2]
 
 
-def lay_out(swarm: Swarm, stages: Stages, idle: Sequence[str] = ()) -> Plan:
-    """The plan of a placement.
+@compiled
+def shares_by_speed(problem: Problem, peers: Ints, counts: Ints) -> Ints:
+    """Micro-batches of each slot, in proportion to its peer's speed within its stage."""
+    shares = np.empty(len(peers), dtype=np.int64)
+    slot = 0
+    for stage in range(len(counts)):
+        members = peers[slot : slot + counts[stage]]
+        speeds = 1.0 / (problem.forward[members] + problem.backward[members])
+        shares[slot : slot + counts[stage]] = assign_shares(speeds, problem.micro_batches)
+        slot += counts[stage]
+    return shares
 
-    Shares follow the peers' speeds within a stage. Layers follow the stages' speeds: each goes where the slowest
-    peer's work is then least, so that the busiest stage is as little busy as can be, within every peer's memory.
 
-    Raises:
-        DoesNotFit: no split of the layers leaves every peer within its memory.
-        ValueError: a stage has more peers than a step has micro-batches, or there are more stages than layers.
+@compiled
+def layers_by_load(problem: Problem, peers: Ints, counts: Ints, shares: Ints, peaks: Ints) -> Ints:
+    """How many layers each stage takes: each goes where the slowest peer's work is then least.
+
+    Empty where no split leaves every peer within its memory.
     """
-    if len(stages) > swarm.demand.layers:
-        raise ValueError(f"{swarm.demand.layers} layers cannot make {len(stages)} stages")
-    stage_shares = [shares([_speed(swarm, peer) for peer in peers], swarm.micro_batches) for peers in stages]
-    boundaries = [_message_seconds(swarm, *pair) for pair in pairwise(stages)]
-    names = [
-        tuple(stages[stage][index] for stage, index in enumerate(route)) for route in routes(stage_shares, boundaries)
-    ]
-    skeleton = Plan(
-        stages=tuple((stage, stage + 1) for stage in range(len(stages))),
-        routes=tuple(names),
-        idle=tuple(idle),
-        schedule=swarm.schedule,
-        wire=swarm.wire,
-    )
-    counts = _layers(swarm, stages, stage_shares, skeleton)
-    ends = np.cumsum(counts).tolist()
-    spans = tuple(zip([0, *ends[:-1]], ends, strict=True))
-    return skeleton.model_copy(update={"stages": spans})
-
-
-def in_flight(plan: Plan) -> dict[str, int]:
-    """The most micro-batches that each peer keeps between their forward and their backward."""
-    return {peer: _peak(actions) for peer, actions in orders(plan).items()}
-
-
-def _peak(actions: Sequence[Action]) -> int:
-    held = peak = 0
-    for action in actions:
-        held += 1 if action.kind == "forward" else -1
-        peak = max(peak, held)
-    return peak
-
-
-def _speed(swarm: Swarm, peer: str) -> float:
-    """Layers that a peer could take forward and backward a second."""
-    seconds = swarm.layer_seconds[peer]
-    return 1.0 / (seconds.forward + seconds.backward)
-
-
-def _message_seconds(swarm: Swarm, before: Sequence[str], after: Sequence[str]) -> Matrix:
-    """What one micro-batch's message and its gradient take between peers, shape (before, after)."""
-    size = swarm.demand.message_bytes(swarm.wire)
-    return swarm.links.message_seconds(before, after, size) + swarm.links.message_seconds(after, before, size).T
-
-
-def _layers(swarm: Swarm, stages: Stages, stage_shares: Sequence[Sequence[int]], skeleton: Plan) -> list[int]:
-    """How many layers each stage takes."""
-    demand, last = swarm.demand, len(stages) - 1
-    # Where even a whole share in flight fits, the schedule need not be known.
-    most = _most_layers_of_stages(swarm, stages, skeleton.shares())
-    if min(most) < demand.layers:
-        most = _most_layers_of_stages(swarm, stages, in_flight(skeleton))
-    if min(most) < 1 or sum(most) < demand.layers:
-        raise DoesNotFit
+    stages = len(counts)
+    most = most_layers(problem, peers, counts, peaks)
+    if most.min() < 1 or most.sum() < problem.layers:
+        return np.empty(0, dtype=np.int64)
     # A stage is as slow as its slowest peer's share, for each of its layers.
-    load = [
-        max(share / _speed(swarm, peer) for share, peer in zip(counts, peers, strict=True))
-        for counts, peers in zip(stage_shares, stages, strict=True)
-    ]
-    extra = [demand.head_layers if stage == last else 0.0 for stage in range(len(stages))]
-    layers = [1] * len(stages)
-    for _ in range(demand.layers - len(stages)):
-        room = [stage for stage in range(len(stages)) if layers[stage] < most[stage]]
-        layers[min(room, key=lambda stage: ((layers[stage] + 1 + extra[stage]) * load[stage], stage))] += 1
+    load, slot = np.zeros(stages, dtype=np.float64), 0
+    for stage in range(stages):
+        for member in range(slot, slot + counts[stage]):
+            peer = peers[member]
+            load[stage] = max(load[stage], shares[member] * (problem.forward[peer] + problem.backward[peer]))
+        slot += counts[stage]
+    layers = np.ones(stages, dtype=np.int64)
+    for _ in range(problem.layers - stages):
+        chosen, least = -1, np.inf
+        for stage in range(stages):
+            extra = problem.head_layers if stage == stages - 1 else 0.0
+            work = (layers[stage] + 1 + extra) * load[stage]
+            if layers[stage] < most[stage] and work < least:
+                chosen, least = stage, work
+        layers[chosen] += 1
     return layers
 
 
-def _most_layers_of_stages(swarm: Swarm, stages: Stages, kept: Mapping[str, int]) -> list[int]:
-    """What fits in the memory of every peer of each stage, with `kept` micro-batches in flight."""
-    last = len(stages) - 1
-    return [
-        min(_most_layers(swarm.demand, stage == 0, stage == last, swarm.memory[peer], kept[peer]) for peer in peers)
-        for stage, peers in enumerate(stages)
-    ]
-
-
-def _most_layers(demand: ModelDemand, is_first: bool, is_last: bool, memory: float, kept: int) -> int:
-    """Layers that fit in a peer's memory; where they differ in size, as if all were the largest."""
-    if is_first and is_last:
-        return demand.layers if demand.memory_bytes(0, demand.layers, kept) <= memory else 0
-    beside = 0
-    if is_first:
-        beside = BYTES_PER_PARAMETER * demand.embedding_parameters
-    if is_last:
-        beside = BYTES_PER_PARAMETER * demand.head_parameters + demand.head_bytes
-    each = BYTES_PER_PARAMETER * max(demand.layer_parameters) + kept * demand.layer_activation_bytes
-    if memory < beside + each:
-        return 0
-    return demand.layers if each == 0 else int(min(demand.layers, (memory - beside) // each))
+@compiled
+def most_layers(problem: Problem, peers: Ints, counts: Ints, peaks: Ints) -> Ints:
+    """Layers that fit in the memory of every peer of each stage; where layers differ, as if all were the largest."""
+    stages = len(counts)
+    most, slot = np.full(stages, problem.layers, dtype=np.int64), 0
+    for stage in range(stages):
+        beside = 0.0
+        if stage == 0:
+            beside += problem.embedding_bytes
+        if stage == stages - 1:
+            beside += problem.head_bytes - (problem.tied_bytes if stages == 1 else 0.0)
+        for member in range(slot, slot + counts[stage]):
+            each = problem.layer_bytes + peaks[member] * problem.activation_bytes
+            room = problem.memory[peers[member]] - beside
+            if room < each * most[stage]:
+                most[stage] = max(0, int(room // each))
+        slot += counts[stage]
+    return most

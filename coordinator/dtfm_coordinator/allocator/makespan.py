@@ -1,188 +1,217 @@
-"""The makespan of a training step: a plan played out on measured speeds and links.
+"""The fast form of the simulated training step: `simulator` on arrays, as machine code, for the search.
 
-Unlike the paper's cost, which sends a pipeline's whole share over a boundary before the next stage begins, this plays
-every forward and backward in the order that the runtime's schedule gives, and every message over its link:
+Both play every forward and backward in the runtime's order and every message over its link:
 
-- a peer computes one action at a time, in schedule order, as soon as what it needs has arrived;
-- sending costs no compute; an ordered link carries its messages one after another, `bytes / beta` seconds each, and a
-  message arrives `alpha` seconds after its last byte left; messages also queue at the sender's uplink where the view
-  states its limit;
-- when all is computed, each stage's replicas reduce their gradients by sharded parameter servers, all stages at once.
+- a peer computes one action at a time, as soon as what it needs has arrived; sending costs no compute;
+- an ordered link carries its messages one after another and delivers each `alpha` seconds after its last byte left;
+- a stage's peers reduce their gradients by sharded parameter servers as soon as each is through with its backwards,
+  while other stages still compute; a commit is collected and sent out; then each peer takes its optimizer step.
 
-Each link and uplink is fed by one peer, in that peer's own order, so no event queue is needed: times follow from the
-times before them, in whatever order peers are visited.
+They differ in how transfers that meet at one peer share its uplink or downlink. The simulator gives each its fair share
+at every moment; here they queue for the bytes that the peer can take in all, in the order in which they begin, and the
+all-reduce does not see what is left of the pipeline. Where no such limit binds the two agree exactly.
 """
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.paper_cost import data_parallel_seconds, pipeline_seconds
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import orders
-from dtfm_protocol.view import GBIT, LayerSeconds, View
+from dtfm_coordinator.allocator.compiled import compiled
+from dtfm_coordinator.allocator.heap import pop, push
+from dtfm_coordinator.allocator.problem import Problem
 
-Matrix = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """Predicted seconds of one training step; infinite where a pair that cannot talk would have to."""
-
-    compute: float
-    """The busiest peer's compute."""
-    pipeline: float
-    """From the step's start to its last backward, less `compute`: what messages and waiting add."""
-    data_parallel: float
-    """The longest all-reduce."""
-
-    @property
-    def total(self) -> float:
-        """Seconds of the step."""
-        return self.compute + self.pipeline + self.data_parallel
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
-    """The links between peers, as a simulation uses them."""
-
-    index: Mapping[str, int]
-    """Each peer's row and column."""
-    alpha: Matrix
-    """One-way delay, seconds, shape (N, N)."""
-    beta: Matrix
-    """Bandwidth of a pair alone, bytes a second, shape (N, N)."""
-    uplink: Matrix
-    """Bytes a second that a peer can send in all, shape (N,); infinite where unknown."""
-
-    @classmethod
-    def of(cls, view: View) -> Self:
-        """The links of a view; no pair is faster than its sender's uplink or its receiver's downlink."""
-        up = np.array([np.inf if node.up_gbps is None else node.up_gbps * GBIT for node in view.nodes])
-        down = np.array([np.inf if node.down_gbps is None else node.down_gbps * GBIT for node in view.nodes])
-        beta = np.minimum(view.beta(), np.minimum(up[:, None], down[None, :]))
-        np.fill_diagonal(beta, np.inf)
-        return cls({peer: row for row, peer in enumerate(view.ids)}, view.alpha(), beta, up)
-
-    def pairs(self, senders: Sequence[str], receivers: Sequence[str]) -> tuple[Matrix, Matrix]:
-        """Delays and bandwidths between peers, each of shape (senders, receivers)."""
-        block = np.ix_([self.index[peer] for peer in senders], [self.index[peer] for peer in receivers])
-        return self.alpha[block], self.beta[block]
-
-    def message_seconds(self, senders: Sequence[str], receivers: Sequence[str], size: float) -> Matrix:
-        """What one message of `size` bytes takes, shape (senders, receivers)."""
-        return pipeline_seconds(*self.pairs(senders, receivers), size)
-
-
-def makespan(
-    plan: Plan,
-    links: Links,
-    seconds: Mapping[str, LayerSeconds],
-    message_bytes: float,
-    gradient_bytes: Sequence[float],
-) -> StepCost:
+@compiled
+def play(
+    problem: Problem,
+    peers: Ints,
+    counts: Ints,
+    layers: Ints,
+    routes: Ints,
+    crossed: Ints,
+    pairs: Ints,
+    actions: Ints,
+    starts: Ints,
+) -> tuple[float, float, float, float]:
     """Play one training step.
 
     Args:
-        plan: uneven stages, shares and replica counts are all welcome.
-        links: of a view that names every peer of the plan.
-        seconds: each peer's forward and backward of one micro-batch through *its stage*.
-        message_bytes: of one micro-batch over one boundary, either way.
-        gradient_bytes: of each stage.
+        peers: the peer in each slot.
+        counts: peers of each stage, shape (K,).
+        layers: of each stage, shape (K,).
+        routes, crossed, pairs: see `routes.route_micro_batches`.
+        actions, starts: see `orders.order_actions`.
 
-    Raises:
-        ValueError: the peers' orders of actions wait for each other in a circle.
+    Returns:
+        The compute of the busiest peer; when the last backward has ended, when all have the commit, and when all have
+        taken their optimizer step. Seconds, infinite where a pair that cannot talk would have to.
     """
-    end, busy = _play(plan, links, seconds, message_bytes)
-    return StepCost(
-        compute=busy,
-        pipeline=end - busy,
-        data_parallel=max(
-            all_reduce_seconds(links, plan.replicas(stage), size) for stage, size in enumerate(gradient_bytes)
-        ),
-    )
+    slots, stages = len(peers), len(counts)
+    ends = _last_backwards(problem, peers, counts, layers, routes, crossed, pairs, actions, starts)
+    busiest, last, slot = 0.0, 0.0, 0
+    committed, arbiter = 0.0, peers[routes[0, 0]]
+    layer, update_layers = 0, np.empty(stages, dtype=np.float64)  # of a stage's parameters, in layers
+    for stage in range(stages):
+        first_slot = slot
+        depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
+        for member in range(first_slot, first_slot + counts[stage]):
+            count = (starts[member + 1] - starts[member]) // 2
+            peer = peers[member]
+            busiest = max(busiest, count * depth * (problem.forward[peer] + problem.backward[peer]))
+            last = max(last, ends[member])
+        slot += counts[stage]
+        gradients = problem.gradient_before[layer + layers[stage]] - problem.gradient_before[layer]
+        if stage == 0:
+            gradients += problem.embedding_gradients
+        if stage == stages - 1:
+            gradients += problem.head_gradients - (problem.tied_gradients if stages == 1 else 0.0)
+        layer += layers[stage]
+        update_layers[stage] = gradients * problem.layers / problem.gradient_before[problem.layers]
+        reduced = _all_reduced(problem, peers[first_slot:slot], ends[first_slot:slot], gradients)
+        for member in range(first_slot, slot):
+            committed = max(committed, reduced[member - first_slot] + problem.alpha[peers[member], arbiter])
+            if problem.beta[peers[member], arbiter] == 0.0 or problem.beta[arbiter, peers[member]] == 0.0:
+                committed = np.inf  # it could not vote, or not hear the commit
+    answered, applied, slot = 0.0, 0.0, 0
+    for stage in range(stages):
+        for member in range(slot, slot + counts[stage]):
+            heard = committed + problem.alpha[arbiter, peers[member]]
+            answered = max(answered, heard)
+            applied = max(applied, heard + update_layers[stage] * problem.optimizer[peers[member]])
+        slot += counts[stage]
+    assert slot == slots
+    return busiest, last, answered, applied
 
 
-def all_reduce_seconds(links: Links, peers: Sequence[str], gradient_bytes: float) -> float:
-    """The sharded all-reduce of one stage's gradients: the paper's formula for a group of any size."""
-    pairs = data_parallel_seconds(*links.pairs(peers, peers), gradient_bytes, len(peers))
-    return float(pairs.sum(axis=1).max())
+@compiled
+def _last_backwards(
+    problem: Problem,
+    peers: Ints,
+    counts: Ints,
+    layers: Ints,
+    routes: Ints,
+    crossed: Ints,
+    pairs: Ints,
+    actions: Ints,
+    starts: Ints,
+) -> Floats:
+    """When each slot has ended its last backward."""
+    micro_batches, stages = routes.shape
+    slots = len(peers)
+    forward, backward = np.empty(slots, dtype=np.float64), np.empty(slots, dtype=np.float64)
+    stage_of = np.empty(slots, dtype=np.int64)
+    slot = 0
+    for stage in range(stages):
+        depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
+        for member in range(slot, slot + counts[stage]):
+            stage_of[member] = stage
+            forward[member] = depth * problem.forward[peers[member]]
+            backward[member] = depth * problem.backward[peers[member]]
+        slot += counts[stage]
+    # Each pair's seconds on the link, delay, and when the link is free again; ahead (0) and back (1).
+    seconds, delay = np.empty((2, len(pairs)), dtype=np.float64), np.empty((2, len(pairs)), dtype=np.float64)
+    free = np.zeros((2, len(pairs)), dtype=np.float64)
+    for pair in range(len(pairs)):
+        here, there = peers[pairs[pair, 0]], peers[pairs[pair, 1]]
+        seconds[0, pair] = _transfer(problem.message_bytes, problem.beta[here, there])
+        seconds[1, pair] = _transfer(problem.message_bytes, problem.beta[there, here])
+        delay[0, pair], delay[1, pair] = problem.alpha[here, there], problem.alpha[there, here]
+    sent_free, received_free = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.float64)
+
+    arrived = np.full((2, stages, micro_batches), -1.0)
+    arrived[0, 0, :] = 0.0
+    done, clock = starts[:-1].copy(), np.zeros(slots, dtype=np.float64)
+    busy = np.zeros(slots, dtype=np.bool_)
+    keys, values, size = np.empty(slots + 1, dtype=np.float64), np.empty(slots + 1, dtype=np.int64), 0
+    for slot in range(counts[0]):
+        busy[slot] = True
+        size = push(keys, values, size, forward[slot], slot)
+    while size > 0:
+        now, slot, size = pop(keys, values, size)
+        busy[slot] = False
+        clock[slot] = now
+        action, stage = actions[done[slot]], stage_of[slot]
+        done[slot] += 1
+        way, micro_batch = action % 2, action // 2
+        touched = -1
+        if way == 0 and stage == stages - 1:
+            arrived[1, stage, micro_batch] = now
+        elif way == 0 or stage > 0:
+            boundary = stage if way == 0 else stage - 1
+            towards = stage + 1 if way == 0 else stage - 1
+            pair, touched = crossed[micro_batch, boundary], routes[micro_batch, towards]
+            begun = max(now, free[way, pair])
+            if problem.uplink[peers[slot]] < np.inf:
+                begun = max(begun, sent_free[slot])
+            ended = max(
+                begun + seconds[way, pair],
+                received_free[touched] + _transfer(problem.message_bytes, problem.downlink[peers[touched]]),
+            )
+            sent_free[slot] = max(now, sent_free[slot]) + _transfer(problem.message_bytes, problem.uplink[peers[slot]])
+            if problem.downlink[peers[touched]] < np.inf:
+                received_free[touched] = ended
+            free[way, pair] = ended
+            arrived[way, towards, micro_batch] = ended + delay[way, pair]
+        for number in range(2):
+            other = slot if number == 0 else touched
+            if other < 0 or busy[other] or done[other] == starts[other + 1]:
+                continue
+            following = actions[done[other]]
+            there = arrived[following % 2, stage_of[other], following // 2]
+            if there < 0.0:
+                continue
+            busy[other] = True
+            took = forward[other] if following % 2 == 0 else backward[other]
+            size = push(keys, values, size, max(clock[other], there) + took, other)
+    for slot in range(slots):
+        assert done[slot] == starts[slot + 1]
+    return clock
 
 
-class _Sender:
-    """When a peer's uplink and its links are free again."""
-
-    __slots__ = ("_alpha", "_link_free", "_link_seconds", "_uplink_free", "_uplink_seconds")
-
-    def __init__(self, links: Links, row: int, message_bytes: float) -> None:
-        beta = links.beta[row]
-        seconds = np.full_like(beta, np.inf)
-        np.divide(message_bytes, beta, out=seconds, where=beta > 0)
-        self._link_seconds: list[float] = seconds.tolist()
-        self._alpha: list[float] = links.alpha[row].tolist()
-        self._uplink_seconds = float(message_bytes / links.uplink[row])
-        self._link_free: dict[int, float] = {}
-        self._uplink_free = 0.0
-
-    def send(self, receiver: int, now: float) -> float:
-        """When a message handed over at `now` has arrived."""
-        start = max(now, self._uplink_free, self._link_free.get(receiver, 0.0))
-        self._uplink_free = start + self._uplink_seconds
-        sent = self._link_free[receiver] = start + self._link_seconds[receiver]
-        return sent + self._alpha[receiver]
+@compiled
+def _all_reduced(problem: Problem, peers: Ints, ends: Floats, gradients: float) -> Floats:
+    """When each peer of a stage holds the reduced gradients, if they are through with their backwards at `ends`."""
+    count = len(peers)
+    if count == 1:
+        return ends.copy()
+    part = gradients / count
+    summed = _exchanged(problem, peers, ends, ends, part)
+    return _exchanged(problem, peers, ends, summed, part)
 
 
-def _play(plan: Plan, links: Links, seconds: Mapping[str, LayerSeconds], message_bytes: float) -> tuple[float, float]:
-    """When the last backward ends, and the compute of the busiest peer."""
-    last = len(plan.stages) - 1
-    stage_of = {peer: stage for stage in range(last + 1) for peer in plan.replicas(stage)}
-    actions = orders(plan)
-    senders = {peer: _Sender(links, links.index[peer], message_bytes) for peer in stage_of}
-    # [micro-batch, stage]: when the input of that forward or backward is there.
-    activations = {(index, 0): 0.0 for index in range(len(plan.routes))}
-    gradients: dict[tuple[int, int], float] = {}
-    clock = dict.fromkeys(stage_of, 0.0)
-    busy = dict.fromkeys(stage_of, 0.0)
-    done = dict.fromkeys(stage_of, 0)
+@compiled
+def _exchanged(problem: Problem, peers: Ints, ends: Floats, ready: Floats, part: float) -> Floats:
+    """When each has received a part from all others, who send it when they are `ready`, each to all others at once.
 
-    ready = list(stage_of)
-    while ready:
-        peer = ready.pop()
-        stage, now, sender = stage_of[peer], clock[peer], senders[peer]
-        forward, backward = seconds[peer].forward, seconds[peer].backward
-        todo = actions[peer]
-        position = done[peer]
-        while position < len(todo):
-            action = todo[position]
-            index = action.micro_batch
-            if action.kind == "forward":
-                arrived = activations.get((index, stage))
-                if arrived is None:
-                    break
-                now = max(now, arrived) + forward
-                if stage == last:
-                    gradients[index, stage] = now
-                else:
-                    receiver = plan.routes[index][stage + 1]
-                    activations[index, stage + 1] = sender.send(links.index[receiver], now)
-                    ready.append(receiver)
-            else:
-                arrived = gradients.get((index, stage))
-                if arrived is None:
-                    break
-                now = max(now, arrived) + backward
-                if stage > 0:
-                    receiver = plan.routes[index][stage - 1]
-                    gradients[index, stage - 1] = sender.send(links.index[receiver], now)
-                    ready.append(receiver)
-            busy[peer] += forward if action.kind == "forward" else backward
-            position += 1
-        clock[peer], done[peer] = now, position
+    Where the peers were ready later than their `ends`, they sent other parts from then on, and each link is taken
+    until its own has left.
+    """
+    count = len(peers)
+    again = (ready != ends).any()
+    done = ready.copy()
+    for receiver in range(count):
+        there = peers[receiver]
+        earliest, least_delay = np.inf, np.inf
+        for sender in range(count):
+            if sender == receiver:
+                continue
+            here = peers[sender]
+            took = max(_transfer(part, problem.beta[here, there]), _transfer((count - 1) * part, problem.uplink[here]))
+            begun = max(ready[sender], ends[sender] + took) if again else ready[sender]
+            done[receiver] = max(done[receiver], begun + took + problem.alpha[here, there])
+            earliest = min(earliest, ready[sender])
+            least_delay = min(least_delay, problem.alpha[here, there])
+        if problem.downlink[there] < np.inf:
+            all_in = earliest + _transfer((count - 1) * part, problem.downlink[there])
+            done[receiver] = max(done[receiver], all_in + least_delay)
+    return done
 
-    stuck = [peer for peer in stage_of if done[peer] < len(actions[peer])]
-    if stuck:
-        raise ValueError(f"the schedule waits for itself: {stuck[0]} cannot go on after {done[stuck[0]]} actions")
-    return max(clock.values()), max(busy.values())
+
+@compiled
+def _transfer(size: float, bandwidth: float) -> float:
+    """Seconds alone."""
+    if size == 0.0:
+        return 0.0
+    return size / bandwidth if bandwidth > 0.0 else np.inf

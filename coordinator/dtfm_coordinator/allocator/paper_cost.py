@@ -14,13 +14,11 @@ share of a step sends over one boundary, `g` the gradients of one stage.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.matching import two_way_matching
-from dtfm_coordinator.allocator.path import shortest_path
+from dtfm_coordinator.allocator.partition import network_of, refresh, reorder, routes_of, state_of
 
 Matrix = npt.NDArray[np.float64]
 Pipelines = tuple[tuple[int, ...], ...]
@@ -72,8 +70,7 @@ def cost_of_pipelines(
 
 
 def _cost_as_written(dp_pairs: Matrix, pp_pairs: Matrix, routes: npt.NDArray[np.intp]) -> PaperCost:
-    groups = routes.T
-    data_parallel = float(dp_pairs[groups[:, :, None], groups[:, None, :]].sum(axis=2).max())
+    data_parallel = max(float(dp_pairs[np.ix_(group, group)].sum(axis=1).max()) for group in routes.T)
     forward = pp_pairs[routes[:, :-1], routes[:, 1:]].max(axis=0)
     backward = pp_pairs[routes[:, 1:], routes[:, :-1]].max(axis=0)
     pipeline = float((forward + backward).sum())
@@ -81,77 +78,26 @@ def _cost_as_written(dp_pairs: Matrix, pp_pairs: Matrix, routes: npt.NDArray[np.
 
 
 class PaperCostModel:
-    """The cost of partitions of one network into groups of `replicas` devices.
-
-    Edges between groups are remembered, since a search meets the same pair of groups again and again.
-    """
+    """The cost of partitions of one network into groups of `replicas` devices, ordered and paired at their best."""
 
     def __init__(
         self, alpha: Matrix, beta: Matrix, activation_bytes: float, gradient_bytes: float, replicas: int
     ) -> None:
-        self.dp_pairs = data_parallel_seconds(alpha, beta, gradient_bytes, replicas)
-        self.pp_pairs = pipeline_seconds(alpha, beta, activation_bytes)
-        self._edges: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, tuple[int, ...]]] = {}
+        """Take delays in seconds and bandwidth in bytes a second, both of shape (N, N), and sizes in bytes."""
+        self._dp_pairs = data_parallel_seconds(alpha, beta, gradient_bytes, replicas)
+        self._pp_pairs = pipeline_seconds(alpha, beta, activation_bytes)
+        self._replicas = replicas
 
     def data_parallel(self, group: Sequence[int]) -> float:
         """Seconds of the all-reduce of one group."""
         members = np.array(group, dtype=np.intp)
-        return float(self.dp_pairs[np.ix_(members, members)].sum(axis=1).max())
-
-    def edge(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
-        """Seconds of both directions between two neighbouring stages, and which of `later` each of `earlier` feeds."""
-        key = (earlier, later)
-        known = self._edges.get(key)
-        if known is None:
-            forward = self.pp_pairs[np.ix_(earlier, later)]
-            backward = self.pp_pairs[np.ix_(later, earlier)].T
-            known = self._edges[key] = two_way_matching(forward, backward)
-        return known
+        return float(self._dp_pairs[np.ix_(members, members)].sum(axis=1).max())
 
     def arrange(self, groups: Sequence[Sequence[int]]) -> tuple[PaperCost, Pipelines]:
-        """The best order of the groups and pairing of their devices, and what the pipelines so written cost.
-
-        Matchings are found only for the edges that a cheapest path would take: while the path over what is known
-        (matchings, and lower bounds elsewhere) holds a bound, that edge's matching replaces it. When the path holds
-        none it is the cheapest, as no bound was more than its edge.
-        """
-        sets = [tuple(sorted(group)) for group in groups]
-        members = np.array(sets, dtype=np.intp)
-        known, exact = self._bounds(members), np.eye(len(sets), dtype=bool)
-        order: tuple[int, ...] | None = None
-        while True:
-            _, order = shortest_path(known, order)
-            steps = [(min(pair), max(pair)) for pair in pairwise(order)]
-            bounds = [pair for pair in steps if not exact[pair]]
-            if not bounds:
-                break
-            for here, there in bounds:
-                value, _ = self.edge(sets[here], sets[there])
-                known[here, there] = known[there, here] = value
-                exact[here, there] = exact[there, here] = True
-        routes = self._write_out(sets, order)
-        return _cost_as_written(self.dp_pairs, self.pp_pairs, routes), tuple(map(tuple, routes.tolist()))
-
-    def lower_bound(self, groups: npt.NDArray[np.intp]) -> float:
-        """Seconds that no order and pairing of the groups, shape (K, R), can undercut; cheaper than `arrange`."""
-        loads = self.dp_pairs[groups[:, :, None], groups[:, None, :]].sum(axis=2)
-        return float(loads.max()) + shortest_path(self._bounds(groups))[0]
-
-    def _bounds(self, members: npt.NDArray[np.intp]) -> Matrix:
-        """Lower bounds of every edge (see `matching.floor`), both directions summed, shape (K, K)."""
-        between = self.pp_pairs[members[:, None, :, None], members[None, :, None, :]]
-        forward = np.maximum(between.min(axis=3).max(axis=2), between.min(axis=2).max(axis=2))
-        bounds: Matrix = forward + forward.T
-        return bounds
-
-    def _write_out(self, sets: Sequence[tuple[int, ...]], order: Sequence[int]) -> npt.NDArray[np.intp]:
-        """Pipelines, shape (R, K), that follow the matchings along `order`."""
-        stages = [list(sets[order[0]])]
-        for here, there in pairwise(order):
-            first, second = min(here, there), max(here, there)
-            _, columns = self.edge(sets[first], sets[second])
-            partner = {sets[first][row]: sets[second][column] for row, column in enumerate(columns)}
-            if first != here:
-                partner = {later: earlier for earlier, later in partner.items()}
-            stages.append([partner[device] for device in stages[-1]])
-        return np.array(stages, dtype=np.intp).T
+        """The best order of the groups and pairing of their devices, and what the pipelines so written cost."""
+        network = network_of(self._dp_pairs, self._pp_pairs, len(groups), self._replicas)
+        state = state_of(network, np.concatenate([np.array(sorted(group), dtype=np.int64) for group in groups]))
+        refresh(network, state)
+        reorder(network, state)
+        routes = routes_of(network, state)
+        return _cost_as_written(self._dp_pairs, self._pp_pairs, routes), tuple(map(tuple, routes.tolist()))

@@ -2,19 +2,26 @@
 
 import time
 from collections.abc import Callable
+from math import log10
 from typing import Literal
 
 import numpy as np
+from scipy.sparse.csgraph import connected_components
 
 from dtfm_coordinator.allocator import baselines
-from dtfm_coordinator.allocator.paper_cost import PaperCost, cost_of_pipelines
-from dtfm_coordinator.allocator.search import search
+from dtfm_coordinator.allocator.exhaustive import partitions, provable
+from dtfm_coordinator.allocator.paper_cost import Matrix, PaperCost, Pipelines, cost_of_pipelines
+from dtfm_coordinator.allocator.path import LARGEST_EXACT
+from dtfm_coordinator.allocator.search import LARGEST_ENUMERATION, search
 from dtfm_coordinator.allocator.shapes import NotEnoughNodes
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan import Cost, Plan
 from dtfm_protocol.view import View
 
-Algorithm = Literal["evolutionary", "random", "in-order"]
+Algorithm = Literal["evolutionary", "random", "in-order", "greedy", "exhaustive"]
+
+LARGEST_EXHAUSTIVE = 3_000_000
+"""Most placements that an exhaustive search looks at: seconds, up to a minute where stages are many."""
 
 
 def allocate_paper(
@@ -35,14 +42,16 @@ def allocate_paper(
     Args:
         activation_bytes: what a pipeline's whole share of a step sends over one boundary.
         gradient_bytes: of one stage.
-        algorithm: "evolutionary", "random" or "in-order".
+        algorithm: "evolutionary"; "exhaustive", which proves the optimum of a small swarm, whatever the limits;
+            "greedy", "random" or "in-order", which do not search.
         seed: of the search's or the random placement's own numbers.
         budget: seconds of search; 1.2 where neither limit is given.
         evaluations: placements that the search may look at. Without `budget`, the same seed gives the same plan.
 
     Raises:
         NotEnoughNodes: fewer nodes than stages.
-        UserError: an unknown algorithm; or the placement needs a pair of nodes that cannot talk.
+        UserError: an unknown algorithm; too many placements to look at all of them; too few nodes that reach each
+            other; or the placement needs a pair of nodes that cannot talk.
     """
     devices = len(view.nodes)
     replicas = devices // stages
@@ -52,8 +61,12 @@ def allocate_paper(
             stages - devices,
         )
     alpha, beta, started = view.alpha(), view.beta(), clock()
+    _check_parts(beta, stages, replicas)
     looked_at, history = 1, None
-    if algorithm == "evolutionary":
+    if algorithm in ("evolutionary", "exhaustive"):
+        exhaustive = algorithm == "exhaustive"
+        if exhaustive:
+            _check_exhaustible(devices, stages, replicas)
         found = search(
             alpha,
             beta,
@@ -62,21 +75,16 @@ def allocate_paper(
             activation_bytes=activation_bytes,
             gradient_bytes=gradient_bytes,
             seed=seed,
-            seconds=budget,
-            evaluations=evaluations,
+            seconds=float("inf") if exhaustive else budget,
+            evaluations=None if exhaustive else evaluations,
             clock=clock,
+            enumerate_up_to=LARGEST_EXHAUSTIVE if exhaustive else LARGEST_ENUMERATION,
         )
         pipelines, cost = found.pipelines, found.cost
         looked_at, history = found.evaluations, found.history
-    elif algorithm in ("random", "in-order"):
-        pipelines = (
-            baselines.random(devices, stages, replicas, seed)
-            if algorithm == "random"
-            else baselines.in_order(devices, stages, replicas)
-        )
-        cost = cost_of_pipelines(alpha, beta, pipelines, activation_bytes, gradient_bytes)
     else:
-        raise UserError(f"there is no algorithm {algorithm!r}: choose evolutionary, random or in-order")
+        pipelines = _without_search(algorithm, alpha, beta, stages, replicas, activation_bytes, gradient_bytes, seed)
+        cost = cost_of_pipelines(alpha, beta, pipelines, activation_bytes, gradient_bytes)
     if not np.isfinite(cost.total):
         raise UserError(_unreachable(stages, replicas, algorithm))
 
@@ -96,14 +104,71 @@ def allocate_paper(
     )
 
 
+def _without_search(
+    algorithm: str,
+    alpha: Matrix,
+    beta: Matrix,
+    stages: int,
+    replicas: int,
+    activation_bytes: float,
+    gradient_bytes: float,
+    seed: int,
+) -> Pipelines:
+    if algorithm == "random":
+        return baselines.random(len(alpha), stages, replicas, seed)
+    if algorithm == "in-order":
+        return baselines.in_order(len(alpha), stages, replicas)
+    if algorithm == "greedy":
+        return baselines.greedy(alpha, beta, stages, replicas, activation_bytes, gradient_bytes)
+    raise UserError(f"there is no algorithm {algorithm!r}: choose evolutionary, exhaustive, greedy, random or in-order")
+
+
+def _check_exhaustible(devices: int, stages: int, replicas: int) -> None:
+    """Refuse to look at more placements than can be looked at.
+
+    Raises:
+        UserError: there are too many.
+    """
+    count = partitions(devices, stages, replicas)
+    if count > LARGEST_EXHAUSTIVE:
+        shown = f"{count:,}" if count < 10**12 else f"about 10^{int(log10(count))}"
+        raise UserError(
+            f"{devices} nodes have {shown} placements of {stages} stages x {replicas} replicas, and the exhaustive "
+            f"search looks at {LARGEST_EXHAUSTIVE:,} at most: use the evolutionary search, or leave nodes out"
+        )
+    if not provable(devices, stages):
+        raise UserError(
+            f"the exhaustive search proves the order of {LARGEST_EXACT} stages at most, not of {stages}: "
+            "use the evolutionary search, or ask for fewer stages"
+        )
+
+
+def _check_parts(beta: Matrix, stages: int, replicas: int) -> None:
+    """Refuse a view none of whose parts is large enough: all nodes of a placement have to reach each other.
+
+    Raises:
+        UserError: the view falls apart.
+    """
+    _, part = connected_components((beta > 0) & (beta.T > 0), directed=False)
+    sizes = sorted(np.bincount(part).tolist(), reverse=True)
+    if sizes[0] < stages * replicas:
+        shown = ", ".join(map(str, sizes[:6])) + (", ..." if len(sizes) > 6 else "")
+        raise UserError(
+            f"the view falls apart into {len(sizes)} parts with 0 Gbit/s between them, of {shown} nodes, and {stages} "
+            f"stages x {replicas} replicas need {stages * replicas} nodes that reach each other: open a port between "
+            "the parts, or plan on the nodes of one part alone"
+        )
+
+
 def _as_cost(cost: PaperCost) -> Cost:
     return Cost(kind="paper", total=cost.total, data_parallel=cost.data_parallel, pipeline=cost.pipeline)
 
 
 def _unreachable(stages: int, replicas: int, algorithm: str) -> str:
-    if algorithm == "evolutionary":
+    if algorithm in ("evolutionary", "exhaustive"):
+        found = "was found" if algorithm == "evolutionary" else "exists"
         return (
-            f"no placement of {stages} stages x {replicas} replicas was found in which every pair that must talk can: "
+            f"no placement of {stages} stages x {replicas} replicas {found} in which every pair that must talk can: "
             "too many pairs of the view have 0 Gbit/s; ask for fewer stages, or leave nodes out"
         )
     return f"the {algorithm} placement needs a pair of nodes with 0 Gbit/s between them: use the evolutionary search"

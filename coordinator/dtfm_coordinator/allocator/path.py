@@ -1,143 +1,160 @@
 """The cheapest open Hamiltonian path: the order in which groups of devices become pipeline stages."""
 
-from functools import lru_cache
-from itertools import combinations, pairwise
-
 import numpy as np
 import numpy.typing as npt
 
+from dtfm_coordinator.allocator.compiled import compiled
+
 Matrix = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
+Index = npt.NDArray[np.int64]
 
 LARGEST_EXACT = 12
 """Groups up to which the path is exact; the table of subsets grows as 2^K * K."""
+LONGEST_RUN = 3
+"""Most groups that an Or-opt move takes along."""
 
 
-def shortest_path(cost: Matrix, hint: tuple[int, ...] | None = None) -> tuple[float, tuple[int, ...]]:
+@compiled
+def shortest_path(cost: Matrix, hint: Index) -> Index:
     """The cheapest order that visits every row of `cost` once.
 
-    Exact up to `LARGEST_EXACT` rows (Held and Karp, 1962); beyond that, the best of greedy paths from every start,
-    each improved by 2-opt reversals and Or-opt moves until neither helps.
+    Exact up to `LARGEST_EXACT` rows (Held and Karp, 1962); beyond that, the best of `hint` and greedy paths from every
+    start, each improved by 2-opt reversals and Or-opt moves until neither helps.
 
     Args:
-        cost: symmetric, seconds, shape (K, K); infinite is an edge that cannot be taken; the diagonal means nothing.
-        hint: an order to improve on, where the path is not exact: much faster than from every start.
-
-    Returns:
-        The path's length in seconds, infinite where every path takes a forbidden edge, and the order.
+        cost: symmetric, seconds, finite, shape (K, K); the diagonal means nothing.
+        hint: any order, shape (K,).
     """
     count = len(cost)
-    if count == 1:
-        return 0.0, (0,)
-    order = _exact(cost) if count <= LARGEST_EXACT else _heuristic(cost, hint)
-    return length(cost, order), order
+    if count <= LARGEST_EXACT:
+        return exact_path(cost)
+    best = improved_path(cost, hint)
+    best_length = length(cost, best)
+    start = np.empty(count, np.int64)
+    for first in range(count):
+        greedy_path(cost, first, start)
+        order = improved_path(cost, start)
+        if length(cost, order) < best_length:
+            best, best_length = order, length(cost, order)
+    return best
 
 
-def length(cost: Matrix, order: tuple[int, ...]) -> float:
+@compiled
+def length(cost: Matrix, order: Index) -> float:
     """Seconds along `order`."""
-    return float(sum(cost[here, there] for here, there in pairwise(order)))
+    total = 0.0
+    for place in range(1, len(order)):
+        total += cost[order[place - 1], order[place]]
+    return total
 
 
-@lru_cache(maxsize=LARGEST_EXACT)
-def _layers(count: int) -> tuple[tuple[Index, Index, Index], ...]:
-    """For each subset size from 2: the subsets as bit masks (S, 1), their members (S, size), each subset less each."""
-    layers = []
-    for size in range(2, count + 1):
-        members = np.array(list(combinations(range(count), size)), dtype=np.intp)
-        masks = (1 << members).sum(axis=1, keepdims=True)
-        layers.append((masks, members, masks - (1 << members)))
-    return tuple(layers)
-
-
-def _exact(cost: Matrix) -> tuple[int, ...]:
-    """Held and Karp's dynamic programme over subsets, one vectorised layer for each subset size."""
+@compiled
+def exact_path(cost: Matrix) -> Index:
+    """Held and Karp's dynamic programme over subsets: the cheapest path's order, from finite costs, shape (K, K)."""
     count = len(cost)
-    shortest = np.full((1 << count, count), np.inf)  # [subset, last member]
-    shortest[1 << np.arange(count), np.arange(count)] = 0.0
-    for masks, members, without in _layers(count):
-        shortest[masks, members] = (shortest[without] + cost.T[members]).min(axis=2)
-    mask = (1 << count) - 1
-    last = int(shortest[mask].argmin())
-    order = [last]
-    for _ in range(count - 1):
-        mask ^= 1 << last
-        last = int((shortest[mask] + cost[:, last]).argmin())
-        if last in order:  # every path is forbidden: any order will do
-            return tuple(range(count))
-        order.append(last)
-    return tuple(order)
+    subsets = 1 << count
+    shortest = np.full((subsets, count), np.inf)  # [subset, last member]
+    for group in range(count):
+        shortest[1 << group, group] = 0.0
+    for subset in range(1, subsets):
+        for last in range(count):
+            so_far = shortest[subset, last]
+            if so_far < np.inf:
+                for group in range(count):
+                    if subset >> group & 1 == 0:
+                        grown = subset | 1 << group
+                        if so_far + cost[last, group] < shortest[grown, group]:
+                            shortest[grown, group] = so_far + cost[last, group]
+    order = np.empty(count, np.int64)
+    subset = subsets - 1
+    last = int(np.argmin(shortest[subset]))
+    for place in range(count):
+        order[place] = last
+        subset ^= 1 << last
+        best, previous = np.inf, -1
+        for group in range(count):
+            if subset >> group & 1 == 1 and shortest[subset, group] + cost[group, last] < best:
+                best, previous = shortest[subset, group] + cost[group, last], group
+        last = previous
+    return order
 
 
-def _heuristic(cost: Matrix, hint: tuple[int, ...] | None) -> tuple[int, ...]:
-    finite = cost[np.isfinite(cost)]
-    dear = 1.0 + (float(finite.max()) if finite.size else 0.0)
+@compiled
+def greedy_path(cost: Matrix, first: int, order: Index) -> None:
+    """Fill in the path from `first` that always goes to the nearest row not yet visited."""
     count = len(cost)
-    # A last, free node closes the path to a tour, so that moves need no special ends; forbidden edges stay comparable.
-    tour_cost = np.zeros((count + 1, count + 1))
-    tour_cost[:count, :count] = np.where(np.isfinite(cost), cost, dear * 10 * count)
-    np.fill_diagonal(tour_cost, 0.0)
-    starts = [np.array([*hint, count])] if hint else [_greedy(cost, start) for start in range(count)]
-    tours = [_improve(tour_cost, start) for start in starts]
-    best = min(tours, key=lambda tour: float(tour_cost[tour, np.roll(tour, -1)].sum()))
-    cut = int(np.flatnonzero(best == count)[0])
-    return tuple(int(group) for group in np.roll(best, -cut)[1:])
+    left = np.ones(count, np.bool_)
+    order[0] = first
+    left[first] = False
+    for place in range(1, count):
+        nearest, distance = -1, np.inf
+        for group in range(count):
+            if left[group] and cost[order[place - 1], group] < distance:
+                nearest, distance = group, cost[order[place - 1], group]
+        order[place] = nearest
+        left[nearest] = False
 
 
-def _greedy(cost: Matrix, start: int) -> Index:
-    """A path that always goes to the nearest group not yet visited, then the free node."""
-    left = set(range(len(cost)))
-    order = [start]
-    left.discard(start)
-    while left:
-        order.append(min(left, key=lambda group: (cost[order[-1], group], group)))
-        left.discard(order[-1])
-    return np.array([*order, len(cost)], dtype=np.intp)
+@compiled
+def improved_path(cost: Matrix, start: Index) -> Index:
+    """`start` after 2-opt reversals and Or-opt moves, the first that helps each time, until none does."""
+    count = len(start)
+    order, moved = start.copy(), np.empty(count, np.int64)
+    # What is gained has to be more than rounding, or two orders of equal length could alternate for ever.
+    least = 1e-12 * length(cost, order)
+    helped = True
+    while helped:
+        helped = False
+        for first in range(count):
+            for last in range(first + 1, count):
+                gain = 0.0
+                if first > 0:
+                    gain += cost[order[first - 1], order[first]] - cost[order[first - 1], order[last]]
+                if last < count - 1:
+                    gain += cost[order[last], order[last + 1]] - cost[order[first], order[last + 1]]
+                if gain > least:
+                    order[first : last + 1] = order[first : last + 1][::-1].copy()
+                    helped = True
+        for size in range(1, min(LONGEST_RUN, count - 1) + 1):
+            for first in range(count - size + 1):
+                if _insert_run(cost, order, moved, first, size, least):
+                    helped = True
+    return order
 
 
-def _improve(cost: Matrix, tour: Index) -> Index:
-    """2-opt, then Or-opt, until neither shortens the tour."""
-    while True:
-        shorter = _two_opt(cost, tour)
-        if shorter is None:
-            shorter = _or_opt(cost, tour)
-        if shorter is None:
-            return tour
-        tour = shorter
-
-
-def _two_opt(cost: Matrix, tour: Index) -> Index | None:
-    """The tour with its best segment reversed, or None."""
-    along = cost[tour][:, tour]
-    step = np.append(along.diagonal(1), along[-1, 0])
-    onward = np.roll(np.roll(along, -1, axis=0), -1, axis=1)
-    gain = np.triu(step[:, None] + step[None, :] - along - onward, k=1)
-    first, last = np.unravel_index(int(gain.argmax()), gain.shape)
-    if gain[first, last] <= 1e-9 * step.sum():
-        return None
-    shorter = tour.copy()
-    shorter[first + 1 : last + 1] = tour[first + 1 : last + 1][::-1]
-    return shorter
-
-
-def _or_opt(cost: Matrix, tour: Index) -> Index | None:
-    """The tour with the best run of up to three groups moved elsewhere, turned round or not, or None."""
-    count = len(tour)
-    along = cost[tour][:, tour]
-    here = np.arange(count)
-    after = (here + 1) % count
-    step = along[here, after]
-    for size in range(1, min(3, count - 2) + 1):
-        last = (here + size - 1) % count
-        before, beyond = (here - 1) % count, (here + size) % count
-        lifted = along[before, here] + along[last, beyond] - along[before, beyond]
-        # [run's first, new predecessor]: the run as it is, then turned round.
-        inserted = np.stack([along[here] + along[last][:, after], along[last] + along[here][:, after]]) - step
-        inside = (here[None, :] - before[:, None]) % count <= size
-        gain = np.where(inside, -np.inf, lifted[:, None] - inserted)
-        turned, first, place = np.unravel_index(int(gain.argmax()), gain.shape)
-        if gain[turned, first, place] > 1e-9 * step.sum():
-            rest = np.roll(tour, -int(first))
-            run, rest = rest[:size], rest[size:]
-            cut = int((place - first) % count) - size + 1
-            return np.concatenate([rest[:cut], run[::-1] if turned else run, rest[cut:]])
-    return None
+@compiled
+def _insert_run(cost: Matrix, order: Index, moved: Index, first: int, size: int, least: float) -> bool:
+    """Move the `size` groups from `first` on, turned round or not, to where the path is shortest; whether it helped."""
+    count = len(order)
+    head, tail = order[first], order[first + size - 1]
+    rest = count - size
+    for place in range(rest):
+        moved[place] = order[place] if place < first else order[place + size]
+    lifted = 0.0
+    if first > 0:
+        lifted += cost[order[first - 1], head]
+    if first + size < count:
+        lifted += cost[tail, order[first + size]]
+    if 0 < first < rest:
+        lifted -= cost[moved[first - 1], moved[first]]
+    best, best_place, turned = least, -1, False
+    for place in range(rest + 1):  # in front of moved[place]
+        before = cost[moved[place - 1], head] if place > 0 else 0.0
+        after = cost[tail, moved[place]] if place < rest else 0.0
+        before_turned = cost[moved[place - 1], tail] if place > 0 else 0.0
+        after_turned = cost[head, moved[place]] if place < rest else 0.0
+        between = cost[moved[place - 1], moved[place]] if 0 < place < rest else 0.0
+        if lifted - (before + after - between) > best:
+            best, best_place, turned = lifted - (before + after - between), place, False
+        if lifted - (before_turned + after_turned - between) > best:
+            best, best_place, turned = lifted - (before_turned + after_turned - between), place, True
+    if best_place < 0:
+        return False
+    run = order[first : first + size].copy()
+    for place in range(best_place):
+        order[place] = moved[place]
+    for step in range(size):
+        order[best_place + step] = run[size - 1 - step] if turned else run[step]
+    for place in range(best_place, rest):
+        order[place + size] = moved[place]
+    return True

@@ -1,9 +1,10 @@
 """The evolutionary search for a balanced placement that is cheapest by the paper's cost.
 
-A population of placements starts from neighbourhood tilings (`seeds.banded`). A new one comes from crossing two, from
-shuffling one, or from nothing; it descends by the best swap (`swaps`) until no swap helps, is priced exactly
-(`paper_cost`) and takes the place of the worst. A population that stops improving is restarted around its best.
-Small swarms are searched to the end: the result is then the optimum.
+A population of placements starts from neighbourhood tilings (`seeds`). A new one comes from nothing, from the best, or
+from crossing two; each is annealed on the exact cost (`cooling`), from a temperature that depends on how much of its
+origin is worth keeping, and takes the place of the worst, or of its like. How long an annealing lasts is a share of
+the budget: of few evaluations one long annealing makes more than many short ones. Small swarms are searched to the
+end (`exhaustive`): the result is then the optimum.
 """
 
 import time
@@ -14,26 +15,47 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.budget import Budget
-from dtfm_coordinator.allocator.paper_cost import Matrix, PaperCost, PaperCostModel, Pipelines
-from dtfm_coordinator.allocator.seeds import banded, crossed, every_partition, partitions, shuffled
-from dtfm_coordinator.allocator.swaps import SwapEstimator
+from dtfm_coordinator.allocator.cooling import anneal
+from dtfm_coordinator.allocator.exhaustive import partitions, provable, walk_of, walk_on
+from dtfm_coordinator.allocator.paper_cost import (
+    Matrix,
+    PaperCost,
+    Pipelines,
+    cost_of_pipelines,
+    data_parallel_seconds,
+    pipeline_seconds,
+)
+from dtfm_coordinator.allocator.partition import network_of, refresh, reorder, routes_of, state_of
+from dtfm_coordinator.allocator.path import LARGEST_EXACT
+from dtfm_coordinator.allocator.seeds import crossed, nearness, tiled, widths
 
-Index = npt.NDArray[np.intp]
+Index = npt.NDArray[np.int64]
 
-POPULATION = 8
-STALE = 120
-"""Placements without a better one after which the population is restarted."""
-SOFTNESS = (0.1, 0.01)
-"""Weights of the mean beside the maximum, for the two legs of a descent."""
-POLISHED = 128
-"""Swaps that are priced exactly after a descent, divided by the number of devices."""
-WORTH_POLISHING = 1.05
-"""How far from the best a placement may be for that."""
-UNTOUCHED = 12
-"""How often a new placement is priced before its descent too, divided by the number of devices: a descent by
-estimates may lead away from what it is good for."""
-SAMPLE = 128
-"""Devices among which the swaps of one step of a descent are tried."""
+LARGEST_ENUMERATION = 200_000
+"""Most placements that are all looked at without being asked to."""
+POPULATION = 4
+FRESH = 0.35
+"""Share of the budget that the one annealing from nothing may take."""
+ROUND = 0.08
+"""Share of the budget that each later annealing may take."""
+LONGEST = 1000
+"""Most changes that an annealing tries, divided by the square of the number of devices: more are better spent anew."""
+LARGEST_FRESH = 256
+"""Devices up to which annealing from nothing pays; larger networks start from their tilings."""
+HOT = 0.15
+"""Temperature that melts a placement, as a part of its cost, times the number of stages: a change is one boundary's."""
+COLD = 2e-4
+"""Temperature at the end, as a part of the cost."""
+KEPT = 0.5
+"""How far the best placement is heated, as a part of `HOT`."""
+MIXED = 0.3
+"""How far a child of two is."""
+FOCUS = 0.3
+"""Share of the changes that begin with a device on which the cost hangs."""
+CHUNK = 100_000
+"""Changes tried between two looks at the clock, times the number of devices."""
+REORDERED = 8
+"""Chunks between two searches for a better order of the stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +67,12 @@ class SearchResult:
     cost: PaperCost
     """What `pipelines` cost as written."""
     evaluations: int
-    """Placements looked at: priced exactly, or estimated as one swap away from another."""
-    exact_evaluations: int
+    """Placements priced."""
     seconds: float
     history: tuple[tuple[float, float], ...]
     """(seconds since the start, total) of each placement that was the best so far."""
     proven: bool
-    """Whether every placement was looked at."""
+    """Whether no placement is cheaper."""
 
 
 def search(
@@ -66,7 +87,7 @@ def search(
     seconds: float | None = None,
     evaluations: int | None = None,
     clock: Callable[[], float] = time.monotonic,
-    enumerate_up_to: int = 6000,
+    enumerate_up_to: int = LARGEST_ENUMERATION,
 ) -> SearchResult:
     """Search for the cheapest `stages` groups of `replicas` devices; devices left over are idle.
 
@@ -79,16 +100,29 @@ def search(
         gradient_bytes: bytes of gradients of one stage.
         seed: of the search's own random numbers.
         seconds: time limit by `clock`; 1.2 where neither limit is given.
-        evaluations: limit on placements looked at.
+        evaluations: limit on placements priced.
         enumerate_up_to: a network with no more placements than this is searched to the end, if the limits allow.
     """
+    warm_up()
     budget = Budget(seconds, evaluations, clock)
-    model = PaperCostModel(alpha, beta, activation_bytes, gradient_bytes, replicas)
-    return _Evolution(model, stages, replicas, seed, budget).run(enumerate_up_to)
+    evolution = _Evolution(alpha, beta, stages, replicas, activation_bytes, gradient_bytes, seed, budget)
+    return evolution.run(enumerate_up_to)
 
 
-_Key = frozenset[frozenset[int]]
-"""A placement's groups, whatever their order."""
+_warm = False
+
+
+def warm_up() -> None:
+    """Load the search's machine code, or compile it (seconds, the first time on a machine)."""
+    global _warm
+    if _warm:
+        return
+    _warm = True
+    rng = np.random.default_rng(0)
+    alpha, beta = rng.random((7, 7)), rng.random((7, 7)) + 0.1
+    for enumerated in (0, 1000):
+        budget = Budget(None, 400)
+        _Evolution(alpha, beta, 3, 2, 1.0, 1.0, 0, budget).run(enumerated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,181 +130,140 @@ class _Individual:
     total: float
     order: Index
     """Devices, shape (N,): K groups of R in path order, then the idle ones."""
-    key: _Key
 
 
 class _Evolution:
     """The state of one search."""
 
-    def __init__(self, model: PaperCostModel, stages: int, replicas: int, seed: int, budget: Budget) -> None:
-        self._model, self._stages, self._replicas, self._budget = model, stages, replicas, budget
-        self._active = stages * replicas
+    def __init__(
+        self,
+        alpha: Matrix,
+        beta: Matrix,
+        stages: int,
+        replicas: int,
+        activation_bytes: float,
+        gradient_bytes: float,
+        seed: int,
+        budget: Budget,
+    ) -> None:
+        self._price: Callable[[Pipelines], PaperCost] = lambda pipelines: cost_of_pipelines(
+            alpha, beta, pipelines, activation_bytes, gradient_bytes
+        )
+        self._network = network_of(
+            data_parallel_seconds(alpha, beta, gradient_bytes, replicas),
+            pipeline_seconds(alpha, beta, activation_bytes),
+            stages,
+            replicas,
+        )
+        self._devices, self._stages, self._replicas, self._budget = len(alpha), stages, replicas, budget
         self._rng = np.random.default_rng(seed)
-        self._estimator = SwapEstimator(model.dp_pairs, model.pp_pairs)
         self._population: list[_Individual] = []
-        self._priced: set[_Key] = set()
-        self._exact = 0
-        self._best: tuple[PaperCost, Pipelines, Index] | None = None
         self._history: list[tuple[float, float]] = []
 
     def run(self, enumerate_up_to: int) -> SearchResult:
-        devices = len(self._model.dp_pairs)
-        # Wide and narrow tilings first: one of the two is right for most networks.
-        widths = sorted(range(1, self._stages + 1), key=lambda width: (min(width - 1, self._stages - width), width))
-        tilings = []
-        for width in widths:
-            if self._best is None or not self._budget.spent():
-                tilings.append(banded(self._model.pp_pairs, self._stages, self._replicas, width))
-                self._admit(tilings[-1])
-        count = partitions(devices, self._stages, self._replicas)
-        enumerable = count <= enumerate_up_to and self._budget.allows(count)
-        proven = enumerable and self._enumerate(devices)
-        if not enumerable:
-            for tiling in tilings:
-                if not self._budget.spent():
-                    self._polish(self._descend(tiling))
-            self._evolve(devices)
-        assert self._best is not None
-        cost, pipelines, order = self._best
+        """Search until the budget is spent or the optimum is known."""
+        near = nearness(self._network.forward)
+        for width in widths(self._stages):
+            if not self._population or not self._budget.spent():
+                self._admit(tiled(near, self._stages, self._replicas, width))
+                self._budget.spend(1)
+        del near
+        count = partitions(self._devices, self._stages, self._replicas)
+        enumerable = count <= enumerate_up_to and provable(self._devices, self._stages) and self._budget.allows(count)
+        proven = enumerable and self._enumerate()
+        if not enumerable and self._devices > 1:
+            self._evolve()
+        pipelines, cost = self._best_as_written()
+        used = {device for route in pipelines for device in route}
         return SearchResult(
             pipelines=pipelines,
-            idle=tuple(sorted(order[self._active :].tolist())),
+            idle=tuple(device for device in range(self._devices) if device not in used),
             cost=cost,
             evaluations=self._budget.spent_evaluations,
-            exact_evaluations=self._exact,
             seconds=self._budget.elapsed(),
             history=tuple(self._history),
             proven=proven,
         )
 
-    def _enumerate(self, devices: int) -> bool:
+    def _enumerate(self) -> bool:
         """Look at every placement; whether there was time for it."""
-        for order in every_partition(devices, self._stages, self._replicas):
+        walk = walk_of(self._network)
+        best = self._population[0].total * (1 - 1e-12)
+        while walk.depth[0] >= 0:
             if self._budget.spent():
                 return False
-            groups = order[: self._active].reshape(self._stages, self._replicas)
-            if self._best is None or self._model.lower_bound(groups) < self._best[0].total:
-                self._admit(order)
-            else:
-                self._budget.spend(1)
+            best, looked_at = walk_on(self._network, walk, best, 2000)
+            self._budget.spend(looked_at)
+        if walk.best[0] >= 0:
+            groups = walk.members[walk.best].astype(np.int64).ravel()
+            idle = np.setdiff1d(np.arange(self._devices), groups)
+            self._admit(np.concatenate([groups, idle]))
         return True
 
-    def _evolve(self, devices: int) -> None:
-        stale, leader = 0, np.inf
+    def _evolve(self) -> None:
+        hot, share = HOT / self._stages, FRESH
+        if self._devices <= LARGEST_FRESH:
+            self._anneal(self._rng.permutation(self._devices), hot, share)
         while not self._budget.spent():
-            choice = self._rng.random()
-            if len(self._population) < 2 or choice < 0.05:
-                child = self._rng.permutation(devices)
-            elif choice < 0.35:
-                one, other = self._parent(), self._parent()
-                child = crossed(one, other, self._stages, self._replicas, self._rng)
+            share, choice = ROUND, self._rng.random()
+            if choice < 0.4 and len(self._population) > 1:
+                one, other = self._rng.choice(len(self._population), 2, replace=False)
+                child = crossed(
+                    self._population[one].order, self._population[other].order, self._stages, self._replicas, self._rng
+                )
+                self._anneal(child, MIXED * hot, share)
+            elif choice < 0.9 or self._devices > LARGEST_FRESH:
+                self._anneal(self._population[0].order, KEPT * hot, share)
             else:
-                child = shuffled(self._parent(), self._rng)
-            if self._key(child) in self._priced:
-                child = self._rng.permutation(devices)
-            if self._rng.random() * devices < UNTOUCHED:
-                self._admit(child)
-            child = self._descend(child)
-            if self._key(child) not in self._priced:
-                self._polish(child)
-            stale += 1
-            if self._population[0].total < leader:
-                stale, leader = 0, self._population[0].total
-            if stale >= STALE:
-                stale = 0
-                del self._population[1:]
+                self._anneal(self._rng.permutation(self._devices), hot, share)
 
-    def _parent(self) -> Index:
-        """The better of two drawn at random."""
-        drawn = self._rng.integers(len(self._population), size=2)
-        return self._population[int(drawn.min())].order
+    def _anneal(self, order: Index, hot: float, share: float) -> None:
+        """Anneal a placement over a share of the budget, and admit the best that was met."""
+        network, budget = self._network, self._budget
+        state = state_of(network, order)
+        best_cost = refresh(network, state)
+        best, random = state.order.copy(), np.array([self._rng.integers(1, 2**63)], dtype=np.uint64)
+        scale = self._population[0].total
+        began, most, tried, chunks = budget.used(), LONGEST * self._devices**2, 0, 0
+        while not budget.spent():
+            done = max((budget.used() - began) / share, tried / most)
+            if done >= 1:
+                break
+            steps = budget.left(max(16, CHUNK // self._devices))
+            temperature = scale * hot * (COLD / hot) ** done
+            best_cost = anneal(network, state, random, best, best_cost, temperature, steps, FOCUS)
+            budget.spend(steps)
+            tried, chunks = tried + steps, chunks + 1
+            if self._stages <= LARGEST_EXACT and chunks % REORDERED == 0:
+                refresh(network, state)
+                reorder(network, state)
+            self._note(best_cost)
+        self._admit(best)
 
-    def _descend(self, order: Index) -> Index:
-        """Take the best swap, again and again, until none helps and no other order of the groups does."""
-        for softness in SOFTNESS:
-            groups, idle = order[: self._active].reshape(self._stages, self._replicas), order[self._active :]
-            now, failures = self._estimator.estimate(groups, softness), 0
-            patience = 1 if len(order) <= SAMPLE else 4
-            while not self._budget.spent():
-                sample = self._sample(len(order))
-                totals = self._estimator.after_swaps(groups, idle, sample, softness)
-                self._budget.spend(int(np.isfinite(np.triu(totals)).sum()))
-                better = now - 1e-9 * abs(now)
-                if totals.size and totals.min() < better:
-                    x, y = np.unravel_index(int(totals.argmin()), totals.shape)
-                    now = float(totals[x, y])
-                    order = order.copy()
-                    order[sample[[x, y]]] = order[sample[[y, x]]]
-                    groups, idle = order[: self._active].reshape(groups.shape), order[self._active :]
-                    failures = 0
-                    continue
-                reordered = self._estimator.reordered(groups, softness)
-                after = self._estimator.estimate(reordered, softness)
-                if after < better:
-                    groups, now = reordered, after
-                    order = np.concatenate([groups.ravel(), idle])
-                    continue
-                failures += 1
-                if failures >= patience:
-                    break
-        return order
-
-    def _polish(self, order: Index) -> None:
-        """Follow the exact cost from where the estimates stopped: they are bounds, and may miss the last swaps."""
-        total, order = self._admit(order)
-        if total > self._population[0].total * WORTH_POLISHING:
-            return
-        tried, most = 0, max(1, POLISHED // len(order))
-        while tried < most and not self._budget.spent():
-            groups, idle = order[: self._active].reshape(self._stages, self._replicas), order[self._active :]
-            sample = self._sample(len(order))
-            bounds = self._estimator.after_swaps(groups, idle, sample, softness=0.0)
-            bounds[np.tril_indices(*bounds.shape)] = np.inf
-            self._budget.spend(int(np.isfinite(bounds).sum()))
-            promising = np.flatnonzero(bounds.ravel() < total * (1 - 1e-9))
-            promising = promising[np.argsort(bounds.ravel()[promising], kind="stable")]
-            for number in promising:
-                x, y = np.unravel_index(int(number), bounds.shape)
-                swapped = order.copy()
-                swapped[sample[[x, y]]] = order[sample[[y, x]]]
-                after, swapped = self._admit(swapped)
-                tried += 1
-                if after < total * (1 - 1e-9):
-                    total, order = after, swapped
-                    break
-                if tried >= most or self._budget.spent():
-                    return
-            else:
-                return
-
-    def _sample(self, devices: int) -> Index:
-        """Positions among which swaps are tried: all, unless there are too many to price at once."""
-        if devices <= SAMPLE:
-            return np.arange(devices)
-        return np.sort(self._rng.choice(devices, SAMPLE, replace=False))
-
-    def _key(self, order: Index) -> _Key:
-        groups = order[: self._active].reshape(self._stages, self._replicas)
-        return frozenset(frozenset(group) for group in groups.tolist())
-
-    def _admit(self, order: Index) -> tuple[float, Index]:
-        """Price a placement exactly, remember it if it is the best, and keep it among the population's best.
-
-        Returns:
-            Its total, and the same placement in the order of its pipelines.
-        """
-        groups = order[: self._active].reshape(self._stages, self._replicas)
-        cost, pipelines = self._model.arrange(groups.tolist())
-        self._exact += 1
-        self._budget.spend(1)
-        order = np.concatenate([np.array(pipelines, dtype=np.intp).T.ravel(), order[self._active :]])
-        if self._best is None or cost.total < self._best[0].total:
-            self._best = (cost, pipelines, order)
-            self._history.append((self._budget.elapsed(), cost.total))
-        key = self._key(order)
-        self._priced.add(key)
-        if all(individual.key != key for individual in self._population):
-            self._population.append(_Individual(cost.total, order, key))
+    def _admit(self, order: Index) -> None:
+        """Put a placement's stages into their best order, and keep it if it is among the population's best."""
+        state = state_of(self._network, order)
+        refresh(self._network, state)
+        total = reorder(self._network, state)
+        if all(abs(total - individual.total) > 1e-9 * total for individual in self._population):
+            self._population.append(_Individual(total, state.order))
             self._population.sort(key=lambda individual: individual.total)
             del self._population[POPULATION:]
-        return cost.total, order
+        self._note(total)
+
+    def _note(self, total: float) -> None:
+        if not self._history or total < self._history[-1][1]:
+            self._history.append((self._budget.elapsed(), total))
+
+    def _best_as_written(self) -> tuple[Pipelines, PaperCost]:
+        """The best placement's pipelines and their cost, which the history then ends with."""
+        state = state_of(self._network, self._population[0].order)
+        refresh(self._network, state)
+        pipelines: Pipelines = tuple(map(tuple, routes_of(self._network, state).tolist()))
+        cost = self._price(pipelines)
+        # Pairs that cannot talk, and rounding, make the price differ from what the search went by.
+        since = self._budget.elapsed()
+        while self._history and not self._history[-1][1] > cost.total:
+            since, _ = self._history.pop()
+        self._history.append((since, cost.total))
+        return pipelines, cost

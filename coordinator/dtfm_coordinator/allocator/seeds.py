@@ -4,49 +4,128 @@ A placement is an integer array `order` of all N devices: the first K * R are K 
 rest are idle.
 """
 
-from collections.abc import Iterator
-from itertools import combinations
-from math import factorial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
+from dtfm_coordinator.allocator.compiled import compiled
+from dtfm_coordinator.allocator.path import LARGEST_EXACT
+
 Matrix = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
+Index = npt.NDArray[np.int64]
+
+
+class Nearness(NamedTuple):
+    """Who is near whom, worked out once for all tilings of a network."""
+
+    seconds: Matrix
+    """What a message takes between two devices, the slower direction; finite. Shape (N, N)."""
+    order: npt.NDArray[np.int32]
+    """Each device's others, nearest first, itself at the very first; shape (N, N)."""
+
+
+def nearness(seconds: Matrix) -> Nearness:
+    """From what a boundary message takes between two devices, shape (N, N), infinite where they cannot talk."""
+    near = np.maximum(seconds, seconds.T)
+    np.fill_diagonal(near, 0.0)
+    unusable = ~np.isfinite(near)
+    near[unusable] = 2 * near.max(where=~unusable, initial=0.0) + 1.0
+    np.fill_diagonal(near, -1.0)  # itself comes first, whoever else is at no distance
+    order = np.empty(near.shape, dtype=np.int32)
+    for device, row in enumerate(near):
+        order[device] = np.argsort(row, kind="stable")
+    np.fill_diagonal(near, 0.0)
+    return Nearness(near, order)
+
+
+def widths(stages: int) -> list[int]:
+    """Widths of tilings to try, wide and narrow ones first: one of the two is right for most networks."""
+    every = sorted(range(1, stages + 1), key=lambda width: (min(width - 1, stages - width), width))
+    if stages <= LARGEST_EXACT:
+        return every
+    # Where stages are many, those that fill a pipeline evenly, and powers of two.
+    return [width for width in every if stages % width == 0 or width & (width - 1) == 0]
 
 
 def banded(seconds: Matrix, stages: int, replicas: int, width: int) -> Index:
+    """`tiled`, from what a boundary message takes between two devices, shape (N, N)."""
+    return tiled(nearness(seconds), stages, replicas, width)
+
+
+@compiled
+def tiled(near: Nearness, stages: int, replicas: int, width: int) -> Index:
     """Tile the grid of stages and replicas with runs of `width` devices that are near each other.
 
     A run lies along a pipeline: `width` stages of one route. Runs are laid one below the other through the replicas,
     then the next band of stages begins. So `width = stages` makes each pipeline a neighbourhood, `width = 1` makes
     each stage one, and the widths between them suit networks whose clusters fill a part of a pipeline. The tightest
-    neighbourhoods are taken first; what is left over is idle.
+    neighbourhoods are taken first; what is left over is idle. Takes time in proportion to N^2.
 
-    Args:
-        seconds: what a boundary message takes between two devices, shape (N, N).
+    Returns:
+        The placement, shape (N,).
     """
-    near = np.maximum(seconds, seconds.T)
-    np.fill_diagonal(near, 0.0)
-    near = np.where(np.isfinite(near), near, 2 * near[np.isfinite(near)].max() + 1.0)
-    left = np.arange(len(near))
-    grid = np.empty((stages, replicas), dtype=np.intp)
-    run = left[:0]
+    devices = len(near.seconds)
+    taken = np.zeros(devices, np.bool_)
+    grid = np.empty((stages, replicas), np.int64)
+    run, size_before = np.empty(width, np.int64), 0
+    # The place in its order of each device's (size - 1)th nearest that is left; it only ever moves on.
+    reach, inside = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
     for first in range(0, stages, width):
-        band = slice(first, min(first + width, stages))
-        size = band.stop - first
+        size = min(width, stages - first)
+        reach[:] = -1
+        inside[:] = 0
         for replica in range(replicas):
-            among = near[np.ix_(left, left)]
-            radius = np.partition(among, size - 1, axis=1)[:, size - 1]
-            if len(run):
+            centre, least = -1, np.inf
+            for device in range(devices):
+                if taken[device]:
+                    continue
+                place, count = reach[device], inside[device]
+                while count < size:
+                    place += 1
+                    if not taken[near.order[device, place]]:
+                        count += 1
+                reach[device], inside[device] = place, count
+                radius = near.seconds[device, near.order[device, place]]
                 # Among equally tight runs, the one nearest to the last keeps a cluster's runs together.
-                radius = radius + 1e-6 * near[np.ix_(run, left)].mean(axis=0)
-            chosen = np.argsort(among[radius.argmin()], kind="stable")[:size]
-            run = left[chosen]
-            grid[band, replica] = run
-            left = np.delete(left, chosen)
-    return np.concatenate([grid.ravel(), left])
+                if size_before > 0 and radius <= least:
+                    away = 0.0
+                    for slot in range(size_before):
+                        away += near.seconds[run[slot], device]
+                    radius += 1e-6 * away / size_before
+                if radius < least:
+                    centre, least = device, radius
+            found = 0
+            for place in range(reach[centre] + 1):
+                device = near.order[centre, place]
+                if not taken[device]:
+                    run[found] = device
+                    found += 1
+            for slot in range(size):
+                taken[run[slot]] = True
+                grid[first + slot, replica] = run[slot]
+            size_before = size
+            for device in range(devices):
+                if not taken[device]:
+                    lost = 0
+                    for slot in range(size):
+                        apart = near.seconds[device, run[slot]]
+                        if apart <= near.seconds[device, near.order[device, reach[device]]]:
+                            lost = 1
+                    if lost == 1:  # count again: ties at the rim make a subtraction unsafe
+                        lost = 0
+                        for place in range(reach[device] + 1):
+                            lost += not taken[near.order[device, place]]
+                        inside[device] = lost
+    order = np.empty(devices, np.int64)
+    order[: stages * replicas] = grid.ravel()
+    position = stages * replicas
+    for device in range(devices):
+        if not taken[device]:
+            order[position] = device
+            position += 1
+    return order
 
 
 def crossed(one: Index, other: Index, stages: int, replicas: int, rng: np.random.Generator) -> Index:
@@ -89,31 +168,6 @@ def shuffled(order: Index, rng: np.random.Generator) -> Index:
 
 def _labels(order: Index, stages: int, replicas: int) -> Index:
     """Each device's group, `stages` for an idle one."""
-    labels = np.empty(len(order), dtype=np.intp)
+    labels = np.empty(len(order), dtype=np.int64)
     labels[order] = np.minimum(np.arange(len(order)) // replicas, stages)
     return labels
-
-
-def partitions(count: int, stages: int, replicas: int) -> int:
-    """How many ways there are to put `stages * replicas` of `count` devices into unnamed groups of `replicas`."""
-    idle = count - stages * replicas
-    symmetries: int = factorial(replicas) ** stages * factorial(stages) * factorial(idle)
-    return factorial(count) // symmetries
-
-
-def every_partition(count: int, stages: int, replicas: int) -> Iterator[Index]:
-    """All of them, once each."""
-
-    def grouped(left: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        if not left:
-            yield ()
-            return
-        for mates in combinations(left[1:], replicas - 1):
-            group = (left[0], *mates)
-            for rest in grouped(tuple(device for device in left if device not in group)):
-                yield (*group, *rest)
-
-    for active in combinations(range(count), stages * replicas):
-        idle = tuple(device for device in range(count) if device not in active)
-        for order in grouped(active):
-            yield np.array([*order, *idle], dtype=np.intp)

@@ -1,11 +1,10 @@
 """Which numbers of stages and replicas a swarm could take, most promising first."""
 
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
-from dtfm_coordinator.allocator.layout import Swarm
+from dtfm_coordinator.allocator.problem import Problem
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Planning
 
@@ -55,21 +54,21 @@ def feasible_shapes(nodes: int, layers: int, micro_batches: int, planning: Plann
     )
 
 
-def ranked(shapes: tuple[Shape, ...], swarm: Swarm) -> tuple[Shape, ...]:
+def ranked(shapes: tuple[Shape, ...], problem: Problem) -> tuple[Shape, ...]:
     """The shapes by a rough guess of their step: middling peers and links, a full pipeline with its bubble."""
-    seconds = median(layer.forward + layer.backward for layer in swarm.layer_seconds.values())
-    apart = ~np.eye(len(swarm.links.alpha), dtype=bool)
-    delay = float(np.median(swarm.links.alpha[apart])) if apart.any() else 0.0
-    usable = swarm.links.beta[apart & (swarm.links.beta > 0)]
+    seconds = float(np.median(problem.forward + problem.backward))
+    apart = ~np.eye(len(problem.alpha), dtype=bool)
+    delay = float(np.median(problem.alpha[apart])) if apart.any() else 0.0
+    usable = problem.beta[apart & (problem.beta > 0)]
     bandwidth = float(np.median(usable)) if usable.size else 1.0
-    demand = swarm.demand
-    gradients = demand.gradient_bytes(0, demand.layers, swarm.wire)
+    gradients = float(problem.gradient_before[-1]) + problem.embedding_gradients + problem.head_gradients
 
     def guess(shape: Shape) -> float:
-        stage = seconds * (demand.layers + demand.head_layers) / shape.stages
-        step = (swarm.micro_batches / shape.replicas + shape.stages - 1) * stage
-        step += 2 * (shape.stages - 1) * (delay + demand.message_bytes(swarm.wire) / bandwidth)
+        stage = seconds * (problem.layers + problem.head_layers) / shape.stages
+        message = problem.message_bytes / bandwidth if shape.stages > 1 else 0.0
+        step = (problem.micro_batches / shape.replicas + shape.stages - 1) * max(stage, 2 * message)
+        step += 2 * (shape.stages - 1) * (delay + message)
         part = gradients / (shape.stages * shape.replicas * bandwidth)
-        return step + 2 * (shape.replicas - 1) * (delay + part)
+        return step + 2 * (shape.replicas - 1) * part + (2 * delay if shape.replicas > 1 else 0.0)
 
     return tuple(sorted(shapes, key=guess))

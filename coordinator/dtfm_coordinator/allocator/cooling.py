@@ -1,0 +1,110 @@
+"""Simulated annealing on the exact cost, one temperature at a time.
+
+Half of what a placement costs is a maximum, which most changes leave as it is. So some of the changes begin with a
+device that such a maximum hangs on: one of the slowest group, or of a boundary's slowest pair.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_coordinator.allocator.compiled import compiled
+from dtfm_coordinator.allocator.exchange import exchange, turn
+from dtfm_coordinator.allocator.partition import Index, Network, State, cost
+
+Words = npt.NDArray[np.uint64]
+
+TURNS = 0.02
+"""Share of the changes that turn a run of stages round."""
+
+
+@compiled
+def uniform(random: Words) -> float:
+    """The next number in (0, 1) of a 64-bit xorshift generator (Marsaglia 2003), state of shape (1,), not zero."""
+    word = random[0]
+    word ^= word << np.uint64(13)
+    word ^= word >> np.uint64(7)
+    word ^= word << np.uint64(17)
+    random[0] = word
+    return (np.float64(word >> np.uint64(12)) + 0.5) / 4503599627370496.0
+
+
+@compiled
+def below(random: Words, count: int) -> int:
+    """A random integer from 0 to count - 1."""
+    return int(uniform(random) * count)
+
+
+@compiled
+def draw_first(network: Network, state: State, random: Words, focus: float) -> int:
+    """A position in a group: with probability `focus` one that the cost hangs on, else any."""
+    replicas = network.replicas
+    choice = uniform(random)
+    if choice < focus / 2:
+        first = int(np.argmax(state.slowest)) * replicas
+        if below(random, 2) == 0:
+            return first + below(random, replicas)
+        return first + int(np.argmax(state.loads[first : first + replicas]))
+    if choice < focus and network.stages > 1:
+        boundary = below(random, network.stages - 1)
+        earlier, later = boundary * replicas, (boundary + 1) * replicas
+        seconds = network.forward if below(random, 2) == 0 else network.backward
+        worst, largest = 0, -1.0
+        for replica in range(replicas):
+            here, there = state.order[earlier + replica], state.order[later + state.mates[boundary, replica]]
+            if seconds[here, there] > largest:
+                worst, largest = replica, seconds[here, there]
+        if below(random, 2) == 0:
+            return earlier + worst
+        return later + int(state.mates[boundary, worst])
+    return below(random, network.stages * replicas)
+
+
+@compiled
+def anneal(
+    network: Network,
+    state: State,
+    random: Words,
+    best: Index,
+    best_cost: float,
+    temperature: float,
+    steps: int,
+    focus: float,
+) -> float:
+    """Try `steps` changes at one temperature (Metropolis 1953): exchanges of two devices, now and then a turn.
+
+    Args:
+        random: the generator's state, shape (1,).
+        best: the best placement so far, shape (N,); changed in place where a better one is met.
+        best_cost: what it costs, seconds.
+        temperature: seconds that a change for the worse may cost, give or take.
+        focus: share of the exchanges that begin with a device that the cost hangs on.
+
+    Returns:
+        The best cost met, `best_cost` where none was better.
+    """
+    stages, replicas = network.stages, network.replicas
+    elsewhere = len(state.order) - replicas
+    turns = TURNS if stages > 2 else 0.0
+    now = cost(state)
+    for _ in range(steps):
+        # The limit is drawn first, so that most changes are turned down before they are worked out.
+        limit = now - temperature * np.log(uniform(random))
+        if elsewhere == 0 or uniform(random) < turns:
+            first, last = below(random, stages), below(random, stages)
+            if first > last:
+                first, last = last, first
+            if last == first or last - first == stages - 1:
+                continue
+            after = turn(network, state, first, last, limit)
+        else:
+            here = draw_first(network, state, random, focus)
+            there = below(random, elsewhere)
+            if there >= here - here % replicas:
+                there += replicas
+            after = exchange(network, state, here, there, limit)
+        if after < np.inf:
+            now = after
+            if now < best_cost * (1 - 1e-12):
+                best_cost = now
+                best[:] = state.order
+    return best_cost

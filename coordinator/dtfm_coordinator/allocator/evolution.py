@@ -1,0 +1,185 @@
+"""The evolutionary search over whole layouts: depth, peers of each stage, who stands where, shares, layers, idle peers.
+
+A population keeps the best layout of each row of peer counts. A new one comes from one parent, annealed from where it
+is; from two, stage by stage; or from splitting or merging stages. Each is annealed (`anneal`) and kept if it is the
+best of its counts. Every number is the fast form's (`makespan`), plus what moving there costs (`moving`).
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dtfm_coordinator.allocator.anneal import anneal
+from dtfm_coordinator.allocator.budget import Budget
+from dtfm_coordinator.allocator.layout import Layout
+from dtfm_coordinator.allocator.moving import Standing, moving_seconds
+from dtfm_coordinator.allocator.problem import Problem
+from dtfm_coordinator.allocator.shapes import Shape
+from dtfm_coordinator.allocator.starts import Stages, near_by_message, starts
+
+SURVEY = 0.25
+"""Most of the budget that goes into looking at every shape once."""
+PARENTS = 8
+"""Rows of counts that have children."""
+WARM, COOL = 0.06, 0.003
+"""Temperatures of a descent, as fractions of the step's seconds."""
+TRIES_A_PEER = 40
+"""Changes tried in one descent, for each peer."""
+ACTIONS_A_CALL = 400_000
+"""About how many actions are played between two looks at the clock: some milliseconds."""
+
+Counts = tuple[int, ...]
+
+
+class Evolution:
+    """One search."""
+
+    def __init__(
+        self, problem: Problem, standing: Standing, budget: Budget, seed: int, *, any_depth: bool, any_counts: bool
+    ) -> None:
+        """`any_depth` lets children change the number of stages, `any_counts` the numbers of their peers."""
+        self._problem, self._standing, self._budget = problem, standing, budget
+        self._any_depth, self._any_counts = any_depth, any_counts
+        self._rng = np.random.default_rng(seed)
+        self.best_of: dict[Counts, tuple[float, Layout]] = {}
+        """The best objective and layout of each row of peer counts."""
+        self.history: list[tuple[float, float]] = []
+        """(seconds, objective) of each layout that was the best so far."""
+        self.fitted = False
+        """Whether any layout was within every peer's memory."""
+
+    def ranked(self) -> list[tuple[float, Layout]]:
+        """What was kept, best first."""
+        return sorted(self.best_of.values(), key=lambda kept: kept[0])
+
+    def look_at(self, placements: Iterable[Stages]) -> None:
+        """Price placements as they are, to the last one whatever the budget."""
+        for stages in placements:
+            self._admit(Layout.of(self._problem, stages))
+
+    def run(self, shapes: Sequence[Shape], seeds: Sequence[Layout]) -> None:
+        """Look at `seeds` and at every shape once, then evolve until the budget is spent."""
+        for layout in seeds:
+            self._admit(layout)
+        near = near_by_message(self._problem)
+        for shape in shapes:
+            if self._budget.used() >= SURVEY and self.best_of:
+                break
+            self.look_at(starts(self._problem, near, shape, self._any_counts))
+        annealed: set[int] = set()
+        while self.best_of and not self._budget.spent():
+            fresh = [layout for layout in self._parents() if len(layout.counts) not in annealed]
+            if fresh:
+                annealed.add(len(fresh[0].counts))
+                self._descend(fresh[0], WARM)
+            else:
+                self._descend(self._child(), WARM * float(self._rng.choice((0.2, 1.0, 2.0))))
+
+    def _admit(self, layout: Layout | None) -> None:
+        """Price a layout and keep it if it is the best of its counts."""
+        if layout is None:
+            return
+        self.fitted = True
+        self._budget.spend(1)
+        self._keep(self._objective(layout), layout)
+
+    def _objective(self, layout: Layout) -> float:
+        peers, counts, _, layers = layout.arrays()
+        total = layout.cost(self._problem).total
+        if np.isinf(self._standing.horizon):
+            return total
+        return total + moving_seconds(self._problem, self._standing, peers, counts, layers) / self._standing.horizon
+
+    def _keep(self, objective: float, layout: Layout) -> None:
+        if not np.isfinite(objective):
+            return
+        best = min((kept[0] for kept in self.best_of.values()), default=np.inf)
+        known = self.best_of.get(layout.counts)
+        if known is None or objective < known[0]:
+            self.best_of[layout.counts] = (objective, layout)
+        if objective < best:
+            self.history.append((self._budget.elapsed(), objective))
+
+    def _descend(self, layout: Layout, warm: float) -> None:
+        """Anneal from a layout, in parts short enough to look at the clock between them."""
+        problem = self._problem
+        _, counts, shares, layers = layout.arrays()
+        standing = set(layout.peers)
+        order = np.array([*layout.peers, *(p for p in range(len(problem.forward)) if p not in standing)])
+        work = 2 * problem.micro_batches * len(counts) + int((counts**2).sum())
+        tries = max(1, min(ACTIONS_A_CALL // work, TRIES_A_PEER * len(order)))
+        parts = max(1, min(8, TRIES_A_PEER * len(order) // tries))
+        cooling = (COOL / WARM) ** (1 / parts)
+        for part in range(parts):
+            if self._budget.spent():
+                return
+            hot = warm * cooling**part
+            tries = self._budget.left(tries)
+            objective, order, counts, shares, layers = anneal(
+                problem, self._standing, order, counts, shares, layers, self._any_counts, hot, hot * cooling, tries,
+                self._rng,
+            )  # fmt: skip
+            self._budget.spend(tries)
+            self._keep(objective, Layout.from_arrays(order[: len(shares)], counts, shares, layers))
+
+    def _parents(self) -> list[Layout]:
+        """The best layout of each number of stages, best first."""
+        best: dict[int, Layout] = {}
+        for _, layout in self.ranked():
+            best.setdefault(len(layout.counts), layout)
+        return list(best.values())[:PARENTS]
+
+    def _child(self) -> Layout:
+        """A new layout out of those kept."""
+        parents = self._parents()
+        parent = parents[int(self._rng.integers(len(parents), size=2).min())]
+        dice = self._rng.random()
+        stages = _stages(parent)
+        if self._any_depth and dice < 0.4:
+            stages = self._regrouped(stages)
+        elif dice < 0.6:
+            alike = [one for _, one in self.ranked() if len(one.counts) == len(parent.counts) and one != parent]
+            mates = alike[:PARENTS]
+            if mates:
+                stages = self._crossed(stages, _stages(mates[int(self._rng.integers(len(mates)))]))
+        else:
+            return parent
+        return Layout.of(self._problem, stages) or parent
+
+    def _regrouped(self, stages: Stages) -> Stages:
+        """One stage split in two, or two neighbours merged; the same where neither can be."""
+        place = int(self._rng.integers(len(stages)))
+        if self._rng.random() < 0.5 and len(stages[place]) > 1 and len(stages) < self._problem.layers:
+            cut = len(stages[place]) // 2
+            halves = [stages[place][:cut], stages[place][cut:]]
+            return [*stages[:place], *halves, *stages[place + 1 :]]
+        if place + 1 < len(stages):
+            both = [*stages[place], *stages[place + 1]][: self._problem.micro_batches]
+            return [*stages[:place], both, *stages[place + 2 :]]
+        return stages
+
+    def _crossed(self, one: Stages, other: Stages) -> Stages:
+        """Peers in the stage that either parent gives them, repaired to the first parent's counts."""
+        where = {peer: stage for stage, members in enumerate(other) for peer in members}
+        wanted: Stages = [[] for _ in one]
+        for stage, members in enumerate(one):
+            for peer in members:
+                chosen = where.get(peer, stage) if self._rng.random() < 0.5 else stage
+                wanted[chosen].append(peer)
+        for peer in where:
+            if all(peer not in members for members in one):
+                wanted[where[peer]].append(peer)
+        spare = []
+        for stage, members in enumerate(wanted):
+            spare += members[len(one[stage]) :]
+            del members[len(one[stage]) :]
+        for stage, members in enumerate(wanted):
+            while len(members) < len(one[stage]):
+                members.append(spare.pop(int(self._rng.integers(len(spare)))))
+        return wanted
+
+
+def _stages(layout: Layout) -> Stages:
+    """The peers of each stage."""
+    ends = np.cumsum(layout.counts)[:-1]
+    return [part.tolist() for part in np.split(np.array(layout.peers), ends)]

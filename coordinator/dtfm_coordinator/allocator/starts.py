@@ -1,0 +1,100 @@
+"""Placements that the search over the simulated step starts from, and those that are no search at all."""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise, permutations
+from math import comb, perm
+
+import numpy as np
+
+from dtfm_coordinator.allocator.paper_cost import pipeline_seconds
+from dtfm_coordinator.allocator.problem import Problem
+from dtfm_coordinator.allocator.seeds import Nearness, nearness, tiled
+from dtfm_coordinator.allocator.shapes import Shape
+
+Stages = list[list[int]]
+"""The peers of each stage."""
+
+
+def near_by_message(problem: Problem) -> Nearness:
+    """Who is near whom, by what one micro-batch's message takes."""
+    return nearness(pipeline_seconds(problem.alpha, problem.beta, problem.message_bytes))
+
+
+def starts(problem: Problem, near: Nearness, shape: Shape, uneven: bool) -> Iterator[Stages]:
+    """A few placements of one shape, each right for some kind of swarm.
+
+    Pipelines of neighbours, and stages of neighbours (`seeds.tiled`), by what a message takes; peers of like speed or
+    like memory in one stage, or in one pipeline; and, where numbers may be `uneven`, all peers, dealt out so that the
+    stages are equally fast.
+    """
+    count, peers = shape.stages * shape.replicas, len(problem.forward)
+    if count > 1:
+        for width in dict.fromkeys((shape.stages, 1)):
+            yield tiled(near, shape.stages, shape.replicas, width)[:count].reshape(shape.stages, -1).tolist()
+    else:
+        yield [[int((problem.forward + problem.backward).argmin())]]
+    seconds = problem.forward + problem.backward
+    fastest = np.argsort(seconds, kind="stable")[:count]
+    yield fastest.reshape(shape.replicas, shape.stages).T.tolist()
+    roomy = np.argsort(-problem.memory, kind="stable")[:count]
+    if problem.memory.min() < problem.memory.max():
+        yield roomy.reshape(shape.stages, shape.replicas).tolist()
+        yield roomy.reshape(shape.replicas, shape.stages).T.tolist()
+    if uneven and shape.stages > 1 and peers <= shape.stages * problem.micro_batches:
+        yield dealt_out(problem, shape.stages)
+
+
+def in_order(problem: Problem, shapes: Sequence[Shape]) -> Iterator[Stages]:
+    """Peers in the view's order, neighbours in one stage: one placement of each shape."""
+    for shape in shapes:
+        yield np.arange(shape.stages * shape.replicas).reshape(shape.stages, -1).tolist()
+
+
+def at_random(problem: Problem, shapes: Sequence[Shape], seed: int) -> Iterator[Stages]:
+    """One placement of each shape, uniformly drawn."""
+    rng = np.random.default_rng(seed)
+    for shape in shapes:
+        drawn = rng.permutation(len(problem.forward))[: shape.stages * shape.replicas]
+        yield drawn.reshape(shape.stages, -1).tolist()
+
+
+def every(problem: Problem, shapes: Sequence[Shape], uneven: bool) -> Iterator[Stages]:
+    """Every placement of the shapes, or, where numbers may be `uneven`, of any peers on as many stages."""
+    peers = range(len(problem.forward))
+    depths = sorted({shape.stages for shape in shapes})
+    for shape in () if uneven else shapes:
+        for order in permutations(peers, shape.stages * shape.replicas):
+            yield [list(part) for part in batched(order, shape.replicas)]
+    for count in peers if uneven else ():
+        for order in permutations(peers, count + 1):
+            for depth in depths:
+                for cuts in combinations(range(1, count + 1), depth - 1):
+                    yield [list(order[first:end]) for first, end in pairwise((0, *cuts, count + 1))]
+
+
+def placements(problem: Problem, shapes: Sequence[Shape], uneven: bool) -> int:
+    """How many `every` yields."""
+    peers = len(problem.forward)
+    if not uneven:
+        return sum(perm(peers, shape.stages * shape.replicas) for shape in shapes)
+    depths = {shape.stages for shape in shapes}
+    return sum(perm(peers, count) * comb(count - 1, depth - 1) for count in range(1, peers + 1) for depth in depths)
+
+
+def batched(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Runs of `size`."""
+    return (order[first : first + size] for first in range(0, len(order), size))
+
+
+def dealt_out(problem: Problem, stages: int) -> Stages:
+    """All peers, the fastest first, each to the stage that is slowest so far and has room."""
+    speeds = 1.0 / (problem.forward + problem.backward)
+    placed: Stages = [[] for _ in range(stages)]
+    strength = np.zeros(stages)
+    for peer in np.argsort(-speeds, kind="stable").tolist():
+        chosen = int(strength.argmin())
+        placed[chosen].append(peer)
+        strength[chosen] += speeds[peer]
+        if len(placed[chosen]) == problem.micro_batches:
+            strength[chosen] = np.inf
+    return placed
