@@ -27,6 +27,10 @@ equivalence: $(VENV)/installed
 
 bench-allocator: $(VENV)/installed
 	$(BIN)/python -m benchmarks.allocator --out benchmarks/results/allocator.md
+	$(BIN)/python -m benchmarks.optimality --out benchmarks/results/optimality.md
+	$(BIN)/python -m benchmarks.v100 --out benchmarks/results/v100.md
+	$(BIN)/python -m benchmarks.fuller_cost --out benchmarks/results/fuller_cost.md
+	$(BIN)/python -m benchmarks.scale --out benchmarks/results/scale.md
 
 clean:
 	rm -rf $(VENV) state build

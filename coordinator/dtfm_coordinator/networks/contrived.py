@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dtfm_coordinator.networks.groups import even, grouped, uniform
+from dtfm_coordinator.networks.groups import V100_BYTES, V100_FLOPS, even, grouped, uniform
 from dtfm_protocol.view import NodeView, View
 
 SLOW_LINE_GBPS = 0.05
@@ -70,7 +70,10 @@ def irregular(nodes: int, seed: int) -> View:
     latency = np.exp(rng.uniform(np.log(1), np.log(200), (nodes, nodes)))
     bandwidth = np.exp(rng.uniform(np.log(0.02), np.log(5), (nodes, nodes)))
     return View(
-        nodes=tuple(NodeView(id=f"node-{number}", region="anywhere") for number in range(nodes)),
+        nodes=tuple(
+            NodeView(id=f"node-{number}", region="anywhere", flops=V100_FLOPS, memory_bytes=V100_BYTES)
+            for number in range(nodes)
+        ),
         latency_ms=latency.round(2),
         bandwidth_gbps=bandwidth.round(4),
     )

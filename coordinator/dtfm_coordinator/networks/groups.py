@@ -8,13 +8,18 @@ from dtfm_protocol.matrix import Matrix
 from dtfm_protocol.view import NodeView, View
 
 
+V100_FLOPS = 36.6e12
+"""Effective FLOP/s of a V100: 23.64 PFLOP a step on 64 of them in 10.08 s (arXiv 2206.01288, its data centre)."""
+V100_BYTES = 16e9
+
+
 def grouped(
     sizes: Sequence[tuple[str, int]],
     latency_ms: Matrix,
     bandwidth_gbps: Matrix,
     line_gbps: Sequence[float | None] | None = None,
 ) -> View:
-    """A view of nodes that stand in the order of their groups.
+    """A view of V100s, as the paper has them, that stand in the order of their groups.
 
     Args:
         sizes: name and number of nodes of each of G groups; the name is the region, and begins the ids.
@@ -26,7 +31,14 @@ def grouped(
     member = np.repeat(np.arange(len(sizes)), [size for _, size in sizes])
     return View(
         nodes=tuple(
-            NodeView(id=f"{name}-{number}", region=name, up_gbps=line, down_gbps=line)
+            NodeView(
+                id=f"{name}-{number}",
+                region=name,
+                flops=V100_FLOPS,
+                memory_bytes=V100_BYTES,
+                up_gbps=line,
+                down_gbps=line,
+            )
             for (name, size), line in zip(sizes, lines, strict=True)
             for number in range(size)
         ),
