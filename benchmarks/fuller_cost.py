@@ -3,7 +3,7 @@
 A decoder of 1.2 billion parameters (24 layers, hidden 2048, sequences of 1,024, one a micro-batch, 64 a step, bf16 on
 the wire) on 32 unequal devices. Every algorithm may choose its own number of stages: each is laid out at every grid
 that the devices, layers and micro-batches allow, with shares and layers that follow speeds, and its best is taken; so
-the paper's plan is the kindest reading of it (and has twice the seconds). The lower bound holds for every plan there is.
+the paper's plan is the kindest reading of it (and has twice the seconds). The lower bound holds for every plan.
 """
 
 import argparse

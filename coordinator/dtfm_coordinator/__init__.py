@@ -5,7 +5,9 @@
 - `conductor`: what it decides, from waiting for nodes to the last step (`Conductor`); `planning`: from view to plan
 - `members`: who is in the swarm, and what of it the allocator sees (pure)
 - `linkmap`: which links are known, and who measures next (pure)
-- `allocator/`: from a view to a plan (pure)
+- `allocator/`: from a view to a plan (pure); `requirements`: what a job's model asks of peers
+- `networks/`: views that are made up: the paper's networks, and others
+- `offline`, `compare`, `explain/`: the allocator on saved views: a plan, algorithms side by side, where the time goes
 - `archive`: checkpoints as the stages hand them in
 - `broker`: the embedded MQTT broker
 - `swarm`: a whole swarm of processes on this machine

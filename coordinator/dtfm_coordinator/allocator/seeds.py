@@ -157,15 +157,6 @@ def crossed(one: Index, other: Index, stages: int, replicas: int, rng: np.random
     return np.argsort(child, kind="stable")
 
 
-def shuffled(order: Index, rng: np.random.Generator) -> Index:
-    """The placement with two to eight of its devices moved round in a ring."""
-    moved = order.copy()
-    size = int(rng.integers(2, max(3, min(9, len(order) // 2 + 1))))
-    ring = rng.choice(len(order), min(size, len(order)), replace=False)
-    moved[ring] = order[np.roll(ring, 1)]
-    return moved
-
-
 def _labels(order: Index, stages: int, replicas: int) -> Index:
     """Each device's group, `stages` for an idle one."""
     labels = np.empty(len(order), dtype=np.int64)

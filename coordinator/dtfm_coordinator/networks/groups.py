@@ -7,7 +7,6 @@ import numpy as np
 from dtfm_protocol.matrix import Matrix
 from dtfm_protocol.view import NodeView, View
 
-
 V100_FLOPS = 36.6e12
 """Effective FLOP/s of a V100: 23.64 PFLOP a step on 64 of them in 10.08 s (arXiv 2206.01288, its data centre)."""
 V100_BYTES = 16e9
