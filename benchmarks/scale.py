@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.tables import keep, markdown, show
-from dtfm_coordinator.allocator.bound import lower_bound
-from dtfm_coordinator.allocator.paper_cost import PaperCost, Pipelines, cost_of_pipelines
-from dtfm_coordinator.allocator.search import search
+from dtfm_coordinator.allocator.paper.bound import lower_bound
+from dtfm_coordinator.allocator.paper.cost import PaperCost, Pipelines, cost_of_pipelines
+from dtfm_coordinator.allocator.paper.search import search
 from dtfm_coordinator.networks import network
 from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES
 

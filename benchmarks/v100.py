@@ -27,7 +27,7 @@ from benchmarks.v100_runs import (
     single_pipeline_seconds,
     step_seconds,
 )
-from dtfm_coordinator.allocator.paper_cost import cost_of_pipelines
+from dtfm_coordinator.allocator.paper.cost import cost_of_pipelines
 from dtfm_coordinator.networks.paper import GRADIENT_BYTES, paper_network
 
 Single = tuple[float, float, int]

@@ -201,8 +201,8 @@ def compare(question: Question) -> None:
 
 def _by_paper(question: Question, view: View) -> tuple[Run, bool]:
     """How to run an algorithm by the paper's cost, and whether there are few enough placements to look at all."""
-    from dtfm_coordinator.allocator.exhaustive import partitions, provable
-    from dtfm_coordinator.allocator.paper_plan import allocate_paper
+    from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable
+    from dtfm_coordinator.allocator.paper.plan import allocate_paper
 
     for name in ("stages", "activation_bytes", "gradient_bytes"):
         if getattr(question, name) is None:
@@ -227,8 +227,8 @@ def _by_paper(question: Question, view: View) -> tuple[Run, bool]:
 def _by_makespan(question: Question, view: View) -> tuple[Run, bool]:
     """How to run an algorithm by the simulated step, and whether there are few enough placements to look at all."""
     from dtfm_coordinator.allocator.allocate import allocate, compile_now, pose
-    from dtfm_coordinator.allocator.shapes import feasible_shapes
-    from dtfm_coordinator.allocator.starts import placements
+    from dtfm_coordinator.allocator.step.shapes import feasible_shapes
+    from dtfm_coordinator.allocator.step.starts import placements
     from dtfm_coordinator.requirements import workload
     from dtfm_protocol.job import Job
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dtfm_coordinator.allocator.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
 from dtfm_coordinator.archive import Archive
 from dtfm_coordinator.linkmap import LinkMap
 from dtfm_coordinator.members import Member, Members

@@ -41,7 +41,7 @@ def answer(question: Question) -> tuple[Plan, str]:
 
 
 def _by_paper(question: Question) -> tuple[Plan, str]:
-    from dtfm_coordinator.allocator.paper_plan import allocate_paper
+    from dtfm_coordinator.allocator.paper.plan import allocate_paper
 
     for name in ("stages", "activation_bytes", "gradient_bytes"):
         if getattr(question, name) is None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dtfm_coordinator.allocator.allocate import Workload, allocate, pose, predict
-from dtfm_coordinator.allocator.demand import ModelDemand
-from dtfm_coordinator.allocator.layout import Layout
-from dtfm_coordinator.allocator.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.step.demand import ModelDemand
+from dtfm_coordinator.allocator.step.layout import Layout
+from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Planning
 from dtfm_protocol.plan import Plan
@@ -238,7 +238,7 @@ def test_a_plan_whose_peer_left_is_replaced_by_one_that_moves_little() -> None:
 
 
 def test_state_is_counted_where_it_moves_and_free_where_it_lies() -> None:
-    from dtfm_coordinator.allocator.moving import STATE_BYTES_PER_PARAMETER, moving_seconds, standing
+    from dtfm_coordinator.allocator.step.moving import STATE_BYTES_PER_PARAMETER, moving_seconds, standing
 
     view, work = swarm(3, seed=2), Workload(DEMAND, 12, Planning())
     posed = pose(view, work, view.ids)

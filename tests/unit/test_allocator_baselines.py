@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dtfm_coordinator.allocator import baselines
-from dtfm_coordinator.allocator.paper_cost import PaperCostModel, cost_of_pipelines
-from dtfm_coordinator.allocator.paper_plan import allocate_paper
+from dtfm_coordinator.allocator.paper import baselines
+from dtfm_coordinator.allocator.paper.cost import PaperCostModel, cost_of_pipelines
+from dtfm_coordinator.allocator.paper.plan import allocate_paper
 from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.view import NodeView, View

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dtfm_coordinator.allocator.bound import lower_bound
-from dtfm_coordinator.allocator.search import search
+from dtfm_coordinator.allocator.paper.bound import lower_bound
+from dtfm_coordinator.allocator.paper.search import search
 from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 
 SHAPES = [(6, 2, 3), (8, 4, 2), (8, 2, 4), (9, 3, 3), (10, 3, 3), (6, 6, 1), (7, 1, 5), (12, 4, 3), (7, 2, 3)]

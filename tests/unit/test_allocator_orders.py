@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.heap import pop, push
-from dtfm_coordinator.allocator.orders import order_actions
-from dtfm_coordinator.allocator.routes import assign_shares, route_micro_batches
+from dtfm_coordinator.allocator.step.heap import pop, push
+from dtfm_coordinator.allocator.step.orders import order_actions
+from dtfm_coordinator.allocator.step.routes import assign_shares, route_micro_batches
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import orders
 

@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.cooling import anneal
-from dtfm_coordinator.allocator.exchange import exchange, turn
-from dtfm_coordinator.allocator.exhaustive import partitions, walk_of, walk_on
-from dtfm_coordinator.allocator.paper_cost import (
+from dtfm_coordinator.allocator.paper.cooling import anneal
+from dtfm_coordinator.allocator.paper.cost import (
     Matrix,
     PaperCostModel,
     cost_of_pipelines,
     data_parallel_seconds,
     pipeline_seconds,
 )
-from dtfm_coordinator.allocator.partition import (
+from dtfm_coordinator.allocator.paper.exchange import exchange, turn
+from dtfm_coordinator.allocator.paper.exhaustive import partitions, walk_of, walk_on
+from dtfm_coordinator.allocator.paper.partition import (
     Network,
     State,
     cost,
@@ -25,8 +25,8 @@ from dtfm_coordinator.allocator.partition import (
     routes_of,
     state_of,
 )
-from dtfm_coordinator.allocator.search import SearchResult, search, warm_up
-from dtfm_coordinator.allocator.seeds import banded, crossed
+from dtfm_coordinator.allocator.paper.search import SearchResult, search, warm_up
+from dtfm_coordinator.allocator.paper.seeds import crossed, nearness, tiled
 from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 
 A, G = 3e6, 5e6
@@ -254,7 +254,7 @@ def test_tilings_and_children_place_every_device_once(data: st.DataObject) -> No
     devices = stages * replicas + data.draw(st.integers(0, 4))
     alpha, beta = links(devices, data.draw(st.integers(0, 99)), data.draw(st.floats(0, 0.5)))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    one = banded(pipeline_seconds(alpha, beta, A), stages, replicas, data.draw(st.integers(1, stages)))
+    one = tiled(nearness(pipeline_seconds(alpha, beta, A)), stages, replicas, data.draw(st.integers(1, stages)))
     other = rng.permutation(devices)
     for order in (one, crossed(one, other, stages, replicas, rng)):
         assert sorted(order.tolist()) == list(range(devices))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.links import Links
-from dtfm_coordinator.allocator.paper_cost import PaperCostModel
-from dtfm_coordinator.allocator.simulator import simulate
-from dtfm_coordinator.allocator.timeline import Simulation
+from dtfm_coordinator.allocator.paper.cost import PaperCostModel
+from dtfm_coordinator.allocator.step.links import Links
+from dtfm_coordinator.allocator.step.simulator import simulate
+from dtfm_coordinator.allocator.step.timeline import Simulation
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import orders
 from dtfm_protocol.view import LayerSeconds

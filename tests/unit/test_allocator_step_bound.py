@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dtfm_coordinator.allocator.allocate import allocate, pose
-from dtfm_coordinator.allocator.step_bound import lower_bound
+from dtfm_coordinator.allocator.step.bound import lower_bound
 from dtfm_protocol.view import LayerSeconds, NodeView, View
 
 from .swarms import drawn_view, workload

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dtfm_coordinator.allocator.links import Links
-from dtfm_coordinator.allocator.simulator import simulate
+from dtfm_coordinator.allocator.step.links import Links
+from dtfm_coordinator.allocator.step.simulator import simulate
 from dtfm_coordinator.explain.critical import Part, by_cause, critical_path
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.view import LayerSeconds

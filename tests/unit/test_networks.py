@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dtfm_coordinator.allocator.paper_cost import PaperCostModel, cost_of_pipelines
+from dtfm_coordinator.allocator.paper.cost import PaperCostModel, cost_of_pipelines
 from dtfm_coordinator.main import app
 from dtfm_coordinator.networks import NETWORKS, network
 from dtfm_coordinator.networks.home import CITIES, LINES, between_cities_ms

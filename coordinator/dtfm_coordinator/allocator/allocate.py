@@ -14,17 +14,17 @@ import numpy as np
 
 from dtfm_coordinator.allocator.budget import Budget
 from dtfm_coordinator.allocator.compiled import is_kept
-from dtfm_coordinator.allocator.demand import ModelDemand, layer_seconds, optimizer_seconds, stage_seconds
-from dtfm_coordinator.allocator.evolution import Evolution
-from dtfm_coordinator.allocator.layout import Layout
-from dtfm_coordinator.allocator.links import Links
-from dtfm_coordinator.allocator.moving import Standing, moving_seconds, standing
-from dtfm_coordinator.allocator.problem import Problem, problem
-from dtfm_coordinator.allocator.shapes import Shape, feasible_shapes, ranked
-from dtfm_coordinator.allocator.simulator import simulate
-from dtfm_coordinator.allocator.starts import at_random, every, in_order, near_by_message, placements, starts
-from dtfm_coordinator.allocator.step_cost import StepCost
-from dtfm_coordinator.allocator.timeline import Simulation
+from dtfm_coordinator.allocator.step.cost import StepCost
+from dtfm_coordinator.allocator.step.demand import ModelDemand, layer_seconds, optimizer_seconds, stage_seconds
+from dtfm_coordinator.allocator.step.evolution import Evolution
+from dtfm_coordinator.allocator.step.layout import Layout
+from dtfm_coordinator.allocator.step.links import Links
+from dtfm_coordinator.allocator.step.moving import Standing, moving_seconds, standing
+from dtfm_coordinator.allocator.step.problem import Problem, problem
+from dtfm_coordinator.allocator.step.shapes import Shape, feasible_shapes, ranked
+from dtfm_coordinator.allocator.step.simulator import simulate
+from dtfm_coordinator.allocator.step.starts import at_random, every, in_order, near_by_message, placements, starts
+from dtfm_coordinator.allocator.step.timeline import Simulation
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Planning
 from dtfm_protocol.plan import Cost, Plan

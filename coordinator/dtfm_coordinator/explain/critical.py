@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from dtfm_coordinator.allocator.links import Links
-from dtfm_coordinator.allocator.timeline import Simulation, Span, Transfer
+from dtfm_coordinator.allocator.step.links import Links
+from dtfm_coordinator.allocator.step.timeline import Simulation, Span, Transfer
 from dtfm_protocol.plan import Plan
 
 Cause = Literal["compute", "transfer", "all-reduce", "sharing", "delay", "commit", "optimizer"]

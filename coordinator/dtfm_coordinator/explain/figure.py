@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dtfm_coordinator.allocator.allocate import Workload
-from dtfm_coordinator.allocator.timeline import Simulation
+from dtfm_coordinator.allocator.step.timeline import Simulation
 from dtfm_coordinator.explain import paper_report
 from dtfm_coordinator.explain.findings import StepFindings
 from dtfm_coordinator.explain.network_chart import draw_network

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dtfm_coordinator.allocator.allocate import Workload, allocate
-from dtfm_coordinator.allocator.demand import layer_seconds
+from dtfm_coordinator.allocator.step.demand import layer_seconds
 from dtfm_protocol.matrix import Matrix
 from dtfm_protocol.view import GBIT, LayerSeconds, NodeView, View
 

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from dtfm_coordinator.allocator.step_cost import StepCost
+from dtfm_coordinator.allocator.step.cost import StepCost
 from dtfm_coordinator.explain.critical import Bottleneck, by_cause
 from dtfm_coordinator.explain.findings import StageFindings, StepFindings
 from dtfm_coordinator.explain.growth import Growth

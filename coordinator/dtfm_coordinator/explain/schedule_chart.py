@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from dtfm_coordinator.allocator.timeline import Simulation, Span, Transfer
+from dtfm_coordinator.allocator.step.timeline import Simulation, Span, Transfer
 from dtfm_coordinator.explain.critical import Part
 from dtfm_coordinator.explain.wording import named
 from dtfm_protocol.plan import Plan

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtfm_coordinator.allocator.problem import Problem
+from dtfm_coordinator.allocator.step.problem import Problem
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Planning
 

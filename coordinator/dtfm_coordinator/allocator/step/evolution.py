@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dtfm_coordinator.allocator.anneal import anneal
 from dtfm_coordinator.allocator.budget import Budget
-from dtfm_coordinator.allocator.layout import Layout
-from dtfm_coordinator.allocator.moving import Standing, moving_seconds
-from dtfm_coordinator.allocator.problem import Problem
-from dtfm_coordinator.allocator.shapes import Shape
-from dtfm_coordinator.allocator.starts import Stages, near_by_message, starts
+from dtfm_coordinator.allocator.step.anneal import anneal
+from dtfm_coordinator.allocator.step.layout import Layout
+from dtfm_coordinator.allocator.step.moving import Standing, moving_seconds
+from dtfm_coordinator.allocator.step.problem import Problem
+from dtfm_coordinator.allocator.step.shapes import Shape
+from dtfm_coordinator.allocator.step.starts import Stages, near_by_message, starts
 
 SURVEY = 0.25
 """Most of the budget that goes into looking at every shape once."""

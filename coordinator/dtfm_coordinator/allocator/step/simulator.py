@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
-from dtfm_coordinator.allocator.links import Links
-from dtfm_coordinator.allocator.network import Message, Network
-from dtfm_coordinator.allocator.step_cost import StepCost
-from dtfm_coordinator.allocator.timeline import Simulation, Span
+from dtfm_coordinator.allocator.step.cost import StepCost
+from dtfm_coordinator.allocator.step.links import Links
+from dtfm_coordinator.allocator.step.network import Message, Network
+from dtfm_coordinator.allocator.step.timeline import Simulation, Span
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import orders
 from dtfm_protocol.view import LayerSeconds

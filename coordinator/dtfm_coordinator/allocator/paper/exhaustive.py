@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.matching import match_both_ways
-from dtfm_coordinator.allocator.partition import Index, Matrix, Network
-from dtfm_coordinator.allocator.path import LARGEST_EXACT, exact_path
+from dtfm_coordinator.allocator.paper.matching import match_both_ways
+from dtfm_coordinator.allocator.paper.partition import Index, Matrix, Network
+from dtfm_coordinator.allocator.paper.path import LARGEST_EXACT, exact_path
 
 LARGEST_MASK = 62
 """Devices whose subsets fit a signed 64-bit mask."""

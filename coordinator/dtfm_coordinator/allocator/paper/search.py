@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.budget import Budget
-from dtfm_coordinator.allocator.cooling import anneal
-from dtfm_coordinator.allocator.exhaustive import partitions, provable, walk_of, walk_on
-from dtfm_coordinator.allocator.paper_cost import (
+from dtfm_coordinator.allocator.paper.cooling import anneal
+from dtfm_coordinator.allocator.paper.cost import (
     Matrix,
     PaperCost,
     Pipelines,
@@ -25,9 +24,10 @@ from dtfm_coordinator.allocator.paper_cost import (
     data_parallel_seconds,
     pipeline_seconds,
 )
-from dtfm_coordinator.allocator.partition import network_of, refresh, reorder, routes_of, state_of
-from dtfm_coordinator.allocator.path import LARGEST_EXACT
-from dtfm_coordinator.allocator.seeds import crossed, nearness, tiled, widths
+from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable, walk_of, walk_on
+from dtfm_coordinator.allocator.paper.partition import network_of, refresh, reorder, routes_of, state_of
+from dtfm_coordinator.allocator.paper.path import LARGEST_EXACT
+from dtfm_coordinator.allocator.paper.seeds import crossed, nearness, tiled, widths
 
 Index = npt.NDArray[np.int64]
 

@@ -14,7 +14,7 @@ The least of these over the numbers of stages that fit in memory is the bound.
 
 import numpy as np
 
-from dtfm_coordinator.allocator.problem import Problem
+from dtfm_coordinator.allocator.step.problem import Problem
 
 STEPS = 60
 """Halvings: far below the precision of a double."""

@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from dtfm_coordinator.allocator.paper_cost import Matrix, pipeline_seconds
+from dtfm_coordinator.allocator.paper.cost import Matrix, pipeline_seconds
 from dtfm_protocol.view import GBIT, View
 
 

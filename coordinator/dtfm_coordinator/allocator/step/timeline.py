@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from dtfm_coordinator.allocator.step_cost import StepCost
+from dtfm_coordinator.allocator.step.cost import StepCost
 
 SpanKind = Literal["forward", "backward", "optimizer"]
 TransferKind = Literal["activation", "gradient", "all-reduce"]

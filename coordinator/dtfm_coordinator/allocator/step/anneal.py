@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.layout import layers_by_load, most_layers
-from dtfm_coordinator.allocator.makespan import play
-from dtfm_coordinator.allocator.moving import Standing, moving_seconds
-from dtfm_coordinator.allocator.orders import order_actions
-from dtfm_coordinator.allocator.problem import Problem
-from dtfm_coordinator.allocator.routes import assign_shares, route_micro_batches
+from dtfm_coordinator.allocator.step.layout import layers_by_load, most_layers
+from dtfm_coordinator.allocator.step.makespan import play
+from dtfm_coordinator.allocator.step.moving import Standing, moving_seconds
+from dtfm_coordinator.allocator.step.orders import order_actions
+from dtfm_coordinator.allocator.step.problem import Problem
+from dtfm_coordinator.allocator.step.routes import assign_shares, route_micro_batches
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

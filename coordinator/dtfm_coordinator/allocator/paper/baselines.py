@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.paper_cost import Matrix, PaperCostModel, Pipelines, pipeline_seconds
-from dtfm_coordinator.allocator.seeds import nearness, tiled, widths
+from dtfm_coordinator.allocator.paper.cost import Matrix, PaperCostModel, Pipelines, pipeline_seconds
+from dtfm_coordinator.allocator.paper.seeds import nearness, tiled, widths
 
 
 def in_order(devices: int, stages: int, replicas: int) -> Pipelines:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.paper_cost import Matrix, PaperCost, data_parallel_seconds, pipeline_seconds
+from dtfm_coordinator.allocator.paper.cost import Matrix, PaperCost, data_parallel_seconds, pipeline_seconds
 
 Index = npt.NDArray[np.int64]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.partition import network_of, refresh, reorder, routes_of, state_of
+from dtfm_coordinator.allocator.paper.partition import network_of, refresh, reorder, routes_of, state_of
 
 Matrix = npt.NDArray[np.float64]
 Pipelines = tuple[tuple[int, ...], ...]

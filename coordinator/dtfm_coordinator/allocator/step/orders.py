@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.heap import pop, push
+from dtfm_coordinator.allocator.step.heap import pop, push
 from dtfm_protocol.schedule import BACKWARD_COST, FORWARD_COST
 
 Ints = npt.NDArray[np.int64]

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.makespan import play
-from dtfm_coordinator.allocator.orders import order_actions
-from dtfm_coordinator.allocator.problem import Problem
-from dtfm_coordinator.allocator.routes import assign_shares, route_micro_batches
-from dtfm_coordinator.allocator.step_cost import StepCost
+from dtfm_coordinator.allocator.step.cost import StepCost
+from dtfm_coordinator.allocator.step.makespan import play
+from dtfm_coordinator.allocator.step.orders import order_actions
+from dtfm_coordinator.allocator.step.problem import Problem
+from dtfm_coordinator.allocator.step.routes import assign_shares, route_micro_batches
 from dtfm_protocol.job import ScheduleName, Wire
 from dtfm_protocol.plan import Plan
 

@@ -6,10 +6,10 @@ from math import comb, perm
 
 import numpy as np
 
-from dtfm_coordinator.allocator.paper_cost import pipeline_seconds
-from dtfm_coordinator.allocator.problem import Problem
-from dtfm_coordinator.allocator.seeds import Nearness, nearness, tiled
-from dtfm_coordinator.allocator.shapes import Shape
+from dtfm_coordinator.allocator.paper.cost import pipeline_seconds
+from dtfm_coordinator.allocator.paper.seeds import Nearness, nearness, tiled
+from dtfm_coordinator.allocator.step.problem import Problem
+from dtfm_coordinator.allocator.step.shapes import Shape
 
 Stages = list[list[int]]
 """The peers of each stage."""

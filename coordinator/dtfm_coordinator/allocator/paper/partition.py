@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.matching import match_both_ways
-from dtfm_coordinator.allocator.path import shortest_path
+from dtfm_coordinator.allocator.paper.matching import match_both_ways
+from dtfm_coordinator.allocator.paper.path import shortest_path
 
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

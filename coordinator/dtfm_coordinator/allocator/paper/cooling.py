@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.exchange import exchange, turn
-from dtfm_coordinator.allocator.partition import Index, Network, State, cost
+from dtfm_coordinator.allocator.paper.exchange import exchange, turn
+from dtfm_coordinator.allocator.paper.partition import Index, Network, State, cost
 
 Words = npt.NDArray[np.uint64]
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.heap import pop, push
-from dtfm_coordinator.allocator.problem import Problem
+from dtfm_coordinator.allocator.step.heap import pop, push
+from dtfm_coordinator.allocator.step.problem import Problem
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -7,8 +7,8 @@ groups, one term a device, then what the newcomers' best partners cost, and only
 import numpy as np
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.matching import match_both_ways
-from dtfm_coordinator.allocator.partition import Index, Network, State, boundary_seconds, cost, rearrange
+from dtfm_coordinator.allocator.paper.matching import match_both_ways
+from dtfm_coordinator.allocator.paper.partition import Index, Network, State, boundary_seconds, cost, rearrange
 
 
 @compiled

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.path import LARGEST_EXACT
+from dtfm_coordinator.allocator.paper.path import LARGEST_EXACT
 
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -47,11 +47,6 @@ def widths(stages: int) -> list[int]:
         return every
     # Where stages are many, those that fill a pipeline evenly, and powers of two.
     return [width for width in every if stages % width == 0 or width & (width - 1) == 0]
-
-
-def banded(seconds: Matrix, stages: int, replicas: int, width: int) -> Index:
-    """`tiled`, from what a boundary message takes between two devices, shape (N, N)."""
-    return tiled(nearness(seconds), stages, replicas, width)
 
 
 @compiled

@@ -1,0 +1,9 @@
+"""Layouts by the simulated training step.
+
+- `demand`: what a model asks of peers; `links`: what joins them; `shapes`: which grids are feasible
+- `simulator`: the exact step, event by event; `network`, `fair_share`: its transfers; `timeline`: what came when
+- `cost`: a step's parts; `bound`: what no layout undercuts
+- `makespan`: the fast form of the step, on the arrays of a `problem`; `heap`: its queue
+- `routes`, `orders`: routes and the runtime's order of compute, over slots; `layout`: who stands in which slot
+- `evolution`: the search; `starts`: what it begins with; `anneal`: its local search; `moving`: what going over takes
+"""
