@@ -22,7 +22,7 @@ from dtfm_coordinator.allocator.paper.cost import Pipelines, cost_of_pipelines
 from dtfm_coordinator.allocator.paper.search import SearchResult, search
 from dtfm_coordinator.networks import network
 from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, REPLICAS, STAGES
-from dtfm_protocol.view import Matrix
+from dtfm_protocol.matrix import Matrix
 
 FIVE = ("datacenter", "spot", "universities", "regional", "worldwide")
 IRREGULAR = ("irregular", "hub-and-spoke", "home")
@@ -80,7 +80,7 @@ def measure(name: str, seeds: int, budget: float, long: float) -> Result:
         name,
         runs,
         min(totals),
-        lower_bound(alpha, beta, STAGES, REPLICAS, AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES),
+        lower_bound(alpha, beta, STAGES, REPLICAS, AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES).total,
         written(alpha, beta, baselines.in_order(DEVICES, STAGES, REPLICAS)),
         written(alpha, beta, greedy),
         statistics.median(drawn),

@@ -30,12 +30,12 @@ from dtfm_protocol.job import Planning
 from dtfm_protocol.plan import Cost, Plan
 from dtfm_protocol.view import LayerSeconds, NodeView, View
 
-FINALISTS = 3
+FINALISTS = 5
 """Layouts that the exact simulator chooses among."""
 EXHAUSTIVE = 600_000
 """Placements that are looked at one by one: about a minute of it."""
-EXACT_ACTIONS = 100_000
-"""Actions of a step up to which there is an exact simulation: some ten seconds of it."""
+EXACT_TRANSFERS = 30_000
+"""Transfers of a step up to which there is an exact simulation: some seconds of it."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,8 @@ def _finalists(view: View, work: Workload, peers: tuple[str, ...], search: Evolu
     found = []
     for _, layout in search.ranked()[:FINALISTS]:
         plan = layout.plan(peers, work.planning.schedule, work.planning.wire)
-        if 2 * work.micro_batches * len(plan.stages) <= EXACT_ACTIONS:
+        messages = 2 * work.micro_batches * (len(plan.stages) - 1)
+        if messages + sum(2 * count * (count - 1) for count in layout.counts) <= EXACT_TRANSFERS:
             cost = predict(view, work, plan).cost
         else:
             cost = layout.cost(pose(view, work, peers))
@@ -284,7 +285,7 @@ def _reason(best: _Finalist, finalists: list[_Finalist]) -> str:
     stages, each = _shape_words(best.layout.counts)
     line = f"{stages} {'stage' if stages == 1 else 'stages'} x {each} {'peer' if each == '1' else 'peers'}"
     line += f": {best.cost.total:.3g} s a step predicted"
-    others = sorted((one for one in finalists if one is not best), key=lambda one: one.cost.total)
+    others = sorted((one for one in finalists if one is not best), key=lambda one: one.cost.total)[:3]
     if others:
         shown = (f"{' x '.join(map(str, _shape_words(one.layout.counts)))} {one.cost.total:.3g} s" for one in others)
         line += f"; {', '.join(shown)}"

@@ -51,6 +51,10 @@ class Budget:
         """How many placements may still be looked at, up to `most`."""
         return most if self.evaluations is None else max(0, min(most, self.evaluations - self.spent_evaluations))
 
+    def part(self, share: float) -> int:
+        """A share of the placements that may be looked at in all; more than any machine can where only time counts."""
+        return 1 << 60 if self.evaluations is None else int(share * self.evaluations)
+
     def spent(self) -> bool:
         """Whether to stop."""
         if self.evaluations is not None and self.spent_evaluations >= self.evaluations:

@@ -54,6 +54,8 @@ FOCUS = 0.3
 """Share of the changes that begin with a device on which the cost hangs."""
 CHUNK = 100_000
 """Changes tried between two looks at the clock, times the number of devices."""
+TEMPERATURES = 50
+"""Fewest steps in which an annealing cools down, where evaluations are counted."""
 REORDERED = 8
 """Chunks between two searches for a better order of the stages."""
 
@@ -201,7 +203,8 @@ class _Evolution:
         return True
 
     def _evolve(self) -> None:
-        hot, share = HOT / self._stages, FRESH
+        # Of few replicas each is more of its boundary, and a change more of the cost.
+        hot, share = HOT / self._stages * max(1.0, (8 / self._replicas) ** 1.5), FRESH
         if self._devices <= LARGEST_FRESH:
             self._anneal(self._rng.permutation(self._devices), hot, share)
         while not self._budget.spent():
@@ -229,7 +232,7 @@ class _Evolution:
             done = max((budget.used() - began) / share, tried / most)
             if done >= 1:
                 break
-            steps = budget.left(max(16, CHUNK // self._devices))
+            steps = budget.left(max(16, min(CHUNK // self._devices, budget.part(share / TEMPERATURES))))
             temperature = scale * hot * (COLD / hot) ** done
             best_cost = anneal(network, state, random, best, best_cost, temperature, steps, FOCUS)
             budget.spend(steps)
