@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.tables import keep, markdown, show
-from dtfm_coordinator.allocator.allocate import Workload, allocate
+from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.paper.search import search
 from dtfm_coordinator.allocator.step.demand import ModelDemand
+from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.networks import network
 from dtfm_protocol.job import Planning
 from dtfm_protocol.view import LayerSeconds, View

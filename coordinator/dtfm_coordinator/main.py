@@ -132,7 +132,7 @@ def plan(
     ] = None,
     algorithm: Annotated[Algorithm, typer.Option(help="How the placement is found.")] = Algorithm.evolutionary,
     seed: Seed = 0,
-    budget: Annotated[float | None, typer.Option(min=0, help="Seconds of search.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0, help="Seconds of search, beside reading and judging.")] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Placements to look at, instead of seconds.")] = None,
     in_force: Annotated[Path | None, typer.Option(help="The plan in force: another must pay back the move.")] = None,
     horizon: Annotated[float | None, typer.Option(min=0, help="Seconds within which it must.")] = None,
@@ -141,24 +141,27 @@ def plan(
     """Run the allocator alone on a saved view."""
     with program.guarded():
         from dtfm_coordinator.offline import Question, answer
-        from dtfm_protocol.statedir import write_atomically
+        from dtfm_protocol.statedir import check_writable, write_atomically
 
-        found, said = answer(
-            Question(
-                view=view,
-                job=job,
-                cost=cost.value if cost else None,
-                stages=stages,
-                activation_bytes=activation_bytes,
-                gradient_bytes=gradient_bytes,
-                algorithm=algorithm.value,
-                seed=seed,
-                budget=budget,
-                evaluations=evaluations,
-                in_force=in_force,
-                horizon=horizon,
+        if out is not None:
+            check_writable(out)
+        with program.interruptible():
+            found, said = answer(
+                Question(
+                    view=view,
+                    job=job,
+                    cost=cost.value if cost else None,
+                    stages=stages,
+                    activation_bytes=activation_bytes,
+                    gradient_bytes=gradient_bytes,
+                    algorithm=algorithm.value,
+                    seed=seed,
+                    budget=budget,
+                    evaluations=evaluations,
+                    in_force=in_force,
+                    horizon=horizon,
+                )
             )
-        )
         text = found.model_dump_json(indent=1)
         if out is None:
             typer.echo(text)
@@ -188,19 +191,23 @@ def explain(
     with program.guarded():
         from dtfm_coordinator.explain.command import Question
         from dtfm_coordinator.explain.command import explain as explained
+        from dtfm_protocol.statedir import check_writable
 
-        explained(
-            Question(
-                plan=plan,
-                view=view,
-                job=job,
-                activation_bytes=activation_bytes,
-                gradient_bytes=gradient_bytes,
-                figure=figure,
-                seed=seed,
-                budget=budget,
+        if figure is not None:
+            check_writable(figure)
+        with program.interruptible():
+            explained(
+                Question(
+                    plan=plan,
+                    view=view,
+                    job=job,
+                    activation_bytes=activation_bytes,
+                    gradient_bytes=gradient_bytes,
+                    figure=figure,
+                    seed=seed,
+                    budget=budget,
+                )
             )
-        )
 
 
 @app.command()
@@ -222,19 +229,23 @@ def compare(
     with program.guarded():
         from dtfm_coordinator.compare import Question
         from dtfm_coordinator.compare import compare as compared
+        from dtfm_protocol.statedir import check_writable
 
-        compared(
-            Question(
-                view=view,
-                job=job,
-                stages=stages,
-                activation_bytes=activation_bytes,
-                gradient_bytes=gradient_bytes,
-                seeds=seeds,
-                budget=budget,
-                csv=csv,
+        if csv is not None and str(csv) != "-":
+            check_writable(csv)
+        with program.interruptible():
+            compared(
+                Question(
+                    view=view,
+                    job=job,
+                    stages=stages,
+                    activation_bytes=activation_bytes,
+                    gradient_bytes=gradient_bytes,
+                    seeds=seeds,
+                    budget=budget,
+                    csv=csv,
+                )
             )
-        )
 
 
 @app.command()

@@ -1,6 +1,8 @@
 """The allocator on saved views: what `dtfm-coordinator plan` asks, and in which words it answers."""
 
-from dataclasses import dataclass, replace
+import math
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from dtfm_protocol.errors import UserError
@@ -35,28 +37,37 @@ def answer(question: Question) -> tuple[Plan, str]:
     """
     if question.budget is not None and question.evaluations is not None:
         raise UserError("--budget and --evaluations exclude each other: give one")
+    for name in ("activation_bytes", "gradient_bytes", "budget", "horizon"):
+        value = getattr(question, name)
+        if value is not None and not math.isfinite(value):
+            raise UserError(f"--{name.replace('_', '-')} {value}: give a finite number")
+    if question.horizon == 0:
+        raise UserError("--horizon 0: nothing pays back at once; give seconds")
     if (question.cost or ("makespan" if question.job else "paper")) == "paper":
         return _by_paper(question)
     return _by_makespan(question)
 
 
 def _by_paper(question: Question) -> tuple[Plan, str]:
-    from dtfm_coordinator.allocator.paper.plan import allocate_paper
-
     for name in ("stages", "activation_bytes", "gradient_bytes"):
         if getattr(question, name) is None:
             raise UserError(
                 f"--{name.replace('_', '-')} is missing: the paper's cost needs --stages, --activation-bytes and "
                 "--gradient-bytes (or give --job for the makespan cost)"
             )
-    for name in ("in_force", "horizon"):
+    for name in ("job", "in_force", "horizon"):
         if getattr(question, name) is not None:
-            raise UserError(f"--{name.replace('_', '-')} goes with the makespan cost: give --job")
+            raise UserError(f"--{name.replace('_', '-')} goes with the makespan cost: leave out --cost paper")
+    from dtfm_coordinator.allocator.paper.plan import allocate_paper
+    from dtfm_coordinator.allocator.paper.search import warm_up
+
+    view = View.load(question.view)
+    warm_up(_say)
     assert question.stages is not None
     assert question.activation_bytes is not None
     assert question.gradient_bytes is not None
     found = allocate_paper(
-        View.load(question.view),
+        view,
         question.stages,
         question.activation_bytes,
         question.gradient_bytes,
@@ -73,8 +84,6 @@ def _by_paper(question: Question) -> tuple[Plan, str]:
 
 
 def _by_makespan(question: Question) -> tuple[Plan, str]:
-    from dtfm_coordinator.allocator.allocate import allocate
-    from dtfm_coordinator.requirements import workload
     from dtfm_protocol.job import Job
 
     if question.job is None:
@@ -82,18 +91,26 @@ def _by_makespan(question: Question) -> tuple[Plan, str]:
     for name in ("activation_bytes", "gradient_bytes"):
         if getattr(question, name) is not None:
             raise UserError(f"--{name.replace('_', '-')} goes with the paper's cost: the job says it for makespan")
-    view, work = View.load(question.view), workload(Job.load(question.job))
-    if question.stages is not None:
-        work = replace(work, planning=work.planning.model_copy(update={"stages": question.stages}))
-    if question.horizon is not None:
-        work = replace(work, planning=work.planning.model_copy(update={"horizon": question.horizon}))
+    job, view = Job.load(question.job), View.load(question.view)
+    in_force = Plan.load(question.in_force) if question.in_force is not None else None
+    changes = {key: value for key in ("stages", "horizon") if (value := getattr(question, key)) is not None}
+
+    from dtfm_coordinator.allocator.allocate import allocate, compile_now
+    from dtfm_coordinator.requirements import workload
+
+    work = workload(job.model_copy(update={"plan": job.plan.model_copy(update=changes)}))
+    compile_now(_say)
     found = allocate(
         view,
         work,
         question.seed,
         question.budget,
         question.evaluations,
-        in_force=Plan.load(question.in_force) if question.in_force is not None else None,
+        in_force=in_force,
         algorithm=question.algorithm,
     )
     return found, f"{found.reason}; after {found.evaluations} evaluations in {found.seconds:.2f} s"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -2,8 +2,9 @@
 
 from functools import cached_property
 
-from dtfm_coordinator.allocator.allocate import Workload, allocate, as_cost, predict
+from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.workload import Workload, as_cost, predict
 from dtfm_coordinator.requirements import requirements
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan import Plan

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dtfm_coordinator.allocator.allocate import Workload
 from dtfm_coordinator.allocator.step.demand import ModelDemand
+from dtfm_coordinator.allocator.workload import Workload
 from dtfm_protocol.data.tokenizer import vocabulary_size
 from dtfm_protocol.job import Job, Training
 from dtfm_protocol.model.config import resolve_config

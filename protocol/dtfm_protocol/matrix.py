@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 Matrix = npt.NDArray[np.float64]
+LEAST, MOST = 1e-9, 1e12
+"""Of an entry that is not 0: milliseconds and Gbit/s far beyond what there is."""
 MOST_NODES = 20_000
 """Of a view: two matrices of this size take 6.4 GB."""
 _NUMBERS = frozenset({int, float, type(None)})
@@ -28,11 +30,12 @@ def parsed(value: Any) -> Matrix:
             raise ValueError(f"{matrix.shape[0]} rows of {matrix.shape[1]} entries are not a square")
     else:
         matrix = _from_rows(value)
-    wrong = (matrix < 0) | np.isinf(matrix)
+    wrong = (matrix < 0) | (matrix > MOST) | ((matrix > 0) & (matrix < LEAST))
     np.fill_diagonal(wrong, False)
     if wrong.any():
         row, column = np.argwhere(wrong)[0].tolist()
-        kind = "negative" if matrix[row, column] < 0 else "infinite"
+        value = matrix[row, column]
+        kind = "negative" if value < 0 else "infinite" if np.isinf(value) else f"implausible ({value:.3g})"
         raise ValueError(f"{kind} entry at row {row}, column {column}")
     return matrix
 

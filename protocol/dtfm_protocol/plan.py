@@ -159,6 +159,6 @@ class Plan(Schema):
             raise UserError(f"cannot read the plan {path}: {error}") from None
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path} is not JSON: {error}") from None
         return cls.read(values, str(path))

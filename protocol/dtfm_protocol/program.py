@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import errno
+import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, NoReturn, TypeVar
 
 from dtfm_protocol.errors import UserError
@@ -92,6 +93,23 @@ def guarded() -> Any:
         raise SystemExit(EXIT_INTERRUPT) from None
 
 
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """End at once with 130 on Ctrl+C, for work that holds nothing: an exception inside compiled code ends nothing."""
+
+    def end(number: int, frame: object) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\x1b[?25h\n")  # a progress bar had hidden the cursor
+            sys.stderr.flush()
+        os._exit(EXIT_INTERRUPT)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def find_user_error(group: BaseExceptionGroup[BaseException]) -> UserError | None:
     """The first `UserError` of a group, if every failure in it is one."""
     users, others = group.split(UserError)
@@ -127,5 +145,10 @@ def command_line(app: Callable[..., Any]) -> None:
         fail(UserError(f"{error.format_message().rstrip('.')}; see {command} --help"))
     except typer.Abort:
         raise SystemExit(EXIT_INTERRUPT) from None
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in the buffer cannot be written at exit either
+        fail(UserError(f"cannot write the output: {error.strerror}; make room, or write elsewhere"))
     if isinstance(code, int) and code:
         raise SystemExit(code)

@@ -63,6 +63,21 @@ def is_live(folder: Path) -> bool:
     return False
 
 
+def check_writable(path: Path) -> None:
+    """Find out before long work whether its result can be written.
+
+    Raises:
+        UserError: there is no such folder, it is not writable, or the path is a folder itself.
+    """
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder")
+    if not folder.is_dir():
+        raise UserError(f"cannot write {path}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"cannot write {path}: the folder {folder} is not writable")
+
+
 def write_atomically(path: Path, data: str | bytes, *, private: bool = False) -> None:
     """Replace a file as a whole: a reader, or a crash, sees the old one or the new one.
 

@@ -29,7 +29,8 @@ LARGEST_FILE = 2 << 30
 LARGEST_UNPACKED = 2 * 8 * MOST_NODES**2 + (1 << 28)
 """Bytes that an `.npz` unpacks to: two matrices, and the nodes."""
 
-Amount = Annotated[float, Field(gt=0)]
+Amount = Annotated[float, Field(ge=1e-12, le=1e24)]
+"""Far beyond what there is, either way, and far from where doubles end."""
 
 
 def _matrix(value: Any) -> Matrix:

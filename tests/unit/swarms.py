@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dtfm_coordinator.allocator.allocate import Workload
 from dtfm_coordinator.allocator.step.demand import ModelDemand
+from dtfm_coordinator.allocator.workload import Workload
 from dtfm_protocol.job import Planning
 from dtfm_protocol.view import LayerSeconds, NodeView, View
 

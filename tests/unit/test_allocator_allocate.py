@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dtfm_coordinator.allocator.allocate import Workload, allocate, pose, predict
+from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.step.layout import Layout
 from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.workload import Workload, pose, predict
+from dtfm_coordinator.networks import network
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Planning
 from dtfm_protocol.plan import Plan
@@ -233,8 +235,25 @@ def test_a_plan_whose_peer_left_is_replaced_by_one_that_moves_little() -> None:
     plan = planned(view, Planning(replicas=2), evaluations=5000)
     left = [peer for peer in view.ids if peer != plan.peers[0]]
     new = planned(view.part(left), Planning(horizon=0.01), evaluations=20_000, in_force=plan)
-    assert "state moves for" in new.reason
+    assert "; the plan in force cannot go on (a peer of it is gone): state moves for " in new.reason
     assert new.layers == 6
+
+
+def test_a_plan_in_force_of_another_model_is_refused() -> None:
+    view = swarm(3)
+    other = planned(view, demand=replace(DEMAND, layer_parameters=(200_000,) * 4))
+    with pytest.raises(UserError, match="the plan in force has 4 layers and the model 6"):
+        planned(view, in_force=other)
+
+
+def test_a_chain_of_the_best_peers_is_found_where_links_are_very_unequal() -> None:
+    view = network("home", 64, 0)
+    work = Workload(replace(DEMAND, layer_flops=2.0 * 200_000 * 512), 256, Planning())
+    one_each = allocate(view, replace(work, planning=Planning(replicas=1)), evaluations=3000).cost
+    free = allocate(view, work, evaluations=3000).cost
+    assert one_each is not None
+    assert free is not None
+    assert free.total < 1.5 * one_each.total
 
 
 def test_state_is_counted_where_it_moves_and_free_where_it_lies() -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.allocate import pose
 from dtfm_coordinator.allocator.step.demand import ModelDemand, layer_seconds, optimizer_seconds, stage_seconds
 from dtfm_coordinator.allocator.step.layout import Layout
 from dtfm_coordinator.allocator.step.problem import Problem
+from dtfm_coordinator.allocator.workload import pose
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
 from dtfm_protocol.plan import Plan

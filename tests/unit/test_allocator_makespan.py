@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dtfm_coordinator.allocator.allocate import pose, predict
 from dtfm_coordinator.allocator.step.cost import StepCost
 from dtfm_coordinator.allocator.step.layout import Layout
+from dtfm_coordinator.allocator.workload import pose, predict
 from dtfm_protocol.view import View
 
 from .swarms import drawn_stages, drawn_view, workload

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from dtfm_coordinator.allocator.allocate import allocate, pose
+from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.step.bound import lower_bound
+from dtfm_coordinator.allocator.workload import pose
 from dtfm_protocol.view import LayerSeconds, NodeView, View
 
 from .swarms import drawn_view, workload

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dtfm_coordinator.allocator.allocate import Workload, predict
 from dtfm_coordinator.allocator.paper.cost import cost_of_pipelines
 from dtfm_coordinator.allocator.step.demand import ModelDemand
+from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.explain import report
 from dtfm_coordinator.explain.findings import StepFindings, check, in_flight, step_findings
 from dtfm_coordinator.explain.growth import growth, with_median_node

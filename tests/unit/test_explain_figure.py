@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dtfm_coordinator.allocator.allocate import predict
+from dtfm_coordinator.allocator.workload import predict
 from dtfm_coordinator.explain.figure import paper_figure, step_figure, write
 from dtfm_coordinator.explain.findings import step_findings
 from dtfm_coordinator.explain.paper import paper_findings

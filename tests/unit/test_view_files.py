@@ -105,7 +105,7 @@ def test_a_view_without_regions_or_pattern_is_written_densely_a_row_a_line(tmp_p
         assert View.load(tmp_path / "view.json") == view
 
 
-figures = st.one_of(st.none(), st.just(0.0), st.floats(0, 1e12, allow_nan=False))
+figures = st.one_of(st.none(), st.just(0.0), st.floats(1e-9, 1e12, allow_nan=False))
 
 
 @given(data=st.data())

@@ -13,71 +13,28 @@ from itertools import pairwise
 import numpy as np
 
 from dtfm_coordinator.allocator.budget import Budget
-from dtfm_coordinator.allocator.compiled import is_kept
+from dtfm_coordinator.allocator.compiled import compiling
+from dtfm_coordinator.allocator.in_force import InForce
 from dtfm_coordinator.allocator.step.cost import StepCost
-from dtfm_coordinator.allocator.step.demand import ModelDemand, layer_seconds, optimizer_seconds, stage_seconds
+from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.step.evolution import Evolution
 from dtfm_coordinator.allocator.step.layout import Layout
-from dtfm_coordinator.allocator.step.links import Links
-from dtfm_coordinator.allocator.step.moving import Standing, moving_seconds, standing
-from dtfm_coordinator.allocator.step.problem import Problem, problem
+from dtfm_coordinator.allocator.step.moving import moving_seconds, standing
+from dtfm_coordinator.allocator.step.problem import Problem
 from dtfm_coordinator.allocator.step.shapes import Shape, feasible_shapes, ranked
-from dtfm_coordinator.allocator.step.simulator import simulate
 from dtfm_coordinator.allocator.step.starts import at_random, every, in_order, near_by_message, placements, starts
-from dtfm_coordinator.allocator.step.timeline import Simulation
+from dtfm_coordinator.allocator.workload import Workload, as_cost, pose, predict
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Planning
-from dtfm_protocol.plan import Cost, Plan
+from dtfm_protocol.plan import Plan
 from dtfm_protocol.view import LayerSeconds, NodeView, View
 
-FINALISTS = 5
-"""Layouts that the exact simulator chooses among."""
+FINALISTS = 3
+"""Layouts that the exact simulator chooses among, and as many of other depths."""
 EXHAUSTIVE = 600_000
 """Placements that are looked at one by one: about a minute of it."""
 EXACT_TRANSFERS = 30_000
 """Transfers of a step up to which there is an exact simulation: some seconds of it."""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What a plan is made for."""
-
-    demand: ModelDemand
-    micro_batches: int
-    """Of a step, over the whole swarm."""
-    planning: Planning
-
-
-def predict(view: View, work: Workload, plan: Plan) -> Simulation:
-    """Play one step of `plan` on the peers and links of `view`, exactly.
-
-    Raises:
-        UserError: the view lacks a peer of the plan, or nothing is known of any peer's speed.
-    """
-    missing = [peer for peer in plan.peers if peer not in set(view.ids)]
-    if missing:
-        raise UserError(f"the view has no node {missing[0]!r}, which the plan gives work to: use the plan's own view")
-    speeds = layer_seconds(view.nodes, work.demand)
-    return simulate(
-        plan,
-        Links.of(view),
-        stage_seconds(plan, work.demand, speeds),
-        work.demand.message_bytes(plan.wire),
-        [work.demand.gradient_bytes(first, end, plan.wire) for first, end in plan.stages],
-        optimizer_seconds(plan, work.demand, speeds),
-    )
-
-
-def as_cost(cost: StepCost) -> Cost:
-    """A simulated step's cost as plans carry it."""
-    return Cost(
-        kind="makespan",
-        total=cost.total,
-        data_parallel=cost.data_parallel,
-        pipeline=cost.pipeline,
-        compute=cost.compute,
-        optimizer=cost.optimizer,
-    )
 
 
 def allocate(
@@ -108,7 +65,7 @@ def allocate(
     Raises:
         NotEnoughNodes: what the owner fixes needs more nodes.
         UserError: no split of the model fits in the peers' memory, no placement keeps to pairs that can talk, or
-            nothing is known of any peer's speed.
+            nothing is known of any peer's speed; or the plan in force is another model's.
     """
     planning = work.planning
     peers = tuple(peer for peer in view.ids if available is None or peer in available)
@@ -117,7 +74,7 @@ def allocate(
     compile_now()
     posed = pose(view, work, peers)
     limits = Budget(budget, evaluations, clock)
-    old = _Old.of(view, work, posed, peers, in_force)
+    old = InForce.of(view, work, posed, peers, in_force)
     uneven = planning.replicas == "auto"
     search = Evolution(
         posed,
@@ -159,8 +116,8 @@ def allocate(
                 f"; the plan in force takes {old.seconds:.3g} s: moving takes {move:.3g} s and pays back in "
                 f"{_steps(move, saved)}"
             )
-    elif in_force is not None and np.isfinite(old.horizon):
-        reason += f"; state moves for {old.moving(chosen.layout):.3g} s"
+    elif in_force is not None:
+        reason += f"; the plan in force cannot go on ({old.over}): state moves for {old.moving(chosen.layout):.3g} s"
     return plan.model_copy(
         update={
             "idle": (*(peer for peer in peers if plan.stage_of(peer) is None), *unavailable),
@@ -169,34 +126,23 @@ def allocate(
             "evaluations": limits.spent_evaluations,
             "seconds": limits.elapsed(),
             "reason": reason,
-            "history": (*search.history, (limits.elapsed(), cost.total)),
+            # The search goes by the fast form; where the exact one is dearer, what seemed better was not.
+            "history": (
+                *(one for one in search.history if one[1] > cost.total),
+                (limits.elapsed(), cost.total),
+            ),
         }
-    )
-
-
-def pose(view: View, work: Workload, peers: Collection[str]) -> Problem:
-    """The arrays of `work` on `peers` of `view`, for the compiled cost.
-
-    Raises:
-        UserError: nothing is known of any peer's speed.
-    """
-    nodes = [node for node in view.nodes if node.id in set(peers)]
-    return problem(
-        tuple(peers),
-        Links.of(view),
-        layer_seconds(nodes, work.demand),
-        {node.id: np.inf if node.memory_bytes is None else node.memory_bytes for node in nodes},
-        work.demand,
-        work.micro_batches,
-        work.planning.schedule,
-        work.planning.wire,
     )
 
 
 def compile_now(say: Callable[[str], object] = lambda line: None) -> None:
     """Have everything compiled, or read back from where it is kept, so that no budget is spent on it."""
-    if not is_kept():
-        say("compiling the allocator, once on this machine: up to half a minute")
+    with compiling("step", say):
+        _compile()
+
+
+def _compile() -> None:
+    """Use everything once, on a swarm of two."""
     demand = ModelDemand(
         layer_parameters=(1, 1), embedding_parameters=1, head_parameters=1, message_values=1, layer_activation_bytes=1
     )
@@ -212,53 +158,6 @@ def compile_now(say: Callable[[str], object] = lambda line: None) -> None:
 
 
 @dataclass(frozen=True)
-class _Old:
-    """The plan in force, as a new one sees it."""
-
-    posed: Problem
-    standing: Standing
-    plan: Plan | None = None
-    """None where there is none, or it cannot go on: a peer of it is gone, or it no longer fits."""
-    layout: Layout | None = None
-    cost: StepCost | None = None
-
-    @classmethod
-    def of(cls, view: View, work: Workload, posed: Problem, peers: tuple[str, ...], plan: Plan | None) -> "_Old":
-        if plan is None or plan.layers != work.demand.layers:
-            return cls(posed, standing(posed, {}, 0.0, np.inf))
-        index = {peer: number for number, peer in enumerate(peers)}
-        spans = {index[peer]: plan.stages[plan.stage_of(peer) or 0] for peer in plan.peers if peer in index}
-        layer_parameters = sum(work.demand.layer_parameters) / work.demand.layers
-        layout = Layout.of_plan(plan, peers) if len(plan.routes) == work.micro_batches else None
-        going = layout is not None and layout.fits(posed) and plan.schedule == work.planning.schedule
-        if going and (plan.wire == work.planning.wire):
-            cost = predict(view, work, plan).cost
-            if np.isfinite(cost.total):
-                horizon = work.planning.horizon / cost.total
-                return cls(posed, standing(posed, spans, layer_parameters, horizon), plan, layout, cost)
-        # It cannot go on, and all must move; that is still cheaper where state lies already.
-        guess = plan.cost.total if plan.cost is not None and plan.cost.total > 0 else 1.0
-        return cls(posed, standing(posed, spans, layer_parameters, work.planning.horizon / guess))
-
-    @property
-    def seconds(self) -> float:
-        """Of a step under it."""
-        return np.inf if self.cost is None else self.cost.total
-
-    @property
-    def horizon(self) -> float:
-        """Steps within which a move must pay back."""
-        return self.standing.horizon
-
-    def moving(self, layout: Layout) -> float:
-        """Seconds that it takes to move from it to `layout`."""
-        if np.isinf(self.horizon):
-            return 0.0
-        peers, counts, _, layers = layout.arrays()
-        return moving_seconds(self.posed, self.standing, peers, counts, layers)
-
-
-@dataclass(frozen=True)
 class _Finalist:
     layout: Layout
     plan: Plan
@@ -268,7 +167,7 @@ class _Finalist:
 def _finalists(view: View, work: Workload, peers: tuple[str, ...], search: Evolution) -> list[_Finalist]:
     """The best of the search, judged exactly where that does not take too long."""
     found = []
-    for _, layout in search.ranked()[:FINALISTS]:
+    for layout in search.finalists(FINALISTS):
         plan = layout.plan(peers, work.planning.schedule, work.planning.wire)
         messages = 2 * work.micro_batches * (len(plan.stages) - 1)
         if messages + sum(2 * count * (count - 1) for count in layout.counts) <= EXACT_TRANSFERS:
@@ -292,7 +191,7 @@ def _reason(best: _Finalist, finalists: list[_Finalist]) -> str:
     return line
 
 
-def _kept_because(old: _Old, best: _Finalist, move: float) -> str:
+def _kept_because(old: InForce, best: _Finalist, move: float) -> str:
     """Why the plan in force stays, in one line."""
     line = f"the plan in force stays: {old.seconds:.3g} s a step"
     saved = old.seconds - best.cost.total

@@ -8,11 +8,14 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import numba
+
+STALE_SECONDS = 7 * 86400.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,7 +38,8 @@ def _keep_machine_code() -> bool:
             continue
         if os.access(folder, os.W_OK):
             for other in kept.iterdir():
-                if other != folder:
+                # Another version may still be running.
+                if other != folder and time.time() - other.stat().st_mtime > STALE_SECONDS:
                     shutil.rmtree(other, ignore_errors=True)
             numba.config.CACHE_DIR = str(folder)
             return True
@@ -52,10 +56,16 @@ def _user_cache() -> Path:
 _KEPT = _keep_machine_code()
 
 
-def is_kept() -> bool:
-    """Whether machine code was kept by an earlier run of the same sources."""
-    folder = numba.config.CACHE_DIR
-    return bool(_KEPT and folder and any(Path(folder).rglob("*.nbi")))
+@contextlib.contextmanager
+def compiling(search: str, say: Callable[[str], object]) -> Iterator[None]:
+    """Around the first use of a search's functions: `say` that they are being compiled, unless they are kept."""
+    done = Path(str(numba.config.CACHE_DIR)) / f"{search}.compiled"
+    if not (_KEPT and done.exists()):
+        say("compiling the allocator, once on this machine: some ten seconds")
+    yield
+    if _KEPT:
+        with contextlib.suppress(OSError):
+            done.touch()
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

@@ -50,7 +50,7 @@ def explain(question: Question) -> None:
 
 
 def _by_job(question: Question, job: Path, plan: Plan, view: View, out: "Console") -> None:
-    from dtfm_coordinator.allocator.allocate import predict
+    from dtfm_coordinator.allocator.workload import predict
     from dtfm_coordinator.explain.findings import check, step_findings
     from dtfm_coordinator.explain.growth import growth
     from dtfm_coordinator.explain.idle import tried

@@ -9,8 +9,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dtfm_coordinator.allocator.allocate import Workload
 from dtfm_coordinator.allocator.step.timeline import Simulation
+from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.explain import paper_report
 from dtfm_coordinator.explain.findings import StepFindings
 from dtfm_coordinator.explain.network_chart import draw_network

@@ -5,10 +5,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from dtfm_coordinator.allocator.allocate import Workload
 from dtfm_coordinator.allocator.step.cost import StepCost
 from dtfm_coordinator.allocator.step.links import Links
 from dtfm_coordinator.allocator.step.timeline import Simulation, Span, Transfer
+from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.explain.critical import Bottleneck, Part, bottleneck, critical_path
 from dtfm_coordinator.explain.wording import link_named
 from dtfm_protocol.errors import UserError

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtfm_coordinator.allocator.allocate import Workload, allocate
+from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.step.demand import layer_seconds
+from dtfm_coordinator.allocator.workload import Workload
 from dtfm_protocol.matrix import Matrix
 from dtfm_protocol.view import GBIT, LayerSeconds, NodeView, View
 

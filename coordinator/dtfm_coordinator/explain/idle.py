@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dtfm_coordinator.allocator.allocate import Workload, predict
 from dtfm_coordinator.allocator.step.demand import layer_seconds, stage_seconds
+from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.explain.findings import in_flight
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.view import LayerSeconds, View

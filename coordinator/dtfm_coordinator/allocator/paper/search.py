@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.budget import Budget
+from dtfm_coordinator.allocator.compiled import compiling
 from dtfm_coordinator.allocator.paper.cooling import anneal
 from dtfm_coordinator.allocator.paper.cost import (
     Matrix,
@@ -114,17 +115,18 @@ def search(
 _warm = False
 
 
-def warm_up() -> None:
-    """Load the search's machine code, or compile it (seconds, the first time on a machine)."""
+def warm_up(say: Callable[[str], object] = lambda line: None) -> None:
+    """Load the search's machine code, or `say` that it is being compiled (the first time on a machine)."""
     global _warm
     if _warm:
         return
     _warm = True
     rng = np.random.default_rng(0)
     alpha, beta = rng.random((7, 7)), rng.random((7, 7)) + 0.1
-    for enumerated in (0, 1000):
-        budget = Budget(None, 400)
-        _Evolution(alpha, beta, 3, 2, 1.0, 1.0, 0, budget).run(enumerated)
+    with compiling("paper", say):
+        for enumerated in (0, 1000):
+            budget = Budget(None, 400)
+            _Evolution(alpha, beta, 3, 2, 1.0, 1.0, 0, budget).run(enumerated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,10 @@ from dtfm_coordinator.allocator.step.problem import Problem
 from dtfm_coordinator.allocator.step.shapes import Shape
 from dtfm_coordinator.allocator.step.starts import Stages, near_by_message, starts
 
-SURVEY = 0.25
+SURVEY = 0.35
 """Most of the budget that goes into looking at every shape once."""
+SHORT = 48
+"""Micro-batches of the short steps from which a long one is foretold."""
 PARENTS = 8
 """Rows of counts that have children."""
 WARM, COOL = 0.06, 0.003
@@ -52,6 +54,11 @@ class Evolution:
         """What was kept, best first."""
         return sorted(self.best_of.values(), key=lambda kept: kept[0])
 
+    def finalists(self, count: int) -> list[Layout]:
+        """The `count` best, and as many of different depths."""
+        best = [layout for _, layout in self.ranked()[:count]]
+        return best + [layout for layout in self._parents()[:count] if layout not in best]
+
     def look_at(self, placements: Iterable[Stages]) -> None:
         """Price placements as they are, to the last one whatever the budget."""
         for stages in placements:
@@ -61,11 +68,7 @@ class Evolution:
         """Look at `seeds` and at every shape once, then evolve until the budget is spent."""
         for layout in seeds:
             self._admit(layout)
-        near = near_by_message(self._problem)
-        for shape in shapes:
-            if self._budget.used() >= SURVEY and self.best_of:
-                break
-            self.look_at(starts(self._problem, near, shape, self._any_counts))
+        self._survey(shapes)
         annealed: set[int] = set()
         while self.best_of and not self._budget.spent():
             fresh = [layout for layout in self._parents() if len(layout.counts) not in annealed]
@@ -74,6 +77,42 @@ class Evolution:
                 self._descend(fresh[0], WARM)
             else:
                 self._descend(self._child(), WARM * float(self._rng.choice((0.2, 1.0, 2.0))))
+
+    def _survey(self, shapes: Sequence[Shape]) -> None:
+        """Look at the shapes' first placements: foretell all, then price the best of the best depths."""
+        near = near_by_message(self._problem)
+        foretold: dict[int, tuple[float, Stages]] = {}
+        for shape in shapes:
+            if self._budget.used() >= SURVEY and (foretold or self.best_of):
+                break
+            for stages in starts(self._problem, near, shape, self._any_counts):
+                seconds = self._foretold(stages)
+                if np.isfinite(seconds) and seconds < foretold.get(len(stages), (np.inf, []))[0]:
+                    foretold[len(stages)] = (seconds, stages)
+        for _, stages in sorted(foretold.values(), key=lambda one: one[0])[:PARENTS]:
+            self._admit(Layout.of(self._problem, stages))
+
+    def _foretold(self, stages: Stages) -> float:
+        """Seconds of a step, a long one's from two short ones: what it takes more for more micro-batches is steady."""
+        most = max(map(len, stages))
+        if most > self._problem.micro_batches:
+            return np.inf
+        longer = min(self._problem.micro_batches, max(SHORT, 2 * most))
+        shorter = max(longer // 2, most)
+        counts = [longer, shorter] if longer < self._problem.micro_batches else [self._problem.micro_batches]
+        seconds = []
+        for count in counts:
+            short = self._problem._replace(micro_batches=count)
+            layout = Layout.of(short, stages)
+            if layout is None:
+                return np.inf
+            self.fitted = True
+            self._budget.spend(1)
+            seconds.append(layout.cost(short).total)
+        if len(seconds) == 1 or not np.isfinite(seconds[0]):
+            return seconds[0]
+        more = (seconds[0] - seconds[1]) / max(1, longer - shorter)
+        return seconds[0] + max(0.0, more) * (self._problem.micro_batches - longer)
 
     def _admit(self, layout: Layout | None) -> None:
         """Price a layout and keep it if it is the best of its counts."""

@@ -1,6 +1,7 @@
 """Which numbers of stages and replicas a swarm could take, most promising first."""
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def feasible_shapes(nodes: int, layers: int, micro_batches: int, planning: Plann
 
 
 def ranked(shapes: tuple[Shape, ...], problem: Problem) -> tuple[Shape, ...]:
-    """The shapes by a rough guess of their step: middling peers and links, a full pipeline with its bubble."""
+    """The shapes by a rough guess of their step (middling peers and links, a bubble), and by their width."""
     seconds = float(np.median(problem.forward + problem.backward))
     apart = ~np.eye(len(problem.alpha), dtype=bool)
     delay = float(np.median(problem.alpha[apart])) if apart.any() else 0.0
@@ -71,4 +72,9 @@ def ranked(shapes: tuple[Shape, ...], problem: Problem) -> tuple[Shape, ...]:
         part = gradients / (shape.stages * shape.replicas * bandwidth)
         return step + 2 * (shape.replicas - 1) * part + (2 * delay if shape.replicas > 1 else 0.0)
 
-    return tuple(sorted(shapes, key=guess))
+    promising = sorted(shapes, key=guess)
+    # A guess by what is middling fails where links are very unequal. There one fast chain of peers beats all others,
+    # so that chains, then pairs and so on, have every other turn.
+    narrow = sorted(promising, key=lambda shape: (shape.replicas & (shape.replicas - 1) != 0, shape.replicas))
+    turns = chain.from_iterable(zip(promising, narrow, strict=True))
+    return tuple(dict.fromkeys(turns))

@@ -1,0 +1,78 @@
+"""What a plan is made for, and what a step of one would take on a view."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from dtfm_coordinator.allocator.step.cost import StepCost
+from dtfm_coordinator.allocator.step.demand import ModelDemand, layer_seconds, optimizer_seconds, stage_seconds
+from dtfm_coordinator.allocator.step.links import Links
+from dtfm_coordinator.allocator.step.problem import Problem, problem
+from dtfm_coordinator.allocator.step.simulator import simulate
+from dtfm_coordinator.allocator.step.timeline import Simulation
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import Planning
+from dtfm_protocol.plan import Cost, Plan
+from dtfm_protocol.view import View
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a plan is made for."""
+
+    demand: ModelDemand
+    micro_batches: int
+    """Of a step, over the whole swarm."""
+    planning: Planning
+
+
+def predict(view: View, work: Workload, plan: Plan) -> Simulation:
+    """Play one step of `plan` on the peers and links of `view`, exactly.
+
+    Raises:
+        UserError: the view lacks a peer of the plan, or nothing is known of any peer's speed.
+    """
+    missing = [peer for peer in plan.peers if peer not in set(view.ids)]
+    if missing:
+        raise UserError(f"the view has no node {missing[0]!r}, which the plan gives work to: use the plan's own view")
+    speeds = layer_seconds(view.nodes, work.demand)
+    return simulate(
+        plan,
+        Links.of(view),
+        stage_seconds(plan, work.demand, speeds),
+        work.demand.message_bytes(plan.wire),
+        [work.demand.gradient_bytes(first, end, plan.wire) for first, end in plan.stages],
+        optimizer_seconds(plan, work.demand, speeds),
+    )
+
+
+def as_cost(cost: StepCost) -> Cost:
+    """A simulated step's cost as plans carry it."""
+    return Cost(
+        kind="makespan",
+        total=cost.total,
+        data_parallel=cost.data_parallel,
+        pipeline=cost.pipeline,
+        compute=cost.compute,
+        optimizer=cost.optimizer,
+    )
+
+
+def pose(view: View, work: Workload, peers: Collection[str]) -> Problem:
+    """The arrays of `work` on `peers` of `view`, for the compiled cost.
+
+    Raises:
+        UserError: nothing is known of any peer's speed.
+    """
+    nodes = [node for node in view.nodes if node.id in set(peers)]
+    return problem(
+        tuple(peers),
+        Links.of(view),
+        layer_seconds(nodes, work.demand),
+        {node.id: np.inf if node.memory_bytes is None else node.memory_bytes for node in nodes},
+        work.demand,
+        work.micro_batches,
+        work.planning.schedule,
+        work.planning.wire,
+    )
