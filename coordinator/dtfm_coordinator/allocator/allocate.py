@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dtfm_coordinator.allocator.budget import Budget
+from dtfm_coordinator.allocator.budget import DEFAULT_SECONDS, Budget
 from dtfm_coordinator.allocator.compiled import compiling
 from dtfm_coordinator.allocator.in_force import InForce
 from dtfm_coordinator.allocator.step.cost import StepCost
@@ -31,6 +31,8 @@ from dtfm_protocol.view import LayerSeconds, NodeView, View
 
 FINALISTS = 3
 """Layouts that the exact simulator chooses among, and as many of other depths."""
+LONGEST_SECONDS = 10.0
+"""Of a search without limits on many peers and micro-batches; small ones take `DEFAULT_SECONDS`."""
 EXHAUSTIVE = 600_000
 """Placements that are looked at one by one: about a minute of it."""
 EXACT_TRANSFERS = 30_000
@@ -52,7 +54,7 @@ def allocate(
 
     Args:
         seed: of the search's own random numbers.
-        budget: seconds of search; a default where neither limit is given.
+        budget: seconds of search; where neither limit is given, about one, and up to ten for large swarms and steps.
         evaluations: layouts that the search may look at. Without `budget`, the same arguments give the same plan,
             `seconds` and `history` apart.
         available: the peers that may take part, all of the view's unless given; the others stay idle.
@@ -73,6 +75,8 @@ def allocate(
     shapes = feasible_shapes(len(peers), work.demand.layers, work.micro_batches, planning)
     compile_now()
     posed = pose(view, work, peers)
+    if budget is None and evaluations is None:
+        budget = min(LONGEST_SECONDS, DEFAULT_SECONDS * max(1.0, len(peers) * work.micro_batches / 4096))
     limits = Budget(budget, evaluations, clock)
     old = InForce.of(view, work, posed, peers, in_force)
     uneven = planning.replicas == "auto"

@@ -5,7 +5,8 @@ is; from two, stage by stage; or from splitting or merging stages. Each is annea
 best of its counts. Every number is the fast form's (`makespan`), plus what moving there costs (`moving`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +24,8 @@ SHORT = 48
 """Micro-batches of the short steps from which a long one is foretold."""
 PARENTS = 8
 """Rows of counts that have children."""
+LONG = 4
+"""Times as many micro-batches make a step long."""
 WARM, COOL = 0.06, 0.003
 """Temperatures of a descent, as fractions of the step's seconds."""
 TRIES_A_PEER = 40
@@ -140,8 +143,22 @@ class Evolution:
             self.history.append((self._budget.elapsed(), objective))
 
     def _descend(self, layout: Layout, warm: float) -> None:
-        """Anneal from a layout, in parts short enough to look at the clock between them."""
-        problem = self._problem
+        """Anneal from a layout: a long step on a short one first, as placements and layers are alike for both."""
+        if self._problem.micro_batches > LONG * SHORT and self._rng.random() < 0.8:
+            short = self._problem._replace(micro_batches=max(SHORT, 2 * max(layout.counts)))
+            begun = Layout.of(short, _stages(layout))
+            found = self._annealed(short, begun, warm, lambda objective, one: None) if begun is not None else None
+            if found is not None:
+                again = Layout.of(self._problem, _stages(found))
+                self._admit(again)
+                if again is not None and again.layers != found.layers:
+                    kept = replace(again, layers=found.layers)
+                    self._admit(kept if kept.fits(self._problem) else None)
+            return
+        self._annealed(self._problem, layout, warm, self._keep)
+
+    def _annealed(self, problem: Problem, layout: Layout, warm: float, met: Callable[[float, Layout], None]) -> Layout:
+        """The last of the best layouts that an annealing `met`, in parts short enough to look at the clock between."""
         _, counts, shares, layers = layout.arrays()
         standing = set(layout.peers)
         order = np.array([*layout.peers, *(p for p in range(len(problem.forward)) if p not in standing)])
@@ -151,7 +168,7 @@ class Evolution:
         cooling = (COOL / WARM) ** (1 / parts)
         for part in range(parts):
             if self._budget.spent():
-                return
+                break
             hot = warm * cooling**part
             tries = self._budget.left(tries)
             objective, order, counts, shares, layers = anneal(
@@ -159,7 +176,9 @@ class Evolution:
                 self._rng,
             )  # fmt: skip
             self._budget.spend(tries)
-            self._keep(objective, Layout.from_arrays(order[: len(shares)], counts, shares, layers))
+            layout = Layout.from_arrays(order[: len(shares)], counts, shares, layers)
+            met(objective, layout)
+        return layout
 
     def _parents(self) -> list[Layout]:
         """The best layout of each number of stages, best first."""
