@@ -238,7 +238,7 @@ def _by_makespan(question: Question, view: View) -> tuple[Run, bool]:
         if getattr(question, name) is not None:
             raise UserError(f"--{name.replace('_', '-')} goes with the paper's cost: the job says it for makespan")
     work = workload(Job.load(question.job))
-    compile_now()
+    compile_now(lambda line: print(line, file=sys.stderr))
     shapes = feasible_shapes(len(view.nodes), work.demand.layers, work.micro_batches, work.planning)
     count = placements(pose(view, work, view.ids), shapes, work.planning.replicas == "auto")
 

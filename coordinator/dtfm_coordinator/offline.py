@@ -59,15 +59,12 @@ def _by_paper(question: Question) -> tuple[Plan, str]:
         if getattr(question, name) is not None:
             raise UserError(f"--{name.replace('_', '-')} goes with the makespan cost: leave out --cost paper")
     from dtfm_coordinator.allocator.paper.plan import allocate_paper
-    from dtfm_coordinator.allocator.paper.search import warm_up
 
-    view = View.load(question.view)
-    warm_up(_say)
     assert question.stages is not None
     assert question.activation_bytes is not None
     assert question.gradient_bytes is not None
     found = allocate_paper(
-        view,
+        View.load(question.view),
         question.stages,
         question.activation_bytes,
         question.gradient_bytes,
@@ -75,6 +72,7 @@ def _by_paper(question: Question) -> tuple[Plan, str]:
         question.seed,
         question.budget,
         question.evaluations,
+        say=_say,
     )
     assert found.cost is not None
     return found, (
@@ -95,11 +93,10 @@ def _by_makespan(question: Question) -> tuple[Plan, str]:
     in_force = Plan.load(question.in_force) if question.in_force is not None else None
     changes = {key: value for key in ("stages", "horizon") if (value := getattr(question, key)) is not None}
 
-    from dtfm_coordinator.allocator.allocate import allocate, compile_now
+    from dtfm_coordinator.allocator.allocate import allocate
     from dtfm_coordinator.requirements import workload
 
     work = workload(job.model_copy(update={"plan": job.plan.model_copy(update=changes)}))
-    compile_now(_say)
     found = allocate(
         view,
         work,
@@ -108,6 +105,7 @@ def _by_makespan(question: Question) -> tuple[Plan, str]:
         question.evaluations,
         in_force=in_force,
         algorithm=question.algorithm,
+        say=_say,
     )
     return found, f"{found.reason}; after {found.evaluations} evaluations in {found.seconds:.2f} s"
 

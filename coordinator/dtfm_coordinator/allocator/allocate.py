@@ -49,6 +49,7 @@ def allocate(
     in_force: Plan | None = None,
     algorithm: str = "evolutionary",
     clock: Callable[[], float] = time.monotonic,
+    say: Callable[[str], object] = lambda line: None,
 ) -> Plan:
     """Plan a job on a swarm.
 
@@ -63,6 +64,7 @@ def allocate(
         algorithm: "evolutionary"; or "greedy" (the search's first placements alone), "random" or "in-order" (one
             placement of each shape), or "exhaustive" (every placement of small swarms, with shares and layers that
             follow speeds), to compare with. Shares and layers are the same business in all.
+        say: told that the search is being compiled, if it is.
 
     Raises:
         NotEnoughNodes: what the owner fixes needs more nodes.
@@ -73,7 +75,7 @@ def allocate(
     peers = tuple(peer for peer in view.ids if available is None or peer in available)
     unavailable = tuple(peer for peer in view.ids if peer not in set(peers))
     shapes = feasible_shapes(len(peers), work.demand.layers, work.micro_batches, planning)
-    compile_now()
+    compile_now(say)
     posed = pose(view, work, peers)
     if budget is None and evaluations is None:
         budget = min(LONGEST_SECONDS, DEFAULT_SECONDS * max(1.0, len(peers) * work.micro_batches / 4096))

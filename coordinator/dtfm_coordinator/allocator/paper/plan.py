@@ -12,7 +12,7 @@ from dtfm_coordinator.allocator.paper import baselines
 from dtfm_coordinator.allocator.paper.cost import Matrix, PaperCost, Pipelines, cost_of_pipelines
 from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable
 from dtfm_coordinator.allocator.paper.path import LARGEST_EXACT
-from dtfm_coordinator.allocator.paper.search import LARGEST_ENUMERATION, search
+from dtfm_coordinator.allocator.paper.search import LARGEST_ENUMERATION, search, warm_up
 from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan import Cost, Plan
@@ -34,6 +34,7 @@ def allocate_paper(
     budget: float | None = None,
     evaluations: int | None = None,
     clock: Callable[[], float] = time.monotonic,
+    say: Callable[[str], object] = lambda line: None,
 ) -> Plan:
     """Place as many pipelines of `stages` devices as the view has devices for; the rest stay idle.
 
@@ -47,6 +48,7 @@ def allocate_paper(
         seed: of the search's or the random placement's own numbers.
         budget: seconds of search; 1.2 where neither limit is given.
         evaluations: placements that the search may look at. Without `budget`, the same seed gives the same plan.
+        say: told that the search is being compiled, if it is.
 
     Raises:
         NotEnoughNodes: fewer nodes than stages.
@@ -60,13 +62,14 @@ def allocate_paper(
             f"{stages} stages need at least {stages} nodes and the view has {devices}: ask for fewer stages",
             stages - devices,
         )
-    alpha, beta, started = view.alpha(), view.beta(), clock()
+    alpha, beta = view.alpha(), view.beta()
     _check_parts(beta, stages, replicas)
-    looked_at, history = 1, None
+    exhaustive = algorithm == "exhaustive"
+    if exhaustive:
+        _check_exhaustible(devices, stages, replicas)
+    warm_up(say)
+    started, looked_at, history = clock(), 1, None
     if algorithm in ("evolutionary", "exhaustive"):
-        exhaustive = algorithm == "exhaustive"
-        if exhaustive:
-            _check_exhaustible(devices, stages, replicas)
         found = search(
             alpha,
             beta,
