@@ -72,7 +72,7 @@ def _by_job(question: Question, job: Path, plan: Plan, view: View, out: "Console
         write(step_figure(plan, view, work, played, found), question.figure)
     with console(to_stderr=True).status("asking what idle peers and the next node would bring"):
         idle = tried(plan, view, work, found.idle)
-        next_node = growth(view, work, question.seed, question.budget) if question.budget > 0 else None
+        next_node = growth(view, work, plan, question.seed, question.budget) if question.budget > 0 else None
     show(out, found, idle, next_node, asked_growth=question.budget > 0)
 
 

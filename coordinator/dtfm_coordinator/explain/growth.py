@@ -1,6 +1,9 @@
-"""What the next node would bring: the same search on the view, and on the view with one more node like the median."""
+"""What the next node would bring: the same search on the view, and on the view with one more node like the median.
 
-from dataclasses import dataclass
+Both go on from the same plan, so that what the one finds and the other does not is the node's doing.
+"""
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -8,10 +11,13 @@ from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.step.demand import layer_seconds
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_protocol.matrix import Matrix
+from dtfm_protocol.plan import Plan
 from dtfm_protocol.view import GBIT, LayerSeconds, NodeView, View
 
 NOTICEABLE = 0.005
 """Of a step: gains below it are within what two short searches differ by anyhow."""
+MOVES_FREELY = 1e12
+"""Seconds of horizon beside which no move counts."""
 WARM_UP = 500
 """Evaluations before the clock starts."""
 
@@ -39,11 +45,17 @@ class Growth:
 
 
 def growth(
-    view: View, work: Workload, seed: int = 0, budget: float | None = None, evaluations: int | None = None
+    view: View,
+    work: Workload,
+    plan: Plan | None = None,
+    seed: int = 0,
+    budget: float | None = None,
+    evaluations: int | None = None,
 ) -> Growth | None:
     """Search on the view, and on the view with one more median node; None for a view of one node, without links.
 
     Args:
+        plan: where the searches begin, if they are to begin somewhere.
         budget: seconds of each search.
         evaluations: layouts that each may look at; without `budget` the same arguments give the same answer.
 
@@ -55,7 +67,9 @@ def growth(
     larger = with_median_node(view, work)
     if evaluations is None:
         allocate(view, work, seed, evaluations=WARM_UP)  # what is compiled on first use is on neither search's budget
-    now, then = (allocate(one, work, seed, budget, evaluations) for one in (view, larger))
+    free = replace(work, planning=work.planning.model_copy(update={"horizon": MOVES_FREELY}))
+    begun = allocate(view, free, seed, budget, evaluations, in_force=plan)
+    now, then = (allocate(one, free, seed, budget, evaluations, in_force=begun) for one in (view, larger))
     assert now.cost is not None
     assert then.cost is not None
     return Growth(now.cost.total, then.cost.total, then.stage_of(larger.ids[-1]) is not None)
