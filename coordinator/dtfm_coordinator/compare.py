@@ -203,23 +203,26 @@ def _by_paper(question: Question, view: View) -> tuple[Run, bool]:
     """How to run an algorithm by the paper's cost, and whether there are few enough placements to look at all."""
     from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable
     from dtfm_coordinator.allocator.paper.plan import allocate_paper
+    from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, STAGES
 
-    for name in ("stages", "activation_bytes", "gradient_bytes"):
-        if getattr(question, name) is None:
-            raise UserError(
-                f"--{name.replace('_', '-')} is missing: the paper's cost needs --stages, --activation-bytes and "
-                "--gradient-bytes (or give --job for the makespan cost)"
-            )
-    stages, activation_bytes, gradient_bytes = question.stages, question.activation_bytes, question.gradient_bytes
-    assert stages is not None
-    assert activation_bytes is not None
-    assert gradient_bytes is not None
+    nodes = len(view.nodes)
+    stages = question.stages or min(STAGES, max(1, nodes // 2))
+    activation_bytes, gradient_bytes = question.activation_bytes, question.gradient_bytes
+    if activation_bytes is None:
+        activation_bytes = float(AUTHORS_ACTIVATION_BYTES)
+    if gradient_bytes is None:
+        gradient_bytes = GRADIENT_BYTES * STAGES / stages
+    if None in (question.stages, question.activation_bytes, question.gradient_bytes):
+        print(
+            f"what is not given is the paper's GPT-3 XL: {stages} stages, {activation_bytes:.10g} bytes of activations, "
+            f"{gradient_bytes:.10g} of gradients (--stages, --activation-bytes, --gradient-bytes, or --job)",
+            file=sys.stderr,
+        )
 
     def run(algorithm: str, seed: int, evaluations: int | None) -> Plan:
         budget = question.budget if evaluations is None else None
         return allocate_paper(view, stages, activation_bytes, gradient_bytes, algorithm, seed, budget, evaluations)
 
-    nodes = len(view.nodes)
     small = nodes >= stages and provable(nodes, stages) and partitions(nodes, stages, nodes // stages) <= SMALL_PAPER
     return run, small
 

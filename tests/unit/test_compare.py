@@ -116,6 +116,17 @@ def test_the_command_shows_a_placement_that_cannot_be(
     assert all(row["total"] for row in rows if row["algorithm"] == "evolutionary")
 
 
+def test_a_view_alone_is_compared_by_the_papers_own_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    view(4).save(Path("view.json"))
+    app(["compare", "view.json", "--seeds", "1", "--budget", "0.01"], standalone_mode=False)
+    said = capfd.readouterr()
+    assert "GPT-3 XL: 2 stages, 471249223 bytes of activations, 2600000000 of gradients" in said.err
+    assert "in-order" in said.out
+
+
 def test_the_command_compares_by_the_simulated_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,8 +146,6 @@ def test_the_command_compares_by_the_simulated_step(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["view.json"], "--stages is missing"),
-        (["view.json", *SIZES[:4]], "--gradient-bytes is missing"),
         (["view.json", "--job", "job.toml", *SIZES], "--stages goes with the paper's cost"),
         (["nowhere.json", *SIZES], "cannot read the view"),
         (["view.json", *SIZES, "--seeds", "1", "--budget", "0.01", "--csv", "no/rows.csv"], "cannot write no/rows.csv"),
