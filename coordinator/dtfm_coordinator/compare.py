@@ -214,7 +214,7 @@ def _by_paper(question: Question, view: View) -> tuple[Run, bool]:
         gradient_bytes = GRADIENT_BYTES * STAGES / stages
     if None in (question.stages, question.activation_bytes, question.gradient_bytes):
         print(
-            f"what is not given is the paper's GPT-3 XL: {stages} stages, {activation_bytes:.10g} bytes of activations, "
+            f"the rest is as for GPT-3 XL: {stages} stages, {activation_bytes:.10g} bytes of activations, "
             f"{gradient_bytes:.10g} of gradients (--stages, --activation-bytes, --gradient-bytes, or --job)",
             file=sys.stderr,
         )
