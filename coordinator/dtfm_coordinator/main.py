@@ -25,8 +25,10 @@ JobOption = Annotated[Path | None, typer.Option("--job", help="The job file that
 StateDir = Annotated[Path, typer.Option("--state-dir", help="Where key, invite, metrics and checkpoints are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the allocator's search.")]
-
-
+ActivationBytes = Annotated[
+    float | None, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary (paper's cost).")
+]
+GradientBytes = Annotated[float | None, typer.Option(min=0, help="Bytes of a stage's gradients (paper's cost).")]
 Format = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object a line.")]
 
 
@@ -124,12 +126,8 @@ def plan(
     job: JobOption = None,
     cost: Annotated[CostName | None, typer.Option(help="paper; or makespan, the default with --job.")] = None,
     stages: Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")] = None,
-    activation_bytes: Annotated[
-        float | None, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary (paper's cost).")
-    ] = None,
-    gradient_bytes: Annotated[
-        float | None, typer.Option(min=0, help="Bytes of a stage's gradients (paper's cost).")
-    ] = None,
+    activation_bytes: ActivationBytes = None,
+    gradient_bytes: GradientBytes = None,
     algorithm: Annotated[Algorithm, typer.Option(help="How the placement is found.")] = Algorithm.evolutionary,
     seed: Seed = 0,
     budget: Annotated[float | None, typer.Option(min=0, help="Seconds of search, beside reading and judging.")] = None,
@@ -175,12 +173,8 @@ def explain(
     plan: Annotated[Path, typer.Argument(help="The plan file (JSON).")],
     view: Annotated[Path, typer.Option(help="The view that it was made on (JSON or .npz).")],
     job: JobOption = None,
-    activation_bytes: Annotated[
-        float | None, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary (paper's cost).")
-    ] = None,
-    gradient_bytes: Annotated[
-        float | None, typer.Option(min=0, help="Bytes of a stage's gradients (paper's cost).")
-    ] = None,
+    activation_bytes: ActivationBytes = None,
+    gradient_bytes: GradientBytes = None,
     figure: Annotated[Path | None, typer.Option(help="Draw it, too: .svg, .png or .pdf.")] = None,
     seed: Seed = 0,
     budget: Annotated[
@@ -215,12 +209,8 @@ def compare(
     view: ViewFile,
     job: JobOption = None,
     stages: Annotated[int | None, typer.Option(min=1, help="Pipeline stages (paper's cost).")] = None,
-    activation_bytes: Annotated[
-        float | None, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary (paper's cost).")
-    ] = None,
-    gradient_bytes: Annotated[
-        float | None, typer.Option(min=0, help="Bytes of a stage's gradients (paper's cost).")
-    ] = None,
+    activation_bytes: ActivationBytes = None,
+    gradient_bytes: GradientBytes = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 5,
     budget: Annotated[float, typer.Option(min=0, help="Seconds of each search.")] = 1.0,
     csv: Annotated[Path | None, typer.Option(help="Where a row for each run is written; - is standard output.")] = None,

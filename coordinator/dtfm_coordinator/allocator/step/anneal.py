@@ -13,9 +13,9 @@ from dtfm_coordinator.allocator.compiled import compiled
 from dtfm_coordinator.allocator.step.layout import layers_by_load, most_layers
 from dtfm_coordinator.allocator.step.makespan import play
 from dtfm_coordinator.allocator.step.moving import Standing, moving_seconds
-from dtfm_coordinator.allocator.step.orders import order_actions
+from dtfm_coordinator.allocator.step.orders import Course, course_of
 from dtfm_coordinator.allocator.step.problem import Problem
-from dtfm_coordinator.allocator.step.routes import assign_shares, route_micro_batches
+from dtfm_coordinator.allocator.step.routes import assign_shares
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -50,9 +50,8 @@ def anneal(
         Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers.
     """
     slots, stages = len(shares), len(counts)
-    routes, crossed, pairs = route_micro_batches(counts, shares)
-    actions, starts, peaks = order_actions(routes, counts, shares, problem.gpipe)
-    current = _objective(problem, now, order[:slots], counts, layers, routes, crossed, pairs, actions, starts)
+    course = course_of(counts, shares, problem.gpipe)
+    current = _objective(problem, now, order[:slots], counts, layers, course)
     best, best_order, best_counts, best_shares, best_layers = current, order, counts, shares, layers
     for attempt in range(tries):
         temperature = warm * (cool / warm) ** (attempt / tries)
@@ -78,28 +77,13 @@ def anneal(
                 continue
         new_slots = len(new_shares)
         same = new_slots == slots and (new_counts == counts).all() and (new_shares == shares).all()
-        new_routes, new_crossed, new_pairs, new_actions, new_starts = routes, crossed, pairs, actions, starts
-        new_peaks = peaks
-        if not same:
-            new_routes, new_crossed, new_pairs = route_micro_batches(new_counts, new_shares)
-            new_actions, new_starts, new_peaks = order_actions(new_routes, new_counts, new_shares, problem.gpipe)
-        most = most_layers(problem, new_order[:new_slots], new_counts, new_peaks)
+        new_course = course if same else course_of(new_counts, new_shares, problem.gpipe)
+        most = most_layers(problem, new_order[:new_slots], new_counts, new_course.peaks)
         if change == REFILL or (new_layers > most).any():
-            new_layers = layers_by_load(problem, new_order[:new_slots], new_counts, new_shares, new_peaks)
+            new_layers = layers_by_load(problem, new_order[:new_slots], new_counts, new_shares, new_course.peaks)
             if len(new_layers) == 0:
                 continue
-        objective = _objective(
-            problem,
-            now,
-            new_order[:new_slots],
-            new_counts,
-            new_layers,
-            new_routes,
-            new_crossed,
-            new_pairs,
-            new_actions,
-            new_starts,
-        )
+        objective = _objective(problem, now, new_order[:new_slots], new_counts, new_layers, new_course)
         worse = objective - current
         if worse <= 0.0 or rng.random() < np.exp(-worse / (temperature * current)):
             order, counts, shares, layers, slots, current = (
@@ -110,8 +94,7 @@ def anneal(
                 new_slots,
                 objective,
             )
-            routes, crossed, pairs, actions, starts = new_routes, new_crossed, new_pairs, new_actions, new_starts
-            peaks = new_peaks
+            course = new_course
             if current < best * (1 - 1e-9):
                 best, best_order, best_counts, best_shares, best_layers = current, order, counts, shares, layers
     return best, best_order, best_counts, best_shares, best_layers
@@ -124,13 +107,9 @@ def _objective(
     peers: Ints,
     counts: Ints,
     layers: Ints,
-    routes: Ints,
-    crossed: Ints,
-    pairs: Ints,
-    actions: Ints,
-    starts: Ints,
+    course: Course,
 ) -> float:
-    step = play(problem, peers, counts, layers, routes, crossed, pairs, actions, starts)[3]
+    step = play(problem, peers, counts, layers, course)[3]
     if now.horizon == np.inf:
         return step
     return step + moving_seconds(problem, now, peers, counts, layers) / now.horizon

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.compiled import compiled
 from dtfm_coordinator.allocator.step.cost import StepCost
 from dtfm_coordinator.allocator.step.makespan import play
-from dtfm_coordinator.allocator.step.orders import order_actions
+from dtfm_coordinator.allocator.step.orders import course_of
 from dtfm_coordinator.allocator.step.problem import Problem
 from dtfm_coordinator.allocator.step.routes import assign_shares, route_micro_batches
 from dtfm_protocol.job import ScheduleName, Wire
@@ -94,11 +94,8 @@ class Layout:
     def cost(self, problem: Problem) -> StepCost:
         """Predicted seconds of a step, by the fast form."""
         peers, counts, shares, layers = self.arrays()
-        routes, crossed, pairs = route_micro_batches(counts, shares)
-        actions, starts, _ = order_actions(routes, counts, shares, problem.gpipe)
-        busiest, last, committed, applied = play(
-            problem, peers, counts, layers, routes, crossed, pairs, actions, starts
-        )
+        course = course_of(counts, shares, problem.gpipe)
+        busiest, last, committed, applied = play(problem, peers, counts, layers, course)
         if not np.isfinite(applied):
             return StepCost(busiest, np.inf, np.inf, 0.0)
         return StepCost(busiest, last - busiest, committed - last, applied - committed)
@@ -124,8 +121,7 @@ class Layout:
 
 def _peaks(problem: Problem, counts: Ints, shares: Ints) -> Ints:
     """The most micro-batches that each slot keeps between their forward and their backward."""
-    routes = route_micro_batches(counts, shares)[0]
-    return order_actions(routes, counts, shares, problem.gpipe)[2]
+    return course_of(counts, shares, problem.gpipe).peaks
 
 
 @compiled

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.compiled import compiled
 from dtfm_coordinator.allocator.step.heap import pop, push
+from dtfm_coordinator.allocator.step.orders import Course
 from dtfm_coordinator.allocator.step.problem import Problem
 
 Ints = npt.NDArray[np.int64]
@@ -29,11 +30,7 @@ def play(
     peers: Ints,
     counts: Ints,
     layers: Ints,
-    routes: Ints,
-    crossed: Ints,
-    pairs: Ints,
-    actions: Ints,
-    starts: Ints,
+    course: Course,
 ) -> tuple[float, float, float, float]:
     """Play one training step.
 
@@ -41,23 +38,22 @@ def play(
         peers: the peer in each slot.
         counts: peers of each stage, shape (K,).
         layers: of each stage, shape (K,).
-        routes, crossed, pairs: see `routes.route_micro_batches`.
-        actions, starts: see `orders.order_actions`.
+        course: of these counts and their shares (`orders.course_of`).
 
     Returns:
         The compute of the busiest peer; when the last backward has ended, when all have the commit, and when all have
         taken their optimizer step. Seconds, infinite where a pair that cannot talk would have to.
     """
     slots, stages = len(peers), len(counts)
-    ends = _last_backwards(problem, peers, counts, layers, routes, crossed, pairs, actions, starts)
+    ends = _last_backwards(problem, peers, counts, layers, course)
     busiest, last, slot = 0.0, 0.0, 0
-    committed, arbiter = 0.0, peers[routes[0, 0]]
+    committed, arbiter = 0.0, peers[course.routes[0, 0]]
     layer, update_layers = 0, np.empty(stages, dtype=np.float64)  # of a stage's parameters, in layers
     for stage in range(stages):
         first_slot = slot
         depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
         for member in range(first_slot, first_slot + counts[stage]):
-            count = (starts[member + 1] - starts[member]) // 2
+            count = (course.starts[member + 1] - course.starts[member]) // 2
             peer = peers[member]
             busiest = max(busiest, count * depth * (problem.forward[peer] + problem.backward[peer]))
             last = max(last, ends[member])
@@ -91,13 +87,10 @@ def _last_backwards(
     peers: Ints,
     counts: Ints,
     layers: Ints,
-    routes: Ints,
-    crossed: Ints,
-    pairs: Ints,
-    actions: Ints,
-    starts: Ints,
+    course: Course,
 ) -> Floats:
     """When each slot has ended its last backward."""
+    routes, crossed, pairs, actions, starts = course.routes, course.crossed, course.pairs, course.actions, course.starts
     micro_batches, stages = routes.shape
     slots = len(peers)
     forward, backward = np.empty(slots, dtype=np.float64), np.empty(slots, dtype=np.float64)

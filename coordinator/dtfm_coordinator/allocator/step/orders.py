@@ -3,15 +3,43 @@
 The two are held to each other by a test; a plan that is published always takes the runtime's own.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.compiled import compiled
 from dtfm_coordinator.allocator.step.heap import pop, push
+from dtfm_coordinator.allocator.step.routes import route_micro_batches
 from dtfm_protocol.schedule import BACKWARD_COST, FORWARD_COST
 
 Ints = npt.NDArray[np.int64]
+
+
+class Course(NamedTuple):
+    """What follows from the stages' counts and shares alone, whoever stands in the slots."""
+
+    routes: Ints
+    """The slot of every micro-batch at every stage, shape (M, K)."""
+    crossed: Ints
+    """The number of the pair of slots that each crosses at each boundary, shape (M, K - 1)."""
+    pairs: Ints
+    """Those pairs, shape (P, 2)."""
+    actions: Ints
+    """See `order_actions`."""
+    starts: Ints
+    peaks: Ints
+
+
 Bools = npt.NDArray[np.bool_]
+
+
+@compiled
+def course_of(counts: Ints, shares: Ints, gpipe: bool) -> Course:
+    """Routes and order of compute; arguments as for `order_actions`."""
+    routes, crossed, pairs = route_micro_batches(counts, shares)
+    actions, starts, peaks = order_actions(routes, counts, shares, gpipe)
+    return Course(routes, crossed, pairs, actions, starts, peaks)
 
 
 @compiled
