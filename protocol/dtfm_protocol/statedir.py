@@ -81,13 +81,18 @@ def check_writable(path: Path) -> None:
 def write_atomically(path: Path, data: str | bytes, *, private: bool = False) -> None:
     """Replace a file as a whole: a reader, or a crash, sees the old one or the new one.
 
-    A `private` file can be read by its owner only.
+    A `private` file can be read by its owner only. A path that is no file, as /dev/stdout, is written to as it is.
 
     Raises:
         UserError: the disk is full, or the folder not writable.
     """
+    path = path.resolve()  # what a link leads to is replaced, not the link
     temporary = path.with_name(f".{path.name}.tmp")
     try:
+        if path.exists() and not path.is_file():
+            # A device or a pipe is written to; in its place a file would be of no use to anyone.
+            path.write_bytes(data.encode() if isinstance(data, str) else data)
+            return
         temporary.touch(mode=0o600 if private else 0o666)
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
         os.replace(temporary, path)

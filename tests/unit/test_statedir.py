@@ -104,3 +104,22 @@ def test_a_folder_that_is_not_there_is_a_user_error(tmp_path: Path, where: str) 
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"):
         write_atomically(tmp_path / where, "new")
+
+
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target"
+    os.mkfifo(pipe)
+    descriptor = os.open(pipe, os.O_RDWR)
+    try:
+        write_atomically(pipe, "hello")
+        assert os.read(descriptor, 10) == b"hello"
+    finally:
+        os.close(descriptor)
+    assert pipe.is_fifo()
+    target.write_text("old", encoding="utf-8")
+    link.symlink_to(target)
+    write_atomically(link, "new")
+    assert link.is_symlink()
+    assert target.read_text(encoding="utf-8") == "new"
+    with pytest.raises(UserError, match="cannot write"):
+        write_atomically(tmp_path, "over a folder")
