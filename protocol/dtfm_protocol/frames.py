@@ -4,15 +4,14 @@ A receiver posts what it expects before it can come, so a header is either one o
 posted, or refused before any memory is taken.
 """
 
-import math
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
 from dtfm_protocol.errors import Refused
 
-_FORM = struct.Struct("!4sBBHIIIIfQ")
-_MAGIC = b"DTF1"
+_FORM = struct.Struct("!4sBxHIIIQ")
+_MAGIC = b"DTF2"
 HEADER_BYTES = _FORM.size
 
 
@@ -27,6 +26,11 @@ class Kind(IntEnum):
     VOTE = 6  # JSON, to the arbiter: this peer holds its share of the step; index = 0 training, 1 evaluation
     COMMIT = 7  # JSON, from the arbiter: the step is final; index as above
 
+    @property
+    def is_bulk(self) -> bool:
+        """Whether it may wait: nobody's next forward or backward needs an all-reduce's part."""
+        return self in (Kind.PART, Kind.REDUCED)
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -37,22 +41,23 @@ class Key:
     index: int
     group: int = 0
 
+    def __str__(self) -> str:
+        group = f" of bucket {self.group}" if self.kind.is_bulk else ""
+        return f"{self.kind.name} {self.index}{group} of step {self.step}"
+
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A frame's header: its key, the plan it belongs to, and its payload's scale and size in bytes."""
+    """A frame's header: its key, the plan it belongs to, and its payload's size in bytes."""
 
     plan_version: int
     key: Key
     size: int
-    scale: float = 1.0
 
     def pack(self) -> bytes:
-        """The header's 36 bytes."""
+        """The header's 28 bytes."""
         key = self.key
-        return _FORM.pack(
-            _MAGIC, key.kind, 0, key.group, self.plan_version, key.step, key.index, 0, self.scale, self.size
-        )
+        return _FORM.pack(_MAGIC, key.kind, key.group, self.plan_version, key.step, key.index, self.size)
 
     @classmethod
     def parse(cls, data: bytes | bytearray | memoryview) -> "Header":
@@ -63,12 +68,10 @@ class Header:
         """
         if len(data) != HEADER_BYTES:
             raise Refused(f"a header of {len(data)} bytes")
-        magic, kind, _, group, version, step, index, _, scale, size = _FORM.unpack(data)
+        magic, kind, group, version, step, index, size = _FORM.unpack(data)
         if magic != _MAGIC:
             raise Refused("a frame does not begin like one")
-        if not math.isfinite(scale):
-            raise Refused("a frame with a scale that is not finite")
         try:
-            return cls(version, Key(Kind(kind), step, index, group), size, scale)
+            return cls(version, Key(Kind(kind), step, index, group), size)
         except ValueError:
             raise Refused(f"a frame of unknown kind {kind}") from None

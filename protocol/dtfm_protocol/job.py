@@ -12,9 +12,9 @@ from dtfm_protocol.schema import Schema
 
 Positive = Annotated[int, Field(gt=0, strict=True)]
 NotNegative = Annotated[int, Field(ge=0, strict=True)]
-Wire = Literal["fp32", "fp16", "bf16"]
+CodecName = Literal["fp32", "fp16", "bf16", "int8"]
 Precision = Literal["fp32", "bf16"]
-ScheduleName = Literal["1f1b", "gpipe"]
+ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
 
 
 class Model(Schema):
@@ -116,15 +116,33 @@ class Evaluation(Schema):
     sequences: Positive = 64
 
 
+class Wire(Schema):
+    """How tensors are coded between peers; all but "fp32" are lossy. One name stands for both."""
+
+    activations: CodecName = "fp32"
+    """What flows forward through the pipeline."""
+    gradients: CodecName = "fp32"
+    """What flows back through it, and what the replicas of a stage reduce. "int8" in the all-reduce has error feedback:
+    what the coding leaves out of one step's gradient is added to the next one's."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name_for_both(cls, value: object) -> object:
+        return {"activations": value, "gradients": value} if isinstance(value, str) else value
+
+    def __str__(self) -> str:
+        both = self.activations == self.gradients
+        return self.activations if both else f"{self.activations} activations, {self.gradients} gradients"
+
+
 class Planning(Schema):
     """`[plan]`: what the owner fixes of the layout; "auto" leaves it to the allocator."""
 
     stages: Positive | Literal["auto"] = "auto"
     replicas: Positive | Literal["auto"] = "auto"
     """Peers a stage; "auto" may be uneven."""
-    schedule: ScheduleName = "1f1b"
-    wire: Wire = "fp32"
-    """How activations and gradients are coded between peers; "fp16" and "bf16" are lossy."""
+    schedule: ScheduleName | Literal["auto"] = "auto"
+    wire: Wire = Wire()
     horizon: Annotated[float, Field(gt=0)] = 600.0
     """Seconds of training within which going over to another plan must pay back what moving state takes."""
 

@@ -17,6 +17,7 @@ class StepMetrics(Schema):
     tokens: int
     """Target tokens of this step."""
     seconds: float
+    """From the commit before (or from the plan's start) to this one, the optimizer included; evaluations left out."""
     plan_version: int
     """0 under `dtfm-node solo`."""
     learning_rate: float
@@ -24,6 +25,8 @@ class StepMetrics(Schema):
     """Of the whole model, before clipping."""
     predicted_seconds: float | None
     """What the plan's cost said; null where no plan is in force."""
+    bytes_sent: Annotated[int, Field(ge=0)] = 0
+    """What all peers together sent each other for this step, headers included; 0 under `dtfm-node solo`."""
     eval_loss: float | None = None
     """Mean over the target tokens of the evaluation sequences, after this step; null when not evaluated."""
 

@@ -44,7 +44,9 @@ class Plan(Schema):
     idle: tuple[str, ...] = ()
     """Peers of the view that the plan leaves out."""
     schedule: ScheduleName = "1f1b"
-    wire: Wire = "fp32"
+    wire: Wire = Wire()
+    recompute: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """Stages that keep their layers' inputs alone between forward and backward, and compute the rest anew."""
     resume_step: Annotated[int, Field(ge=0)] = 0
     """Training goes on from the state after this step: a checkpoint's, or 0 for the initial weights."""
     cost: Cost | None = None
@@ -75,6 +77,8 @@ class Plan(Schema):
     def _stages_join_up(self) -> Self:
         if len(self.routes[0]) != len(self.stages):
             raise ValueError(f"routes: {len(self.routes[0])} peers a route for {len(self.stages)} stages")
+        if any(stage >= len(self.stages) for stage in self.recompute):
+            raise ValueError(f"recompute: there is no stage {max(self.recompute)} among {len(self.stages)}")
         layer = 0
         for first, end in self.stages:
             if first != layer or end <= first:

@@ -1,4 +1,4 @@
-"""Pipeline schedules as data: the order in which each peer computes its micro-batches' forwards and backwards.
+"""Pipeline schedules as data: the order in which each peer computes its share of a step.
 
 Sending and receiving are not actions: the executor posts every receive ahead and sends off the compute thread, so the
 order of compute is all that a schedule decides. The orders are taken from a list-scheduled run of the whole step at
@@ -6,21 +6,28 @@ unit speed, so they cannot deadlock on any routes: that run is itself a valid ex
 """
 
 import heapq
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
 from dtfm_protocol.plan import Plan
 
-FORWARD_COST, BACKWARD_COST = 1, 2
-"""Relative durations; a backward computes two products for every one of the forward."""
+FORWARD_COST, INPUT_COST, WEIGHT_COST = 1, 1, 1
+"""Relative durations: the forward of a matrix, its input's gradient and its own are products of the same size."""
+
+
+Kind = Literal["forward", "backward", "weight"]
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One piece of compute: the forward or the backward of one micro-batch through the peer's stage."""
+    """One piece of compute on one micro-batch at the peer's stage."""
 
-    kind: Literal["forward", "backward"]
+    kind: Kind
+    """"backward": the gradient of the stage's input, and those of its weights; where a "weight" of the same micro-batch
+    follows, it leaves those of the matrices to that."""
     micro_batch: int
 
 
@@ -35,8 +42,21 @@ def orders(plan: Plan) -> dict[str, tuple[Action, ...]]:
 
     "gpipe": all forwards, then all backwards (Huang et al., 2019). "1f1b": a backward as soon as there is one, and
     no more forwards in flight than keep the peers downstream busy (PipeDream-flush, Narayanan et al., 2021).
+    "zero-bubble": as 1F1B, with the backward split, so that the stage before need not wait for the gradients of the
+    weights, which fill what would be waiting (ZB-H1 of Qi et al., 2024, arXiv 2401.10241: within 1F1B's memory).
     """
     return _ListSchedule(plan).run()
+
+
+def most_in_flight(actions: Iterable[Action]) -> int:
+    """The most micro-batches whose activations a peer keeps at once: from the forward to the last of the backward."""
+    actions = tuple(actions)
+    last = "weight" if any(action.kind == "weight" for action in actions) else "backward"
+    now = most = 0
+    for action in actions:
+        now += (action.kind == "forward") - (action.kind == last)
+        most = max(most, now)
+    return most
 
 
 @dataclass(slots=True)
@@ -46,11 +66,16 @@ class _Peer:
     stage: int
     share: int
     limit: int
+    """Micro-batches between forward and backward, at most."""
+    most: int
+    """Micro-batches whose activations are kept, at most: where weights come apart, until their action."""
     order: list[Action] = field(default_factory=list)
     forwards: list[int] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)
+    weights: deque[int] = field(default_factory=deque)
     forwards_done: int = 0
     in_flight: int = 0
+    kept: int = 0
     busy: bool = False
 
 
@@ -60,10 +85,11 @@ class _ListSchedule:
     def __init__(self, plan: Plan) -> None:
         self._routes = plan.routes
         self._gpipe = plan.schedule == "gpipe"
+        self._split = plan.schedule == "zero-bubble"
         self._last = len(plan.stages) - 1
         shares = plan.shares()
         self._peers = {
-            peer: _Peer(stage, shares[peer], _in_flight_limit(plan, stage, shares, peer))
+            peer: _Peer(stage, shares[peer], *_limits(plan, stage, shares, peer))
             for stage in range(len(plan.stages))
             for peer in plan.replicas(stage)
         }
@@ -76,11 +102,13 @@ class _ListSchedule:
             heapq.heappush(self._peers[route[0]].forwards, index)
         for name in self._peers:
             self._start(name, 0)
-        while self._started < 2 * len(self._routes) * (self._last + 1) or self._events:
+        total = (3 if self._split else 2) * len(self._routes) * (self._last + 1)
+        while self._started < total or self._events:
             if not self._events:
                 # Every peer stands at its limit and waits for a forward that another one holds back.
                 name = min((n for n, p in self._peers.items() if p.forwards), key=lambda n: self._peers[n].forwards[0])
                 self._peers[name].limit += 1
+                self._peers[name].most += 1
                 self._start(name, 0)
                 continue
             now, _, name, action = heapq.heappop(self._events)
@@ -96,16 +124,25 @@ class _ListSchedule:
         action: Action
         if peer.backwards and not (self._gpipe and peer.forwards_done < peer.share):
             action = Action("backward", heapq.heappop(peer.backwards))
-        elif peer.forwards and (self._gpipe or peer.in_flight < peer.limit):
+        elif peer.forwards and (self._gpipe or (peer.in_flight < peer.limit and peer.kept < peer.most)):
             action = Action("forward", heapq.heappop(peer.forwards))
             peer.in_flight += 1
+            peer.kept += 1
+        elif peer.weights:
+            action = Action("weight", peer.weights.popleft())
         else:
             return
         peer.busy = True
         peer.order.append(action)
         self._started += 1
-        duration = FORWARD_COST if action.kind == "forward" else BACKWARD_COST
-        heapq.heappush(self._events, (now + duration, self._started, name, action))
+        heapq.heappush(self._events, (now + self._cost(action), self._started, name, action))
+
+    def _cost(self, action: Action) -> int:
+        if action.kind == "forward":
+            return FORWARD_COST
+        if action.kind == "weight":
+            return WEIGHT_COST
+        return INPUT_COST if self._split else INPUT_COST + WEIGHT_COST
 
     def _finish(self, name: str, action: Action) -> list[str]:
         """Hand the result on; returns the peers that may have something to start now."""
@@ -118,19 +155,28 @@ class _ListSchedule:
                 return [name]
             heapq.heappush(self._peers[route[peer.stage + 1]].forwards, action.micro_batch)
             return [name, route[peer.stage + 1]]
+        if action.kind == "weight":
+            peer.kept -= 1
+            return [name]
         peer.in_flight -= 1
+        if self._split:
+            peer.weights.append(action.micro_batch)
+        else:
+            peer.kept -= 1
         if peer.stage == 0:
             return [name]
         heapq.heappush(self._peers[route[peer.stage - 1]].backwards, action.micro_batch)
         return [name, route[peer.stage - 1]]
 
 
-def _in_flight_limit(plan: Plan, stage: int, shares: dict[str, int], peer: str) -> int:
-    """Micro-batches that `peer` may have between forward and backward under 1F1B.
+def _limits(plan: Plan, stage: int, shares: dict[str, int], peer: str) -> tuple[int, int]:
+    """Micro-batches that `peer` may have between forward and backward under 1F1B, and may keep in all.
 
     Equal peers need one for every stage from here to the end. One that feeds several slower-shared successors must be
-    so many times further ahead to keep all of them busy.
+    so many times further ahead to keep all of them busy. Where the weights' gradients come apart, every stage may put
+    them off for as long as it then keeps no more than 1F1B's first stage does.
     """
     later = [shares[other] for s in range(stage + 1, len(plan.stages)) for other in plan.replicas(s)]
     spread = -(-shares[peer] // min(later)) if later else 1
-    return 1 + (len(plan.stages) - 1 - stage) * spread
+    limit = 1 + (len(plan.stages) - 1 - stage) * spread
+    return limit, 1 + (len(plan.stages) - 1) * spread if plan.schedule == "zero-bubble" else limit

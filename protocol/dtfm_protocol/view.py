@@ -49,8 +49,16 @@ class LayerSeconds(Schema):
 
     forward: Amount
     backward: Amount
+    """All of it: gradients of the input and of the weights."""
+    weight: Annotated[float, Field(ge=0)] | None = None
+    """The part of `backward` that the gradients of the weights take; null where it was not measured."""
     optimizer: Annotated[float, Field(ge=0)] | None = None
     """AdamW on the layer's parameters, once a step; null where it was not measured."""
+
+    @property
+    def weight_part(self) -> float:
+        """`weight`, or half of `backward`: a matrix's two gradients are products of the same size."""
+        return self.backward / 2 if self.weight is None else min(self.weight, self.backward)
 
 
 class NodeView(Schema):

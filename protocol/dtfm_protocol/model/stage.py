@@ -1,6 +1,7 @@
 """A stage: embedding, decoder layers `[first, end)`, final norm and head, taken out of the whole model's skeleton."""
 
 import copy
+import re
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ class Stage(nn.Module):
     """
 
     def __init__(
-        self, model: PreTrainedModel, first: int, end: int, layers: str, last: bool, state: dict[str, nn.Parameter]
+        self, model: PreTrainedModel, first: int, end: int, parts: Anatomy, last: bool, state: dict[str, nn.Parameter]
     ) -> None:
         super().__init__()
         self.model = model
@@ -28,7 +29,7 @@ class Stage(nn.Module):
         self.end = end
         self.is_first = first == 0
         self.is_last = last
-        self._layers = layers
+        self._parts = parts
         self._state = state
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -42,8 +43,7 @@ class Stage(nn.Module):
         # the residual stream is fp32, also under autocast: rotary tables and masks take their dtype from it
         x = x.to(torch.float32)
         # whatever the architecture does before its layers (scales, positions) was done by the first stage
-        entrance = self.model.get_submodule(self._layers)[0]
-        hook = entrance.register_forward_pre_hook(_Replace(x), with_kwargs=True)
+        hook = self.layers()[0].register_forward_pre_hook(_Replace(x), with_kwargs=True)
         try:
             return self._run(inputs_embeds=x)
         finally:
@@ -55,6 +55,29 @@ class Stage(nn.Module):
         A head that is tied to the embedding has the embedding's name, also on a last stage that has no embedding.
         """
         return dict(self._state)
+
+    def layers(self) -> list[nn.Module]:
+        """The decoder layers, in order."""
+        return list(self.model.get_submodule(self._parts.layers).children())
+
+    def backward_order(self) -> list[list[str]]:
+        """The names of `named_state` in the order in which a backward is through with them.
+
+        First what follows the layers, then each layer from the last to the first, then the embedding: `layers + 2`
+        groups, of which the ends may be empty. A matrix that both ends of a whole model share is the embedding's.
+        """
+        outlet: list[str] = []
+        layers: list[list[str]] = [[] for _ in range(self.end - self.first)]
+        inlet: list[str] = []
+        numbered = re.compile(rf"{re.escape(self._parts.layers)}\.(\d+)\.")
+        for name in sorted(self._state):
+            if found := numbered.match(name):
+                layers[self.end - 1 - int(found[1])].append(name)
+            elif self.is_first and name.rpartition(".")[0] in self._parts.inlet:
+                inlet.append(name)
+            else:
+                outlet.append(name)
+        return [outlet, *layers, inlet]
 
     def _run(self, **inputs: torch.Tensor) -> torch.Tensor:
         if self.is_last:
@@ -91,7 +114,7 @@ def build_stage(config: dict[str, Any], first: int, end: int, device: torch.devi
     if unknown := made.keys() - names.keys():
         raise UserError(f"model: {config['model_type']} has {len(unknown)} parameters without a name; it cannot be cut")
     state = {names[id(old)]: made[id(old)] for old in originals if id(old) in made}
-    return Stage(whole, first, end, parts.layers, end == count, state)
+    return Stage(whole, first, end, parts, end == count, state)
 
 
 def loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
