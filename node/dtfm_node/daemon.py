@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,12 +13,15 @@ from dtfm_node import probe
 from dtfm_node.bulletin import Bulletin
 from dtfm_node.devices import choose, describe
 from dtfm_node.display import Display
-from dtfm_node.engine.allreduce import Compute
+from dtfm_node.engine.layers import check_compiler
+from dtfm_node.engine.machine import Machine
 from dtfm_node.journal import Journal
 from dtfm_node.keep import Keeper
 from dtfm_node.listing import Listing
 from dtfm_node.measure import measure
-from dtfm_node.tasklets import Tasklets, on_thread
+from dtfm_node.tasklets import Tasklets
+from dtfm_node.trace import NO_TRACE, TraceFile, Tracer
+from dtfm_node.uplink import Uplink
 from dtfm_protocol.control import CHALLENGE, PRESENCE, Challenge, Presence
 from dtfm_protocol.data.shards import ShardFolder
 from dtfm_protocol.envelope import Post
@@ -27,6 +30,7 @@ from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.model.sizes import smallest_stage_bytes
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
+from dtfm_protocol.planes.direct import DirectDataPlane
 from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane, announced_port
 from dtfm_protocol.records import Profile
@@ -51,6 +55,10 @@ class Options:
     """Most memory to offer."""
     timeout: float = 30.0
     """Seconds to wait for the coordinator before giving up."""
+    trace: Path | None = None
+    """Folder for a timeline of what this node does."""
+    compiled: bool = False
+    """Whether decoder layers are compiled."""
 
 
 class Daemon:
@@ -77,35 +85,45 @@ class Daemon:
             torch.set_num_threads(self._options.threads)
         device = choose(self._options.device)
         control = self._control()
-        async with asyncio.TaskGroup() as tasks:
-            connection = tasks.create_task(control.run())
-            await self._enter(control)
-            with ThreadPoolExecutor(1, "compute") as thread:
-                await self._serve(device, control, on_thread(thread))
-            connection.cancel()
+        with self._tracer() as tracer, Machine.running(device, tracer, compiled=self._options.compiled) as machine:
+            async with asyncio.TaskGroup() as tasks:
+                connection = tasks.create_task(control.run())
+                await self._enter(control)
+                await self._serve(machine, control)
+                connection.cancel()
 
-    async def _serve(self, device: torch.device, control: ControlPlane, compute: Compute) -> None:
+    def _tracer(self) -> AbstractContextManager[Tracer]:
+        folder = self._options.trace
+        return nullcontext(NO_TRACE) if folder is None else TraceFile.open(folder, self._me)
+
+    async def _serve(self, machine: Machine, control: ControlPlane) -> None:
         """Be a member: offer what this machine has, and do what plans say."""
         bootstrap = self._invite.dht
         registry = Registry(self._invite.swarm, self._post)
+        listen, port = self._options.listen or self._default_listen(), self._options.port
         running = LibP2PDataPlane.running(
             self._identity,
             self._invite.service,
-            listen=self._options.listen or self._default_listen(),
-            port=self._options.port or announced_port(self._options.announce),
+            listen=listen,
+            port=port or announced_port(self._options.announce),
             announce=self._options.announce,
             bootstrap=bootstrap,
         )
-        async with running as plane, HivemindDiscovery.running(plane, registry, bootstrap) as discovery:
+        async with (
+            running as libp2p,
+            DirectDataPlane.running(libp2p, self._identity, listen=listen, port=port + 1 if port else 0) as plane,
+            HivemindDiscovery.running(libp2p, registry, bootstrap) as discovery,
+        ):
             shards = ShardFolder(self._folder / "tokens")
             await plane.serve(probe.PROBE, probe.answer)
             await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
             job = await self._bulletin.job()
-            profile = await self._measure(job, device, compute, await plane.addresses())
-            keeper = Keeper(plane, self._invite.coordinator)
+            profile = await self._measure(job, machine, await plane.addresses())
+            uplink = Uplink()
+            keeper = Keeper(plane, self._invite.coordinator, uplink, self._folder / "snapshots")
             self._bulletin.on_kept = keeper.confirm
             listing = Listing(plane, discovery, registry, profile)
-            tasklets = Tasklets(job, self._invite.coordinator, device, plane, shards, keeper, self._journal, compute)
+            tasklets = Tasklets(job, self._invite.coordinator, machine, plane, shards, keeper, self._journal, uplink)
             await tasklets.listen()
             self._journal.say("idle", self._availability(job, profile))
             async with asyncio.TaskGroup() as tasks:
@@ -170,14 +188,21 @@ class Daemon:
         local = all("/127.0.0.1/" in address for address in self._invite.dht)
         return "127.0.0.1" if local else "0.0.0.0"
 
-    async def _measure(
-        self, job: ResolvedJob, device: torch.device, compute: Compute, addresses: tuple[str, ...]
-    ) -> Profile:
+    async def _measure(self, job: ResolvedJob, machine: Machine, addresses: tuple[str, ...]) -> Profile:
         """Measure this device with the job's own layer."""
+        device = machine.device
         self._journal.say("measuring", f"measuring {describe(device)}")
         training = job.training
-        measured = await compute(
-            measure, job.config, training.precision, training.micro_batch, training.sequence_length, device
+        if machine.compiled:
+            await machine.compute(check_compiler, device)
+        measured = await machine.compute(
+            measure,
+            job.config,
+            training.precision,
+            training.micro_batch,
+            training.sequence_length,
+            device,
+            machine.compiled,
         )
         memory = float(measured.memory_bytes)
         if self._options.memory_gib is not None:

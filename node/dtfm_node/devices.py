@@ -6,6 +6,7 @@ import psutil
 import torch
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import Precision
 
 
 def choose(name: str) -> torch.device:
@@ -58,3 +59,8 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+def autocast(device: torch.device, precision: Precision) -> torch.autocast:
+    """The context of a forward: bf16 products over fp32 weights, or nothing."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

@@ -39,6 +39,8 @@ def join(
     threads: Threads = None,
     memory: Annotated[float | None, typer.Option(min=0, help="Offer at most so many GiB of memory.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the coordinator.")] = 30.0,
+    compiled: Annotated[bool, typer.Option("--compile", help="Compile decoder layers with torch.compile.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write a timeline of what this node does to this folder.")] = None,
     log_format: Format = LogFormat.plain,
     verbose: Verbose = False,
 ) -> None:
@@ -54,7 +56,7 @@ def join(
             from dtfm_node.display import Display
 
             with Display(log_format.value) as display:
-                options = Options(device, announce, listen, port, threads, memory, timeout)
+                options = Options(device, announce, listen, port, threads, memory, timeout, trace, compiled)
                 program.run(Daemon(parsed, state_dir, options, display).run())
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from dtfm_node.devices import free_memory, synchronise
-from dtfm_node.engine.stage_state import autocast, make_optimizer
+from dtfm_node.devices import autocast, free_memory, synchronise
+from dtfm_node.engine.layers import compile_layers
+from dtfm_node.engine.matrices import Matrices, accumulate
+from dtfm_node.optimizer import make_optimizer
 from dtfm_protocol.job import Precision
 from dtfm_protocol.model.layer import build_layer
 from dtfm_protocol.model.sizes import model_sizes
@@ -31,12 +33,17 @@ class Measured:
 
 
 def measure(
-    config: dict[str, Any], precision: Precision, micro_batch: int, sequence_length: int, device: torch.device
+    config: dict[str, Any],
+    precision: Precision,
+    micro_batch: int,
+    sequence_length: int,
+    device: torch.device,
+    compiled: bool = False,
 ) -> Measured:
     """Measure `device` on one decoder layer of `config` with inputs [micro_batch, sequence_length, hidden]."""
     return Measured(
         {name: product_flops(dtype, device) for name, dtype in _DTYPES.items()},
-        layer_seconds(config, precision, micro_batch, sequence_length, device),
+        layer_seconds(config, precision, micro_batch, sequence_length, device, compiled),
         free_memory(device),
     )
 
@@ -56,25 +63,44 @@ def product_flops(dtype: torch.dtype, device: torch.device) -> float:
 
 
 def layer_seconds(
-    config: dict[str, Any], precision: Precision, micro_batch: int, sequence_length: int, device: torch.device
+    config: dict[str, Any],
+    precision: Precision,
+    micro_batch: int,
+    sequence_length: int,
+    device: torch.device,
+    compiled: bool = False,
 ) -> LayerSeconds:
-    """Median seconds of one decoder layer on one micro-batch, and of its optimizer step, after a warm-up."""
+    """Median seconds of one decoder layer on one micro-batch, and of its optimizer step, after a warm-up.
+
+    As the engine runs it: gradients of matrices are taken apart from the rest of the backward, unless it is compiled.
+    """
     layer = build_layer(config, device)
+    for parameter in layer.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    matrices = Matrices([] if compiled else layer.modules())
+    if compiled:
+        compile_layers(layer)
     optimizer = make_optimizer(dict(layer.named_parameters()), weight_decay=0.1)
     hidden = model_sizes(config).hidden_size
     x = torch.ones(micro_batch, sequence_length, hidden, device=device).mul_(0.1).requires_grad_()
-    forwards, backwards, updates = [], [], []
+    forwards, inputs, weights, updates = [], [], [], []
     for _ in range(1 + _REPEATS):
         with autocast(device, precision):
             output: torch.Tensor
             seconds, output = _timed(lambda: layer(x), device)
         forwards.append(seconds)
         gradient = torch.ones_like(output)
-        backwards.append(_timed(lambda: output.backward(gradient), device)[0])  # noqa: B023 - called at once
+        matrices.defer()
+        inputs.append(_timed(lambda: output.backward(gradient), device)[0])  # noqa: B023 - called at once
+        pending = matrices.take_deferred()
+        weights.append(_timed(lambda: [accumulate(one) for one in pending], device)[0])  # noqa: B023
         updates.append(_timed(optimizer.step, device)[0])
+        matrices.forget()
+    weight = statistics.median(weights[1:])
     return LayerSeconds(
         forward=statistics.median(forwards[1:]),
-        backward=statistics.median(backwards[1:]),
+        backward=statistics.median(inputs[1:]) + weight,
+        weight=weight,
         optimizer=statistics.median(updates[1:]),
     )
 

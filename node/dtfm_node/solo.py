@@ -10,14 +10,15 @@ from pathlib import Path
 
 import torch
 
+from dtfm_node.devices import autocast
 from dtfm_node.display import Display
-from dtfm_node.engine.stage_state import (
-    autocast,
+from dtfm_node.optimizer import (
     clip_factor,
     load_tensor,
     make_optimizer,
     state_keys,
     state_tensors,
+    sum_of_squares,
 )
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, encode_shard
@@ -71,7 +72,7 @@ class Solo:
         self._optimizer.zero_grad(set_to_none=False)
         loss = math.fsum(self._micro_batch(step, index) for index in range(training.micro_batches))
         gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
-        norm = math.sqrt(math.fsum(float(gradient.cpu().double().square().sum()) for gradient in gradients))
+        norm = math.sqrt(math.fsum(map(sum_of_squares, gradients)))
         factor = clip_factor(norm, training.clip_norm)
         if factor < 1.0:
             torch._foreach_mul_(gradients, factor)

@@ -1,19 +1,17 @@
 """Serves the tasklets that plans give this node: one plan after the other, until the job is done."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import torch
-
 from dtfm_node.bulletin import Bulletin
-from dtfm_node.engine.allreduce import Compute
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello, PeerLost
-from dtfm_node.engine.stage_state import StageState
-from dtfm_node.engine.trainer import Diverged, Trainer
+from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.stage_state import Diverged, StageState
+from dtfm_node.engine.trainer import Trainer
 from dtfm_node.journal import Journal
 from dtfm_node.keep import Keeper, load_state, snapshot
 from dtfm_node.tokens import TokenSource
+from dtfm_node.uplink import Uplink
 from dtfm_protocol.data.shards import ShardFolder
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.logs import log
@@ -25,11 +23,6 @@ PLAN_WAIT_SECONDS = 120.0
 """How long another peer's stream may be ahead of the plan that it belongs to."""
 
 
-def on_thread(thread: ThreadPoolExecutor) -> Compute:
-    """Runs functions on `thread`, one after the other, while the event loop goes on."""
-    return partial(asyncio.get_running_loop().run_in_executor, thread)
-
-
 class Tasklets:
     """What this node does under each plan."""
 
@@ -37,15 +30,15 @@ class Tasklets:
         self,
         job: ResolvedJob,
         coordinator: str,
-        device: torch.device,
+        machine: Machine,
         plane: DataPlane,
         shards: ShardFolder,
         keeper: Keeper,
         journal: Journal,
-        compute: Compute,
+        uplink: Uplink,
     ) -> None:
-        self._job, self._coordinator, self._device, self._plane = job, coordinator, device, plane
-        self._shards, self._keeper, self._journal, self._compute = shards, keeper, journal, compute
+        self._job, self._coordinator, self._machine, self._plane = job, coordinator, machine, plane
+        self._shards, self._keeper, self._journal, self._uplink = shards, keeper, journal, uplink
         self._me = plane.peer_id
         self._exchange: tuple[int, Exchange | None] = (0, None)
         self._opened = asyncio.Condition()
@@ -101,7 +94,8 @@ class Tasklets:
             return
         self._journal.say("starting", f"plan {plan.version}: {plan.reason}", plan_version=plan.version, lost=())
         try:
-            async with Exchange.running(self._plane, plan.version) as exchange:
+            exchanging = Exchange.running(self._plane, plan.version, plan.peers, self._uplink, self._machine.tracer)
+            async with exchanging as exchange:
                 await self._train(plan, exchange)
                 await exchange.flush()
         except BaseExceptionGroup as group:
@@ -122,12 +116,13 @@ class Tasklets:
 
     async def _train(self, plan: Plan, exchange: Exchange) -> None:
         """From the plan's first state to the job's last step."""
-        job, compute = self._job, self._compute
-        state = await compute(StageState, job.config, plan, self._me, job.training, self._device)
+        job, machine = self._job, self._machine
+        build = partial(StageState, compiled=machine.compiled)
+        state = await machine.compute(build, job.config, plan, self._me, job.training, machine.device)
         tokens = None
         if state.is_first or state.is_last:
             tokens = TokenSource(self._plane, job, self._shards, self._coordinator)
-        trainer = Trainer(job, plan, self._me, state, tokens.reader if tokens else None, exchange, compute)
+        trainer = Trainer(job, plan, self._me, state, tokens.reader if tokens else None, exchange, machine)
 
         async def prepare(step: int) -> None:
             if tokens is not None:
@@ -138,7 +133,7 @@ class Tasklets:
         async with self._opened:
             self._exchange = (plan.version, exchange)
             self._opened.notify_all()
-        await load_state(self._plane, self._coordinator, job, plan, state, compute)
+        await load_state(self._plane, self._coordinator, job, plan, state, machine.compute)
         first, steps = plan.resume_step + 1, job.training.steps
         if first <= steps:
             await prepare(first)
@@ -149,7 +144,9 @@ class Tasklets:
             self._journal.committed(row, steps)
             every = job.checkpoint.every
             if step == steps or (every and step % every == 0):
-                self._keeper.keep(await compute(snapshot, state, plan, self._me, row, self._journal.unconfirmed()))
+                self._keeper.keep(
+                    await machine.compute(snapshot, state, plan, self._me, row, self._journal.unconfirmed())
+                )
                 self._journal.hurry()
         await self._keeper.settled()
         self._journal.say("training", "all steps done; waiting for the coordinator to keep the result")

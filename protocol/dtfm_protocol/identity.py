@@ -4,9 +4,16 @@ import os
 from pathlib import Path
 
 import base58
+from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from dtfm_protocol.errors import Refused, UserError
 
@@ -60,6 +67,14 @@ class Identity:
         private = self._private.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
         public = self._private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         return _PRIVATE_PREFIX + private + public
+
+    def to_pem(self, password: bytes) -> bytes:
+        """The key as PKCS #8 in PEM, encrypted: for libraries that read a key from a file and from nowhere else."""
+        return self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password))
+
+    def certify(self, draft: x509.CertificateBuilder) -> x509.Certificate:
+        """`draft`, signed with this key."""
+        return draft.sign(self._private, None)
 
     def sign(self, message: bytes) -> bytes:
         """A 64-byte Ed25519 signature."""

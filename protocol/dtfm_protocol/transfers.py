@@ -1,7 +1,8 @@
 """Bulk transfers over the data plane: token shards by hash, state by parameter name, checkpoint files to be kept."""
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -75,11 +76,27 @@ class Receipt(Schema):
     text: Annotated[str, Field(max_length=500)]
 
 
-async def send_file(stream: Stream, data: Bytes) -> None:
-    """Write `data` in pieces, so that other streams of the peer get their turn."""
-    view = memoryview(data)
-    for offset in range(0, len(view), _PIECE):
-        await stream.write(view[offset : offset + _PIECE])
+async def send_file(stream: Stream, data: Bytes | Path, turn: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Write bytes, or a file, in pieces, so that other streams of the peer get their turn.
+
+    Args:
+        turn: awaited before each piece.
+    """
+    for piece in _pieces(data):
+        if turn is not None:
+            await turn()
+        await stream.write(piece)
+
+
+def _pieces(data: Bytes | Path) -> Iterator[Bytes]:
+    if isinstance(data, Path):
+        with data.open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+    else:
+        view = memoryview(data)
+        for offset in range(0, len(view), _PIECE):
+            yield view[offset : offset + _PIECE]
 
 
 async def fetch_shard(plane: DataPlane, peer: str, sha256: str) -> bytes | None:
@@ -151,8 +168,17 @@ async def serve_state(stream: Stream, find: Callable[[int, str], tuple[TensorEnt
         await send_file(stream, found[1])
 
 
-async def hand_in(plane: DataPlane, peer: str, share: HandIn, data: Bytes) -> Receipt:
+async def hand_in(
+    plane: DataPlane,
+    peer: str,
+    share: HandIn,
+    data: Bytes | Path,
+    turn: Callable[[], Awaitable[None]] | None = None,
+) -> Receipt:
     """Give `peer` a share of a checkpoint to keep.
+
+    Args:
+        turn: awaited before each piece that is sent.
 
     Raises:
         ConnectionError: the peer is gone.
@@ -163,7 +189,7 @@ async def hand_in(plane: DataPlane, peer: str, share: HandIn, data: Bytes) -> Re
         await write_message(stream, share)
         receipt = await read_message(stream, Receipt)  # of the share; the file is sent only if it is wanted
         if receipt.taken and share.size:
-            await send_file(stream, data)
+            await send_file(stream, data, turn)
             receipt = await read_message(stream, Receipt)
         return receipt
     finally:

@@ -19,9 +19,12 @@ import torch
 
 from dtfm_coordinator.archive import Archive
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello, PeerLost
-from dtfm_node.engine.stage_state import StageState, state_tensors
-from dtfm_node.engine.trainer import Diverged, Trainer
+from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.stage_state import Diverged, StageState
+from dtfm_node.engine.staging import Staging
+from dtfm_node.engine.trainer import Trainer
 from dtfm_node.keep import load_state, snapshot
+from dtfm_node.optimizer import state_tensors
 from dtfm_node.solo import Solo
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.shards import ShardFolder, TokenReader, write_shards
@@ -103,6 +106,8 @@ def job_of(home: Path, *, tied: bool = False, **training: Any) -> ResolvedJob:
 
 
 def plan_of(name: str, **fields: Any) -> Plan:
+    if name.endswith(" zero-bubble"):
+        name, fields = name.removesuffix(" zero-bubble"), fields | {"schedule": "zero-bubble"}
     stages, routes = PLANS[name]
     return Plan.model_validate({"version": 1, "stages": stages, "routes": routes} | fields)
 
@@ -156,6 +161,7 @@ class Peer:
         self._exchange: Exchange | None = None
         self._tokens = TokenReader(job.corpus, ShardFolder(home / "tokens"))
         self._pool = ThreadPoolExecutor(1)
+        self._machine = Machine(CPU, self.compute, self.compute, Staging(CPU))
         self.stage: StageState | None = None
 
     async def listen(self) -> None:
@@ -182,7 +188,7 @@ class Peer:
 
     async def train(self, last: int) -> None:
         try:
-            async with Exchange.running(self.plane, self.plan.version) as exchange:
+            async with Exchange.running(self.plane, self.plan.version, self.plan.peers) as exchange:
                 await self._train(last, exchange)
                 await exchange.flush()
         finally:
@@ -194,7 +200,7 @@ class Peer:
         await load_state(self.plane, OWNER, job, plan, state, self.compute)
         self._remember(plan.resume_step)
         reader = self._tokens if state.is_first or state.is_last else None
-        trainer = Trainer(job, plan, self.me, state, reader, exchange, self.compute)
+        trainer = Trainer(job, plan, self.me, state, reader, exchange, self._machine)
         trainer.expect_first()
         self._exchange = exchange
         self._ready.set()
@@ -312,13 +318,42 @@ async def test_any_plan_trains_as_one_process_does(home: Path, name: str, tied: 
     assert_same_training(found, alone(home, tied), 1e-5)
 
 
-@pytest.mark.parametrize("name", ["1x4", "2x2", "crossed routes"])
-async def test_the_schedule_does_not_change_what_is_computed(home: Path, name: str) -> None:
-    found = await Swarm(home, job_of(home), plan_of(name, schedule="gpipe")).run()
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble"])
+@pytest.mark.parametrize("name", ["1x1", "1x4", "2x2", "crossed routes"])
+async def test_the_schedule_does_not_change_what_is_computed(
+    home: Path, name: str, schedule: str, tied: bool
+) -> None:
+    found = await Swarm(home, job_of(home, tied=tied), plan_of(name, schedule=schedule)).run()
+    assert_same_training(found, alone(home, tied), 1e-5)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+@pytest.mark.parametrize(("name", "recompute"), [("1x1", [0]), ("2x2", [0, 1]), ("crossed routes", [1])])
+async def test_recomputing_a_stage_does_not_change_what_is_computed(
+    home: Path, name: str, recompute: list[int], schedule: str
+) -> None:
+    found = await Swarm(home, job_of(home), plan_of(name, recompute=recompute, schedule=schedule)).run()
     assert_same_training(found, alone(home, False), 1e-5)
 
 
-@pytest.mark.parametrize("wire", ["fp16", "bf16"])
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("name", ["4x1", "2x2", "crossed routes"])
+async def test_many_small_buckets_reduce_to_the_same(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, tied: bool, schedule: str
+) -> None:
+    """Buckets that cut through parameters, and are sent while the backward still runs."""
+    monkeypatch.setattr("dtfm_node.engine.buckets.BUCKET_BYTES", 12_000)
+    swarm = Swarm(home, job_of(home, tied=tied), plan_of(name, schedule=schedule))
+    found = await swarm.run()
+    stage = next(iter(swarm.peers.values())).stage
+    assert stage is not None
+    assert len(stage.buckets[0]) > 2
+    assert_same_training(found, alone(home, tied), 1e-5)
+
+
+@pytest.mark.parametrize("wire", ["fp16", "bf16", "int8"])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 async def test_a_lossy_wire_stays_near_and_keeps_replicas_bit_identical(home: Path, wire: str, tied: bool) -> None:
     found = await Swarm(home, job_of(home, tied=tied), plan_of("crossed routes", wire=wire)).run()
@@ -371,9 +406,9 @@ async def test_a_change_of_plan_at_a_checkpoint_goes_unnoticed(
         start = await swarm.run(last=3)
         for me, peer in swarm.peers.items():
             assert peer.stage is not None
-            share = snapshot(peer.stage, first, me, start.rows[2], tuple(start.rows[:3]))
+            share = snapshot(peer.stage, first, me, start.rows[2], tuple(start.rows[:3]), tmp_path)
             assert [row.step for row in share.share.rows] == [1, 2, 3]
-            assert (await hand_in(peer.plane, OWNER, share.share, share.data)).taken
+            assert (await hand_in(peer.plane, OWNER, share.share, share.file or b"")).taken
         manifest = archive.newest()
         assert manifest is not None
         assert manifest.step == 3
@@ -407,6 +442,8 @@ def at(step: int, call: str, occurrence: int = 1) -> Callable[[int, str], bool]:
         ("1x4", "n", (3, "forward", 1)),
         ("crossed routes", "m", (3, "backward", 3)),
         ("4x1", "c", (3, "encode", 2)),
+        ("2x2 zero-bubble", "y", (3, "weight", 1)),
+        ("2x2 zero-bubble", "a", (3, "weight", 2)),
     ],
 )
 async def test_a_peer_that_vanishes_before_the_commit_costs_the_step_and_nothing_else(

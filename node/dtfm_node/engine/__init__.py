@@ -1,11 +1,15 @@
 """The training engine of one peer: everything between a plan and a committed step.
 
 - `stage_state`: the peer's slice of the model: forward, backward, gradients, optimizer, state by name (`StageState`)
-- `buckets`: which parameters are reduced together, by whom, in which parts (`Bucket`)
-- `exchange`: frames to and from the other peers of one plan, each receive posted ahead (`Exchange`)
+- `layers`: how its layers run: plainly, keeping their inputs alone, or compiled
+- `matrices`: gradients of matrix products, added where they are summed, at once or later (`Matrices`)
+- `machine`: the device, the threads that use it, and the tracer (`Machine`)
+- `staging`: between the device's memory and the bytes that are sent (`Staging`)
+- `buckets`: which gradients are reduced together, by whom, in which parts (`Bucket`)
+- `exchange`: frames to and from the other peers of one plan, each receive posted ahead, urgent ones first (`Exchange`)
 - `expectations`: which frames a step brings, as data
 - `executor`: runs a schedule's actions and an evaluation (`Executor`)
-- `allreduce`: the sharded all-reduce of one bucket
+- `allreduce`: the sharded all-reduce of one bucket (`AllReduce`)
 - `commit`: votes, and the arbiter that makes a step final (`Arbiter`)
 - `trainer`: the steps of one plan, from its first state to its last (`Trainer`)
 """

@@ -4,65 +4,112 @@ Each part crosses each link twice, as with the paper's colocated parameter serve
 because they all take the bytes that the part's owner sent.
 """
 
-from collections.abc import Awaitable, Callable
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from dtfm_node.engine.buckets import Bucket
-from dtfm_node.engine.exchange import Exchange, Received
+from dtfm_node.engine.exchange import Exchange, Fault
+from dtfm_node.engine.machine import Machine
+from dtfm_node.optimizer import sum_of_squares
 from dtfm_protocol.codecs import decode, encode
+from dtfm_protocol.errors import Refused
 from dtfm_protocol.frames import Key, Kind
-from dtfm_protocol.job import Wire
-
-Compute = Callable[..., Awaitable[Any]]
-"""Runs a function on the compute thread."""
+from dtfm_protocol.job import CodecName
 
 
-async def all_reduce(
-    bucket: Bucket, me: str, step: int, flat: torch.Tensor, wire: Wire, exchange: Exchange, compute: Compute
-) -> float:
-    """Replace `flat` by its sum over the bucket's holders; the sum of squares of the part that `me` owns.
+class Feedback:
+    """What lossy coding has left out of earlier gradients, by bucket: it goes into the next ones (Seide et al., 2014).
 
-    Raises:
-        PeerLost: a holder vanished; `flat` is then of no use, and the step must not be applied.
+    It belongs to a peer's part in one plan; a new plan begins without.
     """
-    own = bucket.holders.index(me)
-    others = [(index, peer) for index, peer in enumerate(bucket.holders) if peer != me]
-    for index, peer in others:
-        low, high = bucket.part(index)
-        payload, scale = await compute(encode, flat[low:high], wire)
-        await exchange.send(peer, Key(Kind.PART, step, index, bucket.group), payload, scale)
-    parts: dict[int, Received] = {}
-    for index, peer in others:
-        parts[index] = await exchange.receive(peer, Key(Kind.PART, step, own, bucket.group))
-    low, high = bucket.part(own)
-    payload, scale, squares = await compute(_sum, flat[low:high], own, parts, len(bucket.holders), wire)
-    for _, peer in others:
-        await exchange.send(peer, Key(Kind.REDUCED, step, own, bucket.group), payload, scale)
-    for index, peer in others:
-        received = await exchange.receive(peer, Key(Kind.REDUCED, step, index, bucket.group))
-        low, high = bucket.part(index)
-        await compute(_take, flat[low:high], received, wire)
-    return float(squares)
+
+    def __init__(self) -> None:
+        self._left_out: dict[int, torch.Tensor] = {}
+
+    def encode(self, group: int, gradient: torch.Tensor, part: tuple[int, int], codec: CodecName) -> torch.Tensor:
+        """Code `gradient[low:high]` with what is owed to it, and remember what that leaves out."""
+        low, high = part
+        if codec != "int8":
+            return encode(gradient[low:high], codec)
+        owed = self._left_out.setdefault(group, torch.zeros_like(gradient))[low:high]
+        owed += gradient[low:high]
+        coded = encode(owed, codec)
+        owed -= decode(coded, codec, tuple(owed.shape))
+        return coded
 
 
-def _sum(
-    part: torch.Tensor, own: int, received: dict[int, Received], holders: int, wire: Wire
-) -> tuple[memoryview, float, float]:
-    """Sum a part over all holders, in their order, into `part`; its coded bytes and scale, and its sum of squares."""
-    shape = tuple(part.shape)
-    total = torch.zeros_like(part)
+class AllReduce:
+    """The all-reduces of one peer under one plan."""
+
+    def __init__(self, me: str, codec: CodecName, exchange: Exchange, machine: Machine) -> None:
+        self._me, self._codec, self._exchange = me, codec, exchange
+        self._compute, self._staging = machine.reduce, machine.staging
+        self._feedback = Feedback()
+
+    async def run(self, bucket: Bucket, step: int, gradient: torch.Tensor) -> float:
+        """Replace a bucket's `gradient` by its sum over the holders; the sum of squares of the part that is owned here.
+
+        Raises:
+            PeerLost: a holder vanished, or sent what cannot be used; `gradient` is then of no use, and the step must
+                not be applied.
+        """
+        own, parts = bucket.holders.index(self._me), bucket.parts
+        others = [(index, peer) for index, peer in enumerate(bucket.holders) if peer != self._me]
+        if not others:
+            return float(await self._compute(sum_of_squares, gradient))
+        for index, peer in others:
+            payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[index], self._codec)
+            await self._exchange.send(peer, Key(Kind.PART, step, index, bucket.group), payload)
+        received: dict[int, torch.Tensor] = {}
+        for index, peer in others:
+            low, high = parts[own]
+            received[index] = await self._decoded(peer, Key(Kind.PART, step, own, bucket.group), high - low)
+        mine = gradient[slice(*parts[own])]
+        await self._compute(_sum, mine, own, received, len(bucket.holders))
+        received.clear()
+        payload = await self._coded(self._total, bucket, gradient, parts[own])
+        for _, peer in others:
+            await self._exchange.send(peer, Key(Kind.REDUCED, step, own, bucket.group), payload)
+        for index, peer in others:
+            low, high = parts[index]
+            total = await self._decoded(peer, Key(Kind.REDUCED, step, index, bucket.group), high - low)
+            await self._compute(_take, gradient[low:high], total)
+        return float(await self._compute(sum_of_squares, mine))
+
+    def _total(self, bucket: Bucket, gradient: torch.Tensor, part: tuple[int, int]) -> torch.Tensor:
+        """The coded sum. The owner, too, takes what the wire makes of it: all replicas must hold the same bits."""
+        coded = self._feedback.encode(bucket.group, gradient, part, self._codec)
+        if self._codec != "fp32":
+            mine = gradient[slice(*part)]
+            mine.copy_(decode(coded, self._codec, tuple(mine.shape)))
+        return coded
+
+    async def _coded(self, encode: Callable[..., torch.Tensor], *arguments: Any) -> memoryview:
+        @functools.wraps(encode)
+        def run(*arguments: Any) -> tuple[torch.Tensor, Any]:
+            return encode(*arguments), self._staging.mark()
+
+        return await self._staging.to_host(*await self._compute(run, *arguments))
+
+    async def _decoded(self, sender: str, key: Key, elements: int) -> torch.Tensor:
+        data = await self._staging.to_device(await self._exchange.receive(sender, key))
+        try:
+            values: torch.Tensor = await self._compute(decode, data, self._codec, (elements,))
+        except Refused as error:
+            raise self._exchange.refuse(sender, Fault.CONTENT, f"{key} with {error}") from None
+        return values
+
+
+def _sum(mine: torch.Tensor, own: int, received: dict[int, torch.Tensor], holders: int) -> None:
+    """Replace the own part by the sum over all holders, in their order."""
+    total = torch.zeros_like(mine)
     for index in range(holders):
-        if index == own:
-            total += part
-        else:
-            total += decode(received[index].payload, received[index].scale, wire, shape).to(part.device)
-    payload, scale = encode(total, wire)
-    # The owner, too, takes what the wire makes of the sum: all replicas must hold the same bits.
-    part.copy_(total if wire == "fp32" else decode(payload, scale, wire, shape).to(part.device))
-    return payload, scale, float(part.cpu().double().square().sum())
+        total += mine if index == own else received[index]
+    mine.copy_(total)
 
 
-def _take(part: torch.Tensor, received: Received, wire: Wire) -> None:
-    part.copy_(decode(received.payload, received.scale, wire, tuple(part.shape)))
+def _take(part: torch.Tensor, total: torch.Tensor) -> None:
+    part.copy_(total)

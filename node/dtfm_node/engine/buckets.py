@@ -1,45 +1,81 @@
-"""Buckets: which parameters are reduced together, by whom, and who owns which part of the sum."""
+"""Buckets: runs of gradient that are reduced together, by whom, and who owns which part of the sum."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from dtfm_protocol.plan import Plan
+
+BUCKET_BYTES = 25 << 20
+"""Of a bucket, at most: large enough that a link's delay is small beside it, small enough that the first can be on its
+way while the backward still runs (as in PyTorch's DDP; Li et al., arXiv 2006.15704)."""
+_VALUE_BYTES = 4
+SHARED_GROUPS = range(1 << 15, 1 << 16)
+"""Numbers of the buckets of what first and last stage share."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters with the same holders. Their gradients lie in one flat buffer, each holder owning a part of it."""
+    """A run of a flat gradient. Each holder owns a part of it."""
 
     group: int
-    """The stage; or one past the last stage, for a matrix that first and last stage share."""
+    """Its number: the same for all its holders."""
     holders: tuple[str, ...]
     """In the fixed order of every sum."""
-    names: tuple[str, ...]
-    """In the order of the flat buffer."""
+    start: int
+    """Where in its flat gradient it begins."""
     elements: int
+    after: int
+    """The last of the stage's groups of parameters that has gradients in it: it is final when that one is."""
 
-    def part(self, index: int) -> tuple[int, int]:
-        """Bounds of the part that holder `index` owns, in elements."""
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """Bounds of the part that each holder owns, in elements from the bucket's start."""
         count = len(self.holders)
-        return index * self.elements // count, (index + 1) * self.elements // count
+        return [(index * self.elements // count, (index + 1) * self.elements // count) for index in range(count)]
 
 
-def buckets_of(plan: Plan, stage: int, sizes: dict[str, int], tied: tuple[str, ...]) -> tuple[Bucket, ...]:
-    """The buckets of `stage`.
+@dataclass(frozen=True)
+class Flat:
+    """Parameters with the same holders: their gradients lie in one flat buffer, cut into buckets."""
+
+    names: tuple[str, ...]
+    """In the order of the buffer."""
+    elements: int
+    buckets: tuple[Bucket, ...]
+
+
+def flats_of(plan: Plan, stage: int, groups: Sequence[Mapping[str, int]], shared: Collection[str]) -> tuple[Flat, ...]:
+    """The flat gradients of `stage`, and their buckets.
 
     Args:
-        sizes: elements of each of the stage's parameters, by name.
-        tied: the parameters that first and last stage share, if the model ties its embeddings.
+        groups: elements of each of the stage's parameters, by name; in the order in which a backward is through.
+        shared: the parameters that first and last stage share, if the model ties its embeddings.
     """
     last = len(plan.stages) - 1
-    shared = sorted(tied) if last > 0 and stage in {0, last} else []
-    own = sorted(set(sizes) - set(shared))
-    buckets = [Bucket(stage, plan.replicas(stage), tuple(own), _total(sizes, own))]
-    if shared:
-        ends = plan.replicas(0) + plan.replicas(last)
-        buckets.append(Bucket(last + 1, ends, tuple(shared), _total(sizes, shared)))
-    return tuple(buckets)
+    tied = set(shared) if last > 0 and stage in {0, last} else set()
+    own = [{name: size for name, size in group.items() if name not in tied} for group in groups]
+    flats = [_flat(own, plan.replicas(stage), range(SHARED_GROUPS.start))]
+    if tied:
+        both = [{name: size for name, size in group.items() if name in tied} for group in groups]
+        flats.append(_flat(both, plan.replicas(0) + plan.replicas(last), SHARED_GROUPS))
+    return tuple(flats)
 
 
-def _total(sizes: dict[str, int], names: Sequence[str]) -> int:
-    return sum(sizes[name] for name in names)
+def _flat(groups: Sequence[Mapping[str, int]], holders: tuple[str, ...], numbers: Sequence[int]) -> Flat:
+    names = tuple(name for group in groups for name in group)
+    ends = list(accumulate(sum(group.values()) for group in groups))
+    elements = ends[-1]
+    most = BUCKET_BYTES // _VALUE_BYTES
+    buckets = tuple(
+        Bucket(
+            number,
+            holders,
+            start,
+            min(most, elements - start),
+            after=bisect_left(ends, min(start + most, elements)),
+        )
+        for number, start in zip(numbers, range(0, elements, most), strict=False)
+    )
+    return Flat(names, elements, buckets)

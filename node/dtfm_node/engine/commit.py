@@ -37,6 +37,8 @@ class Vote(Schema):
     """Summed loss of each micro-batch that this peer, of the last stage, computed."""
     sum_squares: dict[Annotated[int, Field(ge=0)], float] = Field(default_factory=dict)
     """Sum of squares of the reduced gradient's part that this peer owns, by bucket."""
+    bytes_sent: Annotated[int, Field(ge=0)] = 0
+    """By this peer since its last vote on a step."""
 
 
 class Commit(Schema):
@@ -46,6 +48,8 @@ class Commit(Schema):
     """Summed over micro-batches."""
     grad_norm: float = 0.0
     seconds: float = 0.0
+    bytes_sent: Annotated[int, Field(ge=0)] = 0
+    """By all peers."""
 
 
 class Arbiter:
@@ -78,7 +82,11 @@ class Arbiter:
             raise Refused(f"losses of {len(losses)} micro-batches where {self._micro_batches} belong")
         squares = [value for name in self._peers for value in self._votes[name].sum_squares.values()]
         try:
-            return Commit(loss=math.fsum(losses.values()), grad_norm=math.sqrt(math.fsum(squares)))
+            return Commit(
+                loss=math.fsum(losses.values()),
+                grad_norm=math.sqrt(math.fsum(squares)),
+                bytes_sent=sum(vote.bytes_sent for vote in self._votes.values()),
+            )
         except (ValueError, OverflowError):
             raise Refused("votes whose numbers have no sum, or no root") from None
 

@@ -2,28 +2,40 @@
 
 Every receive is posted before its frame can come: a step begins only after all peers have voted for the one before,
 and a peer posts the next step's receives before it votes. So a frame that nobody posted is a fault, and refused.
+
+To each peer there are two streams: urgent frames do not queue behind the all-reduce.
 """
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated
 
 from pydantic import Field
 
+from dtfm_node.trace import NO_TRACE, Tracer
+from dtfm_node.uplink import Uplink
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.frames import HEADER_BYTES, Header, Key
+from dtfm_protocol.frames import HEADER_BYTES, Header, Key, Kind
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
 from dtfm_protocol.planes.data import Bytes, DataPlane, Stream, StreamClosed, write_message
 from dtfm_protocol.schema import Schema
+from dtfm_protocol.timeline import Lane
 
 TRAINING = "training"
 """The data plane's service that takes training streams."""
 QUEUE_FRAMES = 8
 """Frames that wait for a slow link before the sender has to wait too."""
+UNREAD_EVALUATIONS = 4
+"""Evaluation frames of one peer that are taken in before they are asked for. How far training frames may run ahead the
+schedule bounds: no peer has more micro-batches in flight than it says."""
+PIECE_BYTES = 1 << 18
+"""Of a bulk frame, between two looks at whether something urgent is to be sent."""
 
 
 class Hello(Schema):
@@ -40,62 +52,95 @@ class PeerLost(Exception):
         self.peer = peer
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A frame's payload, still coded."""
+class Fault(Enum):
+    """What can be wrong with a frame; few, so that nobody can make the counters grow."""
 
-    payload: Bytes
-    scale: float
+    STRANGER = "from a peer that is not in the plan"
+    FORM = "not a frame"
+    PLAN = "of another plan"
+    NOT_DUE = "not due"
+    SIZE = "of another size than is due"
+    CONTENT = "with contents that cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
 class _Posted:
-    future: asyncio.Future[Received]
+    future: asyncio.Future[Bytes]
     size: int
     exact: bool
+
+
+class _Faulty(Refused):
+    def __init__(self, fault: Fault, text: str) -> None:
+        super().__init__(text)
+        self.fault = fault
 
 
 class Exchange:
     """One peer's frames under one plan. Create it with `running`."""
 
-    def __init__(self, plane: DataPlane, plan_version: int, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        plan_version: int,
+        peers: tuple[str, ...],
+        tasks: asyncio.TaskGroup,
+        uplink: Uplink,
+        tracer: Tracer,
+    ) -> None:
         self.bytes_sent = 0
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[Fault] = Counter()
         self._plane = plane
         self._plan_version = plan_version
-        self._tasks = tasks
+        self._peers = frozenset(peers)
+        self._tasks, self._uplink, self._tracer = tasks, uplink, tracer
         self._posted: dict[tuple[str, Key], _Posted] = {}
         self._lost: dict[str, PeerLost] = {}
-        self._queues: dict[str, asyncio.Queue[tuple[Header, Bytes]]] = {}
+        self._queues: dict[tuple[str, bool], asyncio.Queue[tuple[Header, Bytes]]] = {}
+        """By peer and whether they carry bulk."""
         self._senders: set[asyncio.Task[None]] = set()
+        self._unread: Counter[str] = Counter()
+        self._read = asyncio.Condition()
+        self._named: set[tuple[str, Fault]] = set()
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def running(cls, plane: DataPlane, plan_version: int) -> AsyncIterator["Exchange"]:
-        """An exchange whose senders run until the block is left; what ends the block comes out in a group."""
+    async def running(
+        cls,
+        plane: DataPlane,
+        plan_version: int,
+        peers: tuple[str, ...],
+        uplink: Uplink | None = None,
+        tracer: Tracer = NO_TRACE,
+    ) -> AsyncIterator["Exchange"]:
+        """An exchange whose senders run until the block is left; what ends the block comes out in a group.
+
+        Args:
+            peers: those of the plan; nobody else is listened to.
+        """
         async with asyncio.TaskGroup() as tasks:
-            exchange = cls(plane, plan_version, tasks)
+            exchange = cls(plane, plan_version, peers, tasks, uplink or Uplink(), tracer)
             try:
                 yield exchange
             finally:
                 for task in exchange._senders:
                     task.cancel()
 
-    def connect(self, peer: str) -> None:
+    def connect(self, peer: str, *, bulk: bool = False) -> None:
         """Open the stream to `peer` before there is a frame for it, so that it notices if this peer vanishes."""
-        if peer not in self._queues:
-            self._queues[peer] = asyncio.Queue(QUEUE_FRAMES)
-            self._senders.add(self._tasks.create_task(self._sending(peer, self._queues[peer])))
+        if (peer, bulk) not in self._queues:
+            queue = self._queues[peer, bulk] = asyncio.Queue(QUEUE_FRAMES)
+            self._senders.add(self._tasks.create_task(self._sending(peer, queue, bulk)))
 
     def post(self, sender: str, key: Key, size: int, *, exact: bool = True) -> None:
         """Expect a frame from `sender` with `size` payload bytes (at most so many where not `exact`)."""
-        future: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Bytes] = asyncio.get_running_loop().create_future()
         self._posted[sender, key] = _Posted(future, size, exact)
         if sender in self._lost:
             self._break(future, self._lost[sender])
 
-    async def receive(self, sender: str, key: Key) -> Received:
-        """The posted frame, once it is there.
+    async def receive(self, sender: str, key: Key) -> Bytes:
+        """The payload of the posted frame, still coded, once it is there.
 
         Raises:
             PeerLost: the sender vanished before.
@@ -106,43 +151,68 @@ class Exchange:
         finally:
             if posted.future.done():
                 self._posted.pop((sender, key), None)
+                if key.kind is Kind.EVALUATION:
+                    async with self._read:
+                        self._unread[sender] -= 1
+                        self._read.notify_all()
 
-    async def send(self, peer: str, key: Key, payload: Bytes, scale: float = 1.0) -> None:
-        """Queue a frame for `peer`; waits only while the queue is full.
+    async def send(self, peer: str, key: Key, payload: Bytes) -> None:
+        """Queue a frame for `peer`; waits only while the queue is full. The payload must not change until it is sent.
 
         Raises:
             PeerLost: its stream broke.
         """
-        self.connect(peer)
-        header = Header(self._plan_version, key, len(payload), scale)
-        await self._queues[peer].put((header, payload))
+        bulk = key.kind.is_bulk
+        self.connect(peer, bulk=bulk)
+        await self._queues[peer, bulk].put((Header(self._plan_version, key, len(payload)), payload))
         if peer in self._lost:  # looked at last: the stream may have broken while this frame waited for room
             raise self._lost[peer]
         self.bytes_sent += HEADER_BYTES + len(payload)
 
     async def flush(self) -> None:
         """Wait until the frames that are queued for living peers are on their way."""
-        await asyncio.gather(*(queue.join() for peer, queue in self._queues.items() if peer not in self._lost))
+        await asyncio.gather(*(queue.join() for (peer, _), queue in self._queues.items() if peer not in self._lost))
 
     async def serve(self, stream: Stream) -> None:
-        """Take a peer's frames until its stream ends. The stream's Hello has been read.
-
-        Raises:
-            Refused: a frame that was not posted; the peer's frames that are still due count as lost.
-        """
+        """Take a peer's frames until its stream ends, or brings what it must not. The stream's Hello has been read."""
         try:
+            if stream.peer not in self._peers:
+                raise _Faulty(Fault.STRANGER, "a training stream, and is not in the plan")
             while True:
-                header = Header.parse(await stream.read(HEADER_BYTES))
-                posted = self._admit(stream.peer, header)
-                payload = await stream.read(header.size) if header.size else b""
-                if not posted.future.done():
-                    posted.future.set_result(Received(payload, header.scale))
+                await self._take_frame(stream)
         except StreamClosed as error:
             self.lose(PeerLost(stream.peer, str(error)))
+        except _Faulty as error:
+            self.refuse(stream.peer, error.fault, str(error))
+
+    async def _take_frame(self, stream: Stream) -> None:
+        data = await stream.read(HEADER_BYTES)
+        begun = time.monotonic()
+        try:
+            header = Header.parse(data)
         except Refused as error:
-            self.refused[str(error)] += 1
-            self.lose(PeerLost(stream.peer, f"it sent {error}"))
-            raise
+            raise _Faulty(Fault.FORM, str(error)) from None
+        posted = self._admit(stream.peer, header)
+        key = header.key
+        if key.kind is Kind.EVALUATION:
+            async with self._read:
+                await self._read.wait_for(lambda: self._unread[stream.peer] < UNREAD_EVALUATIONS)
+                self._unread[stream.peer] += 1
+        payload = await stream.read(header.size) if header.size else b""
+        self._trace("receive", stream.peer, key, begun)
+        if not posted.future.done():
+            posted.future.set_result(payload)
+
+    def refuse(self, peer: str, fault: Fault, text: str) -> PeerLost:
+        """Count a frame that cannot be used, name it once, and have nothing more to do with who sent it."""
+        self.refused[fault] += 1
+        if (peer, fault) not in self._named and len(self._named) < len(Fault) * (len(self._peers) + 1):
+            self._named.add((peer, fault))
+            log.warning("refused a frame of %s: it sent %s", short(peer), text)
+        lost = PeerLost(peer, f"it sent {text}")
+        if peer in self._peers:
+            self.lose(lost)
+        return lost
 
     def lose(self, lost: PeerLost) -> None:
         """Fail what is still expected from a peer; what it sent before stays good."""
@@ -152,7 +222,7 @@ class Exchange:
                 self._break(posted.future, lost)
 
     @staticmethod
-    def _break(future: asyncio.Future[Received], lost: PeerLost) -> None:
+    def _break(future: asyncio.Future[Bytes], lost: PeerLost) -> None:
         if not future.done():
             future.set_exception(lost)
             future.exception()  # marks it as seen: nobody may be waiting for this frame
@@ -160,15 +230,15 @@ class Exchange:
     def _admit(self, sender: str, header: Header) -> _Posted:
         """What was posted for this header; checked before any memory is taken."""
         if header.plan_version != self._plan_version:
-            raise Refused(f"a frame of plan {header.plan_version} under plan {self._plan_version}")
+            raise _Faulty(Fault.PLAN, f"a frame of plan {header.plan_version} under plan {self._plan_version}")
         posted = self._posted.get((sender, header.key))
         if posted is None or posted.future.done():
-            raise Refused(f"a frame that is not due: {header.key.kind.name} of step {header.key.step}")
+            raise _Faulty(Fault.NOT_DUE, f"a frame that is not due: {header.key}")
         if header.size > posted.size or (posted.exact and header.size != posted.size):
-            raise Refused(f"{header.size} bytes for {header.key.kind.name} where {posted.size} belong")
+            raise _Faulty(Fault.SIZE, f"{header.size} bytes for {header.key} where {posted.size} belong")
         return posted
 
-    async def _sending(self, peer: str, queue: asyncio.Queue[tuple[Header, Bytes]]) -> None:
+    async def _sending(self, peer: str, queue: asyncio.Queue[tuple[Header, Bytes]], bulk: bool) -> None:
         """Send one peer's frames in order over one stream."""
         stream: Stream | None = None
         under_way = False
@@ -178,7 +248,13 @@ class Exchange:
             while True:
                 header, payload = await queue.get()
                 under_way = True
-                await stream.write(header.pack(), payload)
+                begun = time.monotonic()
+                if bulk:
+                    await self._write_bulk(stream, header, payload)
+                else:
+                    with self._uplink.urgent():
+                        await stream.write(header.pack(), payload)
+                self._trace("send", peer, header.key, begun)
                 queue.task_done()
                 under_way = False
         except ConnectionError as error:
@@ -192,3 +268,23 @@ class Exchange:
         finally:
             if stream is not None:
                 await stream.close()
+
+    async def _write_bulk(self, stream: Stream, header: Header, payload: Bytes) -> None:
+        await stream.write(header.pack())
+        view = memoryview(payload)
+        for start in range(0, len(view), PIECE_BYTES):
+            await self._uplink.idle()
+            await stream.write(view[start : start + PIECE_BYTES])
+
+    def _trace(self, lane: Lane, peer: str, key: Key, begun: float) -> None:
+        self._tracer.span(
+            lane,
+            f"{key.kind.name} {key.index}",
+            begun,
+            time.monotonic(),
+            peer=peer,
+            kind=key.kind.name,
+            step=key.step,
+            index=key.index,
+            group=key.group,
+        )

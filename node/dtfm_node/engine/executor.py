@@ -1,15 +1,25 @@
 """Runs what a schedule says: compute on its own thread, receives posted ahead, sends off that thread."""
 
+import asyncio
+import functools
+import time
+from typing import Any
+
 import torch
 
-from dtfm_node.engine.allreduce import Compute
-from dtfm_node.engine.exchange import Exchange, Received
+from dtfm_node.engine.exchange import Exchange, Fault, PeerLost
+from dtfm_node.engine.machine import Machine
 from dtfm_node.engine.stage_state import StageState
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import TokenReader
+from dtfm_protocol.errors import Refused
 from dtfm_protocol.frames import Key, Kind
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import actions_of
+from dtfm_protocol.schedule import Action, actions_of, orders
+from dtfm_protocol.schedule_check import check
+
+AHEAD = 2
+"""Actions whose input is brought to the device before their turn."""
 
 
 class Executor:
@@ -23,50 +33,114 @@ class Executor:
         batches: Batches,
         tokens: TokenReader | None,
         exchange: Exchange,
-        compute: Compute,
+        machine: Machine,
     ) -> None:
+        check(plan, orders(plan))
         self._plan, self._state, self._batches, self._tokens = plan, state, batches, tokens
-        self._exchange, self._compute = exchange, compute
+        self._exchange, self._machine, self._staging = exchange, machine, machine.staging
         self._actions = actions_of(plan, me)
         self._me, self._stage = me, state.index
+        self._final: list[asyncio.Event] = []
+
+    async def final(self, group: int) -> None:
+        """Wait until the gradients of the stage's groups of parameters up to `group` are final."""
+        await self._final[group].wait()
+
+    def begin_step(self) -> None:
+        """From now on `final` speaks of the step that comes."""
+        self._final = [asyncio.Event() for _ in range(self._state.last_group + 1)]
 
     async def run_step(self, step: int) -> None:
-        """Forwards and backwards of all micro-batches; gradients end up in the state's buckets.
+        """Compute all actions; gradients end up in the state's buckets.
 
         Raises:
-            PeerLost: a peer on a route vanished.
+            PeerLost: a peer on a route vanished, or sent what cannot be used; in an exception group.
         """
-        await self._compute(self._state.begin_step)
-        for action in self._actions:
-            if action.kind == "forward":
-                await self._forward(step, action.micro_batch)
-            else:
-                await self._backward(step, action.micro_batch)
+        loop = asyncio.get_running_loop()
 
-    async def _forward(self, step: int, index: int) -> None:
-        state, route = self._state, self._plan.routes[index]
-        inputs, targets = self._read(step, index)
-        value: torch.Tensor | Received | None = inputs
-        if not state.is_first:
-            value = await self._exchange.receive(route[self._stage - 1], Key(Kind.ACTIVATION, step, index))
-        output = await self._compute(state.forward, index, value, targets)
-        if output is not None:
-            await self._exchange.send(route[self._stage + 1], Key(Kind.ACTIVATION, step, index), *output)
+        def finished(group: int) -> None:
+            loop.call_soon_threadsafe(self._finish, group)
 
-    async def _backward(self, step: int, index: int) -> None:
-        state, route = self._state, self._plan.routes[index]
-        value = None
-        if not state.is_last:
-            value = await self._exchange.receive(route[self._stage + 1], Key(Kind.GRADIENT, step, index))
-        output = await self._compute(state.backward, index, value)
-        if output is not None:
-            await self._exchange.send(route[self._stage - 1], Key(Kind.GRADIENT, step, index), *output)
+        await self._machine.compute(self._state.begin_step, finished)
+        async with asyncio.TaskGroup() as tasks:
+            outbox: asyncio.Queue[tuple[str, Key, torch.Tensor, Any] | None] = asyncio.Queue()
+            tasks.create_task(self._send_all(outbox))
+            coming: dict[int, asyncio.Task[torch.Tensor | None]] = {}
+            for place, action in enumerate(self._actions):
+                for ahead in range(place, min(place + AHEAD, len(self._actions))):
+                    if ahead not in coming:
+                        coming[ahead] = tasks.create_task(self._input(step, self._actions[ahead]))
+                value = await self._waited(coming.pop(place), step, action)
+                coded, made = await self._act(step, action, value)
+                if coded is not None:
+                    outbox.put_nowait((*self._destination(step, action), coded, made))
+            outbox.put_nowait(None)
+
+    def _finish(self, group: int) -> None:
+        for event in self._final[: group + 1]:
+            event.set()
+
+    async def _act(self, step: int, action: Action, value: torch.Tensor | None) -> tuple[torch.Tensor | None, Any]:
+        """Compute one action; its coded output, if others wait for one."""
+        state, index = self._state, action.micro_batch
+        run = functools.partial(self._machine.run, "compute", f"{action.kind} {index}", step=step, index=index)
+        if action.kind == "weight":
+            await run(state.weight, index)
+            return None, None
+        sender = self._origin(action)
+        try:
+            if action.kind == "backward":
+                return await run(state.backward, index, value)
+            inputs, targets = self._read(step, index)
+            return await run(state.forward, index, inputs if value is None else value, targets)
+        except Refused as error:
+            assert sender is not None, "only what others sent is refused"
+            raise self._refused(sender, f"the input of {action.kind} {index} with {error}") from None
+
+    def _refused(self, sender: str, text: str) -> PeerLost:
+        return self._exchange.refuse(sender, Fault.CONTENT, text)
+
+    def _origin(self, action: Action) -> str | None:
+        """Who sends the input of an action, if anybody does."""
+        route = self._plan.routes[action.micro_batch]
+        if action.kind == "forward":
+            return None if self._state.is_first else route[self._stage - 1]
+        return None if action.kind == "weight" or self._state.is_last else route[self._stage + 1]
+
+    def _destination(self, step: int, action: Action) -> tuple[str, Key]:
+        route = self._plan.routes[action.micro_batch]
+        if action.kind == "forward":
+            return route[self._stage + 1], Key(Kind.ACTIVATION, step, action.micro_batch)
+        return route[self._stage - 1], Key(Kind.GRADIENT, step, action.micro_batch)
+
+    async def _input(self, step: int, action: Action) -> torch.Tensor | None:
+        """What another peer sends for an action, coded, on the device."""
+        sender = self._origin(action)
+        if sender is None:
+            return None
+        kind = Kind.ACTIVATION if action.kind == "forward" else Kind.GRADIENT
+        return await self._staging.to_device(await self._exchange.receive(sender, Key(kind, step, action.micro_batch)))
+
+    async def _waited(
+        self, coming: asyncio.Task[torch.Tensor | None], step: int, action: Action
+    ) -> torch.Tensor | None:
+        begun = time.monotonic()
+        value = await coming
+        if self._origin(action) is not None:
+            name = f"for {action.kind} {action.micro_batch}"
+            self._machine.drawn("wait", name, begun, step=step, index=action.micro_batch)
+        return value
+
+    async def _send_all(self, outbox: asyncio.Queue[tuple[str, Key, torch.Tensor, Any] | None]) -> None:
+        while (one := await outbox.get()) is not None:
+            peer, key, coded, made = one
+            await self._exchange.send(peer, key, await self._staging.to_host(coded, made))
 
     async def evaluate(self, step: int) -> dict[int, float]:
         """Run the evaluation's micro-batches that lead through this peer; on the last stage their summed losses.
 
         Raises:
-            PeerLost: a peer on a route vanished.
+            PeerLost: a peer on a route vanished, or sent what cannot be used.
         """
         losses: dict[int, float] = {}
         for index in range(self._batches.evaluation_micro_batches):
@@ -74,15 +148,20 @@ class Executor:
             if route[self._stage] != self._me:
                 continue
             inputs, targets = self._read_evaluation(index)
-            value: torch.Tensor | Received | None = inputs
+            value, key = inputs, Key(Kind.EVALUATION, step, index)
             if not self._state.is_first:
-                value = await self._exchange.receive(route[self._stage - 1], Key(Kind.EVALUATION, step, index))
+                value = await self._staging.to_device(await self._exchange.receive(route[self._stage - 1], key))
             batch = self._batches.evaluation_batch_sizes[index]
-            output = await self._compute(self._state.evaluate, value, targets, batch)
+            try:
+                output, made = await self._machine.run(
+                    "compute", f"evaluate {index}", self._state.evaluate, value, targets, batch, step=step, index=index
+                )
+            except Refused as error:
+                raise self._refused(route[self._stage - 1], f"{key} with {error}") from None
             if isinstance(output, float):
                 losses[index] = output
             else:
-                await self._exchange.send(route[self._stage + 1], Key(Kind.EVALUATION, step, index), *output)
+                await self._exchange.send(route[self._stage + 1], key, await self._staging.to_host(output, made))
         return losses
 
     def _read(self, step: int, index: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:

@@ -1,6 +1,6 @@
 """Which frames a step brings to a peer, and how large they are. Pure: a function of plan, job and peer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dtfm_node.engine.buckets import Bucket
@@ -22,31 +22,26 @@ class Expected:
 
 
 def step_frames(
-    plan: Plan, me: str, step: int, training: Training, hidden_size: int, buckets: tuple[Bucket, ...]
+    plan: Plan, me: str, step: int, training: Training, hidden_size: int, buckets: Iterable[Bucket]
 ) -> Iterator[Expected]:
     """The tensors of one training step: activations, gradients, parts of the all-reduce."""
     stage = plan.stage_of(me)
     assert stage is not None
-    size = payload_bytes(plan.wire, (training.micro_batch, training.sequence_length, hidden_size))
+    shape = (training.micro_batch, training.sequence_length, hidden_size)
+    activation, gradient = payload_bytes(plan.wire.activations, shape), payload_bytes(plan.wire.gradients, shape)
     for index in plan.micro_batches(me):
         route = plan.routes[index]
         if stage > 0:
-            yield Expected(route[stage - 1], Key(Kind.ACTIVATION, step, index), size)
+            yield Expected(route[stage - 1], Key(Kind.ACTIVATION, step, index), activation)
         if stage < len(plan.stages) - 1:
-            yield Expected(route[stage + 1], Key(Kind.GRADIENT, step, index), size)
+            yield Expected(route[stage + 1], Key(Kind.GRADIENT, step, index), gradient)
     for bucket in buckets:
         own = bucket.holders.index(me)
-        low, high = bucket.part(own)
+        sizes = [payload_bytes(plan.wire.gradients, (high - low,)) for low, high in bucket.parts]
         for index, peer in enumerate(bucket.holders):
-            if peer == me:
-                continue
-            yield Expected(peer, Key(Kind.PART, step, own, bucket.group), payload_bytes(plan.wire, (high - low,)))
-            other_low, other_high = bucket.part(index)
-            yield Expected(
-                peer,
-                Key(Kind.REDUCED, step, index, bucket.group),
-                payload_bytes(plan.wire, (other_high - other_low,)),
-            )
+            if peer != me:
+                yield Expected(peer, Key(Kind.PART, step, own, bucket.group), sizes[own])
+                yield Expected(peer, Key(Kind.REDUCED, step, index, bucket.group), sizes[index])
 
 
 def evaluation_frames(
@@ -58,7 +53,7 @@ def evaluation_frames(
     for index, batch in enumerate(batches):
         route = plan.routes[index % len(plan.routes)]
         if route[stage] == me and stage > 0:
-            size = payload_bytes(plan.wire, (batch, sequence_length, hidden_size))
+            size = payload_bytes(plan.wire.activations, (batch, sequence_length, hidden_size))
             yield Expected(route[stage - 1], Key(Kind.EVALUATION, step, index), size)
 
 

@@ -1,84 +1,53 @@
 """A peer's slice of the model, with all that training needs of it: gradients, optimizer, state by parameter name."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
-from dtfm_node.engine.buckets import Bucket, buckets_of
-from dtfm_node.engine.exchange import Received
-from dtfm_protocol.codecs import decode, encode
-from dtfm_protocol.job import Precision, Training
+from dtfm_node.devices import autocast
+from dtfm_node.engine.buckets import SHARED_GROUPS, Bucket, flats_of
+from dtfm_node.engine.layers import compile_layers, recompute
+from dtfm_node.engine.matrices import Matrices, Pending, accumulate
+from dtfm_node.optimizer import clip_factor, make_optimizer
+from dtfm_protocol.codecs import decode, encode, is_finite
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import Training
 from dtfm_protocol.model.initial import initialise
 from dtfm_protocol.model.shared import shared_names
 from dtfm_protocol.model.sizes import model_sizes
 from dtfm_protocol.model.stage import Stage, build_stage, loss_sum
 from dtfm_protocol.plan import Plan
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+Finished = Callable[[int], None]
+"""Told, on the compute thread, that the gradients of the stage's groups up to this one are final."""
 
 
-def make_optimizer(parameters: dict[str, torch.nn.Parameter], weight_decay: float) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only, the learning rate set at every step."""
-    matrices = [parameter for _, parameter in sorted(parameters.items()) if parameter.ndim >= 2]
-    vectors = [parameter for _, parameter in sorted(parameters.items()) if parameter.ndim < 2]
-    groups = [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0, betas=(0.9, 0.95), eps=1e-8)
+class Diverged(UserError):
+    """The loss, an activation or a gradient is no longer finite."""
 
-
-def clip_factor(grad_norm: float, clip_norm: float) -> float:
-    """What gradients are multiplied by so that their global norm stays within `clip_norm` (0: no clipping)."""
-    return min(1.0, clip_norm / (grad_norm + 1e-6)) if clip_norm > 0 else 1.0
-
-
-def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """The context of a forward: bf16 products over fp32 weights, or nothing."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-
-
-def state_tensors(
-    parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights and moments as a checkpoint names them: "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME"."""
-    for name, parameter in sorted(parameters.items()):
-        yield f"weight/{name}", parameter.detach()
-        for moment in MOMENTS:
-            if parameter in optimizer.state:
-                yield f"{moment}/{name}", optimizer.state[parameter][moment]
-
-
-def load_tensor(
-    parameters: dict[str, torch.nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    step: int,
-    key: str,
-    value: torch.Tensor,
-) -> None:
-    """Put one tensor of a checkpoint of `step` in its place."""
-    kind, _, name = key.partition("/")
-    parameter = parameters[name]
-    if kind == "weight":
-        with torch.no_grad():
-            parameter.copy_(value)
-        return
-    state = optimizer.state[parameter]
-    state.setdefault("step", torch.tensor(float(step)))
-    state[kind] = value.to(parameter.device, parameter.dtype).clone()
-
-
-def state_keys(names: Iterator[str] | list[str], step: int) -> tuple[str, ...]:
-    """The keys that a checkpoint of `step` holds for parameters `names`; step 0 has no moments."""
-    kinds = ("weight", *MOMENTS) if step > 0 else ("weight",)
-    return tuple(f"{kind}/{name}" for name in sorted(names) for kind in kinds)
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} not finite; lower learning_rate, or check the data")
 
 
 class StageState:
-    """The stage that `me` serves under `plan`. All methods are compute: they run on the compute thread."""
+    """The stage that `me` serves under `plan`. All methods are compute: they run on the compute thread.
 
-    def __init__(self, config: dict[str, Any], plan: Plan, me: str, training: Training, device: torch.device) -> None:
+    What comes from and goes to other peers are coded tensors, uint8 on the device.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        plan: Plan,
+        me: str,
+        training: Training,
+        device: torch.device,
+        *,
+        compiled: bool = False,
+    ) -> None:
         index = plan.stage_of(me)
         assert index is not None, "only peers of the plan have a stage"
         self.index = index
@@ -88,48 +57,92 @@ class StageState:
         self.stage: Stage = build_stage(config, first, end, device)
         self.parameters = self.stage.named_state()
         self.hidden_size = model_sizes(config).hidden_size
-        sizes = {name: parameter.numel() for name, parameter in self.parameters.items()}
-        self.buckets: tuple[Bucket, ...] = buckets_of(plan, index, sizes, shared_names(config))
-        self.gradients = {
-            bucket.group: torch.zeros(bucket.elements, dtype=torch.float32, device=device) for bucket in self.buckets
-        }
-        self._lay_gradients()
+        self._lay_gradients(plan, config)
+        # A compiled layer has no product of its own to take apart: its backward brings all gradients at once.
+        self._matrices = Matrices([] if compiled else self.stage.modules())
+        self._splits = plan.schedule == "zero-bubble"
+        if index in plan.recompute:
+            recompute(self.stage)
+        if compiled:
+            compile_layers(self.stage)
+        self._watch_layers()
         self.optimizer = make_optimizer(self.parameters, training.weight_decay)
+        self._share = len(plan.micro_batches(me))
+        self._summed = 0
+        """Micro-batches whose gradients are all in."""
+        self._finished: Finished = lambda group: None
         self._in_flight: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._pending: dict[int, list[Pending]] = {}
         self.losses: dict[int, float] = {}
 
-    def _lay_gradients(self) -> None:
-        """Make every gradient a view into its bucket's flat buffer, so that reducing needs no copy."""
-        for bucket in self.buckets:
-            offset = 0
-            for name in bucket.names:
-                parameter = self.parameters[name]
-                end = offset + parameter.numel()
-                parameter.grad = self.gradients[bucket.group][offset:end].view_as(parameter)
-                offset = end
+    def _lay_gradients(self, plan: Plan, config: dict[str, Any]) -> None:
+        """Make every gradient a view into a flat buffer, so that reducing needs no copy."""
+        order = self.stage.backward_order()
+        self._group_of = {id(self.parameters[name]): number for number, names in enumerate(order) for name in names}
+        self.last_group = len(order) - 1
+        sizes = [{name: self.parameters[name].numel() for name in names} for names in order]
+        flats = flats_of(plan, self.index, sizes, shared_names(config))
+        self.buckets: tuple[tuple[Bucket, ...], ...] = tuple(flat.buckets for flat in flats)
+        self.gradients: dict[int, torch.Tensor] = {}
+        """The gradient of each bucket."""
+        self.shared: frozenset[str] = frozenset()
+        """The parameters that first and last stage share."""
+        for flat in flats:
+            buffer = torch.zeros(flat.elements, device=self._device)
+            for name, piece in zip(
+                flat.names, buffer.split([self.parameters[n].numel() for n in flat.names]), strict=True
+            ):
+                self.parameters[name].grad = piece.view_as(self.parameters[name])
+            for bucket in flat.buckets:
+                self.gradients[bucket.group] = buffer[bucket.start : bucket.start + bucket.elements]
+                if bucket.group in SHARED_GROUPS:
+                    self.shared = frozenset(flat.names)
+
+    def _watch_layers(self) -> None:
+        """Have the backward say when it is through with a layer: when it has the gradient of the layer's input."""
+        layers = self.stage.layers()
+        for place, layer in enumerate(layers):
+            if place > 0 or self.is_first:
+                layer.register_forward_pre_hook(self._watcher(len(layers) - place), with_kwargs=True)
+
+    def _watcher(self, group: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def reached(_: torch.Tensor) -> None:
+            if self._summed == self._share - 1 and not self._splits:
+                self._finished(group)
+
+        def watch(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            hidden = args[0] if args else kwargs["hidden_states"]
+            if hidden.requires_grad:
+                hidden.register_hook(reached)
+
+        return watch
 
     def initialise(self) -> None:
         """Draw the initial weights from the job's seed."""
         initialise(self.stage, self._config, self._training.seed)
 
-    def begin_step(self) -> None:
+    def begin_step(self, finished: Finished) -> None:
         """Forget gradients, losses and whatever an interrupted step left in flight."""
         self._in_flight.clear()
+        self._pending.clear()
         self.losses.clear()
+        self._summed, self._finished = 0, finished
         for gradient in self.gradients.values():
             gradient.zero_()
 
-    def _input(self, value: torch.Tensor | Received, batch: int) -> torch.Tensor:
-        """Tokens as they are, or the activation [batch, sequence, hidden] that a frame carries."""
-        if isinstance(value, torch.Tensor):
+    def _input(self, value: torch.Tensor, batch: int) -> torch.Tensor:
+        """Tokens as they are, or the activation [batch, sequence, hidden] that was coded."""
+        if self.is_first:
             return value.to(self._device)
-        shape = (batch, self._training.sequence_length, self.hidden_size)
-        return decode(value.payload, value.scale, self._wire, shape).to(self._device)
+        return decode(value, self._wire.activations, (batch, self._training.sequence_length, self.hidden_size))
 
-    def forward(
-        self, micro_batch: int, value: torch.Tensor | Received, targets: torch.Tensor | None
-    ) -> tuple[memoryview, float] | None:
-        """Run one micro-batch forward and keep it for its backward; the coded output, or None on the last stage."""
+    def forward(self, micro_batch: int, value: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor | None:
+        """Run one micro-batch forward and keep it for its backward; the coded output, or None on the last stage.
+
+        Raises:
+            Refused: the input does not decode.
+            Diverged: the output is not finite.
+        """
         x = self._input(value, self._training.micro_batch)
         if not self.is_first:
             x.requires_grad_()
@@ -140,33 +153,78 @@ class StageState:
             y = loss_sum(y, targets.to(self._device))
             self.losses[micro_batch] = float(y.detach())
         self._in_flight[micro_batch] = (x, y)
-        return None if self.is_last else encode(y, self._wire)
+        return None if self.is_last else self._output(y)
 
-    def backward(self, micro_batch: int, value: Received | None) -> tuple[memoryview, float] | None:
+    def _output(self, y: torch.Tensor) -> torch.Tensor:
+        # Looked at before it is sent: what is not finite on arrival is then the sender's fault, not the mathematics'.
+        if not is_finite(y.detach()):
+            raise Diverged(f"an activation of stage {self.index + 1} is")
+        return encode(y, self._wire.activations)
+
+    def backward(self, micro_batch: int, value: torch.Tensor | None) -> torch.Tensor | None:
         """Run one micro-batch backward; the coded gradient of its input, or None on the first stage.
 
         Gradients are of the loss's mean over the global batch, so that their sum over micro-batches is the step's.
+        Where the schedule splits the backward, those of matrices are left for `weight`.
+
+        Raises:
+            Refused: the gradient does not decode.
+            Diverged: the gradient of the input is not finite.
         """
-        x, y = self._in_flight.pop(micro_batch)
-        if self.is_last:
+        x, y = self._in_flight[micro_batch]
+        towards = None
+        if not self.is_last:
+            assert value is not None
+            towards = decode(value, self._wire.gradients, tuple(y.shape)).to(y.dtype)
+        del self._in_flight[micro_batch]
+        if self._splits:
+            self._matrices.defer()
+        if towards is None:
             (y / self._training.tokens).backward()
         else:
-            assert value is not None
-            y.backward(decode(value.payload, value.scale, self._wire, tuple(y.shape)).to(y.device, y.dtype))
+            y.backward(towards)
+        if self._splits:
+            self._pending[micro_batch] = self._matrices.take_deferred()
+        else:
+            self._summed += 1
+            if self._summed == self._share:
+                self._finished(self.last_group)
         if self.is_first:
             return None
         assert x.grad is not None
-        return encode(x.grad, self._wire)
+        if not is_finite(x.grad):
+            raise Diverged(f"the gradient before stage {self.index + 1} is")
+        return encode(x.grad, self._wire.gradients)
+
+    def weight(self, micro_batch: int) -> None:
+        """Compute the gradients of matrices that a micro-batch's backward left."""
+        pending = self._pending.pop(micro_batch)
+        self._summed += 1
+        left = Counter(self._group_of[id(weight)] for weight, *_ in pending)
+        through = -1
+        pending.reverse()  # taken from the end, so that each one's tensors are let go when it is done
+        while pending:
+            one = pending.pop()
+            accumulate(one)
+            left[self._group_of[id(one[0])]] -= 1
+            while self._summed == self._share and through < self.last_group and not left[through + 1]:
+                through += 1
+                self._finished(through)
+        if self._summed == self._share:
+            self._finished(self.last_group)
 
     @torch.no_grad()
-    def evaluate(
-        self, value: torch.Tensor | Received, targets: torch.Tensor | None, batch: int
-    ) -> tuple[memoryview, float] | float:
-        """Run one evaluation micro-batch of `batch` sequences: the coded output, or on the last stage the loss."""
+    def evaluate(self, value: torch.Tensor, targets: torch.Tensor | None, batch: int) -> torch.Tensor | float:
+        """Run one evaluation micro-batch of `batch` sequences: the coded output, or on the last stage the loss.
+
+        Raises:
+            Refused: the input does not decode.
+            Diverged: the output is not finite.
+        """
         with autocast(self._device, self._training.precision):
             y = self.stage(self._input(value, batch))
         if not self.is_last:
-            return encode(y, self._wire)
+            return self._output(y)
         assert targets is not None
         return float(loss_sum(y, targets.to(self._device)))
 
@@ -180,3 +238,4 @@ class StageState:
         for group in self.optimizer.param_groups:
             group["lr"] = self._training.learning_rate_at(step)
         self.optimizer.step()
+        self._matrices.forget()

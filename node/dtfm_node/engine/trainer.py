@@ -1,33 +1,39 @@
 """The steps of one plan: from its first state, step by step, to the job's last step or the plan's end.
 
-A step: compute the schedule; all-reduce each bucket; vote; on the arbiter's commit, apply. No peer applies what not
-all peers hold. Anything that breaks before the commit ends this trainer with `PeerLost`, and the next plan says from
-which state to go on.
+A step: compute the schedule, and all-reduce each bucket as soon as its gradient is final; vote; on the arbiter's
+commit, apply. No peer applies what not all peers hold. Anything that breaks before the commit ends this trainer with
+`PeerLost`, and the next plan says from which state to go on.
 """
 
 import asyncio
+import functools
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain
+from typing import TypeVar
 
-from dtfm_node.engine.allreduce import Compute, all_reduce
+from dtfm_node.engine.allreduce import AllReduce
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.commit import Arbiter, Ballot, Commit, Vote, parse
-from dtfm_node.engine.exchange import Exchange
+from dtfm_node.engine.exchange import Exchange, Fault
 from dtfm_node.engine.executor import Executor
 from dtfm_node.engine.expectations import Expected, arbiter_of, ballot_frames, evaluation_frames, step_frames
-from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import TokenReader
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.errors import Refused
 from dtfm_protocol.frames import Key, Kind
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
+from dtfm_protocol.planes.data import Bytes
 from dtfm_protocol.resolved import ResolvedJob
 
+T = TypeVar("T")
 
-class Diverged(UserError):
-    """The loss or the gradients are no longer finite."""
+BUCKETS_UNDER_WAY = 2
+"""One is summed while the other's parts are on their way; more would only take memory."""
 
 
 class Trainer:
@@ -41,15 +47,20 @@ class Trainer:
         state: StageState,
         tokens: TokenReader | None,
         exchange: Exchange,
-        compute: Compute,
+        machine: Machine,
     ) -> None:
         self._job, self._plan, self._me, self._state = job, plan, me, state
-        self._exchange, self._compute = exchange, compute
+        self._exchange, self._machine = exchange, machine
         self._batches = Batches(job.corpus, job.training, job.evaluation)
-        self._executor = Executor(plan, me, state, self._batches, tokens, exchange, compute)
+        self._executor = Executor(plan, me, state, self._batches, tokens, exchange, machine)
+        self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine)
         self._arbiter = arbiter_of(plan)
         self._hidden = state.hidden_size
         self._partners: set[str] = set()
+        self._begun = time.monotonic()
+        """When the step under way began: with the commit before it, evaluations left out."""
+        self._counted = 0
+        """Bytes sent up to the last vote on a step."""
 
     def expect_first(self) -> None:
         """Post the first frames that other peers may send; call it before they can reach this exchange."""
@@ -65,6 +76,7 @@ class Trainer:
         for peer in self._partners:
             self._exchange.connect(peer)
         await self._ballot(self._plan.resume_step, Ballot.START, Vote(), 0)
+        self._begun, self._counted = time.monotonic(), self._exchange.bytes_sent
 
     async def step(self, step: int, prepare: Callable[[int], Awaitable[None]]) -> StepMetrics:
         """Run one step, evaluation included; the same row on every peer.
@@ -77,18 +89,26 @@ class Trainer:
                 In an exception group where it happened during the all-reduce.
             Diverged: loss or gradients are not finite; likewise.
         """
-        begun = time.monotonic()
         await prepare(step)
-        await self._executor.run_step(step)
+        self._executor.begin_step()
         async with asyncio.TaskGroup() as tasks:
-            sums = {bucket.group: tasks.create_task(self._reduce(step, bucket)) for bucket in self._state.buckets}
-        squares = {group: task.result() for group, task in sums.items()}
-        vote = Vote.model_construct(losses=dict(self._state.losses), sum_squares=squares)
+            sums = [tasks.create_task(self._reduce(step, buckets)) for buckets in self._state.buckets]
+            await self._executor.run_step(step)
+        squares = {group: value for task in sums for group, value in task.result().items()}
+        sent = self._exchange.bytes_sent
+        vote = Vote.model_construct(
+            losses=dict(self._state.losses), sum_squares=squares, bytes_sent=sent - self._counted
+        )
+        self._counted = sent
         if not all(map(math.isfinite, [*vote.losses.values(), *vote.sum_squares.values()])):
-            raise Diverged(f"step {step}: loss or gradients are not finite; lower learning_rate, or check the data")
+            raise Diverged(f"step {step}: loss or gradients are")
         self._expect(step + 1)
-        commit = await self._ballot(step, Ballot.STEP, vote, len(self._plan.routes), begun)
-        await self._compute(self._state.apply, step, commit.grad_norm)
+        commit = await self._ballot(step, Ballot.STEP, vote, len(self._plan.routes))
+        self._begun = time.monotonic()
+        await self._machine.run("optimizer", "AdamW", self._state.apply, step, commit.grad_norm, step=step)
+        begun = time.monotonic()
+        eval_loss = await self._evaluate(step) if self.evaluates(step) else None
+        self._begun += time.monotonic() - begun
         training = self._job.training
         return StepMetrics(
             step=step,
@@ -99,7 +119,8 @@ class Trainer:
             learning_rate=training.learning_rate_at(step),
             grad_norm=commit.grad_norm,
             predicted_seconds=self._plan.cost.total if self._plan.cost is not None else None,
-            eval_loss=await self._evaluate(step) if self.evaluates(step) else None,
+            bytes_sent=commit.bytes_sent,
+            eval_loss=eval_loss,
         )
 
     def evaluates(self, step: int) -> bool:
@@ -107,14 +128,34 @@ class Trainer:
         every = self._job.evaluation.every
         return every > 0 and (step % every == 0 or step == self._job.training.steps)
 
-    async def _reduce(self, step: int, bucket: Bucket) -> float:
-        flat = self._state.gradients[bucket.group]
-        return await all_reduce(bucket, self._me, step, flat, self._plan.wire, self._exchange, self._compute)
+    async def _reduce(self, step: int, buckets: tuple[Bucket, ...]) -> dict[int, float]:
+        """All-reduce buckets in order, each when its gradient is final; their sums of squares by group.
+
+        All holders take the same order, and start one only when an earlier one is done: how much of it lies in memory
+        is bounded, and nobody waits for what another has put off.
+        """
+        room = asyncio.Semaphore(BUCKETS_UNDER_WAY)
+
+        async def run(bucket: Bucket) -> float:
+            begun = time.monotonic()
+            try:
+                return await self._all_reduce.run(bucket, step, self._state.gradients[bucket.group])
+            finally:
+                room.release()
+                self._machine.drawn("all-reduce", f"bucket {bucket.group}", begun, step=step, group=bucket.group)
+
+        async with asyncio.TaskGroup() as tasks:
+            under_way = {}
+            for bucket in buckets:
+                await self._executor.final(bucket.after)
+                await room.acquire()
+                under_way[bucket.group] = tasks.create_task(run(bucket))
+        return {group: task.result() for group, task in under_way.items()}
 
     async def _evaluate(self, step: int) -> float:
         losses = await self._executor.evaluate(step)
         if not all(map(math.isfinite, losses.values())):
-            raise Diverged(f"step {step}: the evaluation loss is not finite; lower learning_rate")
+            raise Diverged(f"step {step}: the evaluation loss is")
         commit = await self._ballot(
             step, Ballot.EVALUATION, Vote(losses=losses), self._batches.evaluation_micro_batches
         )
@@ -124,9 +165,8 @@ class Trainer:
         """Post all frames of `step`: no peer can send one before this peer's next vote."""
         if step > self._job.training.steps:
             return
-        self._post(
-            step_frames(self._plan, self._me, step, self._job.training, self._hidden, self._state.buckets),
-        )
+        buckets = chain.from_iterable(self._state.buckets)
+        self._post(step_frames(self._plan, self._me, step, self._job.training, self._hidden, buckets))
         self._post(ballot_frames(self._plan, self._me, step, Ballot.STEP))
         if self.evaluates(step):
             sizes = list(self._batches.evaluation_batch_sizes)
@@ -139,25 +179,35 @@ class Trainer:
             self._partners.add(frame.sender)  # frames go both ways between two peers, or not at all
             self._exchange.post(frame.sender, frame.key, frame.size, exact=frame.exact)
 
-    async def _ballot(
-        self, step: int, ballot: Ballot, vote: Vote, micro_batches: int, begun: float | None = None
-    ) -> Commit:
+    async def _ballot(self, step: int, ballot: Ballot, vote: Vote, micro_batches: int) -> Commit:
         """Vote, and wait for the commit; on the arbiter, collect the votes and make it."""
         if self._me != self._arbiter:
             await self._exchange.send(self._arbiter, Key(Kind.VOTE, step, ballot), vote.model_dump_json().encode())
-            received = await self._exchange.receive(self._arbiter, Key(Kind.COMMIT, step, ballot))
-            return parse(received.payload, Commit)
+            key = Key(Kind.COMMIT, step, ballot)
+            answer = await self._exchange.receive(self._arbiter, key)
+            return self._read(self._arbiter, key, lambda: parse(answer, Commit))
         arbiter = Arbiter(self._plan.peers, micro_batches)
         decided = arbiter.take(self._me, vote)
         for peer in self._plan.peers:
             if peer != self._me:
-                received = await self._exchange.receive(peer, Key(Kind.VOTE, step, ballot))
-                decided = arbiter.take(peer, parse(received.payload, Vote))
+                key = Key(Kind.VOTE, step, ballot)
+                cast = await self._exchange.receive(peer, key)
+                decided = self._read(peer, key, functools.partial(_take, arbiter, peer, cast))
         assert decided is not None, "every peer of the plan has voted"
-        if begun is not None:
-            decided = decided.model_copy(update={"seconds": time.monotonic() - begun})
+        decided = decided.model_copy(update={"seconds": time.monotonic() - self._begun})
         data = decided.model_dump_json().encode()
         for peer in self._plan.peers:
             if peer != self._me:
                 await self._exchange.send(peer, Key(Kind.COMMIT, step, ballot), data)
         return decided
+
+    def _read(self, sender: str, key: Key, read: Callable[[], T]) -> T:
+        """What `read` makes of something that `sender` sent; who sends what cannot be read is lost."""
+        try:
+            return read()
+        except Refused as error:
+            raise self._exchange.refuse(sender, Fault.CONTENT, f"{key}: {error}") from None
+
+
+def _take(arbiter: Arbiter, peer: str, cast: Bytes) -> Commit | None:
+    return arbiter.take(peer, parse(cast, Vote))

@@ -3,7 +3,8 @@
 import json
 import mmap
 from collections.abc import Mapping
-from hashlib import sha256
+from hashlib import file_digest, sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtfm_protocol.checkpoint.manifest import DType, File, TensorEntry
@@ -27,6 +28,23 @@ def encode_shard(tensors: "Mapping[str, torch.Tensor]") -> bytes:
 
     data: bytes = save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()})
     return data
+
+
+def write_shard(tensors: "Mapping[str, torch.Tensor]", path: Path) -> tuple[int, str]:
+    """`encode_shard` into a file, tensor by tensor from where they lie on the CPU; its bytes and SHA-256.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, path)
+    except SafetensorError as error:  # which wraps what the system says
+        raise OSError(str(error)) from None
+    with path.open("rb") as file:
+        return path.stat().st_size, file_digest(file, "sha256").hexdigest()
 
 
 def describe_shard(name: str, data: Bytes, layers: LayerRange | None = None) -> tuple[File, dict[str, TensorEntry]]:

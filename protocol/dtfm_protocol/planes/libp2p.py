@@ -24,7 +24,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.logs import log
-from dtfm_protocol.planes.data import Bytes, Handler, StreamClosed, Unreachable
+from dtfm_protocol.planes.data import Bytes, Handler, Stream, StreamClosed, Unreachable
 
 STARTUP_SECONDS = 20.0
 CLOSE_SECONDS = 1.0
@@ -200,26 +200,30 @@ class LibP2PDataPlane:
     async def serve(self, service: str, handler: Handler) -> None:
         """See `DataPlane.serve`."""
 
-        async def answer(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            stream = LibP2PStream(str(info.peer_id), reader, writer)
+        async def take(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             if task is not None:
                 self._handlers.add(task)
                 task.add_done_callback(self._handlers.discard)
-            try:
-                await handler(stream)
-            except StreamClosed:
-                pass
-            except Refused as error:
-                log.warning("refused a stream of %s: %s", short(stream.peer), error)
-            except asyncio.CancelledError:
-                pass  # the plane is closing, and nobody awaits this task
-            except Exception:  # noqa: BLE001 - a bug in one handler must not end the daemon; it is logged whole
-                log.exception("a stream of %s failed here", short(stream.peer))
-            finally:
-                await stream.close()
+            await answer(handler, LibP2PStream(str(info.peer_id), reader, writer))
 
-        await self.p2p.add_binary_stream_handler(self._name_service(service), answer)
+        await self.p2p.add_binary_stream_handler(self._name_service(service), take)
+
+
+async def answer(handler: Handler, stream: Stream) -> None:
+    """Let `handler` have a stream that a peer has opened; nothing that goes wrong with it goes further."""
+    try:
+        await handler(stream)
+    except StreamClosed:
+        pass
+    except Refused as error:
+        log.warning("refused a stream of %s: %s", short(stream.peer), error)
+    except asyncio.CancelledError:
+        pass  # the plane is closing, and nobody awaits this task
+    except Exception:  # noqa: BLE001 - a bug in one handler must not end the daemon; it is logged whole
+        log.exception("a stream of %s failed here", short(stream.peer))
+    finally:
+        await stream.close()
 
 
 def _sweep() -> None:

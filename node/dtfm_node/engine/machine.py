@@ -1,0 +1,77 @@
+"""What the engine runs on: the device, the threads that use it, the way to and from its memory, and the tracer."""
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dtfm_node.devices import synchronise
+from dtfm_node.engine.staging import Staging
+from dtfm_node.trace import NO_TRACE, Tracer
+from dtfm_protocol.timeline import Lane
+
+Compute = Callable[..., Awaitable[Any]]
+"""Runs a function on a thread."""
+
+
+def on_thread(thread: ThreadPoolExecutor) -> Compute:
+    """Runs functions on `thread`, one after the other, while the event loop goes on."""
+
+    def run(function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+        return asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
+
+    return run
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Create it with `running`."""
+
+    device: torch.device
+    compute: Compute
+    """The stage's forwards, backwards and updates."""
+    reduce: Compute
+    """The all-reduce's sums, beside them: it begins while the last backward still runs."""
+    staging: Staging
+    tracer: Tracer = NO_TRACE
+    compiled: bool = False
+    """Whether decoder layers are compiled by `torch.compile`."""
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, device: torch.device, tracer: Tracer = NO_TRACE, *, compiled: bool = False) -> Iterator["Machine"]:
+        """A machine whose threads end with the block; what they have under way is finished first."""
+        with ThreadPoolExecutor(1, "compute") as compute, ThreadPoolExecutor(1, "reduce") as reduce:
+            staging = Staging(device)
+            try:
+                yield cls(device, on_thread(compute), on_thread(reduce), staging, tracer, compiled)
+            finally:
+                staging.close()
+
+    async def run(
+        self, lane: Lane, name: str, function: Callable[..., Any], *arguments: Any, **labels: int
+    ) -> tuple[Any, Any]:
+        """Run `function` on the compute thread, and draw it; its result, and what `Staging.to_host` waits for."""
+
+        @functools.wraps(function)
+        def drawn(*arguments: Any) -> tuple[Any, Any]:
+            begun = time.monotonic()
+            result = function(*arguments)
+            made = self.staging.mark()
+            if self.tracer is not NO_TRACE:
+                synchronise(self.device)  # what is drawn is the compute, not its being asked for
+                self.tracer.span(lane, name, begun, time.monotonic(), **labels)
+            return result, made
+
+        result: tuple[Any, Any] = await self.compute(drawn, *arguments)
+        return result
+
+    def drawn(self, lane: Lane, name: str, begun: float, **labels: int) -> None:
+        """Draw what has gone on since `begun`."""
+        self.tracer.span(lane, name, begun, time.monotonic(), **labels)

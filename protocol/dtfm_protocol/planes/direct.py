@@ -1,0 +1,348 @@
+"""The data plane's short way: TLS 1.3 over TCP from peer to peer, where one can reach the other; libp2p for the rest.
+
+Through libp2p a tensor passes two more processes. Here it passes none: a stream is a TCP connection of its own, whose
+two ends have proven the keys that their peer ids carry. Peers meet over libp2p, which proves their peer ids, and give
+each other the certificates that they will show and the addresses at which they listen (`Endpoint`).
+"""
+
+import asyncio
+import contextlib
+import re
+import socket
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from typing import Annotated
+
+from pydantic import Field
+
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity import Identity, short
+from dtfm_protocol.logs import log
+from dtfm_protocol.planes.certificates import CERTIFICATE_LIMIT, Trust
+from dtfm_protocol.planes.data import Handler, Stream, StreamClosed, Unreachable, read_message, write_message
+from dtfm_protocol.planes.direct_stream import PIECE_BYTES, DirectStream
+from dtfm_protocol.planes.libp2p import LibP2PDataPlane, answer
+from dtfm_protocol.schema import Schema
+
+DIRECT = "direct"
+"""The libp2p service at which two peers tell each other how to connect."""
+CONNECT_SECONDS = 2.0
+"""For a TCP connection, to all of a peer's addresses at once."""
+HANDSHAKE_SECONDS = 10.0
+"""For what follows until a stream is open: TLS and the service's name. A busy machine is slow to answer."""
+DETOUR_SECONDS = 60.0
+"""How long a peer that could be reached over libp2p only is not tried directly."""
+PENDING_LIMIT = 64
+"""Connections that have not proven a key yet; one more, and the oldest has to go."""
+HOST_LIMIT = 16
+ENDPOINT_LIMIT = 16 << 10
+"""Bytes of the largest `Endpoint` message."""
+_ACCEPT_PAUSE_SECONDS = 0.5
+_YES, _NO = b"\x01", b"\x00"
+_HOST = re.compile(r"^/(?:ip4|ip6|dns|dns4|dns6)/([^/]+)/tcp/")
+
+
+class Endpoint(Schema):
+    """Where a peer takes direct connections, and the certificate that it shows on them."""
+
+    hosts: Annotated[tuple[Annotated[str, Field(max_length=253)], ...], Field(max_length=HOST_LIMIT)]
+    port: Annotated[int, Field(ge=1, le=65535)]
+    certificate: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=2 * CERTIFICATE_LIMIT)]
+    """DER, in hexadecimal digits."""
+
+
+class DirectDataPlane:
+    """A peer that is reached directly where that is possible, and over libp2p. Create it with `running`."""
+
+    def __init__(self, libp2p: LibP2PDataPlane, identity: Identity, listener: socket.socket) -> None:
+        self.libp2p = libp2p
+        self.peer_id = libp2p.peer_id
+        self.turned_away: Counter[str] = Counter()
+        """Why connections were not taken, and how often."""
+        self._listener = listener
+        self._trust = Trust(identity)
+        self._staging = memoryview(bytearray(PIECE_BYTES))  # used between two awaits only, so one does for all streams
+        self._handlers: dict[str, Handler] = {}
+        self._endpoints: dict[str, Endpoint] = {}
+        """Of peers that have introduced themselves."""
+        self._detours: dict[str, float] = {}
+        """Peers that are reached over libp2p only, and until when that is not questioned, in the loop's seconds."""
+        self._introducing: dict[str, asyncio.Lock] = {}
+        self._pending: dict[DirectStream, None] = {}
+        self._streams: set[DirectStream] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls, libp2p: LibP2PDataPlane, identity: Identity, *, listen: str = "0.0.0.0", port: int = 0
+    ) -> AsyncIterator["DirectDataPlane"]:
+        """Listen for direct connections; every stream of either side is closed on leaving.
+
+        Args:
+            libp2p: running with the same `identity`; it stays open.
+            listen: the address to listen at: the one that `libp2p` listens at.
+            port: the port to listen at if there is one and it is free; 0: any.
+
+        Raises:
+            UserError: nothing can listen at `listen`.
+        """
+        listener = _listener(listen, port if port < 65536 else 0)
+        plane = cls(libp2p, identity, listener)
+        try:
+            plane._spawn(plane._accept())
+            await libp2p.serve(DIRECT, plane._introduced)
+            yield plane
+        finally:
+            for task in plane._tasks:
+                task.cancel()
+            await asyncio.gather(*plane._tasks, return_exceptions=True)
+            listener.close()
+            for stream in list(plane._streams):
+                stream.abort()
+
+    async def watch(self) -> None:
+        """See `LibP2PDataPlane.watch`."""
+        await self.libp2p.watch()
+
+    async def addresses(self) -> tuple[str, ...]:
+        """See `DataPlane.addresses`."""
+        return await self.libp2p.addresses()
+
+    async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
+        """See `DataPlane.introduce`."""
+        await self.libp2p.introduce(peer, addresses)
+
+    async def serve(self, service: str, handler: Handler) -> None:
+        """See `DataPlane.serve`."""
+        self._handlers[service] = handler
+        await self.libp2p.serve(service, handler)
+
+    async def open(self, peer: str, service: str) -> Stream:
+        """See `DataPlane.open`."""
+        loop = asyncio.get_running_loop()
+        if self._detours.get(peer, 0.0) > loop.time():
+            return await self.libp2p.open(peer, service)
+        try:
+            return await self._open_directly(peer, service)
+        except _NoWay as error:
+            log.debug("no direct way to %s: %s", short(peer), error)
+        stream = await self.libp2p.open(peer, service)  # where this fails too, the peer is away: nothing to remember
+        self._detours[peer] = loop.time() + DETOUR_SECONDS
+        return stream
+
+    async def _open_directly(self, peer: str, service: str) -> DirectStream:
+        """Open a stream to a peer's endpoint; if the one it gave does not hold any more, to the one it gives now.
+
+        Raises:
+            _NoWay: only libp2p may reach it.
+            Unreachable: it does not offer the service.
+        """
+        known, fault = self._endpoints.get(peer), None
+        if known is not None:
+            try:
+                return await self._dial(peer, known, service)
+            except _NoWay as error:
+                fault = error
+        endpoint = await self._ask(peer, known)
+        if fault is not None and not fault.connected and endpoint == known:
+            raise fault
+        return await self._dial(peer, endpoint, service)
+
+    async def _ask(self, peer: str, outdated: Endpoint | None) -> Endpoint:
+        """Exchange endpoints over libp2p, unless somebody else just has.
+
+        Raises:
+            _NoWay: the peer cannot or does not do that.
+        """
+        async with self._introducing.setdefault(peer, asyncio.Lock()):
+            if peer in self._endpoints and self._endpoints[peer] is not outdated:
+                return self._endpoints[peer]
+            try:
+                stream = await self.libp2p.open(peer, DIRECT)
+                try:
+                    async with asyncio.timeout(HANDSHAKE_SECONDS):
+                        await write_message(stream, await self._endpoint())
+                        self._learn(peer, await read_message(stream, Endpoint, ENDPOINT_LIMIT))
+                finally:
+                    await stream.close()
+            except (ConnectionError, Refused, TimeoutError) as error:
+                raise _NoWay(str(error) or "no answer") from None
+            return self._endpoints[peer]
+
+    async def _introduced(self, stream: Stream) -> None:
+        """The other side of `_ask`."""
+        self._learn(stream.peer, await read_message(stream, Endpoint, ENDPOINT_LIMIT))
+        self._detours.pop(stream.peer, None)
+        await write_message(stream, await self._endpoint())
+
+    async def _endpoint(self) -> Endpoint:
+        """This peer's own."""
+        hosts = hosts_of(await self.libp2p.addresses())
+        port = int(self._listener.getsockname()[1])
+        return Endpoint(hosts=hosts[:HOST_LIMIT], port=port, certificate=self._trust.certificate.hex())
+
+    def _learn(self, peer: str, endpoint: Endpoint) -> None:
+        """Trust the certificate of a peer whose peer id libp2p has proven."""
+        self._trust.admit(peer, bytes.fromhex(endpoint.certificate))
+        self._endpoints[peer] = endpoint
+
+    async def _dial(self, peer: str, endpoint: Endpoint, service: str) -> DirectStream:
+        """Open a stream to `service` at `endpoint`.
+
+        Raises:
+            _NoWay: nobody there, or not `peer`, or it does not know this peer.
+            Unreachable: it does not offer the service.
+        """
+        stream = await self._first(peer, endpoint)
+        name = service.encode()
+        async with _opening(stream):
+            await stream.write(bytes([len(name)]), name)
+            if await stream.read(1) != _YES:
+                raise Unreachable(f"{short(peer)} does not offer {service}")
+        return stream
+
+    async def _first(self, peer: str, endpoint: Endpoint) -> DirectStream:
+        """A connection to the first of the hosts that proves to be `peer`; all are tried at once."""
+        attempts = [asyncio.create_task(self._connect(peer, host, endpoint.port)) for host in endpoint.hosts]
+        faults = [_NoWay("no connection to any of its addresses")]
+        found: DirectStream | None = None
+        try:
+            for attempt in asyncio.as_completed(attempts):
+                try:
+                    found = await attempt
+                    return found
+                except _NoWay as fault:
+                    faults.append(fault)
+            raise max(faults, key=lambda fault: fault.connected)
+        finally:
+            for task in attempts:
+                task.cancel()
+            for other in await asyncio.gather(*attempts, return_exceptions=True):
+                if isinstance(other, DirectStream) and other is not found:
+                    other.abort()
+
+    async def _connect(self, peer: str, host: str, port: int) -> DirectStream:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                connection = await _connection(host, port)
+        except (OSError, ValueError) as error:  # a ValueError: no host has such a name; a TimeoutError is an OSError
+            raise _NoWay(f"{host} port {port}: {error or 'no answer'}") from None
+        stream = self._stream(connection, self._trust.client, server_side=False)
+        async with _opening(stream):
+            stream.peer = self._trust.owner(await stream.handshake())
+            if stream.peer != peer:
+                raise Refused(f"{host} port {port} is {short(stream.peer)}'s")
+        return stream
+
+    async def _accept(self) -> None:
+        """Take connections, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError as error:  # no file descriptor left, or the other end gave up before it was taken
+                self._turn_away(f"not accepted: {error.strerror}")
+                await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
+                continue
+            if len(self._pending) >= PENDING_LIMIT:
+                oldest = next(iter(self._pending))
+                del self._pending[oldest]
+                oldest.abort()
+            stream = self._stream(connection, self._trust.server, server_side=True)
+            self._pending[stream] = None
+            self._spawn(self._take(stream))
+
+    async def _take(self, stream: DirectStream) -> None:
+        """Find out who has connected and for which service, and let its handler have the stream."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                stream.peer = self._trust.owner(await stream.handshake())
+                self._pending.pop(stream, None)
+                (size,) = await stream.read(1)
+                handler = self._handlers.get(bytes(await stream.read(size)).decode(errors="replace"))
+                await stream.write(_NO if handler is None else _YES)
+            if handler is None:
+                raise Refused("a service that is not offered")
+        except (StreamClosed, Refused, TimeoutError) as error:
+            self._turn_away("the other end left" if isinstance(error, StreamClosed) else str(error) or "too slow")
+            stream.abort()
+        else:
+            await answer(handler, stream)
+        finally:
+            self._pending.pop(stream, None)
+
+    def _turn_away(self, why: str) -> None:
+        """Count a connection that comes to nothing; each reason is named once, for anybody can cause many."""
+        if not self.turned_away[why]:
+            log.debug("turned a direct connection away: %s", why)
+        self.turned_away[why] += 1
+
+    def _stream(self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool) -> DirectStream:
+        stream = DirectStream(connection, context, self._staging, self._streams.discard, server_side=server_side)
+        self._streams.add(stream)
+        return stream
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _NoWay(Exception):
+    """No direct stream came about; `connected` where somebody did answer at an address."""
+
+    def __init__(self, why: str, *, connected: bool = False) -> None:
+        super().__init__(why)
+        self.connected = connected
+
+
+@contextlib.asynccontextmanager
+async def _opening(stream: DirectStream) -> AsyncIterator[None]:
+    """A part of opening `stream`, which ends where the part fails. Raises _NoWay for what the other end fails in."""
+    try:
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            yield
+    except (StreamClosed, Refused, TimeoutError) as error:
+        stream.abort()
+        raise _NoWay(str(error) or "no answer", connected=True) from None
+    except BaseException:
+        stream.abort()
+        raise
+
+
+def hosts_of(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """The hosts of multiaddresses, each once, but for relays': there it is not the peer that listens."""
+    found = (_HOST.match(address) for address in addresses if "/p2p-circuit" not in address)
+    return tuple(dict.fromkeys(match[1] for match in found if match is not None))
+
+
+def _listener(listen: str, port: int) -> socket.socket:
+    """A socket that listens at `port`, or where that is taken at any."""
+    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
+    try:
+        listener = socket.create_server((listen, port), family=family)
+    except OSError as error:
+        if not port:
+            raise UserError(f"cannot listen on {listen} for direct streams: {error}") from None
+        log.info("cannot take direct streams at port %d (%s): taking another", port, error)
+        return _listener(listen, 0)
+    listener.setblocking(False)
+    return listener
+
+
+async def _connection(host: str, port: int) -> socket.socket:
+    """A TCP connection.
+
+    Raises:
+        OSError: it does not come about.
+    """
+    connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (host, port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
