@@ -94,6 +94,7 @@ def swarm(
     plan: Annotated[Path | None, typer.Option(help="Force this layout.")] = None,
     text: Annotated[Path | None, typer.Option(help="Train on this file instead of the job's text.")] = None,
     sample: Annotated[str | None, typer.Option(help="Generate from this prompt at the end.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Have the nodes write timelines to this folder.")] = None,
     seed: Seed = 0,
     log_format: Format = LogFormat.plain,
 ) -> None:
@@ -113,7 +114,7 @@ def swarm(
 
             compile_now(log.info)
             options = Options("127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed)
-            program.run(run(parsed, state_dir, nodes, options))
+            program.run(run(parsed, state_dir, nodes, options, trace))
             if sample is not None:
                 from dtfm_coordinator.generate import generate as sampled
 
@@ -255,6 +256,23 @@ def network(
         view = made(name, nodes, seed)
         view.save(out)
         typer.echo(f"wrote {summary(view)} to {out}")
+
+
+@app.command()
+def trace(
+    traces: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Where nodes wrote with --trace; or files.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the merged trace is written (JSON).")],
+) -> None:
+    """Merge nodes' traces into one with aligned clocks, for Perfetto."""
+    with program.guarded():
+        from dtfm_coordinator.trace.command import merge
+        from dtfm_protocol.statedir import check_writable, write_atomically
+
+        check_writable(out)
+        with program.interruptible():
+            text, said = merge(traces, out)
+        write_atomically(out, text)
+        typer.echo(f"{said}: {out}")
 
 
 @app.command()

@@ -20,8 +20,8 @@ STOP_SECONDS = 15.0
 class LocalNodes:
     """The node processes of a local swarm."""
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self._folder, self._count = folder, count
+    def __init__(self, folder: Path, count: int, trace: Path | None = None) -> None:
+        self._folder, self._count, self._trace = folder, count, trace
         self._processes: list[asyncio.subprocess.Process] = []
         self._threads = max(1, (os.cpu_count() or 1) // count)
 
@@ -32,13 +32,14 @@ class LocalNodes:
         )
         if program is None:
             raise UserError("the console script dtfm-node is not installed: pip install dtfm")
+        extra = [] if self._trace is None else ["--trace", str(self._trace)]
         for number in range(1, self._count + 1):
             folder = self._folder / "nodes" / str(number)
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / "node.log").open("ab") as output:
                 process = await asyncio.create_subprocess_exec(
                     program, "join", f"@{self._folder / 'invite'}",
-                    "--state-dir", str(folder), "--device", "cpu", "--threads", str(self._threads),
+                    "--state-dir", str(folder), "--device", "cpu", "--threads", str(self._threads), *extra,
                     stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
                     # Ctrl+C goes to the whole terminal group: the nodes are stopped in order, by this side.
                     start_new_session=True,
@@ -83,13 +84,16 @@ class LocalNodes:
                 await process.wait()
 
 
-async def run(job: Job, folder: Path, count: int, options: Options) -> None:
+async def run(job: Job, folder: Path, count: int, options: Options, trace: Path | None = None) -> None:
     """Serve `job` and train it with `count` local nodes, to its end.
+
+    Args:
+        trace: where the nodes write timelines.
 
     Raises:
         UserError: see `Coordinator.run`; or every node ended.
     """
-    nodes = LocalNodes(folder, count)
+    nodes = LocalNodes(folder, count, trace)
     invited = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(Coordinator(job, folder, options).run(lambda _: invited.set()))

@@ -104,13 +104,13 @@ class Keeper:
         self.folder = folder
         """Where snapshots lie until the coordinator has them."""
         folder.mkdir(exist_ok=True)
-        self._sweep()
         self._sending: Snapshot | None = None
         self._waiting: Snapshot | None = None
         self._held: Snapshot | None = None
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._sweep()
 
     def keep(self, snapshot: Snapshot) -> None:
         """Take over a snapshot."""

@@ -144,9 +144,8 @@ class Tasklets:
             self._journal.committed(row, steps)
             every = job.checkpoint.every
             if step == steps or (every and step % every == 0):
-                self._keeper.keep(
-                    await machine.compute(snapshot, state, plan, self._me, row, self._journal.unconfirmed())
-                )
+                rows, folder = self._journal.unconfirmed(), self._keeper.folder
+                self._keeper.keep(await machine.compute(snapshot, state, plan, self._me, row, rows, folder))
                 self._journal.hurry()
         await self._keeper.settled()
         self._journal.say("training", "all steps done; waiting for the coordinator to keep the result")
