@@ -62,18 +62,26 @@ class Layout:
     routes: list[str]
     tied: bool = True
     schedule: str = "1f1b"
+    recompute: tuple[int, ...] = ()
 
 
+SHARES = ["ab", "ab", "ac", "ab", "ac", "ab", "ac", "ab"]
 LAYOUTS = [
     Layout("1 stage x 1", [[0, 4]], ["a"] * 8),
     Layout("1 stage x 2", [[0, 4]], ["a", "b"] * 4),
     Layout("2 stages x 1", [[0, 2], [2, 4]], ["ab"] * 8),
     Layout("2 stages x 2", [[0, 2], [2, 4]], ["ac", "bd"] * 4),
     Layout("2 stages x 2, gpipe", [[0, 2], [2, 4]], ["ac", "bd"] * 4, schedule="gpipe"),
+    Layout("2 stages x 2, zero-bubble", [[0, 2], [2, 4]], ["ac", "bd"] * 4, schedule="zero-bubble"),
+    Layout("2 stages x 2, recomputed", [[0, 2], [2, 4]], ["ac", "bd"] * 4, recompute=(0, 1)),
     Layout("2 stages x 2, untied", [[0, 2], [2, 4]], ["ac", "bd"] * 4, tied=False),
     Layout("4 stages x 1", [[0, 1], [1, 2], [2, 3], [3, 4]], ["abcd"] * 8),
+    Layout("4 stages x 1, gpipe", [[0, 1], [1, 2], [2, 3], [3, 4]], ["abcd"] * 8, schedule="gpipe"),
+    Layout("4 stages x 1, zero-bubble", [[0, 1], [1, 2], [2, 3], [3, 4]], ["abcd"] * 8, schedule="zero-bubble"),
     Layout("uneven layers, 1 + 3", [[0, 1], [1, 4]], ["ab"] * 8),
-    Layout("uneven shares, 8 / 5 + 3", [[0, 2], [2, 4]], ["ab", "ab", "ac", "ab", "ac", "ab", "ac", "ab"]),
+    Layout("uneven shares, 8 / 5 + 3", [[0, 2], [2, 4]], SHARES),
+    Layout("uneven shares, gpipe", [[0, 2], [2, 4]], SHARES, schedule="gpipe"),
+    Layout("uneven shares, zero-bubble", [[0, 2], [2, 4]], SHARES, schedule="zero-bubble"),
 ]
 
 
@@ -109,7 +117,8 @@ def _measure(folder: Path, layout: Layout, steps: int) -> tuple[str, bool]:
     if not alone.exists():
         _run("dtfm-node", "solo", job, "--state-dir", alone, "--device", "cpu")
     plan = folder / "plan.json"
-    plan.write_text(json.dumps({"stages": layout.stages, "routes": [list(route) for route in layout.routes]}))
+    routes = [list(route) for route in layout.routes]
+    plan.write_text(json.dumps({"stages": layout.stages, "routes": routes, "recompute": layout.recompute}))
     peers = len(set("".join(layout.routes)))
     swarm = folder / layout.name.replace(" ", "-").replace("/", "-")
     _run("dtfm-coordinator", "swarm", job, "--nodes", str(peers), "--plan", plan, "--state-dir", swarm)

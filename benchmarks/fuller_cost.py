@@ -24,7 +24,7 @@ from dtfm_coordinator.allocator.step.shapes import feasible_shapes
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_coordinator.networks import network
 from dtfm_coordinator.networks.machines import MACHINES
-from dtfm_protocol.job import Planning
+from dtfm_protocol.job import Planning, Wire
 from dtfm_protocol.view import View
 
 DEVICES, MICRO_BATCHES = 32, 64
@@ -41,7 +41,8 @@ DEMAND = ModelDemand(
     head_layers=32_000 * HIDDEN / LAYER_PARAMETERS,
     layer_flops=2.0 * LAYER_PARAMETERS * SEQUENCE,
 )
-WORK = Workload(DEMAND, MICRO_BATCHES, Planning(wire="bf16"))
+WIRE = Wire(activations="bf16", gradients="bf16")
+WORK = Workload(DEMAND, MICRO_BATCHES, Planning(schedule="1f1b", wire=WIRE))
 
 
 def equipped(name: str) -> View:
@@ -69,13 +70,14 @@ def by_paper(view: View, seconds: float) -> float:
             beta,
             stages=shape.stages,
             replicas=shape.replicas,
-            activation_bytes=DEMAND.message_bytes("bf16") * MICRO_BATCHES / shape.replicas,
-            gradient_bytes=DEMAND.gradient_bytes(0, LAYERS, "bf16") / shape.stages,
+            activation_bytes=DEMAND.message_bytes(WIRE)[0] * MICRO_BATCHES / shape.replicas,
+            gradient_bytes=DEMAND.gradient_bytes(0, LAYERS, WIRE) / shape.stages,
             seconds=2 * seconds / len(shapes),
         )
         layout = Layout.of(posed, [list(stage) for stage in zip(*found.pipelines, strict=True)])
         if layout is not None:
-            best = min(best, predict(view, WORK, layout.plan(view.ids, "1f1b", "bf16")).cost.total)
+            plan = layout.plan(view.ids, "1f1b", WIRE, layout.recomputed(posed))
+            best = min(best, predict(view, WORK, plan).cost.total)
     return best
 
 

@@ -63,7 +63,7 @@ def by_paper(views: int, *, symmetric: bool) -> list[tuple[str, ...]]:
 
 def by_step(views: int, peers: int) -> tuple[str, ...]:
     """A row for so many peers."""
-    ratios, work = [], Workload(DEMAND, 8, Planning())
+    ratios, work = [], Workload(DEMAND, 8, Planning(schedule="1f1b"))
     for seed in range(views):
         rng = np.random.default_rng(seed)
         drawn = network("irregular", peers, seed)

@@ -24,11 +24,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from dtfm_coordinator.allocator.step.demand import ActionSeconds
 from dtfm_coordinator.allocator.step.links import Links
 from dtfm_coordinator.allocator.step.simulator import simulate
 from dtfm_coordinator.networks.paper import paper_network
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.view import GBIT, LayerSeconds
+from dtfm_protocol.view import GBIT
 
 STAGES = REPLICAS = 8
 MESSAGE_BYTES = 2048 * 2048 * 2
@@ -172,9 +173,9 @@ def _played(
         alpha[k, k + 1] = alpha[k + 1, k] = delay
         beta[k, k + 1] = beta[k + 1, k] = rate
     plan = Plan(stages=tuple((k, k + 1) for k in range(STAGES)), routes=(peers,) * micro_batches, schedule=schedule)
-    seconds = {p: LayerSeconds(forward=f, backward=3 * f) for p, f in zip(peers, forwards, strict=True)}
+    seconds = {p: ActionSeconds(f, 3 * f) for p, f in zip(peers, forwards, strict=True)}
     links = Links({peer: k for k, peer in enumerate(peers)}, alpha, beta, free, free)
-    played = simulate(plan, links, seconds, MESSAGE_BYTES, [0.0] * STAGES)
+    played = simulate(plan, links, seconds, (MESSAGE_BYTES, MESSAGE_BYTES), [0.0] * STAGES)
     forward = max(span.end for span in played.compute if span.kind == "forward")
     return forward, played.last_backward - forward
 

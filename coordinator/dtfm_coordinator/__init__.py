@@ -8,6 +8,7 @@
 - `allocator/`: from a view to a plan (pure); `requirements`: what a job's model asks of peers
 - `networks/`: views that are made up: the paper's networks, and others
 - `offline`, `compare`, `explain/`: the allocator on saved views: a plan, algorithms side by side, where the time goes
+- `trace/`: the nodes' timelines as one
 - `archive`: checkpoints as the stages hand them in
 - `broker`: the embedded MQTT broker
 - `swarm`: a whole swarm of processes on this machine

@@ -243,7 +243,7 @@ def _by_makespan(question: Question, view: View) -> tuple[Run, bool]:
     work = workload(Job.load(question.job))
     compile_now(lambda line: print(line, file=sys.stderr))
     shapes = feasible_shapes(len(view.nodes), work.demand.layers, work.micro_batches, work.planning)
-    count = placements(pose(view, work, view.ids), shapes, work.planning.replicas == "auto")
+    count = placements(pose(view, work, view.ids), shapes, work.planning.replicas == "auto") * len(work.schedules)
 
     def run(algorithm: str, seed: int, evaluations: int | None) -> Plan:
         budget = question.budget if evaluations is None else None

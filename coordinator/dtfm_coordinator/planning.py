@@ -64,10 +64,10 @@ class Planner:
             missing = len(placeholders) - len(free)
             raise NotEnoughNodes(f"waiting for {missing} more nodes: the forced plan needs {len(plan.peers)}", missing)
         names = dict(zip(placeholders, free, strict=False))
-        defaults = {
-            key: getattr(self._job.plan, key) for key in ("schedule", "wire") if key not in plan.model_fields_set
-        }
+        planning = self._job.plan
+        changes = {"schedule": "1f1b" if planning.schedule == "auto" else planning.schedule, "wire": planning.wire}
+        changes = {key: value for key, value in changes.items() if key not in plan.model_fields_set}
         placed = plan.renamed(names).model_copy(
-            update={"idle": tuple(free[len(placeholders) :]), "reason": "forced by --plan", **defaults}
+            update={"idle": tuple(free[len(placeholders) :]), "reason": "forced by --plan", **changes}
         )
         return placed.model_copy(update={"cost": as_cost(predict(view, self._workload, placed).cost)})

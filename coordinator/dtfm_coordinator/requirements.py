@@ -28,6 +28,9 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
         message_values=tokens * sizes.hidden_size,
         layer_activation_bytes=kept,
         head_bytes=sizes.logits_bytes(training.micro_batch, training.sequence_length, training.precision),
+        logits_gradient_bytes=sizes.logits_gradient_bytes(
+            training.micro_batch, training.sequence_length, training.precision
+        ),
         # A matrix of p parameters costs 2 p FLOP a token, in the head as in a layer.
         head_layers=sizes.head_parameters / per_layer,
         layer_flops=2 * per_layer * tokens,

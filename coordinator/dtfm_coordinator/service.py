@@ -25,6 +25,7 @@ from dtfm_protocol.logs import log
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane, split_broker_url
 from dtfm_protocol.planes.data import DataPlane
+from dtfm_protocol.planes.direct import DirectDataPlane
 from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 from dtfm_protocol.prepare import prepare
@@ -85,8 +86,12 @@ class Coordinator:
             running = LibP2PDataPlane.running(
                 self._identity, invite.service, listen=options.listen, port=ends.data, announce=ends.announced_data
             )
-            plane = await stack.enter_async_context(running)
-            discovery = await stack.enter_async_context(HivemindDiscovery.running(plane, registry))
+            libp2p = await stack.enter_async_context(running)
+            direct = DirectDataPlane.running(
+                libp2p, self._identity, listen=options.listen, port=ends.data + 1 if options.port else 0
+            )
+            plane = await stack.enter_async_context(direct)
+            discovery = await stack.enter_async_context(HivemindDiscovery.running(libp2p, registry))
             await self._serve(plane, archive)
             invite = invite.model_copy(update={"dht": await plane.addresses()})
             address = BrokerAddress.of(invite)

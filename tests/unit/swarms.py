@@ -19,8 +19,12 @@ DEMAND = ModelDemand(
 
 
 def drawn_view(nodes: int, seed: int, *, limited: bool = False, gbps: float = 0.1) -> View:
-    """Unequal peers on unequal, asymmetric links; where `limited`, uplinks and downlinks are what binds."""
+    """Unequal peers on unequal, asymmetric links; where `limited`, uplinks and downlinks are what binds.
+
+    Half of the peers have measured what of their backward the gradients of weights take.
+    """
     rng = np.random.default_rng(seed)
+    weights = np.random.default_rng(seed).uniform(0.002, 0.008, nodes)
     up, down = rng.uniform(0.05, 0.3, nodes), rng.uniform(0.1, 0.6, nodes)
     return View(
         nodes=tuple(
@@ -31,6 +35,7 @@ def drawn_view(nodes: int, seed: int, *, limited: bool = False, gbps: float = 0.
                 layer_seconds=LayerSeconds(
                     forward=0.01 * rng.uniform(0.5, 2),
                     backward=0.02 * rng.uniform(0.5, 2),
+                    weight=weights[number] if number % 2 else None,
                     optimizer=0.001 * rng.uniform(0.5, 2),
                 ),
             )

@@ -8,14 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.step.demand import ModelDemand, layer_seconds, optimizer_seconds, stage_seconds
+from dtfm_coordinator.allocator.step.demand import (
+    ModelDemand,
+    layer_seconds,
+    memory_needed,
+    most_waiting,
+    optimizer_seconds,
+    stage_seconds,
+)
 from dtfm_coordinator.allocator.step.layout import Layout
-from dtfm_coordinator.allocator.step.problem import Problem
+from dtfm_coordinator.allocator.step.problem import SCHEDULES, Problem
 from dtfm_coordinator.allocator.workload import pose
+from dtfm_protocol.codecs import payload_bytes
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import ScheduleName, Wire
 from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import orders
+from dtfm_protocol.schedule import most_in_flight, orders
 from dtfm_protocol.view import LayerSeconds, NodeView, View
 
 from .swarms import workload
@@ -69,15 +78,15 @@ def placements(draw: st.DrawFn) -> tuple[list[float], list[list[int]], int]:
     return speeds, stages, draw(st.integers(max(counts), 20))
 
 
-@given(placements(), st.sampled_from(["1f1b", "gpipe"]))
+@given(placements(), st.sampled_from(SCHEDULES))
 @settings(max_examples=80, deadline=None)
 def test_every_layout_serves_each_micro_batch_once_and_holds_each_layer_once(
-    placement: tuple[list[float], list[list[int]], int], schedule: str
+    placement: tuple[list[float], list[list[int]], int], schedule: ScheduleName
 ) -> None:
     speeds, stages, micro_batches = placement
     layout = laid_out(posed(speeds, micro_batches, schedule=schedule), stages)
     names = [f"p{number}" for number in range(len(speeds))]
-    plan = layout.plan([*names, "spare"], "gpipe" if schedule == "gpipe" else "1f1b", "fp32")
+    plan = layout.plan([*names, "spare"], schedule, Wire())
     assert Plan.read(plan.model_dump(), "the plan") == plan
     assert len(plan.routes) == micro_batches
     assert plan.layers == 12
@@ -97,7 +106,7 @@ def test_a_plan_read_back_is_the_same_layout_but_for_the_order_of_its_peers(
     problem = posed(speeds, micro_batches)
     layout = laid_out(problem, stages)
     names = [f"p{number}" for number in range(len(speeds))]
-    again = Layout.of_plan(layout.plan(names, "1f1b", "fp32"), names)
+    again = Layout.of_plan(layout.plan(names, "1f1b", Wire()), names)
     assert again is not None
     assert (again.counts, again.layers) == (layout.counts, layout.layers)
     assert set(zip(again.peers, again.shares, strict=True)) == set(zip(layout.peers, layout.shares, strict=True))
@@ -106,7 +115,7 @@ def test_a_plan_read_back_is_the_same_layout_but_for_the_order_of_its_peers(
 
 
 def test_a_plan_with_a_peer_that_is_gone_is_no_layout() -> None:
-    plan = laid_out(posed([1.0, 1.0]), [[0], [1]]).plan(["a", "b"], "1f1b", "fp32")
+    plan = laid_out(posed([1.0, 1.0]), [[0], [1]]).plan(["a", "b"], "1f1b", Wire())
     assert Layout.of_plan(plan, ["a", "c"]) is None
 
 
@@ -116,17 +125,100 @@ def test_layers_follow_the_speed_of_their_stage_and_leave_room_for_the_head() ->
     assert laid_out(posed([1.0, 1.0], demand=replace(DEMAND, head_layers=4.0)), [[0], [1]]).layers == (8, 4)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_no_peer_gets_more_than_its_memory_holds(schedule: str) -> None:
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_peer_gets_more_than_its_memory_holds(schedule: ScheduleName) -> None:
     small = DEMAND.memory_bytes(0, 2, 8)
     problem = posed([5.0, 1.0, 1.0], memory=[small, 1e9, 1e9], schedule=schedule)
     layout = laid_out(problem, [[0], [1], [2]])
-    plan = layout.plan(["a", "b", "c"], "gpipe" if schedule == "gpipe" else "1f1b", "fp32")
-    held = np.cumsum([1 if action.kind == "forward" else -1 for action in orders(plan)["a"]]).max()
-    first, end = plan.stages[0]
-    assert DEMAND.memory_bytes(first, end, int(held)) <= small
+    plan = layout.plan(["a", "b", "c"], schedule, Wire())
+    assert memory_needed(plan, DEMAND)["a"] <= small
     assert layout.fits(problem)
     assert not replace_layers(layout, (10, 1, 1)).fits(problem)
+
+
+SHORT = replace(DEMAND, layer_activation_bytes=9000, head_bytes=4000, logits_gradient_bytes=1000)
+
+
+def needed_bytes(plan: Plan, stage: int, peer: str, layers: int, recompute: bool) -> int:
+    """Of a peer, if its stage had so many layers."""
+    ends = {0: (0, layers), len(plan.stages) - 1: (12 - layers, 12)}
+    first, end = ends.get(stage, (1, 1 + layers)) if len(plan.stages) > 1 else (0, 12)
+    actions = orders(plan)[peer]
+    return SHORT.memory_bytes(
+        first, end, most_in_flight(actions), waiting=most_waiting(actions), recompute=recompute,
+        feedback=plan.wire.gradients == "int8" and len(plan.replicas(stage)) > 1,
+    )  # fmt: skip
+
+
+@given(placements(), st.sampled_from(SCHEDULES), st.sampled_from(["fp32", "int8"]), st.integers(0, 999))
+@settings(max_examples=150, deadline=None)
+def test_stages_recompute_exactly_where_a_peers_memory_is_short_and_no_split_does_without(
+    placement: tuple[list[float], list[list[int]], int], schedule: ScheduleName, wire: str, memories: int
+) -> None:
+    speeds, stages, micro_batches = placement
+    memory = np.random.default_rng(memories).uniform(1e5, 5e5, len(speeds)).tolist()
+    problem = posed(speeds, micro_batches, SHORT, memory, schedule=schedule, wire=wire)
+    layout = Layout.of(problem, stages)
+    if layout is None:
+        return
+    names = [f"p{number}" for number in range(len(speeds))]
+    plan = layout.plan(names, schedule, Wire.model_validate(wire), layout.recomputed(problem))
+    needed, there = memory_needed(plan, SHORT), dict(zip(names, memory, strict=True))
+    assert all(needed[peer] <= there[peer] for peer in plan.peers)
+    for stage, (first, end) in enumerate(plan.stages):
+        plain = [needed_bytes(plan, stage, peer, end - first, False) for peer in plan.replicas(stage)]
+        short = any(size > there[peer] for size, peer in zip(plain, plan.replicas(stage), strict=True))
+        assert (stage in plan.recompute) == short
+    if plan.recompute and len(stages) > 1:
+
+        def fits(stage: int, layers: int) -> bool:
+            return all(needed_bytes(plan, stage, peer, layers, False) <= there[peer] for peer in plan.replicas(stage))
+
+        most = [sum(fits(stage, layers) for layers in range(1, 11)) for stage in range(len(stages))]
+        assert sum(most) < 12 or min(most) == 0
+
+
+def test_a_byte_too_few_makes_a_stage_recompute() -> None:
+    exact = [SHORT.memory_bytes(0, 6, 2), SHORT.memory_bytes(6, 12, 1)]
+    for missing, recompute in ((0, ()), (1, (0,))):
+        problem = posed([1.0, 1.0], demand=SHORT, memory=[exact[0] - missing, exact[1]], schedule="1f1b")
+        layout = laid_out(problem, [[0], [1]])
+        assert (layout.layers, layout.recomputed(problem)) == ((6, 6), recompute)
+    # A second forward for each of six layers, on each of eight micro-batches.
+    without, anew = (layout.cost(posed([1.0, 1.0], demand=SHORT)).compute, layout.cost(problem).compute)
+    assert anew - without == pytest.approx(8 * 6 * 0.25)
+
+
+def test_what_a_stage_that_recomputes_keeps() -> None:
+    kept = SHORT.memory_bytes(0, 6, 3)
+    assert kept == 16 * SHORT.parameters(0, 6) + 3 * 6 * 9000 + 2 * 64 * 4
+    anew = SHORT.memory_bytes(0, 6, 3, recompute=True)
+    assert anew == 16 * SHORT.parameters(0, 6) + 3 * 6 * 64 * 4 + 9000 + 2 * 64 * 4
+    # What weights' gradients wait for is there again once it is recomputed; on the last stage the logits' gradient too.
+    assert SHORT.memory_bytes(0, 6, 3, waiting=2, recompute=True) == anew + 2 * 6 * 9000
+    last = SHORT.memory_bytes(6, 12, 3)
+    assert last == 16 * SHORT.parameters(6, 12) + 3 * 6 * 9000 + 4000 + 2 * 64 * 4
+    assert SHORT.memory_bytes(6, 12, 3, waiting=2) == last + 2 * 1000
+    # A single stage receives nothing; int8 keeps its error.
+    assert SHORT.memory_bytes(0, 12, 1, feedback=True) == 20 * SHORT.parameters(0, 12) + 12 * 9000 + 4000
+
+
+def test_messages_and_gradients_have_the_bytes_of_their_codecs() -> None:
+    demand = replace(DEMAND, message_values=300)
+    for wire, ahead, back, gradients in (
+        ("fp32", 1200, 1200, 4.0),
+        ("bf16", 600, 600, 2.0),
+        ("fp16", 604, 604, 2.0),
+        ("int8", 312, 312, 1.03125),
+        ({"activations": "int8", "gradients": "fp16"}, 312, 604, 2.0),
+    ):
+        coded = Wire.model_validate(wire)
+        assert demand.message_bytes(coded) == (ahead, back)
+        assert demand.gradient_bytes(0, 6, coded) == gradients * 6300
+        problem = posed([1.0], demand=demand, wire=wire)
+        assert (problem.ahead_bytes, problem.back_bytes) == (ahead, back)
+        assert problem.gradient_before[-1] == gradients * 12_000
+        assert [payload_bytes(codec, (3, 100)) for codec in (coded.activations, coded.gradients)] == [ahead, back]
 
 
 def replace_layers(layout: Layout, layers: tuple[int, ...]) -> Layout:
@@ -171,7 +263,7 @@ def test_speeds_come_from_measurements_else_from_flops_else_from_the_slowest() -
 
 
 def test_a_stage_takes_its_layers_and_the_last_one_the_head() -> None:
-    plan = laid_out(posed([1.0, 1.0]), [[0], [1]]).plan(["a", "b"], "1f1b", "fp32")
+    plan = laid_out(posed([1.0, 1.0]), [[0], [1]]).plan(["a", "b"], "1f1b", Wire())
     layer = LayerSeconds(forward=1.0, backward=2.0, optimizer=0.1)
     demand = replace(DEMAND, head_layers=0.5)
     seconds = stage_seconds(plan, demand, {"a": layer, "b": layer})

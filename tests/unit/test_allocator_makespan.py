@@ -5,7 +5,8 @@ import pytest
 
 from dtfm_coordinator.allocator.step.cost import StepCost
 from dtfm_coordinator.allocator.step.layout import Layout
-from dtfm_coordinator.allocator.workload import pose, predict
+from dtfm_coordinator.allocator.step.problem import SCHEDULES, Problem
+from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_protocol.view import View
 
 from .swarms import drawn_stages, drawn_view, workload
@@ -13,30 +14,47 @@ from .swarms import drawn_stages, drawn_view, workload
 PARTS = ("compute", "pipeline", "data_parallel", "optimizer")
 
 
-def both(seed: int, *, limited: bool, schedule: str) -> tuple[StepCost, StepCost]:
-    """A random layout by the fast form and exactly."""
+def drawn(
+    seed: int, *, limited: bool, schedule: str, wire: str = "fp32", tight: bool = False
+) -> tuple[View, Workload, Problem, Layout]:
+    """A random layout; where `tight`, in memories that make some stages recompute."""
     rng = np.random.default_rng(seed)
     nodes = int(rng.integers(1, 13))
     view = drawn_view(nodes, seed, limited=limited)
     stages = drawn_stages(nodes, int(rng.integers(1, min(nodes, 5) + 1)), seed)
-    work = workload(int(rng.integers(max(map(len, stages)), 30)), schedule=schedule)
+    work = workload(int(rng.integers(max(map(len, stages)), 30)), schedule=schedule, wire=wire)
     posed = pose(view, work, view.ids)
     layout = Layout.of(posed, stages)
     assert layout is not None
-    plan = layout.plan(view.ids, work.planning.schedule, work.planning.wire)
+    if tight:
+        posed = posed._replace(memory=rng.uniform(0.05, 0.6, nodes) * 1e9)
+    return view, work, posed, layout
+
+
+def both(view: View, work: Workload, posed: Problem, layout: Layout) -> tuple[StepCost, StepCost]:
+    """Its step by the fast form and exactly."""
+    plan = layout.plan(view.ids, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
     return layout.cost(posed), predict(view, work, plan).cost
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("tight", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(40))
-def test_without_limits_a_peer_both_agree_exactly(seed: int, schedule: str) -> None:
-    fast, exact = both(seed, limited=False, schedule=schedule)
+def test_without_limits_a_peer_both_agree_exactly(seed: int, schedule: str, tight: bool) -> None:
+    wire = ("fp32", "bf16", "fp16", "int8")[seed % 4]
+    fast, exact = both(*drawn(seed, limited=False, schedule=schedule, wire=wire, tight=tight))
     for part in PARTS:
         assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
 
 
+def test_some_stages_of_those_recompute_and_some_do_not() -> None:
+    layouts = [drawn(seed, limited=False, schedule="1f1b", tight=True)[2:] for seed in range(40)]
+    recomputing = sum(len(layout.recomputed(posed)) for posed, layout in layouts)
+    assert 0.2 < recomputing / sum(len(layout.counts) for _, layout in layouts) < 0.8
+
+
 def test_with_limits_a_peer_the_fast_form_is_close_and_ranks_alike() -> None:
-    pairs = [both(seed, limited=True, schedule="1f1b") for seed in range(120)]
+    pairs = [both(*drawn(seed, limited=True, schedule=SCHEDULES[seed % 3])) for seed in range(120)]
     ratios = np.array([fast.total / exact.total for fast, exact in pairs])
     assert ratios.min() > 0.8
     assert ratios.max() < 1.1

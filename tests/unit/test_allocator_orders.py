@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtfm_coordinator.allocator.step.demand import most_waiting
 from dtfm_coordinator.allocator.step.heap import pop, push
-from dtfm_coordinator.allocator.step.orders import order_actions
+from dtfm_coordinator.allocator.step.orders import KINDS, order_actions
+from dtfm_coordinator.allocator.step.problem import SCHEDULES
 from dtfm_coordinator.allocator.step.routes import assign_shares, route_micro_batches
+from dtfm_protocol.job import ScheduleName
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import orders
+from dtfm_protocol.schedule import most_in_flight, orders
 
 
 @st.composite
@@ -27,14 +30,14 @@ def shared_out(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     return counts, shares
 
 
-@given(shared_out(), st.sampled_from(["1f1b", "gpipe"]))
-@settings(max_examples=150, deadline=None)
+@given(shared_out(), st.sampled_from(SCHEDULES))
+@settings(max_examples=250, deadline=None)
 def test_slots_compute_in_the_order_in_which_the_runtime_will(
-    drawn: tuple[list[int], list[int]], schedule: str
+    drawn: tuple[list[int], list[int]], schedule: ScheduleName
 ) -> None:
     counts, shares = (np.array(values) for values in drawn)
     routes, _, _ = route_micro_batches(counts, shares)
-    actions, starts, peaks = order_actions(routes, counts, shares, schedule == "gpipe")
+    actions, starts, peaks, waits = order_actions(routes, counts, shares, SCHEDULES.index(schedule))
     plan = Plan.read(
         {
             "stages": [(stage, stage + 1) for stage in range(len(counts))],
@@ -45,10 +48,10 @@ def test_slots_compute_in_the_order_in_which_the_runtime_will(
     )
     for slot in range(len(shares)):
         wanted = orders(plan)[f"s{slot}"]
-        mine = [("backward" if action % 2 else "forward", action // 2) for action in actions[starts[slot] :]]
-        assert mine[: starts[slot + 1] - starts[slot]] == [(action.kind, action.micro_batch) for action in wanted]
-        held = np.cumsum([1 if action.kind == "forward" else -1 for action in wanted])
-        assert peaks[slot] == held.max()
+        own = actions[starts[slot] : starts[slot + 1]].tolist()
+        mine = [(("forward", "backward", "weight")[action % KINDS], action // KINDS) for action in own]
+        assert mine == [(action.kind, action.micro_batch) for action in wanted]
+        assert (peaks[slot], waits[slot]) == (most_in_flight(wanted), most_waiting(wanted))
 
 
 @given(shared_out())

@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from dtfm_coordinator.allocator.paper.cost import cost_of_pipelines
-from dtfm_coordinator.allocator.step.demand import ModelDemand
+from dtfm_coordinator.allocator.step.demand import ActionSeconds, ModelDemand, memory_needed
+from dtfm_coordinator.allocator.step.problem import SCHEDULES
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.explain import report
-from dtfm_coordinator.explain.findings import StepFindings, check, in_flight, step_findings
+from dtfm_coordinator.explain.findings import StepFindings, check, step_findings
 from dtfm_coordinator.explain.growth import growth, with_median_node
 from dtfm_coordinator.explain.idle import tried, with_replica
 from dtfm_coordinator.explain.paper import paper_findings
@@ -121,7 +122,7 @@ def test_a_slow_peer_is_the_bottleneck() -> None:
     assert "the compute of c" in report.bottleneck_line(told.bottleneck, told.cost.total)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_peers_seconds_add_up_to_the_step(schedule: str) -> None:
     of = plan("ab", "cb", "ad", "cd", schedule=schedule)
     told = found(of, swarm("abcd", gbps=0.5, ms=7.0, slow={"c": 2.0, "d": 3.0}, memory_bytes=1e9))
@@ -133,9 +134,24 @@ def test_a_peers_seconds_add_up_to_the_step(schedule: str) -> None:
         assert sum(parts) == pytest.approx(told.cost.total)
         assert peer.micro_batches == 2
         assert peer.memory_there == 1e9
-        stage = told.stages[peer.stage]
-        assert peer.memory_needed == DEMAND.memory_bytes(*stage.layers, in_flight(of, peer.peer))
-    assert in_flight(of, "a") == 2
+        assert peer.memory_needed == memory_needed(of, DEMAND)[peer.peer]
+    assert told.stages[0].peers[0].memory_needed == DEMAND.memory_bytes(0, 2, 2)
+
+
+def test_a_stage_that_recomputes_is_told_and_needs_less_memory_and_more_time() -> None:
+    of, view = plan("ab", "ab", "ab", "ab"), swarm("ab")
+    anew = of.model_copy(update={"recompute": (0,)})
+    kept, told = found(of, view).stages, found(anew, view).stages
+    assert [stage.recomputes for stage in told] == [True, False]
+    needed = DEMAND.memory_bytes(0, 2, 2, recompute=True)
+    assert told[0].peers[0].memory_needed == needed
+    # Four micro-batches of two more forwards of 10 ms.
+    assert told[0].peers[0].compute == pytest.approx(kept[0].peers[0].compute + 4 * 0.02)
+    assert told[1].peers[0].compute == kept[1].peers[0].compute
+    out = Console(width=140, markup=False, highlight=False, file=io.StringIO())
+    report.show(out, found(anew, view), (), None, asked_growth=False)
+    assert isinstance(out.file, io.StringIO)
+    assert "0 to 1, recomputed" in out.file.getvalue()
 
 
 def test_waiting_is_bubble_until_the_input_is_made_and_transfer_while_it_travels() -> None:
@@ -207,7 +223,7 @@ def test_an_idle_peer_that_can_serve_nothing_is_told_why() -> None:
 
 
 def test_a_new_replica_takes_its_share_from_all_over_the_step() -> None:
-    seconds = dict.fromkeys("ab", LayerSeconds(forward=1, backward=2))
+    seconds = dict.fromkeys("ab", ActionSeconds(1, 2))
     joined = with_replica(plan(*["ab"] * 8), "c", 1, seconds, seconds["b"])
     assert joined is not None
     assert joined.micro_batches("c") in ((0, 2, 4, 6), (1, 3, 5, 7))
@@ -219,6 +235,7 @@ def test_the_next_node_is_the_median_of_its_peers() -> None:
     larger = with_median_node(view, work())
     node = larger.nodes[-1]
     assert node.layer_seconds is not None
+    assert node.layer_seconds.weight == pytest.approx(0.03)
     assert (node.layer_seconds.forward, node.memory_bytes, node.up_gbps) == (pytest.approx(0.03), 4e9, None)
     assert larger.bandwidth_gbps[3, :3] == pytest.approx([1.5, 2.0, 2.5])
     assert larger.latency_ms[:3, 3] == pytest.approx([1.0] * 3)

@@ -7,17 +7,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from dtfm_coordinator.allocator.step.demand import ActionSeconds
 from dtfm_coordinator.allocator.step.links import Links
+from dtfm_coordinator.allocator.step.problem import SCHEDULES
 from dtfm_coordinator.allocator.step.simulator import simulate
 from dtfm_coordinator.explain.critical import Part, by_cause, critical_path
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.view import LayerSeconds
 from tests.unit.test_explain import found, plan, swarm
 
 
 def random_step(
     seed: int, *, shared: bool
-) -> tuple[Plan, Links, dict[str, LayerSeconds], dict[str, float], list[float]]:
+) -> tuple[Plan, Links, dict[str, ActionSeconds], dict[str, float], list[float]]:
     """A plan with random routes, replicas, links and speeds, so that no two paths are equally long."""
     rng = np.random.default_rng(seed)
     depth = int(rng.integers(1, 5))
@@ -34,10 +35,10 @@ def random_step(
         rng.uniform(0.5, 5, (size, size)),
         *limits,
     )
-    seconds = {p: LayerSeconds(forward=float(rng.uniform(0.1, 2)), backward=float(rng.uniform(0.2, 4))) for p in peers}
+    seconds = {peer: ActionSeconds(*rng.uniform([0.1, 0.2, 0.1], [2, 4, 2]).tolist()) for peer in peers}
     update = {peer: float(rng.uniform(0, 0.3)) for peer in peers}
     stages = [(stage, stage + 1) for stage in range(depth)]
-    schedule = "gpipe" if rng.random() < 0.5 else "1f1b"
+    schedule = SCHEDULES[int(rng.integers(3))]
     made = Plan.read({"stages": stages, "routes": [tuple(route) for route in routes], "schedule": schedule}, "plan")
     return made, links, seconds, update, rng.uniform(0.5, 4, depth).tolist()
 
@@ -46,7 +47,7 @@ def random_step(
 @pytest.mark.parametrize("seed", range(40))
 def test_the_parts_of_the_critical_path_follow_each_other_and_add_up_to_the_step(seed: int, shared: bool) -> None:
     of, links, seconds, update, gradients = random_step(seed, shared=shared)
-    played = simulate(of, links, seconds, 1.0, gradients, update)
+    played = simulate(of, links, seconds, (1.0, 0.7), gradients, update)
     path = critical_path(of, links, played)
     assert math.fsum(part.seconds for part in path) == pytest.approx(played.cost.total, abs=1e-9, rel=1e-9)
     assert sum(by_cause(path).values()) == pytest.approx(played.cost.total, abs=1e-9, rel=1e-9)
@@ -62,17 +63,17 @@ def test_the_parts_of_the_critical_path_follow_each_other_and_add_up_to_the_step
 def test_a_step_gets_longer_by_just_what_lies_on_its_critical_path(seed: int) -> None:
     """The derivative of the step's end is an independent account of who is on the path."""
     of, links, seconds, update, gradients = random_step(seed, shared=False)
-    path, slower = critical_path(of, links, simulate(of, links, seconds, 1.0, gradients, update)), 1e-7
+    path, slower = critical_path(of, links, simulate(of, links, seconds, (1.0, 0.7), gradients, update)), 1e-7
 
-    def grown(links: Links, seconds: dict[str, LayerSeconds]) -> float:
-        total = simulate(of, links, seconds, 1.0, gradients, update).cost.total
+    def grown(links: Links, seconds: dict[str, ActionSeconds]) -> float:
+        total = simulate(of, links, seconds, (1.0, 0.7), gradients, update).cost.total
         return (total - math.fsum(part.seconds for part in path)) / slower
 
     def on_path(part: Part, *causes: str) -> float:
         return part.seconds if part.cause in causes else 0.0
 
     for peer, own in seconds.items():
-        later = LayerSeconds(forward=own.forward * (1 + slower), backward=own.backward * (1 + slower))
+        later = ActionSeconds(*(value * (1 + slower) for value in own))
         expected = sum(on_path(part, "compute") for part in path if part.place == (peer,))
         assert grown(links, seconds | {peer: later}) == pytest.approx(expected, abs=1e-4)
     for sender, receiver in {part.place for part in path if len(part.place) == 2}:
@@ -108,13 +109,27 @@ def test_a_chain_of_two_peers_is_told_in_full() -> None:
     assert len(told) == 10
 
 
+def test_weights_follow_the_action_before_them() -> None:
+    of = plan("ab", schedule="zero-bubble")
+    path = found(of, swarm("ab", gbps=1.0, ms=2.0)).path
+    told = [(part.item.kind, part.place, round(1000 * part.seconds, 6)) for part in path if part.cause == "compute"]
+    # b's weights are off the path: a waits for the gradient alone.
+    assert told == [
+        ("forward", ("a",), 20),
+        ("forward", ("b",), 20),
+        ("backward", ("b",), 20),
+        ("backward", ("a",), 20),
+        ("weight", ("a",), 20),
+    ]
+
+
 def test_what_a_shared_uplink_adds_is_told_apart() -> None:
     of = plan("ab", "ac")
     rows = {peer: row for row, peer in enumerate("abc")}
     ones = np.ones((3, 3))
     # A forward of next to nothing, then two messages at once over an uplink that carries one.
     links = Links(rows, 0 * ones, ones, np.array([1.0, np.inf, np.inf]), np.full(3, np.inf))
-    seconds = dict.fromkeys("abc", LayerSeconds(forward=1e-6, backward=1e-6))
-    causes = by_cause(critical_path(of, links, simulate(of, links, seconds, 3.0, [0.0, 0.0])))
+    seconds = dict.fromkeys("abc", ActionSeconds(1e-6, 1e-6))
+    causes = by_cause(critical_path(of, links, simulate(of, links, seconds, (3.0, 3.0), [0.0, 0.0])))
     assert causes["sharing"] == pytest.approx(3.0, abs=1e-3)
     assert causes["transfer"] == pytest.approx(6.0, abs=1e-3)

@@ -55,6 +55,14 @@ def test_figures_are_drawn_in_each_format_and_always_alike(tmp_path: Path) -> No
     assert drawn(of, view, tmp_path / "figure.pdf").startswith(b"%PDF")
 
 
+def test_a_step_with_weights_of_their_own_is_drawn(tmp_path: Path) -> None:
+    of = plan("ab", "cb", "ad", "cd", schedule="zero-bubble")
+    svg = drawn(of, swarm("abcdef", gbps=0.5), tmp_path / "figure.svg")
+    assert b"weights' gradients" in svg
+    plain = drawn(plan("ab", "cb", "ad", "cd"), swarm("abcdef", gbps=0.5), tmp_path / "plain.svg")
+    assert b"weights' gradients" not in plain
+
+
 def test_names_that_look_like_formulas_and_a_single_node_are_drawn(tmp_path: Path) -> None:
     one = swarm("a")
     assert len(drawn(plan("a"), one, tmp_path / "one.png")) > 10_000

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import Job, Training
+from dtfm_protocol.job import Job, Training, Wire
 
 GOOD = """
 name = "demo"
@@ -70,13 +70,15 @@ def test_a_job_file_says_what_it_says(tmp_path: Path) -> None:
     assert job.model.architecture == "llama"
     assert job.model.fields == {"hidden_size": 64}
     assert (job.training.micro_batches, job.training.tokens) == (3, 12 * 32)
-    assert (job.evaluation.every, job.plan.schedule, job.plan.wire, job.checkpoint.every) == (10, "gpipe", "bf16", 25)
+    assert (job.evaluation.every, job.plan.schedule, job.checkpoint.every) == (10, "gpipe", 25)
+    assert job.plan.wire == Wire(activations="bf16", gradients="bf16")
 
 
 def test_what_may_be_left_out_has_defaults(tmp_path: Path) -> None:
     job = Job.load(job_file(tmp_path, GOOD.partition("[evaluation]")[0]))
     assert job.evaluation.every == 0
-    assert (job.plan.stages, job.plan.replicas, job.plan.schedule, job.plan.wire) == ("auto", "auto", "1f1b", "fp32")
+    assert (job.plan.stages, job.plan.replicas, job.plan.schedule, job.plan.wire) == ("auto", "auto", "auto", Wire())
+    assert job.plan.wire == Wire(activations="fp32", gradients="fp32")
     assert (job.training.clip_norm, job.training.precision, job.training.seed) == (1.0, "fp32", 0)
 
 
@@ -154,7 +156,11 @@ def test_a_missing_table_is_named(table: str) -> None:
         ("plan.stages", "some"),
         ("plan.replicas", -2),
         ("plan.schedule", "zb"),
-        ("plan.wire", "int8"),
+        ("plan.wire", "int4"),
+        ("plan.wire", 8),
+        ("plan.wire", {"activations": "int4"}),
+        ("plan.wire", {"gradients": 8}),
+        ("plan.wire", {"weights": "fp16"}),
         ("checkpoint.every", -1),
     ],
 )
@@ -163,6 +169,36 @@ def test_a_value_that_cannot_be_is_named_with_its_key(key: str, value: object) -
     table, _, name = key.rpartition(".")
     assert text.startswith("job.toml: " + (table or name))
     assert name in text
+
+
+@pytest.mark.parametrize(
+    ("line", "wire"),
+    [
+        ('wire = "bf16"', Wire(activations="bf16", gradients="bf16")),
+        ('wire = "int8"', Wire(activations="int8", gradients="int8")),
+        ('wire = {activations = "int8", gradients = "fp16"}', Wire(activations="int8", gradients="fp16")),
+        ('wire = {gradients = "int8"}', Wire(activations="fp32", gradients="int8")),
+    ],
+)
+def test_the_wire_is_one_codec_or_one_a_direction(tmp_path: Path, line: str, wire: Wire) -> None:
+    assert Job.load(job_file(tmp_path, GOOD.replace('wire = "bf16"', line))).plan.wire == wire
+
+
+@pytest.mark.parametrize(
+    ("wire", "named"),
+    [
+        ("int4", "plan.wire.activations: "),
+        ({"gradients": "int4"}, "plan.wire.gradients: "),
+        ({"activations": "int8", "weights": "fp16"}, "plan.wire.weights: unknown key"),
+    ],
+)
+def test_a_wire_that_cannot_be_is_named_to_the_last_key(wire: object, named: str) -> None:
+    assert complaint({"plan.wire": wire}).startswith(f"job.toml: {named}")
+
+
+@pytest.mark.parametrize("schedule", ["auto", "1f1b", "gpipe", "zero-bubble"])
+def test_every_schedule_can_be_asked_for(schedule: str) -> None:
+    assert Job.read(with_values({"plan.schedule": schedule}), "job.toml").plan.schedule == schedule
 
 
 def test_a_micro_batch_that_does_not_divide_the_global_batch_says_both_numbers() -> None:

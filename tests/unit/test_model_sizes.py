@@ -8,7 +8,7 @@ import torch
 
 from dtfm_protocol.job import Model, Precision
 from dtfm_protocol.model.config import resolve_config
-from dtfm_protocol.model.sizes import activation_bytes, model_sizes
+from dtfm_protocol.model.sizes import activation_bytes, model_sizes, smallest_stage_bytes
 from dtfm_protocol.model.stage import build_stage
 from dtfm_protocol.model.whole import build_whole
 
@@ -94,3 +94,14 @@ def test_logits_are_counted_as_often_as_the_loss_holds_them() -> None:
     sizes = model_sizes(config_of("llama"))
     assert sizes.logits_bytes(2, 10, "fp32") == 2 * 10 * 99 * 16
     assert sizes.logits_bytes(2, 10, "bf16") == 2 * 10 * 99 * 20
+    assert sizes.logits_gradient_bytes(2, 10, "fp32") == 2 * 10 * 99 * 4
+    assert sizes.logits_gradient_bytes(2, 10, "bf16") == 2 * 10 * 99 * 2
+
+
+def test_the_smallest_stage_has_room_for_the_messages_that_it_receives() -> None:
+    config = config_of("llama")
+    layer, kept = model_sizes(config).layer_parameters[1], activation_bytes(config, 2, 48)
+    assert smallest_stage_bytes(config, 2, 48, "fp32") == 16 * layer + kept + 2 * 4 * 2 * 48 * 64
+    alone = config_of("llama", num_hidden_layers=1)
+    parameters, logits = model_sizes(alone).total, model_sizes(alone).logits_bytes(2, 48, "fp32")
+    assert smallest_stage_bytes(alone, 2, 48, "fp32") == 16 * parameters + activation_bytes(alone, 2, 48) + logits

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity
+from dtfm_protocol.job import Wire
 from dtfm_protocol.plan import Cost, Plan
 
 SWARM = "0123456789abcdef"
 OWNER, STRANGER = Identity.generate(), Identity.generate()
 
 
+codecs = st.sampled_from(["fp32", "fp16", "bf16", "int8"])
 seconds = st.floats(0, 1e9)
 costs = st.builds(Cost, kind=st.just("paper"), total=seconds, data_parallel=seconds, pipeline=seconds)
 
@@ -32,8 +34,9 @@ def plans(draw: st.DrawFn) -> Plan:
         stages=tuple(zip([0, *ends[:-1]], ends, strict=True)),
         routes=tuple(routes),
         idle=tuple(draw(st.lists(st.text(max_size=5), max_size=2))),
-        schedule=draw(st.sampled_from(["1f1b", "gpipe"])),
-        wire=draw(st.sampled_from(["fp32", "fp16", "bf16"])),
+        schedule=draw(st.sampled_from(["1f1b", "gpipe", "zero-bubble"])),
+        wire=Wire(activations=draw(codecs), gradients=draw(codecs)),
+        recompute=tuple(sorted(draw(st.sets(st.integers(0, depth - 1))))),
         resume_step=draw(st.integers(0, 1000)),
         reason=draw(st.text(max_size=20)),
         seconds=draw(st.none() | st.floats(0, 1e6)),
@@ -113,6 +116,8 @@ def test_a_signature_is_good_for_one_swarm_and_one_coordinator() -> None:
         {"idle": ["z"]},
         {"schedule": "gpipe"},
         {"wire": "fp16"},
+        {"wire": {"gradients": "int8"}},
+        {"recompute": [0]},
         {"resume_step": 1},
         {"cost": {"kind": "paper", "total": 1.0, "data_parallel": 1.0, "pipeline": 0.0}},
         {"seed": 1},
@@ -168,13 +173,25 @@ def test_layers_join_up_without_gap_or_overlap(stages: list[list[int]]) -> None:
         ({"version": -1}, "version: "),
         ({"resume_step": -1}, "resume_step: "),
         ({"schedule": "zb"}, "schedule: "),
-        ({"wire": "int8"}, "wire: "),
+        ({"schedule": "auto"}, "schedule: "),
+        ({"wire": "int4"}, "wire.activations: "),
+        ({"wire": {"gradients": "int4"}}, "wire.gradients: "),
+        ({"wire": {"weights": "fp16"}}, "wire.weights: unknown key"),
+        ({"recompute": [2]}, "recompute: there is no stage 2 among 2"),
+        ({"recompute": [-1]}, "recompute.0: "),
         ({"more": 1}, "more: unknown key"),
         ({"seconds": float("nan")}, "seconds: "),
     ],
 )
 def test_what_is_no_layout_is_named(change: dict[str, Any], said: str) -> None:
     assert said in complaint(**change)
+
+
+def test_one_name_stands_for_the_whole_wire() -> None:
+    values = json.loads(GRID.model_dump_json()) | {"wire": "int8"}
+    wire = Plan.read(values, "plan.json").wire
+    assert wire == Wire(activations="int8", gradients="int8")
+    assert (str(wire), str(Wire(gradients="fp16"))) == ("int8", "fp32 activations, fp16 gradients")
 
 
 def test_renaming_fills_placeholders_and_leaves_other_names() -> None:

@@ -1,15 +1,21 @@
-"""Pipeline schedules: complete, free of deadlock on any routes, and the textbook's on an equal grid."""
+"""Pipeline schedules: complete, free of deadlock on any routes, the textbook's on an equal grid; and their check."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import Action, actions_of, orders
+from dtfm_protocol.schedule import Action, actions_of, most_in_flight, orders
+from dtfm_protocol.schedule_check import Unrunnable, check
 
-SCHEDULES = ["1f1b", "gpipe"]
+SCHEDULES = ["1f1b", "gpipe", "zero-bubble"]
+
+
+def kinds_of(plan: Plan) -> tuple[str, ...]:
+    return ("forward", "backward", "weight") if plan.schedule == "zero-bubble" else ("forward", "backward")
 
 
 @st.composite
@@ -39,13 +45,13 @@ def letters(actions: tuple[Action, ...]) -> str:
     )
 
 
-def replay(plan: Plan) -> list[tuple[str, Action]]:
+def replay(plan: Plan, made: Mapping[str, Sequence[Action]] | None = None) -> list[tuple[str, Action]]:
     """Run every peer's list in its own order, an action as soon as its input is there; all that could be run.
 
     Independent of how the lists were made: peers take turns at random-like order, and only the routes say what an
     action needs.
     """
-    lists = {peer: list(actions_of(plan, peer)) for peer in plan.peers}
+    lists = {peer: list((made or orders(plan))[peer]) for peer in plan.peers}
     done: set[tuple[str, str, int]] = set()
     run: list[tuple[str, Action]] = []
 
@@ -54,6 +60,8 @@ def replay(plan: Plan) -> list[tuple[str, Action]]:
         stage = route.index(peer)
         if action.kind == "forward":
             return stage == 0 or ("forward", route[stage - 1], action.micro_batch) in done
+        if action.kind == "weight":
+            return ("backward", peer, action.micro_batch) in done
         if stage == len(route) - 1:
             return ("forward", peer, action.micro_batch) in done
         return ("backward", route[stage + 1], action.micro_batch) in done
@@ -72,19 +80,19 @@ def replay(plan: Plan) -> list[tuple[str, Action]]:
 
 @given(plan=plans())
 @settings(max_examples=150, deadline=None)
-def test_each_peer_runs_each_of_its_micro_batches_forward_and_then_backward_once(plan: Plan) -> None:
+def test_each_peer_runs_each_part_of_each_of_its_micro_batches_once_and_in_order(plan: Plan) -> None:
     for peer in plan.peers:
-        actions = actions_of(plan, peer)
-        for kind in ("forward", "backward"):
-            assert sorted(a.micro_batch for a in actions if a.kind == kind) == list(plan.micro_batches(peer))
+        actions, kinds = actions_of(plan, peer), kinds_of(plan)
+        assert Counter(actions) == Counter(Action(kind, i) for kind in kinds for i in plan.micro_batches(peer))  # type: ignore[arg-type]
         for index in plan.micro_batches(peer):
-            assert actions.index(Action("forward", index)) < actions.index(Action("backward", index))
+            assert [action.kind for action in actions if action.micro_batch == index] == list(kinds)
 
 
 @given(plan=plans())
 @settings(max_examples=150, deadline=None)
 def test_no_routes_deadlock(plan: Plan) -> None:
-    assert len(replay(plan)) == 2 * len(plan.routes) * len(plan.stages)
+    assert len(replay(plan)) == len(kinds_of(plan)) * len(plan.routes) * len(plan.stages)
+    check(plan, orders(plan), {peer: most_in_flight(actions_of(plan, peer)) for peer in plan.peers})
 
 
 @given(plan=plans())
@@ -120,20 +128,43 @@ def test_gpipe_on_an_equal_grid_keeps_the_order_of_micro_batches(depth: int) -> 
         assert letters(actions_of(plan, peer)) == "F0 F1 F2 B0 B1 B2"
 
 
-def most_in_flight(actions: tuple[Action, ...]) -> int:
-    most = flying = 0
-    for action in actions:
-        flying += 1 if action.kind == "forward" else -1
-        most = max(most, flying)
-    return most
-
-
 @given(depth=st.integers(1, 6), width=st.integers(1, 3), rounds=st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_1f1b_holds_no_more_micro_batches_than_stages_are_left(depth: int, width: int, rounds: int) -> None:
     plan = grid(depth, width, rounds, "1f1b")
     for stage in range(depth):
         assert most_in_flight(actions_of(plan, f"p{stage}.0")) == min(depth - stage, rounds)
+
+
+@given(depth=st.integers(1, 6), width=st.integers(1, 3), rounds=st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_zero_bubble_keeps_no_more_than_1f1bs_first_stage(depth: int, width: int, rounds: int) -> None:
+    plan = grid(depth, width, rounds, "zero-bubble")
+    for peer in plan.peers:
+        assert most_in_flight(actions_of(plan, peer)) <= depth
+
+
+@given(plan=plans())
+@settings(max_examples=60, deadline=None)
+def test_weights_come_in_the_order_of_their_backwards(plan: Plan) -> None:
+    plan = plan.model_copy(update={"schedule": "zero-bubble"})
+    for peer in plan.peers:
+        actions = actions_of(plan, peer)
+        backwards, weights = ([a.micro_batch for a in actions if a.kind == kind] for kind in ("backward", "weight"))
+        assert backwards == weights
+
+
+def test_zero_bubble_fills_with_weights_what_1f1b_waits() -> None:
+    plan = grid(2, 1, 4, "zero-bubble")
+    assert letters(actions_of(plan, "p0.0")).split()[:4] == ["F0", "F1", "B0", "W0"]
+    assert letters(actions_of(plan, "p1.0")).split()[:4] == ["F0", "B0", "F1", "B1"]
+
+
+def test_activations_are_kept_until_the_last_part_of_the_backward() -> None:
+    split = [Action("forward", 0), Action("backward", 0), Action("forward", 1), Action("weight", 0)]
+    assert most_in_flight(split) == 2
+    assert most_in_flight(split[:3]) == 1
+    assert most_in_flight([]) == 0
 
 
 def test_1f1b_on_a_fast_peer_before_two_slow_ones_keeps_both_busy() -> None:
@@ -146,10 +177,11 @@ def test_1f1b_on_a_fast_peer_before_two_slow_ones_keeps_both_busy() -> None:
         assert most_in_flight(actions_of(plan, peer)) == 1
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
 @given(plan=plans())
 @settings(max_examples=60, deadline=None)
-def test_1f1b_never_holds_more_than_gpipe(plan: Plan) -> None:
-    plan = plan.model_copy(update={"schedule": "1f1b"})
+def test_no_schedule_holds_more_than_gpipe(schedule: str, plan: Plan) -> None:
+    plan = plan.model_copy(update={"schedule": schedule})
     for peer in plan.peers:
         assert most_in_flight(actions_of(plan, peer)) <= plan.shares()[peer]
 
@@ -164,3 +196,84 @@ def test_the_orders_are_a_function_of_the_plan() -> None:
     orders.cache_clear()
     assert orders(plan_of(routes, "1f1b")) == first
     assert Counter(len(actions) for actions in first.values()) == Counter({6: 3, 4: 3})
+
+
+# The check
+
+
+PAIR = plan_of([("a", "x"), ("a", "x")], "1f1b")
+
+
+def order(text: str) -> tuple[Action, ...]:
+    """`F0 B0 ...`."""
+    kinds = {"F": "forward", "B": "backward", "W": "weight"}
+    return tuple(Action(kinds[part[0]], int(part[1:])) for part in text.split())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("a", "x"),
+    [
+        ("F0 F1 B0 B1", "F0 B0 F1 B1"),
+        ("F0 F1 B1 B0", "F0 F1 B1 B0"),
+        ("F1 B1 F0 B0", "F1 B1 F0 B0"),
+        ("F0 F1 B0 B1", "F1 F0 B1 B0"),
+        ("F0 F1 B0 B1", "F1 B1 F0 B0"),
+        ("F0 F1 B0 W0 B1 W1", "F0 B0 F1 B1 W1 W0"),
+        ("F0 F1 B0 B1", "F0 B0 F1 B1 W0 W1"),
+    ],
+)
+def test_orders_that_can_run_pass(a: str, x: str) -> None:
+    check(PAIR, {"a": order(a), "x": order(x)})
+
+
+@pytest.mark.parametrize(
+    ("a", "x", "said"),
+    [
+        ("F0 B0 F1 B1", "F0 F1 B0 B1", "2 peers wait for each other: a for the input of its backward of micro-batch 0"),
+        ("F0 B0 F1 B1", "F1 B1 F0 B0", "2 peers wait for each other"),
+        ("F1 B1 F0 B0", "F0 B0 W0 F1 B1 W1", "2 peers wait for each other: a for the input of its backward"),
+        ("F0 F1 B0", "F0 B0 F1 B1", "a has 3 actions, 4 different ones belong"),
+        ("F0 F1 B0 B0", "F0 B0 F1 B1", "a has 4 actions, 4 different ones belong"),
+        ("F0 F1 F1 B0 B1", "F0 B0 F1 B1", "a has 5 actions, 4 different ones belong"),
+        ("F0 F1 B0 B2", "F0 B0 F1 B1", "a leaves out a part of micro-batch 1"),
+        ("F0 F1 B0 B1", "F0 B0 F1 B1 W0", "x has 5 actions, 6 different ones belong"),
+        ("", "F0 B0 F1 B1", "a has 0 actions, 4 different ones belong"),
+        ("F0 B1 F1 B0", "F0 B0 F1 B1", "a has the parts of micro-batch 1 out of order"),
+        ("F0 F1 B0 B1", "F0 W0 B0 F1 B1 W1", "x has the parts of micro-batch 0 out of order"),
+    ],
+)
+def test_orders_that_cannot_run_are_told_why(a: str, x: str, said: str) -> None:
+    with pytest.raises(Unrunnable, match=said):
+        check(PAIR, {"a": order(a), "x": order(x)})
+
+
+def test_a_peer_without_an_order_is_told() -> None:
+    with pytest.raises(Unrunnable, match="x has 0 actions"):
+        check(PAIR, {"a": order("F0 F1 B0 B1")})
+
+
+@pytest.mark.parametrize(
+    ("a", "held"), [("F0 F1 B0 B1", 2), ("F0 B0 F1 B1", 1), ("F0 B0 F1 B1 W0 W1", 2), ("F0 B0 W0 F1 B1 W1", 1)]
+)
+def test_orders_beyond_memory_are_refused(a: str, held: int) -> None:
+    one = plan_of([("a",), ("a",)], "zero-bubble")
+    check(one, {"a": order(a)}, {"a": held})
+    with pytest.raises(Unrunnable, match=f"a would keep {held} micro-batches in flight and has memory for {held - 1}"):
+        check(one, {"a": order(a)}, {"a": held - 1})
+
+
+@given(plan=plans(), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_check_agrees_with_running_the_orders(plan: Plan, data: st.DataObject) -> None:
+    """Two neighbouring actions of one peer exchanged: sometimes that can still run."""
+    made = {peer: list(actions) for peer, actions in orders(plan).items()}
+    peer = data.draw(st.sampled_from(plan.peers))
+    place = data.draw(st.integers(0, len(made[peer]) - 2))
+    made[peer][place : place + 2] = reversed(made[peer][place : place + 2])
+    runs = len(replay(plan, made)) == sum(map(len, made.values()))
+    try:
+        check(plan, made)
+    except Unrunnable:
+        assert not runs
+    else:
+        assert runs

@@ -1,7 +1,8 @@
 """The allocator that `serve` asks: from a view of the swarm to the plan with the shortest simulated step.
 
 The search (`evolution`) judges layouts by the fast form of the simulated step; the exact simulator has the last word on
-the best few. Where a plan is in force, what it would take to move from it counts too (`moving`), and it stays in force
+the best few. Where the job leaves the schedule open, the other schedules' searches begin with what the first has found.
+Where a plan is in force, what it would take to move from it counts too (`moving`), and it stays in force
 unless another pays that back within the job's horizon.
 """
 
@@ -20,7 +21,7 @@ from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.step.evolution import Evolution
 from dtfm_coordinator.allocator.step.layout import Layout
 from dtfm_coordinator.allocator.step.moving import moving_seconds, standing
-from dtfm_coordinator.allocator.step.problem import Problem
+from dtfm_coordinator.allocator.step.problem import SCHEDULES, Problem
 from dtfm_coordinator.allocator.step.shapes import Shape, feasible_shapes, ranked
 from dtfm_coordinator.allocator.step.starts import at_random, every, in_order, near_by_message, placements, starts
 from dtfm_coordinator.allocator.workload import Workload, as_cost, pose, predict
@@ -30,7 +31,11 @@ from dtfm_protocol.plan import Plan
 from dtfm_protocol.view import LayerSeconds, NodeView, View
 
 FINALISTS = 3
-"""Layouts that the exact simulator chooses among, and as many of other depths."""
+"""Layouts of a schedule that the exact simulator chooses among, and as many of other depths."""
+ENDS = (0.6, 0.8, 1.0)
+"""When the search under each of `SCHEDULES` ends, as a share of the budget, where all are open."""
+ALIKE = 1e-3
+"""Of a step: so much better another schedule must be than one of those before it."""
 LONGEST_SECONDS = 10.0
 """Of a search without limits on many peers and micro-batches; small ones take `DEFAULT_SECONDS`."""
 EXHAUSTIVE = 600_000
@@ -71,52 +76,33 @@ def allocate(
         UserError: no split of the model fits in the peers' memory, no placement keeps to pairs that can talk, or
             nothing is known of any peer's speed; or the plan in force is another model's.
     """
-    planning = work.planning
     peers = tuple(peer for peer in view.ids if available is None or peer in available)
     unavailable = tuple(peer for peer in view.ids if peer not in set(peers))
-    shapes = feasible_shapes(len(peers), work.demand.layers, work.micro_batches, planning)
+    shapes = feasible_shapes(len(peers), work.demand.layers, work.micro_batches, work.planning)
     compile_now(say)
-    posed = pose(view, work, peers)
+    problems = [pose(view, work, peers, schedule) for schedule in work.schedules]
     if budget is None and evaluations is None:
         budget = min(LONGEST_SECONDS, DEFAULT_SECONDS * max(1.0, len(peers) * work.micro_batches / 4096))
     limits = Budget(budget, evaluations, clock)
-    old = InForce.of(view, work, posed, peers, in_force)
-    uneven = planning.replicas == "auto"
-    search = Evolution(
-        posed,
-        old.standing,
-        limits,
-        seed,
-        any_depth=planning.stages == "auto",
-        any_counts=uneven,
-    )
-    if algorithm == "evolutionary":
-        search.run(ranked(shapes, posed), [old.layout] if old.layout is not None else [])
-    elif algorithm == "greedy":
-        near = near_by_message(posed)
-        search.look_at(stages for shape in shapes for stages in starts(posed, near, shape, uneven))
-    elif algorithm == "random":
-        search.look_at(at_random(posed, shapes, seed))
-    elif algorithm == "in-order":
-        search.look_at(in_order(posed, shapes))
-    else:
-        count = placements(posed, shapes, uneven)
-        if count > EXHAUSTIVE:
-            raise UserError(
-                f"--algorithm exhaustive: there are {count:.3g} placements, more than {EXHAUSTIVE}: "
-                "use fewer nodes, fix stages and replicas, or search"
-            )
-        search.look_at(every(posed, shapes, uneven))
-    finalists = _finalists(view, work, peers, search)
+    old = InForce.of(view, work, problems[0], peers, in_force)
+    searches: list[Evolution] = []
+    for problem, end in zip(problems, ENDS if len(problems) > 1 else (1.0,), strict=True):
+        limits.until = end
+        searches.append(_searched(work, problem, shapes, old, limits, seed, algorithm, searches))
+    finalists = [
+        finalist
+        for problem, search in zip(problems, searches, strict=True)
+        for finalist in _finalists(view, work, peers, problem, search)
+    ]
     if not finalists:
-        raise UserError(_impossible(work, posed, shapes, search.fitted))
-    chosen = min(finalists, key=lambda finalist: finalist.cost.total + old.moving(finalist.layout) / old.horizon)
-    plan, cost, reason = chosen.plan, chosen.cost, _reason(chosen, finalists)
+        raise UserError(_impossible(work, problems[0], shapes, any(search.fitted for search in searches)))
+    chosen = _chosen(finalists, old)
+    plan, cost, reason = chosen.plan, chosen.cost, _reason(work, chosen, finalists)
     if old.plan is not None:
         move, saved = old.moving(chosen.layout), old.seconds - cost.total
         if saved * old.horizon <= move:
             assert old.cost is not None
-            plan, cost, reason = old.plan, old.cost, _kept_because(old, chosen, move)
+            plan, cost, reason = old.plan, old.cost, _kept_because(work, old, chosen, move)
         else:
             reason += (
                 f"; the plan in force takes {old.seconds:.3g} s: moving takes {move:.3g} s and pays back in "
@@ -134,7 +120,7 @@ def allocate(
             "reason": reason,
             # The search goes by the fast form; where the exact one is dearer, what seemed better was not.
             "history": (
-                *(one for one in search.history if one[1] > cost.total),
+                *(one for one in _descending(searches) if one[1] > cost.total),
                 (limits.elapsed(), cost.total),
             ),
         }
@@ -163,6 +149,45 @@ def _compile() -> None:
     moving_seconds(posed, free, one - 1, one, one)
 
 
+def _searched(
+    work: Workload,
+    problem: Problem,
+    shapes: tuple[Shape, ...],
+    old: InForce,
+    limits: Budget,
+    seed: int,
+    algorithm: str,
+    before: list[Evolution],
+) -> Evolution:
+    """The search under one schedule, after those under others.
+
+    Raises:
+        UserError: there are too many placements to look at all.
+    """
+    any_depth, uneven = work.planning.stages == "auto", work.planning.replicas == "auto"
+    search = Evolution(problem, old.standing, limits, seed, any_depth=any_depth, any_counts=uneven)
+    if algorithm == "evolutionary" and not before:
+        search.run(ranked(shapes, problem), [old.layout] if old.layout is not None else [])
+    elif algorithm == "evolutionary":
+        search.run([], [layout for other in before for layout in other.finalists(FINALISTS)])
+    elif algorithm == "greedy":
+        near = near_by_message(problem)
+        search.look_at(stages for shape in shapes for stages in starts(problem, near, shape, uneven))
+    elif algorithm == "random":
+        search.look_at(at_random(problem, shapes, seed))
+    elif algorithm == "in-order":
+        search.look_at(in_order(problem, shapes))
+    else:
+        count = placements(problem, shapes, uneven) * len(work.schedules)
+        if count > EXHAUSTIVE:
+            raise UserError(
+                f"--algorithm exhaustive: there are {count:.3g} placements, more than {EXHAUSTIVE}: "
+                "use fewer nodes, fix stages and replicas, or search"
+            )
+        search.look_at(every(problem, shapes, uneven))
+    return search
+
+
 @dataclass(frozen=True)
 class _Finalist:
     layout: Layout
@@ -170,44 +195,72 @@ class _Finalist:
     cost: StepCost
 
 
-def _finalists(view: View, work: Workload, peers: tuple[str, ...], search: Evolution) -> list[_Finalist]:
-    """The best of the search, judged exactly where that does not take too long."""
+def _finalists(
+    view: View, work: Workload, peers: tuple[str, ...], posed: Problem, search: Evolution
+) -> list[_Finalist]:
+    """The best of the search under one schedule, judged exactly where that does not take too long."""
     found = []
     for layout in search.finalists(FINALISTS):
-        plan = layout.plan(peers, work.planning.schedule, work.planning.wire)
+        plan = layout.plan(peers, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
         messages = 2 * work.micro_batches * (len(plan.stages) - 1)
         if messages + sum(2 * count * (count - 1) for count in layout.counts) <= EXACT_TRANSFERS:
             cost = predict(view, work, plan).cost
         else:
-            cost = layout.cost(pose(view, work, peers))
+            cost = layout.cost(posed)
         if np.isfinite(cost.total):
             found.append(_Finalist(layout, plan, cost))
     return found
 
 
-def _reason(best: _Finalist, finalists: list[_Finalist]) -> str:
+def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:
+    """The finalist with the shortest step, what moving there takes included; finalists stand by schedule."""
+    seconds = [one.cost.total + old.moving(one.layout) / old.horizon for one in finalists]
+    near = [number for number, one in enumerate(seconds) if one <= (1 + ALIKE) * min(seconds)]
+    schedule = finalists[near[0]].plan.schedule
+    alike = [number for number in near if finalists[number].plan.schedule == schedule]
+    return finalists[min(alike, key=lambda number: seconds[number])]
+
+
+def _descending(searches: list[Evolution]) -> list[tuple[float, float]]:
+    """The searches' histories as one."""
+    history: list[tuple[float, float]] = []
+    for one in (one for search in searches for one in search.history):
+        if not history or one[1] < history[-1][1]:
+            history.append(one)
+    return history
+
+
+def _reason(work: Workload, best: _Finalist, finalists: list[_Finalist]) -> str:
     """Why this plan, in one line."""
     stages, each = _shape_words(best.layout.counts)
     line = f"{stages} {'stage' if stages == 1 else 'stages'} x {each} {'peer' if each == '1' else 'peers'}"
+    line += f", {best.plan.schedule}" if len(work.schedules) > 1 else ""
     line += f": {best.cost.total:.3g} s a step predicted"
-    others = sorted((one for one in finalists if one is not best), key=lambda one: one.cost.total)[:3]
+    others: dict[str, float] = {}
+    for one in sorted(finalists, key=lambda one: one.cost.total):
+        others.setdefault(_words(work, one), one.cost.total)
+    del others[_words(work, best)]
     if others:
-        shown = (f"{' x '.join(map(str, _shape_words(one.layout.counts)))} {one.cost.total:.3g} s" for one in others)
-        line += f"; {', '.join(shown)}"
+        line += f"; {', '.join(f'{words} {total:.3g} s' for words, total in list(others.items())[:3])}"
     return line
 
 
-def _kept_because(old: InForce, best: _Finalist, move: float) -> str:
+def _kept_because(work: Workload, old: InForce, best: _Finalist, move: float) -> str:
     """Why the plan in force stays, in one line."""
     line = f"the plan in force stays: {old.seconds:.3g} s a step"
     saved = old.seconds - best.cost.total
     if saved <= 0:
         return f"{line}; nothing was found whose move pays back within {old.horizon:.3g} steps"
-    stages, each = _shape_words(best.layout.counts)
     return (
-        f"{line}; {stages} x {each} would take {best.cost.total:.3g} s, but moving takes {move:.3g} s and pays back in "
-        f"{_steps(move, saved)}, later than the horizon of {old.horizon:.3g} steps"
+        f"{line}; {_words(work, best)} would take {best.cost.total:.3g} s, but moving takes {move:.3g} s and pays back "
+        f"in {_steps(move, saved)}, later than the horizon of {old.horizon:.3g} steps"
     )
+
+
+def _words(work: Workload, one: _Finalist) -> str:
+    """A layout's shape, and its schedule where the job leaves that open and it makes a difference."""
+    shape = " x ".join(map(str, _shape_words(one.layout.counts)))
+    return f"{shape} by {one.plan.schedule}" if len(work.schedules) > 1 and len(one.layout.counts) > 1 else shape
 
 
 def _steps(move: float, saved: float) -> str:
@@ -230,7 +283,10 @@ def _impossible(work: Workload, posed: Problem, shapes: tuple[Shape, ...], fitte
     demand, gigabyte = work.demand, 1e9
     deepest = max(shape.stages for shape in shapes)
     ends = np.linspace(0, demand.layers, deepest + 1).astype(int).tolist()
-    needs = [demand.memory_bytes(first, end, 1) for first, end in pairwise(ends)]
+    needs = [
+        min(demand.memory_bytes(first, end, 1, recompute=anew) for anew in (False, True))
+        for first, end in pairwise(ends)
+    ]
     return (
         f"no split of the model's {demand.layers} layers over {len(posed.memory)} peers fits in their memory: at "
         f"{deepest} stages the smallest stage needs {min(needs) / gigabyte:.3g} GB and the largest "

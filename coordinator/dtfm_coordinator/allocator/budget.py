@@ -16,6 +16,8 @@ class Budget:
     seconds: float | None
     evaluations: int | None
     clock: Callable[[], float] = time.monotonic
+    until: float = 1.0
+    """The share of both at which the search under way ends, so that others follow it."""
     spent_evaluations: int = 0
     _start: float = field(init=False)
 
@@ -39,24 +41,24 @@ class Budget:
         self.spent_evaluations += max(1, placements)
 
     def used(self) -> float:
-        """The fraction of the nearer limit that is used up."""
+        """The fraction of the nearer limit, for now, that is used up."""
         parts = []
         if self.evaluations is not None:
-            parts.append(self.spent_evaluations / self.evaluations)
+            parts.append(self.spent_evaluations / (self.until * self.evaluations))
         if self.seconds is not None:
-            parts.append(self.elapsed() / self.seconds if self.seconds > 0 else 1.0)
+            parts.append(self.elapsed() / (self.until * self.seconds) if self.seconds > 0 else 1.0)
         return max(parts)
 
     def left(self, most: int) -> int:
-        """How many placements may still be looked at, up to `most`."""
-        return most if self.evaluations is None else max(0, min(most, self.evaluations - self.spent_evaluations))
+        """How many placements may still be looked at for now, up to `most`."""
+        return most if self.evaluations is None else max(0, min(most, self.part(self.until) - self.spent_evaluations))
 
     def part(self, share: float) -> int:
         """A share of the placements that may be looked at in all; more than any machine can where only time counts."""
         return 1 << 60 if self.evaluations is None else int(share * self.evaluations)
 
     def spent(self) -> bool:
-        """Whether to stop."""
-        if self.evaluations is not None and self.spent_evaluations >= self.evaluations:
+        """Whether to stop for now."""
+        if self.evaluations is not None and self.spent_evaluations >= self.part(self.until):
             return True
-        return self.seconds is not None and self.elapsed() >= self.seconds
+        return self.seconds is not None and self.elapsed() >= self.until * self.seconds

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dtfm_coordinator.allocator.step.cost import StepCost
+from dtfm_coordinator.allocator.step.demand import memory_needed
 from dtfm_coordinator.allocator.step.layout import Layout
 from dtfm_coordinator.allocator.step.moving import Standing, moving_seconds, standing
 from dtfm_coordinator.allocator.step.problem import Problem
@@ -43,9 +44,9 @@ class InForce:
             over = "a peer of it is gone"
         elif len(plan.routes) != work.micro_batches:
             over = f"it has {len(plan.routes)} micro-batches a step and the job {work.micro_batches}"
-        elif (plan.schedule, plan.wire) != (work.planning.schedule, work.planning.wire):
+        elif plan.schedule not in work.schedules or plan.wire != work.planning.wire:
             over = "the job's schedule or wire is another"
-        elif not layout.fits(posed):
+        elif any(posed.memory[index[peer]] < needed for peer, needed in memory_needed(plan, work.demand).items()):
             over = "it no longer fits in its peers' memory"
         else:
             cost = predict(view, work, plan).cost

@@ -8,11 +8,11 @@ import numpy as np
 from dtfm_coordinator.allocator.step.cost import StepCost
 from dtfm_coordinator.allocator.step.demand import ModelDemand, layer_seconds, optimizer_seconds, stage_seconds
 from dtfm_coordinator.allocator.step.links import Links
-from dtfm_coordinator.allocator.step.problem import Problem, problem
+from dtfm_coordinator.allocator.step.problem import SCHEDULES, Problem, problem
 from dtfm_coordinator.allocator.step.simulator import simulate
 from dtfm_coordinator.allocator.step.timeline import Simulation
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import Planning
+from dtfm_protocol.job import Planning, ScheduleName
 from dtfm_protocol.plan import Cost, Plan
 from dtfm_protocol.view import View
 
@@ -25,6 +25,11 @@ class Workload:
     micro_batches: int
     """Of a step, over the whole swarm."""
     planning: Planning
+
+    @property
+    def schedules(self) -> tuple[ScheduleName, ...]:
+        """Those that a plan may have."""
+        return SCHEDULES if self.planning.schedule == "auto" else (self.planning.schedule,)
 
 
 def predict(view: View, work: Workload, plan: Plan) -> Simulation:
@@ -59,8 +64,11 @@ def as_cost(cost: StepCost) -> Cost:
     )
 
 
-def pose(view: View, work: Workload, peers: Collection[str]) -> Problem:
+def pose(view: View, work: Workload, peers: Collection[str], schedule: ScheduleName | None = None) -> Problem:
     """The arrays of `work` on `peers` of `view`, for the compiled cost.
+
+    Args:
+        schedule: the job's, or the first of those that it leaves open, unless given.
 
     Raises:
         UserError: nothing is known of any peer's speed.
@@ -73,6 +81,6 @@ def pose(view: View, work: Workload, peers: Collection[str]) -> Problem:
         {node.id: np.inf if node.memory_bytes is None else node.memory_bytes for node in nodes},
         work.demand,
         work.micro_batches,
-        work.planning.schedule,
+        schedule or work.schedules[0],
         work.planning.wire,
     )

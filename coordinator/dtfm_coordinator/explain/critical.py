@@ -1,9 +1,10 @@
 """The critical path of a simulated step: what its end waited for, span by span back to its beginning.
 
 Everything in a step begins when the last of what it needs is there. That last one is its binding predecessor: a
-forward's is the peer's action before it or the arrival of its input; a message's is what made it, or the message before
-it on its link; a reduced gradient's is the last part or sum to arrive; the commit's is the last vote. Following them
-from the end, each stretch of time counts for one cause, so the parts add up to the step.
+forward's is the peer's action before it or the arrival of its input (a weight's gradients take no message); a message's
+is what made it, or the message before it on its link; a reduced gradient's is the last part or sum to arrive; the
+commit's is the last vote. Following them from the end, each stretch of time counts for one cause, so the parts add up
+to the step.
 """
 
 import math
@@ -231,8 +232,10 @@ class _Walk:
         return [(one, self._time(one)) for one in found]
 
     def _inputs(self, span: Span) -> list[_Node]:
-        """The message, or on the last stage the forward, that a forward or backward takes."""
+        """The message, or on the last stage the forward, that a forward or backward takes; a weight takes none."""
         stage = self._stage_of[span.peer]
+        if span.kind == "weight":
+            return []
         if span.kind == "backward" and stage == len(self._plan.stages) - 1:
             return [_Node("span", self._span_of[span.peer, "forward", span.micro_batch])]
         if span.kind == "forward" and stage == 0:

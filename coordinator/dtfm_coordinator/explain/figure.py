@@ -34,7 +34,7 @@ def step_figure(plan: Plan, view: View, work: Workload, played: Simulation, foun
     most = max((link.busy for link in found.links), default=0.0)
     traffic = {(link.sender, link.receiver): link.busy / most if most > 0 else 0.0 for link in found.links}
     figure = _figure(title, height=min(14.0, max(7.5, 2.5 + 0.29 * shown)))
-    _network(figure, plan, view, work.demand.message_bytes(plan.wire), traffic)
+    _network(figure, plan, view, sum(work.demand.message_bytes(plan.wire)) / 2, traffic)
     draw_schedule(_beside(figure, 0.5), plan, played, found.path)
     return figure
 

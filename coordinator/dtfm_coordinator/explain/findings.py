@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from dtfm_coordinator.allocator.step.cost import StepCost
+from dtfm_coordinator.allocator.step.demand import memory_needed
 from dtfm_coordinator.allocator.step.links import Links
-from dtfm_coordinator.allocator.step.timeline import Simulation, Span, Transfer
+from dtfm_coordinator.allocator.step.timeline import Simulation, Span, SpanKind, Transfer, TransferKind
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.explain.critical import Bottleneck, Part, bottleneck, critical_path
 from dtfm_coordinator.explain.wording import link_named
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import actions_of
 from dtfm_protocol.view import GBIT, View
+
+INPUT: dict[SpanKind, TransferKind] = {"forward": "activation", "backward": "gradient"}
+"""What an action waits for, if it waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +28,13 @@ class PeerFindings:
     stage: int
     micro_batches: int
     compute: float
-    """Forwards and backwards."""
+    """Forwards and backwards, and the gradients of weights where they come apart."""
     bubble: float
-    """Waiting before its last backward for input that a neighbour has not computed yet."""
+    """Waiting before its last action for input that a neighbour has not computed yet."""
     transfer: float
-    """Waiting before its last backward for input that is on its way, behind other messages of its link included."""
+    """Waiting before its last action for input that is on its way, behind other messages of its link included."""
     reduction: float
-    """From its last backward to the commit: the all-reduce, the other stages' end, the votes."""
+    """From its last action to the commit: the all-reduce, the other stages' end, the votes."""
     optimizer: float
     rest: float
     """From its update's end to the step's."""
@@ -48,9 +51,10 @@ class StageFindings:
     """From 0."""
     layers: tuple[int, int]
     """`[first, end)`."""
+    recomputes: bool
     peers: tuple[PeerFindings, ...]
     all_reduce: float
-    """Seconds from the stage's last backward until all its peers hold the reduced gradients."""
+    """Seconds from the stage's last action until all its peers hold the reduced gradients."""
     slowest_link: Transfer | None
     """The message of the all-reduce that took longest from ready to arrival; None for a single peer."""
 
@@ -154,43 +158,25 @@ def _stages(plan: Plan, view: View, work: Workload, played: Simulation) -> tuple
     for transfer in played.transfers:
         if transfer.kind == "all-reduce":
             reductions[transfer.receiver].append(transfer)
+    needed = memory_needed(plan, work.demand)
     memory = {node.id: node.memory_bytes for node in view.nodes}
     found = []
     for number, layers in enumerate(plan.stages):
         group = plan.replicas(number)
-        peers = tuple(
-            _peer(
-                peer,
-                number,
-                spans[peer],
-                inputs,
-                played,
-                work.demand.memory_bytes(*layers, in_flight(plan, peer)),
-                memory[peer],
-            )
-            for peer in group
-        )
+        peers = tuple(_peer(peer, number, spans[peer], inputs, played, needed[peer], memory[peer]) for peer in group)
         last = max(span.end for peer in group for span in spans[peer] if span.kind != "optimizer")
         messages = [transfer for peer in group for transfer in reductions[peer]]
         found.append(
             StageFindings(
                 number=number,
                 layers=layers,
+                recomputes=number in plan.recompute,
                 peers=peers,
                 all_reduce=max(0.0, max((t.arrival for t in messages), default=last) - last),
                 slowest_link=max(messages, key=lambda t: t.arrival - t.ready, default=None),
             )
         )
     return tuple(found)
-
-
-def in_flight(plan: Plan, peer: str) -> int:
-    """The most micro-batches that a peer keeps between their forward and their backward."""
-    flying = most = 0
-    for action in actions_of(plan, peer):
-        flying += 1 if action.kind == "forward" else -1
-        most = max(most, flying)
-    return most
 
 
 def _peer(
@@ -206,7 +192,7 @@ def _peer(
     bubble = transfer = free = 0.0
     actions = [span for span in spans if span.kind != "optimizer"]
     for span in actions:
-        source = inputs.get((peer, "activation" if span.kind == "forward" else "gradient", span.micro_batch))
+        source = inputs.get((peer, INPUT.get(span.kind, ""), span.micro_batch))
         ready = span.start if source is None else min(span.start, max(free, source.ready))
         bubble += ready - free
         transfer += span.start - ready

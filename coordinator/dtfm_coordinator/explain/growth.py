@@ -90,6 +90,7 @@ def with_median_node(view: View, work: Workload) -> View:
         layer_seconds=LayerSeconds(
             forward=float(np.median([one.forward for one in speeds])),
             backward=float(np.median([one.backward for one in speeds])),
+            weight=float(np.median([one.weight_part for one in speeds])),
             optimizer=float(np.median([one.optimizer or 0.0 for one in speeds])),
         ),
         memory_bytes=_middling([one.memory_bytes for one in view.nodes]),

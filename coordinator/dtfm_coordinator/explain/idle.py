@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dtfm_coordinator.allocator.step.demand import layer_seconds, stage_seconds
+from dtfm_coordinator.allocator.step.demand import ActionSeconds, layer_seconds, memory_needed, stage_seconds
 from dtfm_coordinator.allocator.workload import Workload, predict
-from dtfm_coordinator.explain.findings import in_flight
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.view import LayerSeconds, View
+from dtfm_protocol.schedule import orders
+from dtfm_protocol.view import View
 
 MOST_ACTIONS = 20_000
 """Actions that are simulated in all to say it: a second or two."""
@@ -29,7 +29,7 @@ class IdlePeer:
 
 def tried(plan: Plan, view: View, work: Workload, peers: tuple[str, ...]) -> tuple[IdlePeer, ...]:
     """As many of `peers` as can quickly be tried, in their order."""
-    cost = 2 * len(plan.routes) * len(plan.stages) * len(plan.stages)
+    cost = sum(map(len, orders(plan).values())) * len(plan.stages)
     return tuple(_try(plan, view, work, peer) for peer in peers[: MOST_ACTIONS // cost])
 
 
@@ -38,12 +38,12 @@ def _try(plan: Plan, view: View, work: Workload, peer: str) -> IdlePeer:
     memory = next(node.memory_bytes for node in view.nodes if node.id == peer)
     best, fits, shares = IdlePeer(peer, None, math.inf, ""), False, False
     for stage in range(len(plan.stages)):
-        own = work.demand.stage_seconds(*plan.stages[stage], speeds[peer])
+        own = work.demand.stage_seconds(*plan.stages[stage], speeds[peer], recompute=stage in plan.recompute)
         joined = with_replica(plan, peer, stage, stage_seconds(plan, work.demand, speeds), own)
         if joined is None:
             continue
         shares = True
-        if memory is not None and work.demand.memory_bytes(*plan.stages[stage], in_flight(joined, peer)) > memory:
+        if memory is not None and memory_needed(joined, work.demand)[peer] > memory:
             continue
         fits = True
         seconds = predict(view, work, joined).cost.total
@@ -58,7 +58,7 @@ def _try(plan: Plan, view: View, work: Workload, peer: str) -> IdlePeer:
 
 
 def with_replica(
-    plan: Plan, peer: str, stage: int, seconds: Mapping[str, LayerSeconds], own: LayerSeconds
+    plan: Plan, peer: str, stage: int, seconds: Mapping[str, ActionSeconds], own: ActionSeconds
 ) -> Plan | None:
     """The plan with `peer` as one more replica of `stage`; None where nobody has a micro-batch to spare for it.
 
@@ -70,12 +70,12 @@ def with_replica(
         own: the newcomer's.
     """
     shares = {other: len(plan.micro_batches(other)) for other in plan.replicas(stage)}
-    each = {other: seconds[other].forward + seconds[other].backward for other in shares}
+    each = {other: sum(seconds[other]) for other in shares}
     given, taken = dict.fromkeys(shares, 0), 0
     while True:
         giver = max(shares, key=lambda other: (shares[other] - given[other]) * each[other])
         left = shares[giver] - given[giver]
-        if left <= 1 or (taken + 1) * (own.forward + own.backward) >= left * each[giver]:
+        if left <= 1 or (taken + 1) * sum(own) >= left * each[giver]:
             break
         given[giver] += 1
         taken += 1

@@ -90,7 +90,7 @@ def _stage_table(stages: tuple[StageFindings, ...]) -> Table:
         slowest = stage.slowest_link
         table.add_row(
             str(stage.number + 1),
-            f"{stage.layers[0]} to {stage.layers[1] - 1}",
+            f"{stage.layers[0]} to {stage.layers[1] - 1}" + (", recomputed" if stage.recomputes else ""),
             str(len(stage.peers)),
             seconds(stage.all_reduce) if slowest is not None else "none",
             f"{link_named(slowest.sender, slowest.receiver)}: {size(slowest.bytes)} in "

@@ -17,6 +17,7 @@ MOST_LANES = 40
 COLOURS = {
     "forward": "#7db8e8",
     "backward": "#f4b266",
+    "weight": "#e8d06a",
     "optimizer": "#4caf70",
     "activation": "#1f5f9e",
     "gradient": "#b8620e",
@@ -25,6 +26,7 @@ COLOURS = {
 LABELS = {
     "forward": "forward",
     "backward": "backward",
+    "weight": "weights' gradients",
     "optimizer": "optimizer",
     "activation": "sends activations",
     "gradient": "sends gradients back",
@@ -94,7 +96,7 @@ def draw_schedule(axes: Axes, plan: Plan, played: Simulation, path: Sequence[Par
     handles: list[Artist] = [Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in COLOURS if kind in kinds]
     axes.axvline(played.last_backward, color="#555555", linewidth=0.9, linestyle=":", zorder=1)
     axes.axvline(played.committed, color="#555555", linewidth=1.2, linestyle="--", zorder=1)
-    handles.append(Line2D([], [], color="#555555", linestyle=":", label="last backward"))
+    handles.append(Line2D([], [], color="#555555", linestyle=":", label="last action"))
     handles.append(Line2D([], [], color="#555555", linestyle="--", label="commit"))
     handles.append(Patch(facecolor="none", edgecolor=CRITICAL, label="critical path"))
     if any(bar[1] > 0 for bars in ways.values() for bar in bars):

@@ -116,7 +116,7 @@ def _said(
     nodes = len({trace.header.peer for trace in traces})
     spans = sum(len(trace.spans) for trace in traces)
     last = max(span.end + shift for trace, shift in zip(traces, shifts, strict=True) for span in trace.spans)
-    parts = [f"{nodes} node{'s' * (nodes != 1)}, {spans:,} spans, {last / 1e9:.1f} s"]
+    parts = [f"{nodes} node{'s' * (nodes != 1)}, {spans:,} span{'s' * (spans != 1)}, {last / 1e9:.1f} s"]
     tied = clocks.groups[0] if len(clocks.groups[0]) > 1 else ()
     if tied:
         most = max(tied, key=lambda number: abs(clocks.corrections[number]))

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dtfm_protocol.job import Precision
 from dtfm_protocol.model.anatomy import anatomy
 from dtfm_protocol.model.config import build_config
-from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
+from dtfm_protocol.model.memory import BOUNDARY_BYTES_PER_VALUE, BYTES_PER_PARAMETER, MESSAGES_RECEIVED_AHEAD
 from dtfm_protocol.model.stage import build_stage
 from dtfm_protocol.model.tiny import with_layers
 from dtfm_protocol.model.whole import BUILD_ERRORS, build_skeleton
@@ -69,6 +69,10 @@ class ModelSizes:
         each = 16 if precision == "fp32" else 20
         return batch * sequence * self.vocab_size * each
 
+    def logits_gradient_bytes(self, batch: int, sequence: int, precision: Precision) -> int:
+        """Bytes of the gradient of one micro-batch's logits, which the gradient of the head's matrix takes."""
+        return batch * sequence * self.vocab_size * (4 if precision == "fp32" else 2)
+
 
 def model_sizes(config: dict[str, Any]) -> ModelSizes:
     """The sizes of a resolved config's model, counted on its skeleton: no memory is taken.
@@ -100,6 +104,8 @@ def smallest_stage_bytes(config: dict[str, Any], batch: int, sequence: int, prec
     """Memory that the least demanding stage takes: one layer, with one micro-batch `[batch, sequence]` in flight."""
     sizes = model_sizes(config)
     kept = activation_bytes(config, batch, sequence, precision)
+    if sizes.layers > 1:
+        kept += MESSAGES_RECEIVED_AHEAD * BOUNDARY_BYTES_PER_VALUE * batch * sequence * sizes.hidden_size
     logits = sizes.logits_bytes(batch, sequence, precision)
     return min(
         BYTES_PER_PARAMETER * sizes.stage_parameters(layer, layer + 1)

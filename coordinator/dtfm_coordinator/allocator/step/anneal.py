@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.step.layout import layers_by_load, most_layers
+from dtfm_coordinator.allocator.step.layout import layers_by_load
 from dtfm_coordinator.allocator.step.makespan import play
+from dtfm_coordinator.allocator.step.memory import most_layers
 from dtfm_coordinator.allocator.step.moving import Standing, moving_seconds
 from dtfm_coordinator.allocator.step.orders import Course, course_of
 from dtfm_coordinator.allocator.step.problem import Problem
@@ -50,7 +51,7 @@ def anneal(
         Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers.
     """
     slots, stages = len(shares), len(counts)
-    course = course_of(counts, shares, problem.gpipe)
+    course = course_of(counts, shares, problem.schedule)
     current = _objective(problem, now, order[:slots], counts, layers, course)
     best, best_order, best_counts, best_shares, best_layers = current, order, counts, shares, layers
     for attempt in range(tries):
@@ -77,10 +78,10 @@ def anneal(
                 continue
         new_slots = len(new_shares)
         same = new_slots == slots and (new_counts == counts).all() and (new_shares == shares).all()
-        new_course = course if same else course_of(new_counts, new_shares, problem.gpipe)
-        most = most_layers(problem, new_order[:new_slots], new_counts, new_course.peaks)
+        new_course = course if same else course_of(new_counts, new_shares, problem.schedule)
+        most = most_layers(problem, new_order[:new_slots], new_counts, new_course)[0]
         if change == REFILL or (new_layers > most).any():
-            new_layers = layers_by_load(problem, new_order[:new_slots], new_counts, new_shares, new_course.peaks)
+            new_layers = layers_by_load(problem, new_order[:new_slots], new_counts, new_shares, new_course)
             if len(new_layers) == 0:
                 continue
         objective = _objective(problem, now, new_order[:new_slots], new_counts, new_layers, new_course)

@@ -5,8 +5,8 @@ For each number of stages, the largest of:
 - capacity: in T seconds a peer takes at most `T * speed` layers of micro-batches forward and back, and, where there is
   more than one stage, at most as many micro-batches as it can send one message each for; every stage needs all
   micro-batches, and all stages together all layers of all micro-batches;
-- the way of one micro-batch: all layers forward and back on the fastest peer, and each boundary twice over the fastest
-  link;
+- the way of one micro-batch: all layers forward and back on the fastest peer (where weights' gradients come apart, its
+  input's gradient back), and each boundary there and back over the fastest link;
 - with one stage, on the best number of peers, their compute and then the shortest all-reduce of so many.
 
 The least of these over the numbers of stages that fit in memory is the bound.
@@ -14,7 +14,8 @@ The least of these over the numbers of stages that fit in memory is the bound.
 
 import numpy as np
 
-from dtfm_coordinator.allocator.step.problem import Problem
+from dtfm_coordinator.allocator.step.problem import ZERO_BUBBLE, Problem
+from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
 
 STEPS = 60
 """Halvings: far below the precision of a double."""
@@ -31,9 +32,11 @@ def lower_bound(problem: Problem) -> float:
 
 def _fits(problem: Problem, stages: int) -> bool:
     """Whether the smallest stage there can be fits in the largest memory, and all in all memories."""
-    everything = problem.layers * problem.layer_bytes
-    smallest = problem.layer_bytes if stages > 1 else everything
-    ends = problem.embedding_bytes + problem.head_bytes - (problem.tied_bytes if stages == 1 else 0.0)
+    layer = BYTES_PER_PARAMETER * problem.layer_parameters
+    everything = problem.layers * layer
+    smallest = layer if stages > 1 else everything
+    beside = problem.embedding_parameters + problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0)
+    ends = BYTES_PER_PARAMETER * beside + problem.logits_bytes
     held = everything + ends
     largest = smallest + (ends if stages == 1 else 0.0)
     return bool(problem.memory.max() >= largest and problem.memory.sum() >= held)
@@ -68,14 +71,16 @@ def _pipelined(problem: Problem, stages: int) -> float:
     np.fill_diagonal(usable, 0.0)
     rate = np.minimum(problem.uplink, usable.sum(axis=1))
     message = problem.message_bytes / float(usable.max()) if usable.any() else np.inf
-    path = (problem.layers + problem.head_layers) / float(_speeds(problem)[0])
+    way = problem.forward + problem.backward - (problem.weight if problem.schedule == ZERO_BUBBLE else 0.0)
+    path = (problem.layers + problem.head_layers) * float(way.min())
     path += 2 * (stages - 1) * (message + _least_delay(problem))
+    least_message = min(problem.ahead_bytes, problem.back_bytes)
     speeds, micro_batches = 1.0 / (problem.forward + problem.backward), problem.micro_batches
     deepest = problem.layers - stages + 1 + problem.head_layers
     work = micro_batches * (problem.layers + problem.head_layers)
 
     def enough(seconds: float) -> bool:
-        served = np.minimum(float(micro_batches), seconds * rate / problem.message_bytes)
+        served = np.minimum(float(micro_batches), seconds * rate / least_message)
         layers = np.minimum(seconds * speeds, deepest * served)
         return bool(layers.sum() >= work and served.sum() >= stages * micro_batches)
 

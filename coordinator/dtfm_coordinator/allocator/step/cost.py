@@ -8,12 +8,12 @@ class StepCost:
     """Predicted seconds of one training step; infinite where a pair that cannot talk would have to."""
 
     compute: float
-    """The busiest peer's forwards and backwards."""
+    """The busiest peer's actions."""
     pipeline: float
-    """From the step's start to its last backward, less `compute`: what messages and waiting add."""
+    """From the step's start to the end of its last action, less `compute`: what messages and waiting add."""
     data_parallel: float
-    """From the last backward until every peer holds the reduced gradients and the commit: what the all-reduce adds
-    to what it could hide behind other stages' backwards."""
+    """From then until every peer holds the reduced gradients and the commit: what the all-reduce adds
+    to what it could hide behind other stages' actions."""
     optimizer: float = 0.0
     """The slowest peer's optimizer step."""
 

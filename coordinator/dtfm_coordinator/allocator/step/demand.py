@@ -1,14 +1,33 @@
 """What a model asks of the peers that serve its stages: parameters, memory, messages, gradients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import median
+from typing import NamedTuple
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Wire
-from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
+from dtfm_protocol.model.memory import (
+    BOUNDARY_BYTES_PER_VALUE,
+    BYTES_PER_PARAMETER,
+    FEEDBACK_BYTES_PER_PARAMETER,
+    MESSAGES_RECEIVED_AHEAD,
+)
 from dtfm_protocol.plan import Plan
+from dtfm_protocol.schedule import Action, most_in_flight, orders
 from dtfm_protocol.view import LayerSeconds, NodeView
+from dtfm_protocol.wire_sizes import BYTES_A_VALUE, payload_bytes
+
+
+class ActionSeconds(NamedTuple):
+    """What each kind of a schedule's actions takes on a peer, for one micro-batch through its stage."""
+
+    forward: float
+    backward: float
+    """Without `weight`."""
+    weight: float = 0.0
+    """Where the schedule splits the backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +48,8 @@ class ModelDemand:
     """Kept from a micro-batch's forward to its backward, for each layer."""
     head_bytes: int = 0
     """Further memory of the last stage: logits of one micro-batch and what their backward takes."""
+    logits_gradient_bytes: int = 0
+    """What the last stage keeps of a micro-batch beside that until the gradient of the head's matrix is computed."""
     head_layers: float = 0.0
     """Compute of the head and the loss, in decoder layers."""
     layer_flops: float | None = None
@@ -50,24 +71,67 @@ class ModelDemand:
                 count -= self.tied_parameters
         return count
 
-    def memory_bytes(self, first: int, end: int, in_flight: int) -> int:
-        """Memory of a peer that serves `[first, end)` with up to `in_flight` micro-batches awaiting their backward."""
-        held = BYTES_PER_PARAMETER * self.parameters(first, end)
-        held += in_flight * (end - first) * self.layer_activation_bytes
-        return held + (self.head_bytes if end == self.layers else 0)
+    @property
+    def input_bytes(self) -> int:
+        """Of one micro-batch between two layers, and so of a message once it is decoded."""
+        return BOUNDARY_BYTES_PER_VALUE * self.message_values
 
-    def message_bytes(self, wire: Wire) -> int:
-        """Bytes of one micro-batch's message over one boundary, either way."""
-        return self.message_values * _width(wire)
+    def memory_bytes(
+        self,
+        first: int,
+        end: int,
+        in_flight: int,
+        *,
+        waiting: int = 0,
+        recompute: bool = False,
+        feedback: bool = False,
+    ) -> int:
+        """Memory of a peer that serves `[first, end)`.
 
-    def gradient_bytes(self, first: int, end: int, wire: Wire) -> int:
-        """Bytes of gradients that the replicas of `[first, end)` reduce a step."""
-        return self.parameters(first, end) * _width(wire)
+        Args:
+            in_flight: the most micro-batches of which it keeps anything at once.
+            waiting: the most of them whose backward has begun, and whose weights' gradients wait for their own action;
+                what these need is no more than a layer's activations, and a stage that recomputes has it then.
+            recompute: whether it keeps its layers' inputs alone, and one layer's activations while it computes anew.
+            feedback: whether its gradients are reduced in int8, whose error it keeps.
+        """
+        parameter = BYTES_PER_PARAMETER + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
+        held = parameter * self.parameters(first, end)
+        if recompute:
+            layer = in_flight * self.input_bytes + waiting * self.layer_activation_bytes
+            held += (end - first) * layer + self.layer_activation_bytes
+        else:
+            held += (end - first) * in_flight * self.layer_activation_bytes
+        if end - first < self.layers:
+            held += MESSAGES_RECEIVED_AHEAD * self.input_bytes
+        if end == self.layers:
+            held += self.head_bytes + waiting * self.logits_gradient_bytes
+        return held
 
-    def stage_seconds(self, first: int, end: int, layer: LayerSeconds) -> LayerSeconds:
-        """Seconds of one micro-batch through `[first, end)` on a peer that takes `layer` for one layer."""
+    def message_bytes(self, wire: Wire) -> tuple[int, int]:
+        """Bytes of one micro-batch's messages over one boundary: ahead, and back."""
+        shape = (self.message_values,)
+        return payload_bytes(wire.activations, shape), payload_bytes(wire.gradients, shape)
+
+    def gradient_bytes(self, first: int, end: int, wire: Wire) -> float:
+        """Bytes of gradients that the replicas of `[first, end)` reduce a step, wherever they are cut into parts."""
+        return self.parameters(first, end) * BYTES_A_VALUE[wire.gradients]
+
+    def stage_seconds(
+        self, first: int, end: int, layer: LayerSeconds, *, split: bool = False, recompute: bool = False
+    ) -> ActionSeconds:
+        """Seconds of one micro-batch through `[first, end)` on a peer that takes `layer` for one layer.
+
+        Args:
+            split: whether the gradients of the weights are an action of their own.
+            recompute: whether the backward begins with one more forward through the layers.
+        """
         layers = end - first + (self.head_layers if end == self.layers else 0.0)
-        return LayerSeconds(forward=layers * layer.forward, backward=layers * layer.backward)
+        weight = layers * layer.weight_part if split else 0.0
+        backward = layers * layer.backward - weight
+        return ActionSeconds(
+            layers * layer.forward, backward + (end - first) * layer.forward if recompute else backward, weight
+        )
 
 
 def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, LayerSeconds]:
@@ -102,22 +166,44 @@ def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, L
     }
 
 
-def stage_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, LayerSeconds]:
+def stage_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, ActionSeconds]:
     """Seconds of one micro-batch through its stage on each peer of `plan`; `layers` are those of one layer."""
-    return {peer: demand.stage_seconds(*_span(plan, peer), layers[peer]) for peer in plan.peers}
+    split = plan.schedule == "zero-bubble"
+    return {
+        peer: demand.stage_seconds(*layer_range, layers[peer], split=split, recompute=stage in plan.recompute)
+        for stage, layer_range in enumerate(plan.stages)
+        for peer in plan.replicas(stage)
+    }
 
 
 def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, float]:
     """Seconds of the optimizer step of its stage on each peer of `plan`."""
     each = sum(demand.layer_parameters) / demand.layers
-    return {peer: (layers[peer].optimizer or 0.0) * demand.parameters(*_span(plan, peer)) / each for peer in plan.peers}
+    return {
+        peer: (layers[peer].optimizer or 0.0) * demand.parameters(*layer_range) / each
+        for stage, layer_range in enumerate(plan.stages)
+        for peer in plan.replicas(stage)
+    }
 
 
-def _span(plan: Plan, peer: str) -> tuple[int, int]:
-    stage = plan.stage_of(peer)
-    assert stage is not None
-    return plan.stages[stage]
+def memory_needed(plan: Plan, demand: ModelDemand) -> dict[str, int]:
+    """Bytes of memory that each peer of `plan` needs."""
+    return {
+        peer: demand.memory_bytes(
+            *layer_range,
+            most_in_flight(orders(plan)[peer]),
+            waiting=most_waiting(orders(plan)[peer]),
+            recompute=stage in plan.recompute,
+            feedback=plan.wire.gradients == "int8" and len(plan.replicas(stage)) > 1,
+        )
+        for stage, layer_range in enumerate(plan.stages)
+        for peer in plan.replicas(stage)
+    }
 
 
-def _width(wire: Wire) -> int:
-    return 4 if wire == "fp32" else 2
+def most_waiting(actions: Iterable[Action]) -> int:
+    """The most micro-batches whose backward has begun and whose weights' gradients are an action still to come."""
+    kinds = [action.kind for action in actions]
+    if "weight" not in kinds:
+        return 0
+    return max(accumulate((kind == "backward") - (kind == "weight") for kind in kinds))

@@ -14,6 +14,7 @@ from dtfm_coordinator.allocator.budget import Budget
 from dtfm_coordinator.allocator.step.anneal import anneal
 from dtfm_coordinator.allocator.step.layout import Layout
 from dtfm_coordinator.allocator.step.moving import Standing, moving_seconds
+from dtfm_coordinator.allocator.step.orders import kinds_of
 from dtfm_coordinator.allocator.step.problem import Problem
 from dtfm_coordinator.allocator.step.shapes import Shape
 from dtfm_coordinator.allocator.step.starts import Stages, near_by_message, starts
@@ -68,9 +69,13 @@ class Evolution:
             self._admit(Layout.of(self._problem, stages))
 
     def run(self, shapes: Sequence[Shape], seeds: Sequence[Layout]) -> None:
-        """Look at `seeds` and at every shape once, then evolve until the budget is spent."""
+        """Look at `seeds` and at every shape once, then evolve until the budget is spent.
+
+        Layers of seeds that do not fit, because they are another schedule's, are shared out anew.
+        """
         for layout in seeds:
-            self._admit(layout)
+            fits = layout.fits(self._problem)
+            self._admit(layout if fits else Layout.of(self._problem, _stages(layout)))
         self._survey(shapes)
         annealed: set[int] = set()
         while self.best_of and not self._budget.spent():
@@ -162,7 +167,7 @@ class Evolution:
         _, counts, shares, layers = layout.arrays()
         standing = set(layout.peers)
         order = np.array([*layout.peers, *(p for p in range(len(problem.forward)) if p not in standing)])
-        work = 2 * problem.micro_batches * len(counts) + int((counts**2).sum())
+        work = kinds_of(problem.schedule) * problem.micro_batches * len(counts) + int((counts**2).sum())
         tries = max(1, min(ACTIONS_A_CALL // work, TRIES_A_PEER * len(order)))
         parts = max(1, min(8, TRIES_A_PEER * len(order) // tries))
         cooling = (COOL / WARM) ** (1 / parts)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.compiled import compiled
 from dtfm_coordinator.allocator.step.cost import StepCost
 from dtfm_coordinator.allocator.step.makespan import play
-from dtfm_coordinator.allocator.step.orders import course_of
+from dtfm_coordinator.allocator.step.memory import most_layers, recomputed
+from dtfm_coordinator.allocator.step.orders import Course, course_of
 from dtfm_coordinator.allocator.step.problem import Problem
 from dtfm_coordinator.allocator.step.routes import assign_shares, route_micro_batches
 from dtfm_protocol.job import ScheduleName, Wire
@@ -50,7 +51,7 @@ class Layout:
         peers = np.array([peer for members in stages for peer in members], dtype=np.int64)
         counts = np.array([len(members) for members in stages], dtype=np.int64)
         shares = shares_by_speed(problem, peers, counts)
-        layers = layers_by_load(problem, peers, counts, shares, _peaks(problem, counts, shares))
+        layers = layers_by_load(problem, peers, counts, shares, course_of(counts, shares, problem.schedule))
         if not layers.size:
             return None
         return cls.from_arrays(peers, counts, shares, layers)
@@ -94,18 +95,25 @@ class Layout:
     def cost(self, problem: Problem) -> StepCost:
         """Predicted seconds of a step, by the fast form."""
         peers, counts, shares, layers = self.arrays()
-        course = course_of(counts, shares, problem.gpipe)
+        course = course_of(counts, shares, problem.schedule)
         busiest, last, committed, applied = play(problem, peers, counts, layers, course)
         if not np.isfinite(applied):
             return StepCost(busiest, np.inf, np.inf, 0.0)
         return StepCost(busiest, last - busiest, committed - last, applied - committed)
 
     def fits(self, problem: Problem) -> bool:
-        """Whether every peer's memory holds its stage and what the schedule keeps in flight."""
+        """Whether every peer's memory holds its stage and what the schedule keeps in flight, recomputed if need be."""
         peers, counts, shares, layers = self.arrays()
-        return bool((most_layers(problem, peers, counts, _peaks(problem, counts, shares)) >= layers).all())
+        course = course_of(counts, shares, problem.schedule)
+        return bool((most_layers(problem, peers, counts, course)[0] >= layers).all())
 
-    def plan(self, names: Sequence[str], schedule: ScheduleName, wire: Wire) -> Plan:
+    def recomputed(self, problem: Problem) -> tuple[int, ...]:
+        """The stages that recompute because a peer's memory would not hold them otherwise."""
+        peers, counts, shares, layers = self.arrays()
+        stages = recomputed(problem, peers, counts, layers, course_of(counts, shares, problem.schedule))
+        return tuple(np.flatnonzero(stages).tolist())
+
+    def plan(self, names: Sequence[str], schedule: ScheduleName, wire: Wire, recompute: tuple[int, ...] = ()) -> Plan:
         """The plan of this layout; peers that stand in no slot are idle."""
         routes = route_micro_batches(*self.arrays()[1:3])[0]
         ends = tuple(accumulate(self.layers))
@@ -116,12 +124,8 @@ class Layout:
             idle=tuple(name for peer, name in enumerate(names) if peer not in standing),
             schedule=schedule,
             wire=wire,
+            recompute=recompute,
         )
-
-
-def _peaks(problem: Problem, counts: Ints, shares: Ints) -> Ints:
-    """The most micro-batches that each slot keeps between their forward and their backward."""
-    return course_of(counts, shares, problem.gpipe).peaks
 
 
 @compiled
@@ -138,13 +142,14 @@ def shares_by_speed(problem: Problem, peers: Ints, counts: Ints) -> Ints:
 
 
 @compiled
-def layers_by_load(problem: Problem, peers: Ints, counts: Ints, shares: Ints, peaks: Ints) -> Ints:
+def layers_by_load(problem: Problem, peers: Ints, counts: Ints, shares: Ints, course: Course) -> Ints:
     """How many layers each stage takes: each goes where the slowest peer's work is then least.
 
-    Empty where no split leaves every peer within its memory.
+    No stage recomputes where a split fits without. Empty where none leaves every peer within its memory.
     """
     stages = len(counts)
-    most = most_layers(problem, peers, counts, peaks)
+    anew, kept = most_layers(problem, peers, counts, course)
+    most = kept if kept.min() >= 1 and kept.sum() >= problem.layers else anew
     if most.min() < 1 or most.sum() < problem.layers:
         return np.empty(0, dtype=np.int64)
     # A stage is as slow as its slowest peer's share, for each of its layers.
@@ -164,23 +169,3 @@ def layers_by_load(problem: Problem, peers: Ints, counts: Ints, shares: Ints, pe
                 chosen, least = stage, work
         layers[chosen] += 1
     return layers
-
-
-@compiled
-def most_layers(problem: Problem, peers: Ints, counts: Ints, peaks: Ints) -> Ints:
-    """Layers that fit in the memory of every peer of each stage; where layers differ, as if all were the largest."""
-    stages = len(counts)
-    most, slot = np.full(stages, problem.layers, dtype=np.int64), 0
-    for stage in range(stages):
-        beside = 0.0
-        if stage == 0:
-            beside += problem.embedding_bytes
-        if stage == stages - 1:
-            beside += problem.head_bytes - (problem.tied_bytes if stages == 1 else 0.0)
-        for member in range(slot, slot + counts[stage]):
-            each = problem.layer_bytes + peaks[member] * problem.activation_bytes
-            room = problem.memory[peers[member]] - beside
-            if room < each * most[stage]:
-                most[stage] = max(0, int(room // each))
-        slot += counts[stage]
-    return most

@@ -1,11 +1,11 @@
 """The fast form of the simulated training step: `simulator` on arrays, as machine code, for the search.
 
-Both play every forward and backward in the runtime's order and every message over its link:
+Both play every action in the runtime's order and every message over its link:
 
 - a peer computes one action at a time, as soon as what it needs has arrived; sending costs no compute;
 - an ordered link carries its messages one after another and delivers each `alpha` seconds after its last byte left;
-- a stage's peers reduce their gradients by sharded parameter servers as soon as each is through with its backwards,
-  while other stages still compute; a commit is collected and sent out; then each peer takes its optimizer step.
+- a stage's peers reduce their gradients by sharded parameter servers as soon as each is through with its actions, while
+  other stages still compute; a commit is collected and sent out; then each peer takes its optimizer step.
 
 They differ in how transfers that meet at one peer share its uplink or downlink. The simulator gives each its fair share
 at every moment; here they queue for the bytes that the peer can take in all, in the order in which they begin, and the
@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.compiled import compiled
 from dtfm_coordinator.allocator.step.heap import pop, push
-from dtfm_coordinator.allocator.step.orders import Course
-from dtfm_coordinator.allocator.step.problem import Problem
+from dtfm_coordinator.allocator.step.memory import Bools, recomputed
+from dtfm_coordinator.allocator.step.orders import BACKWARD, FORWARD, KINDS, WEIGHT, Course
+from dtfm_coordinator.allocator.step.problem import ZERO_BUBBLE, Problem
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -41,11 +42,12 @@ def play(
         course: of these counts and their shares (`orders.course_of`).
 
     Returns:
-        The compute of the busiest peer; when the last backward has ended, when all have the commit, and when all have
+        The compute of the busiest peer; when the last action has ended, when all have the commit, and when all have
         taken their optimizer step. Seconds, infinite where a pair that cannot talk would have to.
     """
     slots, stages = len(peers), len(counts)
-    ends = _last_backwards(problem, peers, counts, layers, course)
+    again = recomputed(problem, peers, counts, layers, course)
+    ends = _last_actions(problem, peers, counts, layers, course, again)
     busiest, last, slot = 0.0, 0.0, 0
     committed, arbiter = 0.0, peers[course.routes[0, 0]]
     layer, update_layers = 0, np.empty(stages, dtype=np.float64)  # of a stage's parameters, in layers
@@ -53,9 +55,12 @@ def play(
         first_slot = slot
         depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
         for member in range(first_slot, first_slot + counts[stage]):
-            count = (course.starts[member + 1] - course.starts[member]) // 2
+            count = (course.starts[member + 1] - course.starts[member]) // course.kinds
             peer = peers[member]
-            busiest = max(busiest, count * depth * (problem.forward[peer] + problem.backward[peer]))
+            work = count * depth * (problem.forward[peer] + problem.backward[peer])
+            if again[stage]:
+                work += count * layers[stage] * problem.forward[peer]
+            busiest = max(busiest, work)
             last = max(last, ends[member])
         slot += counts[stage]
         gradients = problem.gradient_before[layer + layers[stage]] - problem.gradient_before[layer]
@@ -82,67 +87,73 @@ def play(
 
 
 @compiled
-def _last_backwards(
+def _last_actions(
     problem: Problem,
     peers: Ints,
     counts: Ints,
     layers: Ints,
     course: Course,
+    again: Bools,
 ) -> Floats:
-    """When each slot has ended its last backward."""
+    """When each slot has ended its last action; stages recompute that do so `again`."""
     routes, crossed, pairs, actions, starts = course.routes, course.crossed, course.pairs, course.actions, course.starts
     micro_batches, stages = routes.shape
     slots = len(peers)
-    forward, backward = np.empty(slots, dtype=np.float64), np.empty(slots, dtype=np.float64)
+    took = np.zeros((KINDS, slots), dtype=np.float64)
     stage_of = np.empty(slots, dtype=np.int64)
     slot = 0
     for stage in range(stages):
         depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
         for member in range(slot, slot + counts[stage]):
             stage_of[member] = stage
-            forward[member] = depth * problem.forward[peers[member]]
-            backward[member] = depth * problem.backward[peers[member]]
+            peer = peers[member]
+            took[FORWARD, member] = depth * problem.forward[peer]
+            took[WEIGHT, member] = depth * problem.weight[peer] if problem.schedule == ZERO_BUBBLE else 0.0
+            took[BACKWARD, member] = depth * problem.backward[peer] - took[WEIGHT, member]
+            if again[stage]:
+                took[BACKWARD, member] += layers[stage] * problem.forward[peer]
         slot += counts[stage]
-    # Each pair's seconds on the link, delay, and when the link is free again; ahead (0) and back (1).
+    # Each pair's seconds on the link, delay, and when the link is free again; by FORWARD and BACKWARD.
+    bytes_of = np.array([problem.ahead_bytes, problem.back_bytes])
     seconds, delay = np.empty((2, len(pairs)), dtype=np.float64), np.empty((2, len(pairs)), dtype=np.float64)
     free = np.zeros((2, len(pairs)), dtype=np.float64)
     for pair in range(len(pairs)):
         here, there = peers[pairs[pair, 0]], peers[pairs[pair, 1]]
-        seconds[0, pair] = _transfer(problem.message_bytes, problem.beta[here, there])
-        seconds[1, pair] = _transfer(problem.message_bytes, problem.beta[there, here])
-        delay[0, pair], delay[1, pair] = problem.alpha[here, there], problem.alpha[there, here]
+        seconds[FORWARD, pair] = _transfer(problem.ahead_bytes, problem.beta[here, there])
+        seconds[BACKWARD, pair] = _transfer(problem.back_bytes, problem.beta[there, here])
+        delay[FORWARD, pair], delay[BACKWARD, pair] = problem.alpha[here, there], problem.alpha[there, here]
     sent_free, received_free = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.float64)
 
     arrived = np.full((2, stages, micro_batches), -1.0)
-    arrived[0, 0, :] = 0.0
+    arrived[FORWARD, 0, :] = 0.0
     done, clock = starts[:-1].copy(), np.zeros(slots, dtype=np.float64)
     busy = np.zeros(slots, dtype=np.bool_)
     keys, values, size = np.empty(slots + 1, dtype=np.float64), np.empty(slots + 1, dtype=np.int64), 0
     for slot in range(counts[0]):
         busy[slot] = True
-        size = push(keys, values, size, forward[slot], slot)
+        size = push(keys, values, size, took[FORWARD, slot], slot)
     while size > 0:
         now, slot, size = pop(keys, values, size)
         busy[slot] = False
         clock[slot] = now
         action, stage = actions[done[slot]], stage_of[slot]
         done[slot] += 1
-        way, micro_batch = action % 2, action // 2
+        way, micro_batch = action % KINDS, action // KINDS
         touched = -1
-        if way == 0 and stage == stages - 1:
-            arrived[1, stage, micro_batch] = now
-        elif way == 0 or stage > 0:
-            boundary = stage if way == 0 else stage - 1
-            towards = stage + 1 if way == 0 else stage - 1
+        if way == FORWARD and stage == stages - 1:
+            arrived[BACKWARD, stage, micro_batch] = now
+        elif way == FORWARD or (way == BACKWARD and stage > 0):
+            boundary = stage if way == FORWARD else stage - 1
+            towards = stage + 1 if way == FORWARD else stage - 1
             pair, touched = crossed[micro_batch, boundary], routes[micro_batch, towards]
             begun = max(now, free[way, pair])
             if problem.uplink[peers[slot]] < np.inf:
                 begun = max(begun, sent_free[slot])
             ended = max(
                 begun + seconds[way, pair],
-                received_free[touched] + _transfer(problem.message_bytes, problem.downlink[peers[touched]]),
+                received_free[touched] + _transfer(bytes_of[way], problem.downlink[peers[touched]]),
             )
-            sent_free[slot] = max(now, sent_free[slot]) + _transfer(problem.message_bytes, problem.uplink[peers[slot]])
+            sent_free[slot] = max(now, sent_free[slot]) + _transfer(bytes_of[way], problem.uplink[peers[slot]])
             if problem.downlink[peers[touched]] < np.inf:
                 received_free[touched] = ended
             free[way, pair] = ended
@@ -152,12 +163,13 @@ def _last_backwards(
             if other < 0 or busy[other] or done[other] == starts[other + 1]:
                 continue
             following = actions[done[other]]
-            there = arrived[following % 2, stage_of[other], following // 2]
+            kind = following % KINDS
+            # A weight needs nothing but its own backward, which comes before it in the slot's order.
+            there = 0.0 if kind == WEIGHT else arrived[kind, stage_of[other], following // KINDS]
             if there < 0.0:
                 continue
             busy[other] = True
-            took = forward[other] if following % 2 == 0 else backward[other]
-            size = push(keys, values, size, max(clock[other], there) + took, other)
+            size = push(keys, values, size, max(clock[other], there) + took[kind, other], other)
     for slot in range(slots):
         assert done[slot] == starts[slot + 1]
     return clock
@@ -165,7 +177,7 @@ def _last_backwards(
 
 @compiled
 def _all_reduced(problem: Problem, peers: Ints, ends: Floats, gradients: float) -> Floats:
-    """When each peer of a stage holds the reduced gradients, if they are through with their backwards at `ends`."""
+    """When each peer of a stage holds the reduced gradients, if they are through with their actions at `ends`."""
     count = len(peers)
     if count == 1:
         return ends.copy()

@@ -10,10 +10,15 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.step.links import Links
 from dtfm_protocol.job import ScheduleName, Wire
-from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
+from dtfm_protocol.model.memory import FEEDBACK_BYTES_PER_PARAMETER
 from dtfm_protocol.view import LayerSeconds
+from dtfm_protocol.wire_sizes import BYTES_A_VALUE
 
 Floats = npt.NDArray[np.float64]
+
+SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "zero-bubble", "gpipe")
+"""By their numbers; of those that are as good, the first is taken."""
+ONE_F_ONE_B, ZERO_BUBBLE, GPIPE = range(3)
 
 
 class Problem(NamedTuple):
@@ -22,6 +27,9 @@ class Problem(NamedTuple):
     forward: Floats
     """Of one layer on one micro-batch, shape (N,)."""
     backward: Floats
+    """All of it, shape (N,)."""
+    weight: Floats
+    """The part of it that the weights' gradients take, shape (N,)."""
     optimizer: Floats
     """Of one layer's parameters, once a step, shape (N,)."""
     memory: Floats
@@ -34,8 +42,12 @@ class Problem(NamedTuple):
     downlink: Floats
     layers: int
     micro_batches: int
-    gpipe: bool
-    message_bytes: float
+    schedule: int
+    """Into `SCHEDULES`."""
+    ahead_bytes: float
+    """Of one micro-batch's message over one boundary."""
+    back_bytes: float
+    """Of its gradient's message."""
     gradient_before: Floats
     """Gradient bytes of the layers before each, shape (layers + 1,)."""
     embedding_gradients: float
@@ -43,13 +55,26 @@ class Problem(NamedTuple):
     tied_gradients: float
     """Of the head, held once where one stage has both ends."""
     head_layers: float
-    layer_bytes: float
-    """Of the largest layer's parameters with gradients and moments."""
-    embedding_bytes: float
-    head_bytes: float
-    tied_bytes: float
+    layer_parameters: float
+    """Of the largest layer."""
+    embedding_parameters: float
+    head_parameters: float
+    tied_parameters: float
+    feedback_bytes: float
+    """Further memory of a parameter where a stage has replicas."""
+    logits_bytes: float
+    """Further memory of the last stage."""
+    logits_gradient_bytes: float
+    """And for each micro-batch whose weights' gradients wait."""
     activation_bytes: float
     """Kept a layer and a micro-batch in flight."""
+    input_bytes: float
+    """Kept instead by a stage that recomputes; and what a message takes once decoded."""
+
+    @property
+    def message_bytes(self) -> float:
+        """Of a message in the mean of both ways."""
+        return (self.ahead_bytes + self.back_bytes) / 2
 
 
 def problem(
@@ -65,11 +90,13 @@ def problem(
     """The arrays of a job on `peers`, in their order."""
     rows = [links.index[peer] for peer in peers]
     seconds = [layer_seconds[peer] for peer in peers]
-    width = demand.gradient_bytes(0, demand.layers, wire) / max(1, demand.parameters(0, demand.layers))
+    width = BYTES_A_VALUE[wire.gradients]
+    ahead_bytes, back_bytes = demand.message_bytes(wire)
     alpha, beta = links.pairs(peers, peers)
     return Problem(
         forward=np.array([one.forward for one in seconds]),
         backward=np.array([one.backward for one in seconds]),
+        weight=np.array([one.weight_part for one in seconds]),
         optimizer=np.array([one.optimizer or 0.0 for one in seconds]),
         memory=np.array([memory[peer] for peer in peers], dtype=np.float64),
         alpha=np.ascontiguousarray(alpha),
@@ -78,16 +105,21 @@ def problem(
         downlink=links.downlink[rows],
         layers=demand.layers,
         micro_batches=micro_batches,
-        gpipe=schedule == "gpipe",
-        message_bytes=float(demand.message_bytes(wire)),
+        schedule=SCHEDULES.index(schedule),
+        ahead_bytes=float(ahead_bytes),
+        back_bytes=float(back_bytes),
         gradient_before=np.array([0.0, *accumulate(width * count for count in demand.layer_parameters)]),
         embedding_gradients=width * demand.embedding_parameters,
         head_gradients=width * demand.head_parameters,
         tied_gradients=width * demand.tied_parameters,
         head_layers=float(demand.head_layers),
-        layer_bytes=float(BYTES_PER_PARAMETER * max(demand.layer_parameters)),
-        embedding_bytes=float(BYTES_PER_PARAMETER * demand.embedding_parameters),
-        head_bytes=float(BYTES_PER_PARAMETER * demand.head_parameters + demand.head_bytes),
-        tied_bytes=float(BYTES_PER_PARAMETER * demand.tied_parameters),
+        layer_parameters=float(max(demand.layer_parameters)),
+        embedding_parameters=float(demand.embedding_parameters),
+        head_parameters=float(demand.head_parameters),
+        tied_parameters=float(demand.tied_parameters),
+        feedback_bytes=float(FEEDBACK_BYTES_PER_PARAMETER if wire.gradients == "int8" else 0),
+        logits_bytes=float(demand.head_bytes),
+        logits_gradient_bytes=float(demand.logits_gradient_bytes),
         activation_bytes=float(demand.layer_activation_bytes),
+        input_bytes=float(demand.input_bytes),
     )

@@ -5,9 +5,9 @@ As `node/dtfm_node/engine` runs it:
 - a peer computes one action at a time, in the order of the plan's schedule, as soon as its input has arrived; sending
   and receiving cost no compute;
 - messages cross the network as `network` says: in order on each link, uplinks and downlinks shared;
-- the replicas of a stage reduce its gradients by parts (`engine.allreduce`): a replica whose last backward is done
-  sends each other one its part; the owner of a part that has all of it sends the sum to all others. Stages do so at
-  their own times, beside what other stages still send;
+- the replicas of a stage reduce its gradients by parts (`engine.allreduce`): a replica whose last action is done sends
+  each other one its part; the owner of a part that has all of it sends the sum to all others. Stages do so at their
+  own times, beside what other stages still send;
 - `plan.peers[0]` collects a vote from every peer once it holds the reduced gradients, and answers all with the commit
   (`engine.commit`); these carry next to no bytes, so they take the links' delays alone; then each peer updates.
 
@@ -21,12 +21,12 @@ from functools import partial
 from typing import Literal
 
 from dtfm_coordinator.allocator.step.cost import StepCost
+from dtfm_coordinator.allocator.step.demand import ActionSeconds
 from dtfm_coordinator.allocator.step.links import Links
 from dtfm_coordinator.allocator.step.network import Message, Network
 from dtfm_coordinator.allocator.step.timeline import Simulation, Span
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import orders
-from dtfm_protocol.view import LayerSeconds
+from dtfm_protocol.schedule import Action, orders
 
 SIMULTANEOUS = 1e-12
 """Events this close, as a share of the time, count as one when capacities are divided anew: rounding parts them."""
@@ -35,8 +35,8 @@ SIMULTANEOUS = 1e-12
 def simulate(
     plan: Plan,
     links: Links,
-    seconds: Mapping[str, LayerSeconds],
-    message_bytes: float,
+    seconds: Mapping[str, ActionSeconds],
+    message_bytes: tuple[float, float],
     gradient_bytes: Sequence[float],
     optimizer_seconds: Mapping[str, float] | None = None,
 ) -> Simulation:
@@ -45,8 +45,8 @@ def simulate(
     Args:
         plan: any routes, shares and replica counts.
         links: of a view that names every peer of the plan.
-        seconds: each peer's forward and backward of one micro-batch through *its stage*.
-        message_bytes: of one micro-batch over one boundary, either way.
+        seconds: what each peer's actions take.
+        message_bytes: of one micro-batch over one boundary, ahead and back.
         gradient_bytes: of each stage.
         optimizer_seconds: each peer's update of its stage; no time at all where it is not given.
 
@@ -88,8 +88,8 @@ class _Step:
         self,
         plan: Plan,
         links: Links,
-        seconds: Mapping[str, LayerSeconds],
-        message_bytes: float,
+        seconds: Mapping[str, ActionSeconds],
+        message_bytes: tuple[float, float],
         gradient_bytes: Sequence[float],
     ) -> None:
         self._plan, self._links, self._seconds, self._message_bytes = plan, links, seconds, message_bytes
@@ -128,10 +128,7 @@ class _Step:
             if time < math.inf
         ]
         end = max((span.end for span in updates), default=math.inf) if committed < math.inf else math.inf
-        busiest = max(
-            sum(getattr(self._seconds[peer], action.kind) for action in actions)
-            for peer, actions in self._orders.items()
-        )
+        busiest = max(sum(self._takes(peer, action) for action in actions) for peer, actions in self._orders.items())
         cost = StepCost(
             compute=busiest,
             pipeline=last_backward - busiest,
@@ -152,13 +149,18 @@ class _Step:
         if self._busy[peer] or position == len(order):
             return
         action = order[position]
-        there = self._activations if action.kind == "forward" else self._gradients
-        if (action.micro_batch, self._stage_of[peer]) not in there:
-            return
+        if action.kind != "weight":  # whose backward comes before it in the order
+            there = self._activations if action.kind == "forward" else self._gradients
+            if (action.micro_batch, self._stage_of[peer]) not in there:
+                return
         self._busy[peer] = True
-        end = now + (self._seconds[peer].forward if action.kind == "forward" else self._seconds[peer].backward)
+        end = now + self._takes(peer, action)
         self._spans.append(Span(peer, action.kind, action.micro_batch, now, end))
         self._events.at(end, partial(self._finish, peer=peer))
+
+    def _takes(self, peer: str, action: Action) -> float:
+        seconds: float = getattr(self._seconds[peer], action.kind)
+        return seconds
 
     def _finish(self, now: float, peer: str) -> None:
         """Hand on what the peer has computed, and let it go on."""
@@ -170,7 +172,7 @@ class _Step:
             self._gradients.add((index, stage))
         elif action.kind == "forward":
             self._send(now, peer, self._plan.routes[index][stage + 1], index, "activation")
-        elif stage > 0:
+        elif action.kind == "backward" and stage > 0:
             self._send(now, peer, self._plan.routes[index][stage - 1], index, "gradient")
         if self._next[peer] == len(self._orders[peer]):
             self._reductions[stage].join(now, self._links.index[peer])
@@ -181,8 +183,9 @@ class _Step:
         self, now: float, sender: str, receiver: str, index: int, kind: Literal["activation", "gradient"]
     ) -> None:
         arrive = partial(self._arrive, receiver=receiver, index=index, kind=kind)
-        rows = self._links.index
-        self._network.send(Message(rows[sender], rows[receiver], kind, index, self._message_bytes, now, arrive))
+        rows, (ahead, back) = self._links.index, self._message_bytes
+        size = ahead if kind == "activation" else back
+        self._network.send(Message(rows[sender], rows[receiver], kind, index, size, now, arrive))
 
     def _arrive(self, now: float, receiver: str, index: int, kind: Literal["activation", "gradient"]) -> None:
         there = self._activations if kind == "activation" else self._gradients

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from dtfm_coordinator.allocator.step.cost import StepCost
 
-SpanKind = Literal["forward", "backward", "optimizer"]
+SpanKind = Literal["forward", "backward", "weight", "optimizer"]
 TransferKind = Literal["activation", "gradient", "all-reduce"]
 
 
@@ -47,6 +47,6 @@ class Simulation:
     transfers: tuple[Transfer, ...]
     """By start."""
     last_backward: float
-    """When the last backward ends, seconds."""
+    """When the last backward ends, seconds; where weights come apart, the last of both."""
     committed: float
     """When the last peer learns of the commit, seconds."""

@@ -1,0 +1,64 @@
+"""What fits in peers' memory, for the search: `ModelDemand.memory_bytes` over slots, as machine code.
+
+A stage that would not fit in the memory of each of its peers recomputes.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_coordinator.allocator.compiled import compiled
+from dtfm_coordinator.allocator.step.orders import Course
+from dtfm_coordinator.allocator.step.problem import Problem
+from dtfm_protocol.model.memory import BYTES_PER_PARAMETER, MESSAGES_RECEIVED_AHEAD
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@compiled
+def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> tuple[Ints, Ints]:
+    """Layers that fit in the memory of every peer of each stage; where layers differ, as if all were the largest.
+
+    Args:
+        peers: the peer in each slot.
+        counts: peers of each stage, shape (K,).
+        course: of these counts and their shares (`orders.course_of`).
+
+    Returns:
+        With and without recomputing, each of shape (K,).
+    """
+    stages = len(counts)
+    kept, anew = np.full(stages, problem.layers, dtype=np.int64), np.full(stages, problem.layers, dtype=np.int64)
+    slot = 0
+    for stage in range(stages):
+        parameter = BYTES_PER_PARAMETER + (problem.feedback_bytes if counts[stage] > 1 else 0.0)
+        beside = MESSAGES_RECEIVED_AHEAD * problem.input_bytes if stages > 1 else 0.0
+        if stage == 0:
+            beside += parameter * problem.embedding_parameters
+        if stage == stages - 1:
+            beside += parameter * (problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0))
+            beside += problem.logits_bytes
+        for member in range(slot, slot + counts[stage]):
+            layer, flying, waiting = parameter * problem.layer_parameters, course.peaks[member], course.waits[member]
+            room = problem.memory[peers[member]] - beside
+            if stage == stages - 1:
+                room -= waiting * problem.logits_gradient_bytes
+            kept[stage] = _no_more(kept[stage], room, layer + flying * problem.activation_bytes)
+            room -= problem.activation_bytes
+            layer += flying * problem.input_bytes + waiting * problem.activation_bytes
+            anew[stage] = _no_more(anew[stage], room, layer)
+        slot += counts[stage]
+    return np.maximum(kept, anew), kept
+
+
+@compiled
+def _no_more(most: int, room: float, each: float) -> int:
+    """`most`, or as many as there is room for."""
+    return max(0, int(room // each)) if room < each * most else most
+
+
+@compiled
+def recomputed(problem: Problem, peers: Ints, counts: Ints, layers: Ints, course: Course) -> Bools:
+    """The stages that would not fit otherwise, shape (K,)."""
+    stages: Bools = layers > most_layers(problem, peers, counts, course)[1]
+    return stages

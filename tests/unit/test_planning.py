@@ -1,0 +1,70 @@
+"""From a view to the plan that is published: what a forced plan leaves open, and what is its own."""
+
+import numpy as np
+import pytest
+
+from dtfm_coordinator.planning import Planner
+from dtfm_protocol.job import Checkpointing, Evaluation, Planning, Training, Wire
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.resolved import Corpus, ResolvedJob, Shard
+from dtfm_protocol.view import LayerSeconds, NodeView, View
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 4,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 64,
+}  # fmt: skip
+VIEW = View(
+    nodes=tuple(NodeView(id=name, layer_seconds=LayerSeconds(forward=0.01, backward=0.02)) for name in "abc"),
+    latency_ms=np.ones((3, 3)),
+    bandwidth_gbps=np.ones((3, 3)),
+)
+FORCED = {"stages": [(0, 2), (2, 4)], "routes": [("one", "two")] * 4}
+
+
+def job(**planning: object) -> ResolvedJob:
+    shard = Shard(sha256="0" * 64, tokens=1000)
+    return ResolvedJob(
+        name="job",
+        config=CONFIG,
+        corpus=Corpus(dtype="uint16", vocab_size=64, shards=(shard,)),
+        training=Training(steps=1, global_batch=4, micro_batch=1, sequence_length=8, learning_rate=1e-3),
+        evaluation=Evaluation(),
+        plan=Planning.model_validate(planning),
+        checkpoint=Checkpointing(),
+    )
+
+
+def placed(forced: dict[str, object], **planning: object) -> Plan:
+    return Planner(job(**planning), Plan.model_validate(FORCED | forced), 0).plan(VIEW)
+
+
+@pytest.mark.parametrize(
+    ("planned", "own", "schedule"),
+    [
+        ("auto", {}, "1f1b"),
+        ("gpipe", {}, "gpipe"),
+        ("auto", {"schedule": "zero-bubble"}, "zero-bubble"),
+        ("gpipe", {"schedule": "1f1b"}, "1f1b"),
+    ],
+)
+def test_a_forced_plan_without_a_schedule_takes_the_jobs(planned: str, own: dict[str, object], schedule: str) -> None:
+    plan = placed(own, schedule=planned)
+    assert (plan.schedule, plan.routes, plan.idle) == (schedule, (("a", "b"),) * 4, ("c",))
+    assert plan.reason == "forced by --plan"
+
+
+def test_a_forced_plan_takes_the_jobs_wire_and_keeps_its_own_recomputing() -> None:
+    wire = {"activations": "int8", "gradients": "fp16"}
+    assert placed({}, wire=wire).wire == Wire(activations="int8", gradients="fp16")
+    assert placed({"wire": "bf16"}, wire=wire).wire == Wire(activations="bf16", gradients="bf16")
+    plain, anew = placed({}).cost, placed({"recompute": (0,)})
+    assert anew.recompute == (0,)
+    assert anew.cost is not None
+    assert plain is not None
+    # The first stage of a chain recomputes two layers of each micro-batch; the last has its head as well.
+    assert anew.cost.total > plain.total
+
+
+def test_an_open_schedule_is_chosen() -> None:
+    plan = Planner(job(stages=2, replicas=1), None, 0).plan(VIEW)
+    assert plan.reason.startswith(f"2 stages x 1 peer, {plan.schedule}: ")
