@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test lint equivalence bench-allocator clean
+.PHONY: demo test lint equivalence bench-allocator bench-engine clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +31,14 @@ bench-allocator: $(VENV)/installed
 	$(BIN)/python -m benchmarks.v100 --out benchmarks/results/v100.md
 	$(BIN)/python -m benchmarks.fuller_cost --out benchmarks/results/fuller_cost.md
 	$(BIN)/python -m benchmarks.scale --out benchmarks/results/scale.md
+
+bench-engine: $(VENV)/installed
+	$(BIN)/python -m benchmarks.stream --out benchmarks/results/stream.md
+	$(BIN)/python -m benchmarks.pipelines --out benchmarks/results/pipelines.md
+	$(BIN)/python -m benchmarks.overlap --out benchmarks/results/overlap.md
+	$(BIN)/python -m benchmarks.memory --out benchmarks/results/memory.md
+	$(BIN)/python -m benchmarks.codecs --out benchmarks/results/codecs.md
+	$(BIN)/python -m benchmarks.equivalence --out benchmarks/results/equivalence.md
 
 clean:
 	rm -rf $(VENV) state build

@@ -6,8 +6,11 @@
 - `tasklets`: serves one plan after the other
 - `solo`: the same job in one process, without a swarm
 - `devices`, `measure`: which device, how fast, how much memory
+- `optimizer`: AdamW and the clip, as swarm and `solo` have them
 - `probe`: latency and throughput to other peers
 - `engine/`: training under a plan
+- `uplink`: what is urgent goes first
+- `trace`: what this node did and when
 - `tokens`: the token shards that this peer reads
 - `keep`: state from and to checkpoints
 - `display`: what the person at the machine sees

@@ -44,8 +44,8 @@ def orders(plan: Plan) -> dict[str, tuple[Action, ...]]:
     no more forwards in flight than keep the peers downstream busy (PipeDream-flush, Narayanan et al., 2021).
     "zero-bubble": as 1F1B, with the backward split, so that the stage before need not wait for the gradients of the
     weights, which fill what would be waiting. After ZB-H1 (Qi et al., 2024, arXiv 2401.10241), and as that within the
-    memory of 1F1B's first stage; taken greedily, on K equal stages it idles 2 K - 3 units where that idles K - 1 and 1F1B
-    3 (K - 1).
+    memory of 1F1B's first stage; taken greedily, on K equal stages it idles 2 K - 3 units where that idles K - 1 and
+    1F1B 3 (K - 1).
     """
     return _ListSchedule(plan).run()
 

@@ -38,6 +38,15 @@ def test_a_commit_sums_losses_and_takes_the_norm_over_all_parts() -> None:
     assert commit == Commit(loss=46.0, grad_norm=4.0)
 
 
+def test_a_commit_says_what_all_peers_sent_together() -> None:
+    cast = {
+        peer: vote.model_copy(update={"bytes_sent": 10**place}) for place, (peer, vote) in enumerate(votes().items())
+    }
+    commit = decide(list(cast.items()))
+    assert commit is not None
+    assert commit.bytes_sent == 1111
+
+
 @given(order=st.permutations(list(votes())))
 def test_nothing_is_final_before_the_last_vote(order: list[str]) -> None:
     arbiter = Arbiter(PEERS, 4)
@@ -132,6 +141,9 @@ def test_a_number_that_is_not_finite_is_refused(number: str) -> None:
         b'{"losses": [1.0]}',
         b'{"losses": {"-1": 1.0}}',
         b'{"losses": {"x": 1.0}}',
+        b'{"sum_squares": {"-1": 1.0}}',
+        b'{"bytes_sent": -1}',
+        b'{"bytes_sent": 1.5}',
     ],
 )
 def test_bytes_that_are_no_vote_are_refused(text: bytes) -> None:

@@ -321,9 +321,7 @@ async def test_any_plan_trains_as_one_process_does(home: Path, name: str, tied: 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble"])
 @pytest.mark.parametrize("name", ["1x1", "1x4", "2x2", "crossed routes"])
-async def test_the_schedule_does_not_change_what_is_computed(
-    home: Path, name: str, schedule: str, tied: bool
-) -> None:
+async def test_the_schedule_does_not_change_what_is_computed(home: Path, name: str, schedule: str, tied: bool) -> None:
     found = await Swarm(home, job_of(home, tied=tied), plan_of(name, schedule=schedule)).run()
     assert_same_training(found, alone(home, tied), 1e-5)
 

@@ -2,19 +2,30 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import logging
+import weakref
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_node.engine.exchange import QUEUE_FRAMES, TRAINING, Exchange, Hello, PeerLost
-from dtfm_protocol.errors import Refused
+from dtfm_node.engine.exchange import (
+    QUEUE_FRAMES,
+    TRAINING,
+    UNREAD_EVALUATIONS,
+    Exchange,
+    Fault,
+    Hello,
+    PeerLost,
+)
 from dtfm_protocol.frames import HEADER_BYTES, Header, Key, Kind
+from dtfm_protocol.logs import log
 from dtfm_protocol.planes.data import Bytes, Stream, StreamClosed, read_message, write_message
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork
 
 PLAN = 4
+PEERS = ("a", "b", "c")
 PATIENCE = 5.0
 
 
@@ -22,31 +33,43 @@ def key(index: int = 0, step: int = 1, kind: Kind = Kind.ACTIVATION, group: int 
     return Key(kind, step, index, group)
 
 
+class Watched:
+    """A stream that remembers how much was asked of it at once."""
+
+    def __init__(self, inner: Stream) -> None:
+        self.peer, self._inner = inner.peer, inner
+        self.reads: list[int] = []
+
+    async def read(self, size: int) -> Bytes:
+        self.reads.append(size)
+        return await self._inner.read(size)
+
+    async def write(self, *buffers: Bytes) -> None:
+        await self._inner.write(*buffers)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
 class Network:
     """Peers with an exchange each, on one in-memory network."""
 
     def __init__(self) -> None:
         self.memory = MemoryNetwork()
-        self.planes: dict[str, MemoryDataPlane] = {}
-        self.taken: dict[str, list[Stream]] = {}
+        self.taken: dict[str, list[Watched]] = {}
         """The streams that each peer was sent."""
-        self.faults: list[str] = []
-        """What the exchanges said of the streams that they did not take to the end."""
 
     @contextlib.asynccontextmanager
     async def peer(self, name: str) -> AsyncIterator[Exchange]:
         """A peer's exchange; leaving the block is the peer's end."""
-        plane = self.planes[name] = MemoryDataPlane(self.memory, name)
-        async with asyncio.timeout(PATIENCE), Exchange.running(plane, PLAN) as exchange:
+        plane = MemoryDataPlane(self.memory, name)
+        async with asyncio.timeout(PATIENCE), Exchange.running(plane, PLAN, PEERS) as exchange:
 
             async def serve(stream: Stream) -> None:
-                self.taken.setdefault(name, []).append(stream)
+                watched = Watched(stream)
+                self.taken.setdefault(name, []).append(watched)
                 await read_message(stream, Hello)
-                try:
-                    await exchange.serve(stream)
-                except Refused as error:
-                    self.faults.append(str(error))
-                    raise
+                await exchange.serve(watched)
 
             await plane.serve(TRAINING, serve)
             yield exchange
@@ -63,8 +86,22 @@ def network() -> Network:
     return Network()
 
 
-def frame(payload: bytes, what: Key, version: int = PLAN, scale: float = 1.0) -> bytes:
-    return Header(version, what, len(payload), scale).pack() + payload
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """What was warned of so far."""
+    monkeypatch.setattr(log, "propagate", True)
+    caplog.set_level(logging.WARNING, log.name)
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def frame(payload: bytes, what: Key, version: int = PLAN) -> bytes:
+    return Header(version, what, len(payload)).pack() + payload
+
+
+async def settle() -> None:
+    """Let every task run until all of them wait."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 async def fails(exchange: Exchange, sender: str, what: Key) -> PeerLost:
@@ -74,15 +111,20 @@ async def fails(exchange: Exchange, sender: str, what: Key) -> PeerLost:
     return caught.value
 
 
+async def closed(stream: Stream) -> None:
+    """The other side has closed `stream`."""
+    with pytest.raises(StreamClosed):
+        await stream.read(1)
+
+
+@pytest.mark.parametrize("kind", [Kind.ACTIVATION, Kind.PART])
 @pytest.mark.parametrize("size", [0, 1, 1000, 1 << 20])
-async def test_a_frame_arrives_with_its_payload_and_scale(network: Network, size: int) -> None:
+async def test_a_frame_arrives_with_its_payload(network: Network, size: int, kind: Kind) -> None:
     payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
     async with network.peer("a") as a, network.peer("b") as b:
-        b.post("a", key(), size)
-        await a.send("b", key(), payload, 0.25)
-        received = await b.receive("a", key())
-        assert (bytes(received.payload), received.scale) == (payload, 0.25)
-        assert a.bytes_sent == size + HEADER_BYTES
+        b.post("a", key(kind=kind), size)
+        await a.send("b", key(kind=kind), payload)
+        assert bytes(await b.receive("a", key(kind=kind))) == payload
 
 
 @given(sent=st.permutations(range(6)), read=st.permutations(range(6)))
@@ -98,7 +140,7 @@ def test_frames_are_told_apart_by_their_key_whatever_the_order(sent: list[int], 
             for index in sent:
                 await a.send("b", keys[index], bytes([index]) * (index + 1))
             for index in read:
-                assert bytes((await b.receive("a", keys[index])).payload) == bytes([index]) * (index + 1)
+                assert bytes(await b.receive("a", keys[index])) == bytes([index]) * (index + 1)
 
     asyncio.run(exchange())
 
@@ -109,74 +151,191 @@ async def test_the_same_key_of_two_senders_is_two_frames(network: Network) -> No
         c.post("b", key(), 1)
         await b.send("c", key(), b"b")
         await a.send("c", key(), b"a")
-        assert (await c.receive("a", key())).payload == b"a"
-        assert (await c.receive("b", key())).payload == b"b"
+        assert await c.receive("a", key()) == b"a"
+        assert await c.receive("b", key()) == b"b"
 
 
 async def test_a_frame_may_be_shorter_than_posted_only_where_that_was_said(network: Network) -> None:
     async with network.peer("a") as a, network.peer("b") as b:
         b.post("a", key(kind=Kind.VOTE), 100, exact=False)
         await a.send("b", key(kind=Kind.VOTE), b"short")
-        assert (await b.receive("a", key(kind=Kind.VOTE))).payload == b"short"
+        assert await b.receive("a", key(kind=Kind.VOTE)) == b"short"
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (frame(b"1234", key(9)), "a frame that is not due: ACTIVATION of step 1"),
-        (frame(b"1234", key(0, step=2)), "a frame that is not due: ACTIVATION of step 2"),
-        (frame(b"1234", key(0, kind=Kind.REDUCED)), "a frame that is not due: REDUCED of step 1"),
-        (frame(b"1234", key(0, group=1)), "a frame that is not due: ACTIVATION of step 1"),
-        (frame(b"123", key()), "3 bytes for ACTIVATION where 4 belong"),
-        (frame(b"12345", key()), "5 bytes for ACTIVATION where 4 belong"),
-        (Header(PLAN, key(), 1 << 60).pack(), f"{1 << 60} bytes for ACTIVATION where 4 belong"),
-        (frame(b"12", key(kind=Kind.VOTE)) + b"12", "2 bytes for VOTE where 1 belong"),
-        (frame(b"1234", key(), version=PLAN + 1), f"a frame of plan {PLAN + 1} under plan {PLAN}"),
-        (frame(b"1234", key(), version=PLAN - 1), f"a frame of plan {PLAN - 1} under plan {PLAN}"),
-        (frame(b"1234", key(1)) + frame(b"1234", key(1)), "a frame that is not due: ACTIVATION of step 1"),
-        (b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n", "a frame does not begin like one"),
-    ],
-    ids=[
-        "index",
-        "step",
-        "kind",
-        "group",
-        "short",
-        "long",
-        "huge",
-        "vote",
-        "next plan",
-        "old plan",
-        "twice",
-        "foreign",
-    ],
-)
-async def test_a_frame_that_was_not_posted_is_refused_and_its_sender_counts_as_lost(
-    network: Network, data: bytes, said: str
+async def test_bytes_sent_are_those_of_payloads_and_headers_of_frames_that_were_taken(network: Network) -> None:
+    sizes = {key(index, kind=kind): 1000 * index + kind for index in range(4) for kind in Kind}
+    async with network.peer("a") as a, network.peer("b") as b:
+        for what, size in sizes.items():
+            b.post("a", what, size)
+            await a.send("b", what, bytes(size))
+        assert a.bytes_sent == sum(sizes.values()) + HEADER_BYTES * len(sizes)
+        assert b.bytes_sent == 0
+        a.lose(PeerLost("c", "gone"))
+        with pytest.raises(PeerLost):
+            await a.send("c", key(), bytes(100))
+        assert a.bytes_sent == sum(sizes.values()) + HEADER_BYTES * len(sizes)
+
+
+BAD_FRAMES = {
+    "another index": (frame(b"1234", key(9)), Fault.NOT_DUE, "a frame that is not due: ACTIVATION 9 of step 1"),
+    "another step": (frame(b"1234", key(step=2)), Fault.NOT_DUE, "a frame that is not due: ACTIVATION 0 of step 2"),
+    "another kind": (
+        frame(b"1234", key(kind=Kind.GRADIENT)),
+        Fault.NOT_DUE,
+        "a frame that is not due: GRADIENT 0 of step 1",
+    ),
+    "another bucket": (
+        frame(b"1234", key(kind=Kind.PART, group=1)),
+        Fault.NOT_DUE,
+        "a frame that is not due: PART 0 of bucket 1 of step 1",
+    ),
+    "another peer's": (frame(b"1234", key(3)), Fault.NOT_DUE, "a frame that is not due: ACTIVATION 3 of step 1"),
+    "repeated": (frame(b"1234", key(1)) * 2, Fault.NOT_DUE, "a frame that is not due: ACTIVATION 1 of step 1"),
+    "too short": (frame(b"123", key()), Fault.SIZE, "3 bytes for ACTIVATION 0 of step 1 where 4 belong"),
+    "too long": (frame(b"12345", key()), Fault.SIZE, "5 bytes for ACTIVATION 0 of step 1 where 4 belong"),
+    "empty": (frame(b"", key()), Fault.SIZE, "0 bytes for ACTIVATION 0 of step 1 where 4 belong"),
+    "huge": (
+        Header(PLAN, key(), 1 << 60).pack(),
+        Fault.SIZE,
+        f"{1 << 60} bytes for ACTIVATION 0 of step 1 where 4 belong",
+    ),
+    "largest": (
+        Header(PLAN, key(), (1 << 64) - 1).pack(),
+        Fault.SIZE,
+        f"{(1 << 64) - 1} bytes for ACTIVATION 0 of step 1 where 4 belong",
+    ),
+    "a vote over its limit": (
+        frame(b"12", key(kind=Kind.VOTE)),
+        Fault.SIZE,
+        "2 bytes for VOTE 0 of step 1 where 1 belong",
+    ),
+    "a huge vote": (
+        Header(PLAN, key(kind=Kind.VOTE), 1 << 60).pack(),
+        Fault.SIZE,
+        f"{1 << 60} bytes for VOTE 0 of step 1 where 1 belong",
+    ),
+    "next plan": (frame(b"1234", key(), PLAN + 1), Fault.PLAN, f"a frame of plan {PLAN + 1} under plan {PLAN}"),
+    "old plan": (frame(b"1234", key(), PLAN - 1), Fault.PLAN, f"a frame of plan {PLAN - 1} under plan {PLAN}"),
+    "more payload than said": (
+        frame(b"1234", key(1)) + bytes(HEADER_BYTES),
+        Fault.FORM,
+        "what is no header: a frame does not begin like one",
+    ),
+    "unknown kind": (
+        b"DTF2" + bytes([42]) + bytes(HEADER_BYTES - 5),
+        Fault.FORM,
+        "what is no header: a frame of unknown kind 42",
+    ),
+    "foreign": (
+        b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n",
+        Fault.FORM,
+        "what is no header: a frame does not begin like one",
+    ),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_FRAMES)
+async def test_a_frame_that_is_not_due_as_it_is_costs_its_sender_the_plan_and_nobody_memory(
+    network: Network, warnings: Callable[[], list[str]], bad: str
 ) -> None:
-    async with network.peer("b") as b:
+    data, fault, said = BAD_FRAMES[bad]
+    async with network.peer("b") as b, network.peer("c") as c:
         b.post("a", key(), 4)
         b.post("a", key(1), 4)
         b.post("a", key(kind=Kind.VOTE), 1, exact=False)
+        b.post("c", key(3), 4)
         stream = await network.raw("a", "b")
         await stream.write(data)
-        assert said in str(await fails(b, "a", key()))
-        assert network.faults == [said]
-        assert b.refused == {said: 1}
-        with pytest.raises(StreamClosed):
-            await stream.read(1)
+        assert str(await fails(b, "a", key())) == f"a is gone: it sent {said}"
+        assert b.refused == {fault: 1}
+        assert warnings() == [f"refused a frame of a: it sent {said}"]
+        assert max(network.taken["b"][0].reads) <= HEADER_BYTES
+        await closed(stream)
+        await c.send("b", key(3), b"good")
+        assert await b.receive("c", key(3)) == b"good"
+        with pytest.raises(PeerLost):
+            await b.send("a", key(), b"")
 
 
-async def test_frames_that_nobody_posted_are_no_strangers_way_to_harm(network: Network) -> None:
+async def test_a_fault_that_comes_again_is_counted_and_not_named_again(
+    network: Network, warnings: Callable[[], list[str]]
+) -> None:
+    async with network.peer("b") as b:
+        for version in range(1, PLAN):
+            stream = await network.raw("a", "b")
+            await stream.write(frame(b"", key(), version))
+            await closed(stream)
+        assert b.refused == {Fault.PLAN: PLAN - 1}
+        assert len(warnings()) == 1
+
+
+async def test_each_kind_of_fault_of_each_peer_is_named(network: Network, warnings: Callable[[], list[str]]) -> None:
+    async with network.peer("b") as b:
+        for sender in ("a", "c"):
+            for data in (frame(b"", key(), PLAN + 1), bytes(HEADER_BYTES), frame(b"", key())):
+                stream = await network.raw(sender, "b")
+                await stream.write(data)
+                await closed(stream)
+        assert b.refused == {Fault.PLAN: 2, Fault.FORM: 2, Fault.NOT_DUE: 2}
+        assert len(set(warnings())) == 6
+
+
+@given(data=st.binary(max_size=80) | st.binary(max_size=40).map(lambda rest: b"DTF2" + rest))
+@settings(max_examples=60, deadline=None)
+def test_whatever_bytes_come_no_payload_is_read_and_the_sender_is_lost(data: bytes) -> None:
+    async def exchange() -> None:
+        network = Network()
+        async with network.peer("b") as b:
+            b.post("a", key(index=1 << 20), 4)
+            stream = await network.raw("a", "b")
+            with contextlib.suppress(StreamClosed):
+                await stream.write(data)
+            await stream.close()
+            await fails(b, "a", key(index=1 << 20))
+            assert b.refused.total() == (len(data) >= HEADER_BYTES)
+            assert set(network.taken["b"][0].reads) == {HEADER_BYTES}
+
+    asyncio.run(exchange())
+
+
+async def test_a_frame_under_way_is_not_taken_a_second_time_on_another_stream(network: Network) -> None:
+    """Else a peer could have as much memory taken for one frame as it opens streams."""
+    async with network.peer("b") as b:
+        b.post("a", key(), 1000)
+        first, second = await network.raw("a", "b"), await network.raw("a", "b")
+        await first.write(frame(bytes(1000), key())[:100])
+        await second.write(frame(bytes(1000), key())[:100])
+        await settle()
+        assert sorted(max(stream.reads) for stream in network.taken["b"]) == [HEADER_BYTES, 1000]
+        assert b.refused == {Fault.NOT_DUE: 1}
+
+
+async def test_a_peer_that_is_not_in_the_plan_is_not_listened_to(
+    network: Network, warnings: Callable[[], list[str]]
+) -> None:
     async with network.peer("a") as a, network.peer("b") as b:
         b.post("a", key(), 1)
-        stranger = await network.raw("stranger", "b")
-        await stranger.write(frame(b"1", key()))
-        with pytest.raises(StreamClosed):
-            await stranger.read(1)
-        assert len(network.faults) == 1
+        for _ in range(3):
+            await closed(await network.raw("stranger", "b"))
+        assert not any(stream.reads for stream in network.taken["b"])
+        assert b.refused == {Fault.STRANGER: 3}
+        assert warnings() == ["refused a frame of ranger: it sent a training stream, and is not in the plan"]
         await a.send("b", key(), b"1")
-        assert (await b.receive("a", key())).payload == b"1"
+        assert await b.receive("a", key()) == b"1"
+
+
+async def test_a_crowd_of_strangers_fills_no_log_and_hides_no_peers_fault(
+    network: Network, warnings: Callable[[], list[str]]
+) -> None:
+    async with network.peer("b") as b:
+        for number in range(100):
+            await closed(await network.raw(f"s{number}", "b"))
+        assert b.refused == {Fault.STRANGER: 100}
+        assert len(warnings()) == 1
+        stream = await network.raw("a", "b")
+        await stream.write(bytes(HEADER_BYTES))
+        await closed(stream)
+        assert warnings()[-1] == "refused a frame of a: it sent what is no header: a frame does not begin like one"
 
 
 async def test_a_peers_end_fails_what_it_still_owes_and_nothing_else(network: Network) -> None:
@@ -188,18 +347,21 @@ async def test_a_peers_end_fails_what_it_still_owes_and_nothing_else(network: Ne
             await a.send("b", key(0), b"a")
             await a.flush()
         assert "closed the stream" in str(await fails(b, "a", key(1)))
-        assert (await b.receive("a", key(0))).payload == b"a"  # what it sent before stays good
+        assert await b.receive("a", key(0)) == b"a"  # what it sent before stays good
         await c.send("b", key(1), b"c")
-        assert (await b.receive("c", key(1))).payload == b"c"
+        assert await b.receive("c", key(1)) == b"c"
 
 
-async def test_a_frame_that_breaks_off_in_the_middle_is_lost(network: Network) -> None:
+@pytest.mark.parametrize("length", [1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 99])
+async def test_a_frame_that_breaks_off_is_lost_and_is_no_fault(network: Network, length: int) -> None:
+    """A peer that is killed in the middle of it has done nothing wrong."""
     async with network.peer("b") as b:
         b.post("a", key(), 100)
         stream = await network.raw("a", "b")
-        await stream.write(frame(bytes(100), key())[:-1])
+        await stream.write(frame(bytes(100), key())[:length])
         await stream.close()
         await fails(b, "a", key())
+        assert not b.refused
 
 
 async def test_a_frame_posted_after_its_senders_end_fails_at_once(network: Network) -> None:
@@ -207,6 +369,26 @@ async def test_a_frame_posted_after_its_senders_end_fails_at_once(network: Netwo
         b.lose(PeerLost("a", "gone"))
         b.post("a", key(), 1)
         assert str(await fails(b, "a", key())) == "a is gone: gone"
+
+
+async def test_a_lost_peers_frames_take_no_memory(network: Network) -> None:
+    """On a stream of its own that is still open."""
+    async with network.peer("b") as b:
+        b.post("a", key(), 1000)
+        stream = await network.raw("a", "b")
+        await settle()
+        b.lose(PeerLost("a", "gone"))
+        await stream.write(frame(bytes(1000), key()))
+        await closed(stream)
+        assert set(network.taken["b"][0].reads) == {HEADER_BYTES}
+
+
+async def test_why_a_peer_was_lost_stays_the_first_reason(network: Network) -> None:
+    async with network.peer("b") as b:
+        b.lose(PeerLost("a", "first"))
+        assert str(b.refuse("a", Fault.CONTENT, "nonsense")) == "a is gone: it sent nonsense"
+        b.post("a", key(), 1)
+        assert str(await fails(b, "a", key())) == "a is gone: first"
 
 
 async def test_who_waits_already_is_woken(network: Network) -> None:
@@ -219,17 +401,21 @@ async def test_who_waits_already_is_woken(network: Network) -> None:
         await waiting
 
 
-async def test_a_peer_that_cannot_be_reached_is_lost_to_its_sender(network: Network) -> None:
+@pytest.mark.parametrize("kind", [Kind.ACTIVATION, Kind.PART])
+async def test_a_peer_that_cannot_be_reached_is_lost_to_its_sender(network: Network, kind: Kind) -> None:
     async with network.peer("a") as a:
         a.post("b", key(), 1)
-        await a.send("b", key(), b"1")  # the queue takes it; nobody knows yet
+        await a.send("b", key(kind=kind), b"1")  # the queue takes it; nobody knows yet
         await fails(a, "b", key())
         with pytest.raises(PeerLost) as caught:
-            await a.send("b", key(1), b"1")
+            await a.send("b", key(1, kind=kind), b"1")
         assert caught.value.peer == "b"
 
 
-async def test_a_peer_that_vanishes_while_frames_wait_for_it_does_not_block_their_sender(network: Network) -> None:
+@pytest.mark.parametrize("kind", [Kind.ACTIVATION, Kind.PART])
+async def test_a_peer_that_vanishes_while_frames_wait_for_it_does_not_block_their_sender(
+    network: Network, kind: Kind
+) -> None:
     async with network.peer("a") as a:
         blocked = asyncio.Event()
 
@@ -240,11 +426,76 @@ async def test_a_peer_that_vanishes_while_frames_wait_for_it_does_not_block_thei
 
         async def send_on() -> None:
             for index in range(10 * QUEUE_FRAMES):
-                await a.send("b", key(index), bytes(1000))
+                await a.send("b", key(index, kind=kind), bytes(1000))
 
         with pytest.raises(PeerLost):
             await send_on()
         assert blocked.is_set()
+
+
+async def test_a_stream_opened_ahead_tells_of_this_peers_end(network: Network) -> None:
+    """Also where it has sent nothing yet."""
+    async with network.peer("b") as b:
+        b.post("a", key(), 1)
+        async with network.peer("a") as a:
+            a.connect("b")
+            await settle()
+            assert len(network.taken["b"]) == 1
+        await fails(b, "a", key())
+
+
+async def test_a_fast_sender_is_held_back_while_its_evaluations_are_unread(network: Network) -> None:
+    """Nothing else bounds how many of them would lie in memory."""
+    many = 3 * UNREAD_EVALUATIONS
+    async with network.peer("a") as a, network.peer("b") as b, network.peer("c") as c:
+        for index in range(many):
+            b.post("a", key(index, kind=Kind.EVALUATION), 10)
+            b.post("c", key(index, kind=Kind.EVALUATION), 10)
+        b.post("a", key(kind=Kind.VOTE), 10)
+
+        async def send_all() -> None:
+            for index in range(many):
+                await a.send("b", key(index, kind=Kind.EVALUATION), bytes(10))
+            await a.send("b", key(kind=Kind.VOTE), bytes(10))
+
+        sending = asyncio.create_task(send_all())
+        await settle()
+        (taken,) = network.taken["b"]
+        for read in range(many - UNREAD_EVALUATIONS):
+            assert taken.reads.count(10) == UNREAD_EVALUATIONS + read
+            await b.receive("a", key(read, kind=Kind.EVALUATION))
+            await settle()
+        await c.send("b", key(kind=Kind.EVALUATION), bytes(10))  # another sender's are another matter
+        await b.receive("c", key(kind=Kind.EVALUATION))
+        for read in range(many - UNREAD_EVALUATIONS, many):
+            await b.receive("a", key(read, kind=Kind.EVALUATION))
+        await b.receive("a", key(kind=Kind.VOTE))
+        await sending
+
+
+async def test_evaluations_that_nobody_reads_do_not_hold_back_training(network: Network) -> None:
+    """They wait on the stream for urgent frames; the all-reduce has its own."""
+    async with network.peer("a") as a, network.peer("b") as b:
+        b.post("a", key(kind=Kind.PART), 1)
+        for index in range(UNREAD_EVALUATIONS + 1):
+            b.post("a", key(index, kind=Kind.EVALUATION), 1)
+            await a.send("b", key(index, kind=Kind.EVALUATION), b"1")
+        await a.send("b", key(kind=Kind.PART), b"1")
+        assert await b.receive("a", key(kind=Kind.PART)) == b"1"
+
+
+async def test_leaving_an_exchange_lets_go_of_a_stream_that_waits_for_its_evaluations_to_be_read(
+    network: Network,
+) -> None:
+    async with network.peer("a") as a:
+        async with network.peer("b") as b:
+            for index in range(UNREAD_EVALUATIONS + 2):
+                b.post("a", key(index, kind=Kind.EVALUATION), 1)
+                await a.send("b", key(index, kind=Kind.EVALUATION), b"1")
+            await settle()
+            assert network.memory.tasks
+        await settle()
+        assert not network.memory.tasks
 
 
 class Slow:
@@ -275,22 +526,17 @@ class SlowPlane(MemoryDataPlane):
         return Slow(await super().open(peer, service), self.gate)
 
 
-async def settle() -> None:
-    """Let every task run until all of them wait."""
-    for _ in range(50):
-        await asyncio.sleep(0)
-
-
-async def test_a_slow_link_holds_its_sender_back_and_no_other_link(network: Network) -> None:
+@pytest.mark.parametrize("kind", [Kind.ACTIVATION, Kind.PART])
+async def test_a_slow_link_holds_its_sender_back_and_no_other_link(network: Network, kind: Kind) -> None:
     plane = SlowPlane(network.memory, "a")
-    async with network.peer("b") as b, network.peer("c") as c, Exchange.running(plane, PLAN) as a:
+    async with network.peer("b") as b, network.peer("c") as c, Exchange.running(plane, PLAN, PEERS) as a:
         for index in range(QUEUE_FRAMES + 3):
-            b.post("a", key(index), 1)
+            b.post("a", key(index, kind=kind), 1)
         sent: list[int] = []
 
         async def send_all() -> None:
             for index in range(QUEUE_FRAMES + 3):
-                await a.send("b", key(index), b"1")
+                await a.send("b", key(index, kind=kind), b"1")
                 sent.append(index)
 
         sending = asyncio.create_task(send_all())
@@ -299,11 +545,11 @@ async def test_a_slow_link_holds_its_sender_back_and_no_other_link(network: Netw
         flushing = asyncio.create_task(a.flush())
         await settle()
         assert not flushing.done()
-        for _ in range(QUEUE_FRAMES + 4):
+        for _ in range(2 * (QUEUE_FRAMES + 4)):
             plane.gate.release()
         await sending
         await flushing
-        assert (await b.receive("a", key(QUEUE_FRAMES + 2))).payload == b"1"
+        assert await b.receive("a", key(QUEUE_FRAMES + 2, kind=kind)) == b"1"
         c.post("a", key(), 1)
         plane.gate.release()
         plane.gate.release()
@@ -311,9 +557,19 @@ async def test_a_slow_link_holds_its_sender_back_and_no_other_link(network: Netw
         await c.receive("a", key())
 
 
+async def test_a_full_queue_of_bulk_takes_no_room_from_urgent_frames(network: Network) -> None:
+    plane = SlowPlane(network.memory, "a")
+    async with network.peer("b"), Exchange.running(plane, PLAN, PEERS) as a:
+        for index in range(QUEUE_FRAMES):
+            await a.send("b", key(index, kind=Kind.PART), b"1")
+        async with asyncio.timeout(1.0):
+            for index in range(QUEUE_FRAMES):
+                await a.send("b", key(index), b"1")
+
+
 async def test_flushing_ends_when_the_peer_that_it_waits_for_vanishes(network: Network) -> None:
     plane = SlowPlane(network.memory, "a")
-    async with network.peer("b"), Exchange.running(plane, PLAN) as a:
+    async with network.peer("b"), Exchange.running(plane, PLAN, PEERS) as a:
         for index in range(3):
             await a.send("b", key(index), b"1")
         flushing = asyncio.create_task(a.flush())
@@ -325,16 +581,60 @@ async def test_flushing_ends_when_the_peer_that_it_waits_for_vanishes(network: N
         await asyncio.wait_for(flushing, 1.0)
 
 
+async def test_flushing_does_not_wait_for_a_peer_whose_frames_were_refused(network: Network) -> None:
+    plane = SlowPlane(network.memory, "a")
+    async with network.peer("b"), Exchange.running(plane, PLAN, PEERS) as a:
+        await a.send("b", key(), b"1")
+        a.refuse("b", Fault.CONTENT, "nonsense")
+        await asyncio.wait_for(a.flush(), 1.0)
+
+
+class Traced(bytearray):
+    """A payload of which can be told whether anybody still holds it."""
+
+
+class Given:
+    """A stream that brings what it is given, and then no more."""
+
+    def __init__(self, peer: str, *pieces: bytearray) -> None:
+        self.peer, self._pieces = peer, list(pieces)
+
+    async def read(self, size: int) -> Bytes:
+        if not self._pieces:
+            raise StreamClosed("no more")
+        piece = self._pieces.pop(0)
+        assert len(piece) == size
+        return piece
+
+    async def write(self, *buffers: Bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def test_a_frame_that_was_received_is_kept_no_longer(network: Network) -> None:
+    async with network.peer("b") as b:
+        b.post("a", key(), 1000)
+        payload = Traced(1000)
+        held = weakref.ref(payload)
+        await b.serve(Given("a", bytearray(Header(PLAN, key(), 1000).pack()), payload))
+        del payload
+        received = await b.receive("a", key())
+        assert received is held()
+        del received
+        assert held() is None
+
+
 async def test_leaving_an_exchange_ends_its_tasks_and_closes_its_streams(network: Network) -> None:
     before = asyncio.all_tasks()
     async with network.peer("b") as b:
-        b.post("a", key(), 1)
         async with network.peer("a") as a:
-            await a.send("b", key(), b"1")
-            await b.receive("a", key())
-        assert len(network.taken["b"]) == 1
-        with pytest.raises(StreamClosed):
-            await network.taken["b"][0].read(1)
+            for kind in (Kind.ACTIVATION, Kind.PART):
+                b.post("a", key(kind=kind), 1)
+                await a.send("b", key(kind=kind), b"1")
+                await b.receive("a", key(kind=kind))
+        assert len(network.taken["b"]) == 2
+        for stream in network.taken["b"]:
+            await closed(stream)
     await settle()
     assert asyncio.all_tasks() == before
 

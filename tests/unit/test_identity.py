@@ -6,6 +6,7 @@ from pathlib import Path
 import base58
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from hivemind.p2p import PeerID
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,17 @@ def test_the_key_and_the_peer_id_are_what_libp2p_makes_of_them() -> None:
     assert PeerID.from_base58(identity.peer_id).to_bytes() == b"\x00\x24\x08\x01\x12\x20" + PUBLIC
     assert identity.peer_id.startswith("12D3KooW")
     assert short(identity.peer_id) == identity.peer_id[-6:]
+
+
+def test_the_key_leaves_in_pem_under_a_password_only() -> None:
+    identity = known()
+    pem = identity.to_pem(b"password")
+    assert pem.startswith(b"-----BEGIN ENCRYPTED PRIVATE KEY-----")
+    read = load_pem_private_key(pem, b"password")
+    assert isinstance(read, Ed25519PrivateKey)
+    assert Identity(read).peer_id == identity.peer_id
+    with pytest.raises(ValueError, match="password"):
+        load_pem_private_key(pem, b"another")
 
 
 def test_a_peer_id_carries_its_public_key() -> None:

@@ -331,9 +331,7 @@ def test_nodes_without_messages_stand_by_their_wall_clocks_and_that_is_said(tmp_
     idle = Node("idle", 0.0, 50.0)
     idle.did("compute", "measure", 2.0, 3.0)
     idle.write(tmp_path)
-    assert merged(tmp_path)[1] == (
-        "1 node, 1 spans, 1.0 s; idle placed by wall clock alone: no messages there and back"
-    )
+    assert merged(tmp_path)[1] == ("1 node, 1 span, 1.0 s; idle placed by wall clock alone: no messages there and back")
     for node in three:
         node.write(tmp_path)
     values, said = merged(tmp_path)

@@ -13,8 +13,9 @@ import torch
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange, Fault
 from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.stage_state import Diverged
 from dtfm_node.optimizer import sum_of_squares
-from dtfm_protocol.codecs import decode, encode
+from dtfm_protocol.codecs import decode, encode, is_finite
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.frames import Key, Kind
 from dtfm_protocol.job import CodecName
@@ -34,7 +35,9 @@ class Feedback:
         low, high = part
         if codec != "int8":
             return encode(gradient[low:high], codec)
-        owed = self._left_out.setdefault(group, torch.zeros_like(gradient))[low:high]
+        if group not in self._left_out:
+            self._left_out[group] = torch.zeros_like(gradient)
+        owed = self._left_out[group][low:high]
         owed += gradient[low:high]
         coded = encode(owed, codec)
         owed -= decode(coded, codec, tuple(owed.shape))
@@ -55,11 +58,13 @@ class AllReduce:
         Raises:
             PeerLost: a holder vanished, or sent what cannot be used; `gradient` is then of no use, and the step must
                 not be applied.
+            Diverged: the gradient, or its sum, is not finite; it is not sent then.
         """
         own, parts = bucket.holders.index(self._me), bucket.parts
         others = [(index, peer) for index, peer in enumerate(bucket.holders) if peer != self._me]
         if not others:
             return float(await self._compute(sum_of_squares, gradient))
+        await self._compute(_check, gradient, step)
         for index, peer in others:
             payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[index], self._codec)
             await self._exchange.send(peer, Key(Kind.PART, step, index, bucket.group), payload)
@@ -70,6 +75,7 @@ class AllReduce:
         mine = gradient[slice(*parts[own])]
         await self._compute(_sum, mine, own, received, len(bucket.holders))
         received.clear()
+        await self._compute(_check, mine, step)
         payload = await self._coded(self._total, bucket, gradient, parts[own])
         for _, peer in others:
             await self._exchange.send(peer, Key(Kind.REDUCED, step, own, bucket.group), payload)
@@ -109,6 +115,12 @@ def _sum(mine: torch.Tensor, own: int, received: dict[int, torch.Tensor], holder
     for index in range(holders):
         total += mine if index == own else received[index]
     mine.copy_(total)
+
+
+def _check(gradient: torch.Tensor, step: int) -> None:
+    # Looked at before it is sent: what is not finite on arrival is then the sender's fault, not the mathematics'.
+    if not is_finite(gradient):
+        raise Diverged(f"step {step}: a gradient is")
 
 
 def _take(part: torch.Tensor, total: torch.Tensor) -> None:

@@ -63,11 +63,13 @@ class Fault(Enum):
     CONTENT = "with contents that cannot be used"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Posted:
     future: asyncio.Future[Bytes]
     size: int
     exact: bool
+    begun: bool = False
+    """Whether its header has come: from then on another one, on whatever stream, is one too many."""
 
 
 class _Faulty(Refused):
@@ -101,6 +103,7 @@ class Exchange:
         self._senders: set[asyncio.Task[None]] = set()
         self._unread: Counter[str] = Counter()
         self._read = asyncio.Condition()
+        self._over = False
         self._named: set[tuple[str, Fault]] = set()
 
     @classmethod
@@ -125,6 +128,9 @@ class Exchange:
             finally:
                 for task in exchange._senders:
                     task.cancel()
+                async with exchange._read:
+                    exchange._over = True
+                    exchange._read.notify_all()
 
     def connect(self, peer: str, *, bulk: bool = False) -> None:
         """Open the stream to `peer` before there is a frame for it, so that it notices if this peer vanishes."""
@@ -191,13 +197,15 @@ class Exchange:
         try:
             header = Header.parse(data)
         except Refused as error:
-            raise _Faulty(Fault.FORM, str(error)) from None
+            raise _Faulty(Fault.FORM, f"what is no header: {error}") from None
         posted = self._admit(stream.peer, header)
         key = header.key
         if key.kind is Kind.EVALUATION:
             async with self._read:
-                await self._read.wait_for(lambda: self._unread[stream.peer] < UNREAD_EVALUATIONS)
+                await self._read.wait_for(lambda: self._over or self._unread[stream.peer] < UNREAD_EVALUATIONS)
                 self._unread[stream.peer] += 1
+            if self._over:
+                raise StreamClosed("nobody reads its evaluations any more")
         payload = await stream.read(header.size) if header.size else b""
         self._trace("receive", stream.peer, key, begun)
         if not posted.future.done():
@@ -206,8 +214,9 @@ class Exchange:
     def refuse(self, peer: str, fault: Fault, text: str) -> PeerLost:
         """Count a frame that cannot be used, name it once, and have nothing more to do with who sent it."""
         self.refused[fault] += 1
-        if (peer, fault) not in self._named and len(self._named) < len(Fault) * (len(self._peers) + 1):
-            self._named.add((peer, fault))
+        name = (peer if peer in self._peers else "", fault)  # strangers count as one: there may be any number
+        if name not in self._named:
+            self._named.add(name)
             log.warning("refused a frame of %s: it sent %s", short(peer), text)
         lost = PeerLost(peer, f"it sent {text}")
         if peer in self._peers:
@@ -232,10 +241,11 @@ class Exchange:
         if header.plan_version != self._plan_version:
             raise _Faulty(Fault.PLAN, f"a frame of plan {header.plan_version} under plan {self._plan_version}")
         posted = self._posted.get((sender, header.key))
-        if posted is None or posted.future.done():
+        if posted is None or posted.begun or posted.future.done():
             raise _Faulty(Fault.NOT_DUE, f"a frame that is not due: {header.key}")
         if header.size > posted.size or (posted.exact and header.size != posted.size):
             raise _Faulty(Fault.SIZE, f"{header.size} bytes for {header.key} where {posted.size} belong")
+        posted.begun = True
         return posted
 
     async def _sending(self, peer: str, queue: asyncio.Queue[tuple[Header, Bytes]], bulk: bool) -> None:
@@ -287,4 +297,5 @@ class Exchange:
             step=key.step,
             index=key.index,
             group=key.group,
+            plan=self._plan_version,
         )

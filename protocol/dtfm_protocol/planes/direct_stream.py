@@ -13,8 +13,8 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import short
 from dtfm_protocol.planes.data import Bytes, StreamClosed
 
-PIECE_BYTES = 128 << 10
-"""What is encrypted, or taken from a socket, at once: beyond this, malloc returns memory to the system each time."""
+PIECE_BYTES = 256 << 10
+"""What is encrypted, or taken from a socket, at once."""
 _TOGETHER_BYTES = 16 << 10
 """Small buffers of one write share TLS records of this size."""
 _LARGE_BYTES = 64 << 10
@@ -157,19 +157,21 @@ class DirectStream:
                 raise self._closed() from None
 
     async def _receive(self) -> None:
-        """Wait until something comes, and give it to TLS."""
+        """Give TLS what has come, or what comes next."""
         while True:
-            await self._turn()
             try:
                 count = self._socket.recv_into(self._staging)
             except BlockingIOError:
-                continue
+                await self._turn()
             except OSError:
                 raise self._closed() from None
-            if not count:
-                raise self._closed()
-            self._incoming.write(self._staging[:count])
-            return
+            else:
+                break
+        if not count:
+            raise self._closed()
+        self._incoming.write(self._staging[:count])
+        if count == len(self._staging):
+            await asyncio.sleep(0)  # a fast sender must not keep this side's other tasks waiting
 
     async def _turn(self, *, writing: bool = False) -> None:
         """Wait until the socket can be read (or written), or is closed here."""
@@ -192,7 +194,7 @@ class DirectStream:
 
 
 def _pieces(buffers: tuple[Bytes, ...]) -> Iterator[Bytes]:
-    """What to encrypt at once: a part of a large buffer, or small ones together, as each costs a record and a packet."""
+    """What to encrypt at once: a part of a large buffer, or small ones together; each costs a record and a packet."""
     small = bytearray()
     for buffer in buffers:
         view = memoryview(buffer).cast("B")

@@ -1,0 +1,195 @@
+"""A peer that sends what cannot be used costs the step and nothing else, and is named by whoever it sent that to."""
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtfm_node.engine.commit import VOTE_LIMIT, Ballot
+from dtfm_node.engine.exchange import Exchange, Fault, PeerLost
+from dtfm_protocol.frames import Key, Kind
+from dtfm_protocol.planes.data import Bytes
+from tests.unit.test_engine_equivalence import Swarm, home, identical, job_of, one_thread, plan_of
+
+__all__ = ["home", "one_thread"]  # fixtures
+
+STEP = 3
+"""When the lie is told."""
+
+Lie = Callable[[Bytes], Bytes]
+
+
+def not_finite(payload: Bytes) -> Bytes:
+    """The same bytes with NaNs in front: as a value in fp32 and bf16, as a scale in fp16 and int8."""
+    return np.float32("nan").tobytes() + bytes(payload)[4:]
+
+
+def saying(text: str) -> Lie:
+    return lambda _: text.encode()
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, liar: str, kind: Kind, lie: Lie, index: int | None = None) -> None:
+    """Have `liar` send `lie` of what it should in frames of `kind`."""
+    plain = Exchange.send
+
+    async def send(exchange: Any, peer: str, key: Key, payload: Bytes) -> None:
+        told = exchange._plane.peer_id == liar and key.kind is kind and key.step == STEP
+        if told and (index is None or key.index == index):
+            payload = lie(payload)
+        await plain(exchange, peer, key, payload)
+
+    monkeypatch.setattr(Exchange, "send", send)
+
+
+async def ends(swarm: Swarm, liar: str) -> dict[str, PeerLost]:
+    """How the other peers end: by a loss, before they apply the step."""
+    found = {}
+    for me, errors in (await swarm.ends()).items():
+        if me != liar:
+            assert {type(error) for error in errors} == {PeerLost}, (me, errors)
+            assert isinstance(errors[0], PeerLost)
+            found[me] = errors[0]
+            peer = swarm.peers[me]
+            assert [row.step for row in peer.rows] == list(range(1, STEP))
+            assert identical(peer.now(), peer.states[STEP - 1])
+    return found
+
+
+def refused(swarm: Swarm) -> dict[str, Counter[Fault]]:
+    """What was refused, by who refused it."""
+    found = {me: peer._exchange.refused for me, peer in swarm.peers.items() if peer._exchange is not None}
+    return {me: counts for me, counts in found.items() if counts}
+
+
+PLACES = [
+    ("1x2", "a", Kind.ACTIVATION, "x"),
+    ("1x4", "m", Kind.ACTIVATION, "n"),
+    ("1x2", "x", Kind.GRADIENT, "a"),
+    ("1x4", "n", Kind.GRADIENT, "m"),
+    ("2x1", "b", Kind.PART, "a"),
+    ("2x1", "a", Kind.PART, "b"),
+    ("2x1", "b", Kind.REDUCED, "a"),
+    ("2x2 zero-bubble", "y", Kind.GRADIENT, "b"),
+]
+
+
+@pytest.mark.parametrize("wire", ["fp32", "bf16", "fp16", "int8"])
+@pytest.mark.parametrize(("name", "liar", "kind", "victim"), PLACES)
+async def test_a_tensor_that_is_not_finite_is_its_senders_fault(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, liar: str, kind: Kind, victim: str, wire: str
+) -> None:
+    tell(monkeypatch, liar, kind, not_finite)
+    swarm = Swarm(home, job_of(home), plan_of(name, wire=wire))
+    lost = (await ends(swarm, liar))[victim]
+    assert lost.peer == liar
+    assert "with values that are not finite" in str(lost)
+    assert refused(swarm) == {victim: {Fault.CONTENT: 1}}
+
+
+@pytest.mark.parametrize("kind", [Kind.PART, Kind.REDUCED])
+async def test_each_who_is_sent_a_lie_refuses_it_unless_another_has_left_before(
+    home: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    tell(monkeypatch, "c", kind, not_finite)
+    swarm = Swarm(home, job_of(home), plan_of("4x1"))
+    lost = await ends(swarm, "c")
+    found = refused(swarm)
+    assert found
+    assert all(counts == {Fault.CONTENT: 1} for counts in found.values())
+    assert all(lost[me].peer == "c" for me in found)
+    assert all(lost[me].peer in {"c", *found} for me in lost)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "",
+        "[]",
+        "{",
+        '{"losses": {"0": NaN}}',
+        '{"losses": {"0": "much"}}',
+        '{"sum_squares": {"0": -1e9}}',
+        '{"losses": {"0": 1.0, "1": 1.0, "2": 1.0, "3": 1.0, "4": 1.0}}',
+        '{"bytes_sent": -1}',
+        "x" * VOTE_LIMIT,
+    ],
+    ids=range(9),
+)
+async def test_a_vote_that_cannot_be_counted_is_its_voters_fault(
+    home: Path, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    tell(monkeypatch, "x", Kind.VOTE, saying(lie), Ballot.STEP)
+    swarm = Swarm(home, job_of(home), plan_of("1x2"))
+    lost = (await ends(swarm, "x"))["a"]
+    assert lost.peer == "x"
+    assert refused(swarm) == {"a": {Fault.CONTENT: 1}}
+
+
+@pytest.mark.parametrize("lie", ["", "{", '{"loss": Infinity}', '{"grad_norm": "large"}', '{"bytes_sent": -1}'])
+async def test_a_commit_that_cannot_be_read_is_the_arbiters_fault_and_nobody_applies_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    tell(monkeypatch, "a", Kind.COMMIT, saying(lie), Ballot.STEP)
+    swarm = Swarm(home, job_of(home), plan_of("2x2"))
+    lost = await ends(swarm, "a")
+    found = refused(swarm)
+    assert found
+    assert all(counts == {Fault.CONTENT: 1} for counts in found.values())
+    assert all(lost[me].peer == "a" for me in found)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 10])
+@pytest.mark.parametrize(("name", "liar", "kind", "victim"), PLACES)
+async def test_a_tensor_of_another_size_is_its_senders_fault(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, liar: str, kind: Kind, victim: str, size: int
+) -> None:
+    tell(monkeypatch, liar, kind, lambda _: bytes(size))
+    swarm = Swarm(home, job_of(home), plan_of(name))
+    assert (await ends(swarm, liar))[victim].peer == liar
+    assert refused(swarm)[victim][Fault.SIZE] == 1
+
+
+async def test_an_evaluation_that_is_not_finite_is_its_senders_fault(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step before it is final by then."""
+    monkeypatch.setattr("tests.unit.test_engine_liars.STEP", 4)
+    tell(monkeypatch, "a", Kind.EVALUATION, not_finite)
+    swarm = Swarm(home, job_of(home), plan_of("1x2"))
+    (lost,) = (await swarm.ends())["x"]
+    assert isinstance(lost, PeerLost)
+    assert lost.peer == "a"
+    assert refused(swarm) == {"x": {Fault.CONTENT: 1}}
+    whole = Swarm(home, job_of(home), plan_of("1x2"))
+    monkeypatch.undo()
+    await whole.run()
+    assert identical(swarm.peers["x"].now(), whole.peers["x"].states[4])
+
+
+async def test_gradients_that_overflow_are_the_mathematics_fault_and_nobodys(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where activations and what flows back are finite still."""
+    from dtfm_node.engine.stage_state import Diverged, StageState
+
+    plain = StageState.backward
+
+    def overflowing(state: Any, micro_batch: int, value: Any) -> Any:
+        result = plain(state, micro_batch, value)
+        if state.is_last and len(state.losses) == 2:
+            next(iter(state.gradients.values()))[7] = float("inf")
+        return result
+
+    monkeypatch.setattr(StageState, "backward", overflowing)
+    swarm = Swarm(home, job_of(home), plan_of("2x2"))
+    found = await swarm.ends()
+    assert any(isinstance(error, Diverged) for errors in found.values() for error in errors)
+    assert all(type(error) in {Diverged, PeerLost} for errors in found.values() for error in errors)
+    assert not refused(swarm)
+    for peer in swarm.peers.values():
+        assert not peer.rows
+        assert identical(peer.now(), peer.states[0])

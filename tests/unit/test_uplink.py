@@ -1,0 +1,53 @@
+"""Who may use the line: bulk waits while anything urgent is being sent, and not longer."""
+
+import asyncio
+
+import pytest
+
+from dtfm_node.uplink import Uplink
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_line_that_nobody_uses_is_idle() -> None:
+    async with asyncio.timeout(1):
+        await Uplink().idle()
+
+
+async def test_bulk_waits_until_the_last_urgent_sender_is_done() -> None:
+    uplink = Uplink()
+    with uplink.urgent():
+        with uplink.urgent():
+            bulk = asyncio.create_task(uplink.idle())
+            await settle()
+            assert not bulk.done()
+        await settle()
+        assert not bulk.done()
+    await settle()
+    assert bulk.done()
+
+
+async def test_an_urgent_sender_that_fails_lets_bulk_go_on() -> None:
+    uplink = Uplink()
+    with pytest.raises(ConnectionError), uplink.urgent():
+        raise ConnectionError
+    async with asyncio.timeout(1):
+        await uplink.idle()
+
+
+async def test_bulk_gets_a_turn_between_two_urgent_frames() -> None:
+    """Also where the second one begins before bulk has noticed: it must not starve behind a busy pipeline."""
+    uplink = Uplink()
+    with uplink.urgent():
+        bulk = asyncio.create_task(uplink.idle())
+        await settle()
+    with uplink.urgent():
+        await settle()
+        assert bulk.done()
+        again = asyncio.create_task(uplink.idle())
+        await settle()
+        assert not again.done()
+    await again
