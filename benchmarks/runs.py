@@ -50,21 +50,26 @@ class Program:
             said = path.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
             sys.stderr.write("\n".join([f"--- {path.relative_to(self.output.parent)}", *said, ""]))
 
+    def check(self) -> bool:
+        """Whether it has ended.
+
+        Raises:
+            UserError: with a failure; what it said goes to standard error.
+        """
+        code = self.process.poll()
+        if code:
+            self.show()
+            raise UserError(f"{self.name} ended with {code}: see above")
+        return code is not None
+
     def watch(self, seconds: float, look: Callable[[], bool] = lambda: False) -> None:
-        """Wait until it has ended well, or `look`, asked again and again, is true.
+        """Wait until it has ended, or `look`, asked again and again, is true.
 
         Raises:
             UserError: it failed, or took too long; what it said goes to standard error.
         """
         deadline = time.monotonic() + seconds
-        while not look():
-            code = self.process.poll()
-            if code == 0:
-                look()
-                return
-            if code is not None:
-                self.show()
-                raise UserError(f"{self.name} ended with {code}: see above")
+        while not look() and not self.check():
             if time.monotonic() > deadline:
                 self.show()
                 raise UserError(f"{self.name} did not get there in {seconds:.0f} s: see above")

@@ -18,6 +18,7 @@ import ssl
 import statistics
 import struct
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing.connection import Connection
@@ -85,7 +86,7 @@ async def sink(stream: Stream) -> None:
 
 
 def receiver(pipe: Connection) -> None:
-    """The process that the frames go to."""
+    """Run the process that the frames go to."""
     uvloop.run(_receive(pipe))
 
 
@@ -110,7 +111,7 @@ async def _receive(pipe: Connection) -> None:
 
 
 def sender(pipe: Connection) -> None:
-    """The process that the frames come from."""
+    """Run the process that the frames come from."""
     uvloop.run(_send(pipe))
 
 
@@ -158,7 +159,7 @@ def _known(other: Contact) -> tuple[Identity, Trust]:
 
 
 @contextlib.asynccontextmanager
-async def _planes(identity: Identity):  # type: ignore[no-untyped-def]
+async def _planes(identity: Identity) -> AsyncIterator[tuple[LibP2PDataPlane, DirectDataPlane]]:
     running = LibP2PDataPlane.running(identity, lambda name: f"/dtfm/benchmark/{name}", listen=LOOPBACK)
     async with running as libp2p, DirectDataPlane.running(libp2p, identity, listen=LOOPBACK) as direct:
         yield libp2p, direct
@@ -209,7 +210,7 @@ HEADINGS = ("stream", "MB/s", f"x {REFERENCE}", "CPU s a GB", f"x {REFERENCE}")
 
 def rows(rounds: list[dict[str, Measured]]) -> list[tuple[str, ...]]:
     """Medians over the rounds of one frame size, one row a kind."""
-    table = []
+    table: list[tuple[str, ...]] = []
     for kind in KINDS:
         speed = [done[kind].megabytes_a_second for done in rounds]
         cpu = [done[kind].cpu_seconds_a_gigabyte for done in rounds]
@@ -229,7 +230,7 @@ def machine() -> str:
     return (
         f"{processor}, {os.cpu_count()} cores, {platform.system()} {platform.release().partition('-')[0]}, "
         f"Python {platform.python_version()}, {ssl.OPENSSL_VERSION.partition('  ')[0]}, uvloop {version('uvloop')}, "
-        f"hivemind {version('hivemind')}."
+        f"hivemind {version('hivemind')}; load average before the run {os.getloadavg()[0]:.1f}."
     )
 
 
@@ -240,6 +241,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=512, help="sent over each kind of stream, a round")
     parser.add_argument("--out", type=Path, help="where to keep the tables")
     options = parser.parse_args()
+    facts = machine()
     pair = Pair()
     try:
         for kind in KINDS:  # windows open, memory is taken for the first time
@@ -251,7 +253,7 @@ def main() -> None:
             results[frame].append({kind: pair.measure(Order(kind, frame, count)) for kind in KINDS})
     finally:
         pair.close()
-    parts = [f"{machine()}\n"]
+    parts = [f"{facts}\n"]
     for frame, rounds in results.items():
         title = f"Frames of {frame >> 20} MiB over loopback, {options.megabytes} MB a round, {options.rounds} rounds"
         show(title, HEADINGS, rows(rounds))
