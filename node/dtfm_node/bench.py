@@ -70,9 +70,14 @@ def bench(device_name: str, job_file: Path | None, threads: int | None, as_json:
     table.add_row("memory free", f"{measured.memory_bytes / 2**30:.1f} GiB")
     size = f"{sizes.layer_parameters[0] / 1e6:.2f} M parameters, {batch} x {length} tokens, {precision}"
     seconds = measured.layer_seconds
+    parts = {
+        "forward": seconds.forward,
+        "backward": seconds.backward,
+        "of that weights": seconds.weight_part,
+        "optimizer": seconds.optimizer or 0.0,
+    }
     table.add_row(
         f"{config['model_type']} layer, {size}",
-        f"forward {seconds.forward * 1e3:.1f} ms, backward {seconds.backward * 1e3:.1f} ms, "
-        f"optimizer {(seconds.optimizer or 0.0) * 1e3:.1f} ms",
+        ", ".join(f"{name} {part * 1e3:.1f} ms" for name, part in parts.items()),
     )
     Console().print(table)
