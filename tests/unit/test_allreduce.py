@@ -83,7 +83,9 @@ class Holders:
         """Reduce in place; the sums of squares of the parts that each holder owns."""
         for name in self.names:
             self.expect(name, step)
-        squares = await asyncio.gather(*(self.reduce(name, step, flat) for name, flat in zip(self.names, flats)))
+        squares = await asyncio.gather(
+            *(self.reduce(name, step, flat) for name, flat in zip(self.names, flats, strict=True))
+        )
         return list(squares)
 
 
@@ -100,7 +102,7 @@ async def reduce_all(flats: list[torch.Tensor], codec: CodecName, compute: Compu
     async with Holders.running(len(flats), len(flats[0]), codec, compute) as holders:
         squares = await holders.step(flats)
         sizes = [payload_bytes(codec, (high - low,)) for low, high in holders.bucket.parts]
-        for own, exchange in zip(sizes, holders.exchanges.values()):
+        for own, exchange in zip(sizes, holders.exchanges.values(), strict=True):
             assert not exchange.refused
             frames = 2 * (len(flats) - 1)
             assert exchange.bytes_sent == sum(sizes) - own + (len(flats) - 1) * own + frames * HEADER_BYTES

@@ -1,6 +1,5 @@
 """A peer that sends what cannot be used costs the step and nothing else, and is named by whoever it sent that to."""
 
-import functools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

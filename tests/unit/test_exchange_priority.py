@@ -86,7 +86,7 @@ class Swarm:
         self.others[peer].post("a", key, size)
         await self.a.send(peer, key, bytes(size))
         before = len(self.plane.line.carried)
-        while len(self.plane.line.carried) < before + 5:
+        while len(self.plane.line.carried) < before + 5:  # noqa: ASYNC110 - the line has nothing to wait for
             await asyncio.sleep(0)
         return key
 

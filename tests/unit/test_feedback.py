@@ -1,4 +1,4 @@
-"""Error feedback: what lossy coding leaves out of one gradient goes into the next, so that nothing is lost over time."""
+"""Error feedback: what lossy coding leaves out of one gradient goes into the next, and nothing is lost over time."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the engine runs on: two threads that end with it, and a way to and from memory that copies nothing on the CPU."""
+"""What the engine runs on: two threads that end with it, and a way to and from memory without copies on the CPU."""
 
 import asyncio
 import threading
@@ -65,7 +65,7 @@ async def test_threads_end_with_the_block_after_what_they_have_under_way() -> No
         time.sleep(0.05)
         done.set()
 
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError):  # noqa: PT012, SIM117 - the block ends while a thread computes
         with Machine.running(CPU) as machine:
             computing = machine.compute(slow)
             raise KeyError

@@ -193,6 +193,8 @@ class Exchange:
 
     async def _take_frame(self, stream: Stream) -> None:
         data = await stream.read(HEADER_BYTES)
+        if stream.peer in self._lost:  # frames that were under way by then: nobody wants them, and they are no fault
+            raise StreamClosed(str(self._lost[stream.peer]))
         begun = time.monotonic()
         try:
             header = Header.parse(data)
