@@ -10,13 +10,14 @@ import pytest
 
 from dtfm_node.engine.commit import VOTE_LIMIT, Ballot
 from dtfm_node.engine.exchange import Exchange, Fault, PeerLost
+from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_protocol.frames import Key, Kind
 from dtfm_protocol.planes.data import Bytes
 from tests.unit.test_engine_equivalence import Swarm, home, identical, job_of, one_thread, plan_of
 
 __all__ = ["home", "one_thread"]  # fixtures
 
-STEP = 3
+STEP = 2
 """When the lie is told."""
 
 Lie = Callable[[Bytes], Bytes]
@@ -76,8 +77,11 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("wire", ["fp32", "bf16", "fp16", "int8"])
-@pytest.mark.parametrize(("name", "liar", "kind", "victim"), PLACES)
+@pytest.mark.parametrize(
+    ("name", "liar", "kind", "victim", "wire"),
+    [(*place, "fp32") for place in PLACES]
+    + [(*PLACES[place], wire) for place in (0, 4) for wire in ("bf16", "fp16", "int8")],
+)
 async def test_a_tensor_that_is_not_finite_is_its_senders_fault(
     home: Path, monkeypatch: pytest.MonkeyPatch, name: str, liar: str, kind: Kind, victim: str, wire: str
 ) -> None:
@@ -141,8 +145,8 @@ async def test_a_commit_that_cannot_be_read_is_the_arbiters_fault_and_nobody_app
     assert all(lost[me].peer == "a" for me in found)
 
 
-@pytest.mark.parametrize("size", [0, 1, 1 << 10])
-@pytest.mark.parametrize(("name", "liar", "kind", "victim"), PLACES)
+@pytest.mark.parametrize("size", [0, 1 << 10])
+@pytest.mark.parametrize(("name", "liar", "kind", "victim"), [PLACES[1], PLACES[2], PLACES[4]])
 async def test_a_tensor_of_another_size_is_its_senders_fault(
     home: Path, monkeypatch: pytest.MonkeyPatch, name: str, liar: str, kind: Kind, victim: str, size: int
 ) -> None:
@@ -173,8 +177,6 @@ async def test_gradients_that_overflow_are_the_mathematics_fault_and_nobodys(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where activations and what flows back are finite still."""
-    from dtfm_node.engine.stage_state import Diverged, StageState
-
     plain = StageState.backward
 
     def overflowing(state: Any, micro_batch: int, value: Any) -> Any:

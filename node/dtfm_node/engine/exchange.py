@@ -153,7 +153,7 @@ class Exchange:
         """
         posted = self._posted[sender, key]
         try:
-            return await posted.future
+            return await asyncio.shield(posted.future)  # who gives up waiting does not make the frame a fault
         finally:
             if posted.future.done():
                 self._posted.pop((sender, key), None)

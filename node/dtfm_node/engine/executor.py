@@ -20,6 +20,8 @@ from dtfm_protocol.schedule_check import check
 
 AHEAD = 2
 """Actions whose input is brought to the device before their turn."""
+_Outbox = asyncio.Queue[tuple[Key, torch.Tensor, Any] | None]
+"""What has been computed for one peer; as long as the schedule lets the peer be ahead."""
 
 
 class Executor:
@@ -63,8 +65,7 @@ class Executor:
 
         await self._machine.compute(self._state.begin_step, finished)
         async with asyncio.TaskGroup() as tasks:
-            outbox: asyncio.Queue[tuple[str, Key, torch.Tensor, Any] | None] = asyncio.Queue()
-            tasks.create_task(self._send_all(outbox))
+            outboxes: dict[str, _Outbox] = {}  # one a peer: a slow link holds up nobody else's frames
             coming: dict[int, asyncio.Task[torch.Tensor | None]] = {}
             for place, action in enumerate(self._actions):
                 for ahead in range(place, min(place + AHEAD, len(self._actions))):
@@ -73,8 +74,13 @@ class Executor:
                 value = await self._waited(coming.pop(place), step, action)
                 coded, made = await self._act(step, action, value)
                 if coded is not None:
-                    outbox.put_nowait((*self._destination(step, action), coded, made))
-            outbox.put_nowait(None)
+                    peer, key = self._destination(step, action)
+                    if peer not in outboxes:
+                        outboxes[peer] = asyncio.Queue()
+                        tasks.create_task(self._send_all(peer, outboxes[peer]))
+                    outboxes[peer].put_nowait((key, coded, made))
+            for outbox in outboxes.values():
+                outbox.put_nowait(None)
 
     def _finish(self, group: int) -> None:
         for event in self._final[: group + 1]:
@@ -131,9 +137,9 @@ class Executor:
             self._machine.drawn("wait", name, begun, step=step, index=action.micro_batch)
         return value
 
-    async def _send_all(self, outbox: asyncio.Queue[tuple[str, Key, torch.Tensor, Any] | None]) -> None:
+    async def _send_all(self, peer: str, outbox: _Outbox) -> None:
         while (one := await outbox.get()) is not None:
-            peer, key, coded, made = one
+            key, coded, made = one
             await self._exchange.send(peer, key, await self._staging.to_host(coded, made))
 
     async def evaluate(self, step: int) -> dict[int, float]:
