@@ -277,9 +277,7 @@ async def test_a_peer_whose_frame_was_refused_is_not_listened_to_again(
         assert max(read for stream in network.taken["b"] for read in stream.reads) == HEADER_BYTES
 
 
-async def test_the_same_fault_of_another_peer_is_named_too(
-    network: Network, warnings: Callable[[], list[str]]
-) -> None:
+async def test_the_same_fault_of_another_peer_is_named_too(network: Network, warnings: Callable[[], list[str]]) -> None:
     async with network.peer("b") as b:
         for sender in ("a", "c"):
             stream = await network.raw(sender, "b")
