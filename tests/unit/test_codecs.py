@@ -2,6 +2,7 @@
 
 import math
 import typing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,7 +106,9 @@ def test_in_int8_magnitudes_that_leave_the_scale_few_bits_stay_as_small_and_keep
 def test_scaled_codecs_keep_the_precision_of_gradients_of_any_magnitude(codec: CodecName, magnitude: float) -> None:
     """1e-9 is below half precision's smallest number: without a scale nothing of it would be left."""
     gradient = torch.linspace(0.05, 1.0, 200) * magnitude
-    close = {"rtol": 2.0**-10, "atol": 0.0} if codec == "fp16" else {"rtol": 0.0, "atol": magnitude / 253}
+    close: dict[str, Any] = (
+        {"rtol": 2.0**-10, "atol": 0.0} if codec == "fp16" else {"rtol": 0.0, "atol": magnitude / 253}
+    )
     torch.testing.assert_close(round_trip(gradient, codec), gradient, **close)
 
 

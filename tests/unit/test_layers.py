@@ -164,7 +164,12 @@ def test_a_compiler_that_does_not_work_is_an_error_with_advice(
 
 
 def test_a_compiler_that_works_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-    monkeypatch.setattr(torch, "compile", lambda module: tried.append(module) or module)
+    tried: list[torch.nn.Module] = []
+
+    def works(module: torch.nn.Module) -> torch.nn.Module:
+        tried.append(module)
+        return module
+
+    monkeypatch.setattr(torch, "compile", works)
     check_compiler(CPU)
     assert len(tried) == 1

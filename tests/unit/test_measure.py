@@ -1,6 +1,7 @@
 """What a device is measured by: the job's own layer, as the engine runs it."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from dtfm_node import measure as measuring
+from dtfm_node.engine.matrices import Pending, accumulate
 from dtfm_node.measure import layer_seconds, measure, product_flops
 from dtfm_protocol.job import Model, Precision
 from dtfm_protocol.model.config import resolve_config
@@ -58,11 +60,10 @@ def test_the_warm_up_is_left_out_and_of_the_rest_the_median_counts(monkeypatch: 
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_the_weight_part_is_that_of_all_matrices(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: set[int] = set()
-    plain = measuring.accumulate
 
-    def noted(pending: Any) -> None:
+    def noted(pending: Pending) -> None:
         taken.add(pending[0].numel())
-        plain(pending)
+        accumulate(pending)
 
     monkeypatch.setattr(measuring, "accumulate", noted)
     layer_seconds(CONFIGS[architecture], "fp32", 1, 8, CPU)
@@ -90,6 +91,6 @@ def test_a_device_is_measured_in_every_precision(monkeypatch: pytest.MonkeyPatch
 
 def test_flops_are_those_of_the_products_over_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([10.0, *(10.0 + measuring._PRODUCT_SECONDS * part / 4 for part in range(5))])
-    monkeypatch.setattr(measuring.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     wanted = 2 * 512**3 * 4 / measuring._PRODUCT_SECONDS
     assert product_flops(torch.float32, CPU) == pytest.approx(wanted)

@@ -96,7 +96,7 @@ def test_every_group_is_called_final_when_its_gradients_are_and_not_later(
     architecture: str, tied: bool, role: str, schedule: str, recompute: bool
 ) -> None:
     """Not earlier: it does not change again. Not later: the next group's are not all there, or it is called, too."""
-    plan = {"schedule": schedule, "recompute": list(range(len(STAGES[role][0]))) if recompute else []}
+    plan: dict[str, Any] = {"schedule": schedule, "recompute": list(range(len(STAGES[role][0]))) if recompute else []}
     state = state_of(role, architecture=architecture, tied=tied, **plan)
     groups = groups_of(state)
     called: list[int] = []
