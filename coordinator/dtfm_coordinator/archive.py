@@ -1,5 +1,6 @@
 """Checkpoints as the stages hand them in: a file from each stage, a digest from each replica, then one manifest."""
 
+import asyncio
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import Bytes, Stream, read_message, write_message
 from dtfm_protocol.resolved import ResolvedJob
+from dtfm_protocol.standing import Mark
 from dtfm_protocol.transfers import HAND_IN_LIMIT, HandIn, Receipt
 
 KEPT = 2
@@ -52,7 +54,7 @@ class Archive:
     def expect(self, plan: Plan) -> None:
         """From now on, only peers of `plan` hand in."""
         self._plan = plan
-        self._kept_step = plan.resume_step
+        self._kept_step = min(self._kept_step, plan.resume.mark.step)
         for pending in self._pending.values():
             pending.draft.discard()
         self._pending.clear()
@@ -61,14 +63,23 @@ class Archive:
         """The newest whole checkpoint."""
         return self._store.newest()
 
-    def find(self, step: int, key: str) -> tuple[TensorEntry, Bytes] | None:
-        """One tensor of the checkpoint of `step`, for a peer that resumes from it."""
+    async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:
+        """The tensors of the checkpoint of `mark`, for peers that resume from it; see `StateSource`."""
         try:
-            manifest = self._whole.get(step) or self._whole.setdefault(step, self._store.whole(step))
-            entry = manifest.tensors.get(key)
-            return None if entry is None else (entry, self._store.read(manifest, key))
+            manifest = self._whole.get(mark.step)
+            if manifest is None:
+                manifest = self._whole[mark.step] = await asyncio.to_thread(self._store.whole, mark.step)
         except Refused as error:
-            log.warning("cannot give %s of step %d: %s", key, step, error)
+            log.warning("cannot give the state after step %d: %s", mark.step, error)
+            return {}
+        return dict(manifest.tensors) if mark_of(manifest) == mark else {}
+
+    async def read(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
+        """Bytes of one of them; see `StateSource`."""
+        try:
+            return await asyncio.to_thread(self._store.read, self._whole[mark.step], key, offset, size)
+        except (KeyError, Refused) as error:
+            log.warning("cannot give %s of step %d: %s", key, mark.step, error)
             return None
 
     async def take(self, stream: Stream) -> None:
@@ -163,3 +174,8 @@ class Archive:
         from dtfm_protocol.model.sizes import model_sizes
 
         return 4 * model_sizes(self._job.config).total
+
+
+def mark_of(manifest: Manifest) -> Mark:
+    """The state that a checkpoint holds."""
+    return Mark(step=manifest.step, plan=manifest.plan_version)

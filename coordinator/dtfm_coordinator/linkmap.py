@@ -1,6 +1,6 @@
 """Which links are known, who measures next, and the view that follows. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -80,8 +80,12 @@ class LinkMap:
             )
         ]
 
-    def view(self, members: Sequence[Member], precision: str) -> View:
-        """What the allocator plans on: `members` must have profiles."""
+    def view(self, members: Sequence[Member], precision: str, slower: Mapping[str, float] | None = None) -> View:
+        """What the allocator plans on: `members` must have profiles.
+
+        Args:
+            slower: how many times slower than their profile peers have become.
+        """
         nodes = []
         for member in members:
             profile = member.profile
@@ -90,7 +94,7 @@ class LinkMap:
                 NodeView(
                     id=member.peer,
                     flops={str(name): value for name, value in profile.flops.items()}.get(precision),
-                    layer_seconds=profile.layer_seconds,
+                    layer_seconds=profile.layer_seconds.times((slower or {}).get(member.peer, 1.0)),
                     memory_bytes=profile.memory_bytes,
                 )
             )

@@ -63,6 +63,9 @@ def serve(
     plan: Annotated[Path | None, typer.Option(help="Force this layout.")] = None,
     min_nodes: Annotated[int | None, typer.Option(min=1, help="Wait for so many nodes.")] = None,
     exit_when_done: Annotated[bool, typer.Option("--exit-when-done", help="End after the last step.")] = False,
+    without_quorum: Annotated[
+        bool, typer.Option("--without-quorum", help="Plan without peers that are gone for good and cannot answer.")
+    ] = False,
     seed: Seed = 0,
     log_format: Format = LogFormat.plain,
 ) -> None:
@@ -78,7 +81,9 @@ def serve(
             from dtfm_coordinator.service import Coordinator, Options
 
             compile_now(log.info)
-            options = Options(listen, port, announce, broker, broker_ca, plan, min_nodes, exit_when_done, seed)
+            options = Options(
+                listen, port, announce, broker, broker_ca, plan, min_nodes, exit_when_done, seed, without_quorum
+            )
             program.run(Coordinator(parsed, state_dir, options).run(_say_invite))
 
 

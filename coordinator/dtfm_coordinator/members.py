@@ -1,9 +1,14 @@
 """Who is in the swarm, as far as presence, reports and DHT records tell. Pure: told what happened, asked what is."""
 
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from dtfm_protocol.control import Presence, Report
 from dtfm_protocol.records import Profile
+
+SILENT_SECONDS = 4.0
+"""Reports come every second; whoever sends none for so long is given no work."""
 
 
 @dataclass
@@ -17,12 +22,15 @@ class Member:
     online: bool = False
     profile: Profile | None = None
     report: Report | None = None
+    heard: float = 0.0
+    """When its last report came, in seconds of the clock."""
 
 
 class Members:
     """All peers that were ever seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._members: dict[str, Member] = {}
 
     def _member(self, peer: str) -> Member:
@@ -43,6 +51,7 @@ class Members:
         if member.session and report.session != member.session and member.online:
             return  # of a session that is over
         member.session, member.online, member.report = report.session, True, report
+        member.heard = self._clock()
 
     def listed(self, profiles: dict[str, Profile]) -> None:
         """The DHT was read."""
@@ -57,13 +66,31 @@ class Members:
         """Those who are connected, oldest first."""
         return [member for member in self._members.values() if member.online]
 
+    def heard(self) -> list[Member]:
+        """Those whose reports come: a process that was stopped is connected for a while, and says nothing."""
+        return [member for member in self.online() if self._clock() - member.heard < SILENT_SECONDS]
+
     def ready(self) -> list[Member]:
-        """Those who can be given work: connected, and their profile is known."""
+        """Those who can be given work: heard of, their profile is known, and they want to stay."""
         return [
             member
-            for member in self.online()
-            if member.profile is not None and member.report is not None and member.report.state != "measuring"
+            for member in self.heard()
+            if member.profile is not None
+            and member.report is not None
+            and member.report.state != "measuring"
+            and not member.report.leaving
         ]
+
+    def leaving(self, peers: tuple[str, ...]) -> list[str]:
+        """Those of `peers` who want to leave."""
+        found = (self.get(peer) for peer in peers)
+        return [member.peer for member in found if member and member.online and member.report and member.report.leaving]
+
+    def newcomers(self, known: Collection[str]) -> list[str]:
+        """Who is ready and not among `known`; nobody as long as others are still coming: they arrive in bursts."""
+        ready = {member.peer for member in self.ready()}
+        coming = any(m.report is None or m.profile is None or m.report.state == "measuring" for m in self.heard())
+        return [] if coming else sorted(ready - set(known))
 
     def waiting_for(self, needed: int) -> str:
         """What `needed` ready nodes lack, in one line."""

@@ -21,6 +21,16 @@ class Planner:
             self._check_forced(forced)
 
     @property
+    def is_forced(self) -> bool:
+        """Whether the owner has fixed the layout."""
+        return self._forced is not None
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers of the model."""
+        return self._workload.demand.layers
+
+    @property
     def fewest_nodes(self) -> int:
         """How many nodes the owner's choices need at least."""
         if self._forced is not None:
@@ -44,7 +54,7 @@ class Planner:
             UserError: no layout fits.
         """
         if self._forced is not None:
-            return self._place(self._forced, view)
+            return self._place(self._forced, view, in_force)
         return allocate(view, self._workload, self._seed, in_force=in_force)
 
     def _check_forced(self, plan: Plan) -> None:
@@ -55,15 +65,18 @@ class Planner:
         if len(plan.routes) != count:
             raise UserError(f"--plan: it has {len(plan.routes)} routes and a step has {count} micro-batches")
 
-    def _place(self, plan: Plan, view: View) -> Plan:
-        """The forced plan with its placeholders replaced by peers, in the order in which they came."""
+    def _place(self, plan: Plan, view: View, in_force: Plan | None) -> Plan:
+        """The forced plan with its placeholders replaced by peers: who serves one stays, others as they came."""
         known = set(view.ids)
-        free = [peer for peer in view.ids if peer not in plan.peers]
-        placeholders = [name for name in plan.peers if name not in known]
+        named = {name for name in plan.peers if name in known}
+        before = dict(zip(plan.peers, in_force.peers if in_force is not None else (), strict=False))
+        stay = {name: peer for name, peer in before.items() if name not in named and peer in known - named}
+        free = [peer for peer in view.ids if peer not in named and peer not in stay.values()]
+        placeholders = [name for name in plan.peers if name not in named and name not in stay]
         if len(placeholders) > len(free):
             missing = len(placeholders) - len(free)
             raise NotEnoughNodes(f"waiting for {missing} more nodes: the forced plan needs {len(plan.peers)}", missing)
-        names = dict(zip(placeholders, free, strict=False))
+        names = stay | dict(zip(placeholders, free, strict=False))
         planning = self._job.plan
         changes = {"schedule": "1f1b" if planning.schedule == "auto" else planning.schedule, "wire": planning.wire}
         changes = {key: value for key, value in changes.items() if key not in plan.model_fields_set}

@@ -51,6 +51,7 @@ class Options:
     min_nodes: int | None = None
     exit_when_done: bool = False
     seed: int = 0
+    without_quorum: bool = False
 
 
 class Coordinator:
@@ -95,9 +96,11 @@ class Coordinator:
             await self._serve(plane, archive)
             invite = invite.model_copy(update={"dht": await plane.addresses()})
             address = BrokerAddress.of(invite)
-            control = ControlPlane(address, self._swarm, self._identity.peer_id, post, secrets.token_hex(8))
+            control = ControlPlane(address, self._swarm, invite.coordinators, post, secrets.token_hex(8))
             tools = Tools(job, folder, self._identity, self._swarm, planner, archive, control, discovery, registry)
-            conductor = Conductor(tools, options.min_nodes, options.exit_when_done)
+            conductor = Conductor(
+                tools, options.min_nodes, options.exit_when_done, without_quorum=options.without_quorum
+            )
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(control.run()), tasks.create_task(plane.watch())]
                 await self._reach_broker(control, address)
@@ -134,7 +137,7 @@ class Coordinator:
     async def _serve(self, plane: DataPlane, archive: Archive) -> None:
         shards = ShardFolder(self._folder / "tokens")
         await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
-        await plane.serve(STATE, lambda stream: serve_state(stream, archive.find))
+        await plane.serve(STATE, lambda stream: serve_state(stream, archive))
         await plane.serve(CHECKPOINT, archive.take)
 
     async def _reach_broker(self, control: ControlPlane, address: BrokerAddress) -> None:

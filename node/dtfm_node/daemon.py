@@ -15,10 +15,12 @@ from dtfm_node.devices import choose, describe
 from dtfm_node.display import Display
 from dtfm_node.engine.layers import check_compiler
 from dtfm_node.engine.machine import Machine
+from dtfm_node.holdings import Holdings
 from dtfm_node.journal import Journal
 from dtfm_node.keep import Keeper
 from dtfm_node.listing import Listing
 from dtfm_node.measure import measure
+from dtfm_node.snapshots import Snapshots
 from dtfm_node.tasklets import Tasklets
 from dtfm_node.trace import NO_TRACE, TraceFile, Tracer
 from dtfm_node.uplink import Uplink
@@ -28,15 +30,20 @@ from dtfm_protocol.envelope import Post
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.invite import Invite
-from dtfm_protocol.model.sizes import smallest_stage_bytes
+from dtfm_protocol.model.sizes import model_sizes, smallest_stage_bytes
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
 from dtfm_protocol.planes.direct import DirectDataPlane
 from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane, announced_port
 from dtfm_protocol.records import Profile
 from dtfm_protocol.resolved import ResolvedJob
-from dtfm_protocol.transfers import SHARDS, serve_shards
+from dtfm_protocol.transfers import SHADOW, SHARDS, STATE, serve_shards, serve_state
 
+LEAVE_SECONDS = 60.0
+"""How long a node that wants to leave waits for a plan without it."""
+ALONE_SECONDS = 1.0
+"""How long it waits for a broker that is gone."""
+LOOK_SECONDS = 0.1
 CHALLENGE_SECONDS = 1.0
 """How long a live daemon with the same identity has to answer."""
 
@@ -74,6 +81,8 @@ class Daemon:
         self._bulletin = Bulletin(invite, display, self._journal)
         self._twin: str | None = None
         """The session of another daemon with this identity."""
+        self._leave = asyncio.Event()
+        self._serving = False
 
     async def run(self) -> None:
         """Stay until the job is done.
@@ -120,13 +129,21 @@ class Daemon:
             job = await self._bulletin.job()
             profile = await self._measure(job, machine, await plane.addresses())
             uplink = Uplink()
-            keeper = Keeper(plane, self._invite.coordinator, uplink, self._folder / "snapshots")
+            snapshots = Snapshots(self._folder / "snapshots")
+            await asyncio.to_thread(snapshots.load)
+            holdings = Holdings(snapshots, machine.compute)
+            keeper = Keeper(plane, uplink, snapshots, most_bytes=16 * 4 * model_sizes(job.config).total)
             self._bulletin.on_kept = keeper.confirm
+            await plane.serve(STATE, lambda stream: serve_state(stream, holdings))
+            await plane.serve(SHADOW, keeper.take_copy)
             listing = Listing(plane, discovery, registry, profile)
-            tasklets = Tasklets(job, self._invite.coordinator, machine, plane, shards, keeper, self._journal, uplink)
+            promise = self._folder / "promise.json"
+            tasklets = Tasklets(job, machine, plane, shards, holdings, keeper, self._journal, uplink, promise)
             await tasklets.listen()
+            keeper.on_change = tasklets.say_standing
             self._journal.say("idle", self._availability(job, profile))
             async with asyncio.TaskGroup() as tasks:
+                self._serving = True
                 background = [
                     tasks.create_task(listing.refresh()),
                     tasks.create_task(listing.measure(self._bulletin.rounds, self._journal)),
@@ -134,16 +151,42 @@ class Daemon:
                     tasks.create_task(keeper.run()),
                     tasks.create_task(plane.watch()),
                 ]
+                tasklets.say_standing()
                 await control.publish(PRESENCE, Presence(online=True, session=self._session))
-                await tasklets.follow(self._bulletin)
+                following = tasks.create_task(tasklets.follow(self._bulletin))
+                leaving = tasks.create_task(self._drain(tasklets, control))
+                try:
+                    await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    following.cancel()
+                    leaving.cancel()
+                    await asyncio.wait({following})
+                    await tasklets.save()
+                    keeper.close()
                 for task in background:
                     task.cancel()
             await self._journal.send(control)
 
+    def leave(self) -> bool:
+        """Ask to leave as soon as the others can do without this node; whether there is anything to wait for."""
+        self._leave.set()
+        return self._serving
+
+    async def _drain(self, tasklets: Tasklets, control: ControlPlane) -> None:
+        """Once this node is asked to leave, return when waiting for the others has no more use."""
+        await self._leave.wait()
+        self._display.note("leaving: waiting until others have what this node holds (Ctrl+C again: at once)")
+        tasklets.leave(self._bulletin)
+        loop = asyncio.get_running_loop()
+        end, alone = loop.time() + LEAVE_SECONDS, 0.0
+        while loop.time() < end and alone < ALONE_SECONDS:
+            await asyncio.sleep(LOOK_SECONDS)
+            alone = 0.0 if control.connected.is_set() else alone + LOOK_SECONDS
+
     def _control(self) -> ControlPlane:
         """The connection to the broker, with what this node reads there."""
         control = ControlPlane(
-            BrokerAddress.of(self._invite), self._invite.swarm, self._invite.coordinator, self._post, self._session
+            BrokerAddress.of(self._invite), self._invite.swarm, self._invite.coordinators, self._post, self._session
         )
         self._bulletin.read(control)
 

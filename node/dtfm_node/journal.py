@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from dtfm_node.display import Display
 from dtfm_protocol.control import REPORT, Report
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.logs import log
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.planes.control import ControlPlane
 
@@ -39,6 +42,10 @@ class Journal:
         self.note(step=row.step)
         self._display.step(row, steps)
 
+    def remember(self, rows: Iterable[StepMetrics]) -> None:
+        """Rows of an earlier life of this daemon."""
+        self._rows = {row.step: row for row in rows} | self._rows
+
     def hurry(self) -> None:
         """Send the report now."""
         self._due.set()
@@ -57,7 +64,10 @@ class Journal:
         """Send the report once."""
         rows = self.unconfirmed()[:ROWS_A_REPORT]
         await control.publish(REPORT, self._report.model_copy(update={"rows": rows}))
-        self._display.save(self._status_file, self._report)
+        try:
+            self._display.save(self._status_file, self._report)
+        except UserError as error:
+            log.warning("%s", error)
 
     async def run(self, control: ControlPlane) -> None:
         """Keep sending until cancelled."""

@@ -1,129 +1,194 @@
-"""State from and to checkpoints: what a plan resumes from, and what the coordinator is given to keep."""
+"""Keeps states: a snapshot on this node's disk, a copy of it where the plan says, and a share of the coordinator's
+checkpoint; all beside training."""
 
 import asyncio
 import contextlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from dtfm_node.engine.machine import Compute
+import torch
+
 from dtfm_node.engine.stage_state import StageState
-from dtfm_node.optimizer import load_tensor, state_keys, state_tensors
+from dtfm_node.optimizer import state_tensors
+from dtfm_node.snapshots import UNSAFE_FILES, Reading, Snapshot, Snapshots, write_snapshot
 from dtfm_node.uplink import Uplink
-from dtfm_protocol.checkpoint.manifest import TensorEntry
-from dtfm_protocol.checkpoint.shard import decode_tensor, digest_weights, write_shard
+from dtfm_protocol.checkpoint.shard import digest_weights, tensor_entry
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.faults import point
+from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.planes.data import Bytes, DataPlane
-from dtfm_protocol.resolved import ResolvedJob
-from dtfm_protocol.transfers import HandIn, fetch_state, hand_in
+from dtfm_protocol.planes.data import DataPlane, Stream, read_message, write_message
+from dtfm_protocol.standing import Mark
+from dtfm_protocol.transfers import Deposit, HandIn, Receipt, deposit, hand_in
 
 RETRY_SECONDS = 2.0
 CONFIRM_SECONDS = 15.0
 """How long the coordinator may take to say that a checkpoint is whole before it is handed in again."""
-
-
-async def load_state(
-    plane: DataPlane, coordinator: str, job: ResolvedJob, plan: Plan, state: StageState, compute: Compute
-) -> None:
-    """Bring `state` to what `plan` resumes from: the seed's weights, or a checkpoint's tensors of this stage only.
-
-    Raises:
-        ConnectionError, Refused: the coordinator does not give them.
-    """
-    step = plan.resume_step
-    if step == 0 and not job.pretrained:
-        await compute(state.initialise)
-        return
-
-    async def take(key: str, entry: TensorEntry, data: Bytes) -> None:
-        tensor = await compute(decode_tensor, entry, data)
-        parameter = state.parameters[key.partition("/")[2]]
-        if tensor.shape != parameter.shape:
-            raise Refused(f"{key} of step {step} has shape {tuple(tensor.shape)}, not {tuple(parameter.shape)}")
-        await compute(load_tensor, state.parameters, state.optimizer, step, key, tensor)
-
-    await fetch_state(plane, coordinator, step, state_keys(list(state.parameters), step), take)
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class Share:
     """A stage's share of a checkpoint."""
 
-    share: HandIn
+    coordinator: str
+    message: HandIn
     file: Path | None
 
 
-def snapshot(
-    state: StageState, plan: Plan, me: str, row: StepMetrics, rows: tuple[StepMetrics, ...], folder: Path
-) -> Snapshot:
-    """Copy the state after `row`'s step: every replica its digest, the stage's first one a file in `folder`.
-
-    On disk, as a copy in memory would take three quarters of what training takes.
-
-    Args:
-        rows: those up to this step that nobody has confirmed yet.
-
-    Raises:
-        UserError: there is no room for the file.
-    """
-    digest = digest_weights({name: parameter.detach() for name, parameter in state.parameters.items()})
-    file, size, sha256 = None, 0, None
-    if plan.replicas(state.index)[0] == me:
-        tied_elsewhere = frozenset() if state.is_first else state.shared
-        file = folder / f"plan-{plan.version}-step-{row.step}.safetensors"
-        tensors = {
-            key: tensor
-            for key, tensor in state_tensors(state.parameters, state.optimizer)
-            if key.partition("/")[2] not in tied_elsewhere
-        }
-        try:
-            size, sha256 = write_shard(tensors, file)
-        except OSError as error:
-            file.unlink(missing_ok=True)
-            raise UserError(f"cannot write a checkpoint to {folder}: {error}: make room, and join again") from None
-    share = HandIn(
-        step=row.step,
-        plan_version=plan.version,
-        stage=state.index,
-        digest=digest,
-        eval_loss=row.eval_loss,
-        rows=rows,
-        size=size,
-        sha256=sha256,
-    )
-    return Snapshot(share, file)
-
-
 class Keeper:
-    """Hands snapshots to the coordinator in the background; a newer one replaces one that is still waiting."""
+    """Writes snapshots, gives copies of them away, and hands in checkpoints; a newer one replaces one that waits."""
 
-    def __init__(self, plane: DataPlane, coordinator: str, uplink: Uplink, folder: Path) -> None:
-        self._plane, self._coordinator, self._uplink = plane, coordinator, uplink
-        self.folder = folder
-        """Where snapshots lie until the coordinator has them."""
-        folder.mkdir(exist_ok=True)
-        self._sending: Snapshot | None = None
-        self._waiting: Snapshot | None = None
-        self._held: Snapshot | None = None
+    def __init__(self, plane: DataPlane, uplink: Uplink, snapshots: Snapshots, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._plane, self._uplink, self.snapshots = plane, uplink, snapshots
+        self.safe = Mark()
+        """The newest state that the swarm has whole, on disks of several peers or of the coordinator."""
+        self.copied_bytes = 0
+        """Given to shadows so far."""
+        self._disk = ThreadPoolExecutor(1, "disk")
+        self._writing: asyncio.Task[None] | None = None
+        self._waiting: Share | None = None
+        self._held: Share | None = None
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._sweep()
+        self._copies: asyncio.Queue[tuple[Plan, str, Snapshot]] = asyncio.Queue()
+        self._plan: Plan | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when there is another snapshot here."""
 
-    def keep(self, snapshot: Snapshot) -> None:
-        """Take over a snapshot."""
-        self._waiting = snapshot
+    def serve(self, plan: Plan) -> None:
+        """From now on keep copies for those whom `plan` gives this node as their shadow."""
+        self._plan = plan
+
+    async def keep(
+        self,
+        state: StageState,
+        plan: Plan,
+        row: StepMetrics,
+        rows: tuple[StepMetrics, ...],
+        *,
+        handed_in: bool,
+        copied: bool,
+    ) -> None:
+        """Begin to keep the present state, that after `row`'s step; the one before must be written first.
+
+        Args:
+            rows: the metrics up to this step that nobody has confirmed yet.
+            handed_in: whether it is due as the coordinator's checkpoint.
+            copied: whether it is due on peers' disks.
+        """
+        if not handed_in and self.snapshots.unsafe(self.safe) >= UNSAFE_FILES:
+            log.info("no snapshot of step %d: those before are still on their way to other peers", row.step)
+            return
+        await self.written()
+        tensors = dict(state_tensors(state.parameters, state.optimizer))
+        tied = frozenset() if state.is_first else state.shared
+        is_first_replica = plan.replicas(state.index)[0] == self._plane.peer_id
+        to_write = {
+            key: tensor
+            for key, tensor in tensors.items()
+            if (copied or is_first_replica) and key.partition("/")[2] not in tied
+        }
+        reading = Reading({key: tensor for key, tensor in tensors.items() if key in to_write or _is_weight(key)})
+        state.before_update = reading.settle
         self._idle.clear()
-        self._changed.set()
+        self._writing = asyncio.create_task(self._keep(state, plan, row, rows, handed_in, to_write, reading))
+
+    async def written(self) -> None:
+        """Wait until no snapshot is being written."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being written or waits to be handed in."""
+        return self._idle.is_set()
+
+    async def save(self, state: StageState, rows: tuple[StepMetrics, ...]) -> None:
+        """Write a state of this node's to its disk, now."""
+        await self.written()
+        assert state.mark is not None
+        tensors = dict(state_tensors(state.parameters, state.optimizer))
+        arguments = (self.snapshots.folder, state.mark, state.layers, tensors, Reading(tensors), rows)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._disk, write_snapshot, *arguments)
+        except UserError as error:
+            log.warning("%s", error)
 
     async def settled(self) -> None:
-        """Wait until nothing is left to hand in."""
+        """Wait until nothing is left to write or to hand in."""
+        await self.written()
         await self._idle.wait()
 
+    async def _keep(
+        self,
+        state: StageState,
+        plan: Plan,
+        row: StepMetrics,
+        rows: tuple[StepMetrics, ...],
+        handed_in: bool,
+        to_write: dict[str, torch.Tensor],
+        reading: Reading,
+    ) -> None:
+        loop, mark = asyncio.get_running_loop(), state.mark
+        assert mark is not None, "nobody keeps what is no state"
+        snapshot: Snapshot | None = None
+        try:
+            if to_write:
+                snapshot, hashes = await loop.run_in_executor(
+                    self._disk, write_snapshot, self.snapshots.folder, mark, state.layers, to_write, reading, rows
+                )
+                assert snapshot is not None
+                self.snapshots.add(snapshot)
+                self.on_change()
+            else:
+                hashes = await loop.run_in_executor(self._disk, _hashes, reading)
+        except UserError as error:
+            # Training goes on: a full disk takes away what a fault could go back to, not the state itself.
+            log.warning("%s; there is no snapshot of step %d", error, row.step)
+            self._idle.set()
+            return
+        is_first_replica = plan.replicas(state.index)[0] == self._plane.peer_id
+        shadow = plan.shadow_of(state.index)
+        if snapshot is not None and shadow is not None and is_first_replica:
+            self._copies.put_nowait((plan, shadow, snapshot))
+        if not handed_in:
+            if self._waiting is None:
+                self._idle.set()
+            return
+        file = self.snapshots.folder / f"{snapshot.stem}.safetensors" if snapshot and is_first_replica else None
+        message = HandIn(
+            step=row.step,
+            plan_version=plan.version,
+            stage=state.index,
+            digest=digest_weights({key: value for key, value in hashes.items() if _is_weight(key)}),
+            eval_loss=row.eval_loss,
+            rows=rows,
+            size=snapshot.bytes if snapshot and file else 0,
+            sha256=snapshot.sha256 if snapshot and file else None,
+        )
+        self._waiting = Share(plan.author, message, file)
+        self._changed.set()
+
+    def close(self) -> None:
+        """End the disk's thread."""
+        self._disk.shutdown(wait=True)
+
     async def run(self) -> None:
-        """Hand in what comes, until cancelled; tries again while the coordinator is away.
+        """Give away what comes, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._hand_in_all())
+            tasks.create_task(self._copy_all())
+
+    async def _hand_in_all(self) -> None:
+        """Hand in checkpoints; tries again while the coordinator is away.
 
         What was handed in is held until the coordinator says that the checkpoint is whole: one that is killed before
         that forgets it, and is given it again.
@@ -135,9 +200,7 @@ class Keeper:
             self._changed.clear()
             self._waiting = self._waiting or self._held
             while (current := self._waiting) is not None:
-                self._sending = current
                 answer = await self._hand_in(current)
-                self._sending = None
                 if answer is None:
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
@@ -145,30 +208,101 @@ class Keeper:
                 if self._waiting is current:
                     self._waiting = None
             self._idle.set()
-            self._sweep()
 
-    def _sweep(self) -> None:
-        """Take away the files that nobody will be given any more."""
-        wanted = {one.file for one in (self._sending, self._waiting, self._held) if one is not None}
-        for file in self.folder.glob("*.safetensors"):
-            if file not in wanted:
-                file.unlink(missing_ok=True)
-
-    def confirm(self, step: int) -> None:
-        """The coordinator has a whole checkpoint of `step`."""
-        if self._held is not None and self._held.share.step <= step:
+    def confirm(self, step: int, safe: Mark) -> None:
+        """The coordinator has a whole checkpoint of `step`; the swarm has all of `safe`."""
+        if self._held is not None and self._held.message.step <= step:
             self._held = None
-            self._sweep()
+        if safe.order > self.safe.order:
+            self.safe = safe
+            self.snapshots.prune(safe)
 
-    async def _hand_in(self, current: Snapshot) -> bool | None:
+    async def _hand_in(self, current: Share) -> bool | None:
         """Whether the coordinator has taken it; None if it did not answer."""
+        step = current.message.step
+        point("mid-hand-in", step)
+        if current.file is not None and not current.file.exists():
+            return False  # the swarm has a newer state whole
         try:
             receipt = await hand_in(
-                self._plane, self._coordinator, current.share, current.file or b"", self._uplink.idle
+                self._plane, current.coordinator, current.message, current.file or b"", self._uplink.idle
             )
-        except (ConnectionError, Refused) as error:
-            log.warning("cannot hand in the checkpoint of step %d yet: %s", current.share.step, error)
+        except (ConnectionError, Refused, OSError) as error:
+            log.warning("cannot hand in the checkpoint of step %d yet: %s", step, error)
             return None
         if not receipt.taken:
-            log.info("the coordinator did not take step %d: %s", current.share.step, receipt.text)
+            log.info("the coordinator did not take step %d: %s", step, receipt.text)
         return receipt.taken
+
+    async def _copy_all(self) -> None:
+        """Give snapshots to shadows; only the newest, where they come faster than they go."""
+        while True:
+            plan, shadow, snapshot = await self._copies.get()
+            if not self._copies.empty():
+                continue
+            offer = Deposit(
+                plan_version=plan.version,
+                mark=snapshot.mark,
+                layers=snapshot.layers,
+                size=snapshot.bytes,
+                sha256=snapshot.sha256,
+            )
+            file = self.snapshots.folder / f"{snapshot.stem}.safetensors"
+            try:
+                receipt = await deposit(self._plane, shadow, offer, file, self._uplink.idle)
+            except (ConnectionError, Refused, OSError) as error:
+                log.info("%s did not get a copy of step %d: %s", short(shadow), snapshot.mark.step, error)
+                continue
+            self.copied_bytes += snapshot.bytes if receipt.taken else 0
+            log.debug("a copy of step %d at %s: %s", snapshot.mark.step, short(shadow), receipt.text)
+
+    async def take_copy(self, stream: Stream) -> None:
+        """Answer a `deposit`.
+
+        Raises:
+            Refused: what comes is not what was announced.
+        """
+        offer = await read_message(stream, Deposit)
+        plan = self._plan
+        stage = plan.stage_of(stream.peer) if plan is not None else None
+        if plan is None or stage is None or plan.shadow_of(stage) != self._plane.peer_id:
+            await write_message(stream, Receipt(taken=False, text="this peer is no shadow of that one"))
+            return
+        if offer.layers != plan.stages[stage] or offer.size > self._most_bytes:
+            raise Refused(f"{short(stream.peer)} offers a snapshot that is not of its stage")
+        if self.snapshots.has(offer.mark, offer.layers):
+            await write_message(stream, Receipt(taken=False, text="it is here already"))
+            return
+        await write_message(stream, Receipt(taken=True, text="send it"))
+        path = self.snapshots.folder / f".coming-{offer.mark.step}-{offer.layers[0]}"
+        try:
+            with path.open("wb") as file:
+                for offset in range(0, offer.size, _PIECE):
+                    file.write(await stream.read(min(_PIECE, offer.size - offset)))
+                file.flush()
+                await asyncio.to_thread(os.fsync, file.fileno())
+            snapshot = await asyncio.to_thread(self.snapshots.adopt, path, offer.mark, offer.layers, offer.sha256)
+            self.snapshots.add(snapshot)
+            self.on_change()
+        except (OSError, UserError) as error:
+            log.warning("cannot keep a copy for %s: %s", short(stream.peer), error)
+            await write_message(stream, Receipt(taken=False, text="no room"))
+            return
+        finally:
+            path.unlink(missing_ok=True)
+        await write_message(stream, Receipt(taken=True, text="kept"))
+
+
+def _is_weight(key: str) -> bool:
+    return key.startswith("weight/")
+
+
+def _hashes(reading: Reading) -> dict[str, str]:
+    """The hash of each tensor that `reading` reads."""
+    hashes: dict[str, str] = {}
+
+    def look(key: str, tensor: torch.Tensor) -> None:
+        hashes[key] = tensor_entry("weights.safetensors", tensor)[0].sha256
+
+    reading.visit(look)
+    return hashes

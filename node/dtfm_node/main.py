@@ -57,7 +57,20 @@ def join(
 
             with Display(log_format.value) as display:
                 options = Options(device, announce, listen, port, threads, memory, timeout, trace, compiled)
-                program.run(Daemon(parsed, state_dir, options, display).run())
+                daemon = Daemon(parsed, state_dir, options, display)
+                program.run(daemon.run(), daemon.leave)
+
+
+@app.command()
+def leave(
+    state_dir: StateDir,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")] = 90.0,
+) -> None:
+    """Have a node on this machine leave its swarm once the others can do without it."""
+    with program.guarded():
+        from dtfm_node.leave import leave as ask
+
+        typer.echo(ask(state_dir, timeout))
 
 
 @app.command()

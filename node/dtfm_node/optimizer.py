@@ -48,6 +48,13 @@ def state_tensors(
                 yield f"{moment}/{name}", optimizer.state[parameter][moment]
 
 
+def set_step(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter, step: int) -> None:
+    """Say how many steps the moments of a parameter have seen."""
+    # The fused kernel reads the count where the parameter is, the other one on the CPU.
+    where = parameter.device if optimizer.defaults["fused"] else torch.device("cpu")
+    optimizer.state[parameter]["step"] = torch.tensor(float(step), device=where)
+
+
 def load_tensor(
     parameters: dict[str, torch.nn.Parameter],
     optimizer: torch.optim.Optimizer,
@@ -55,7 +62,7 @@ def load_tensor(
     key: str,
     value: torch.Tensor,
 ) -> None:
-    """Put one tensor of a checkpoint of `step` in its place."""
+    """Put one tensor of the state after `step` in its place."""
     kind, _, name = key.partition("/")
     parameter = parameters[name]
     if kind == "weight":
@@ -63,9 +70,8 @@ def load_tensor(
             parameter.copy_(value)
         return
     state = optimizer.state[parameter]
-    # The fused kernel reads the count where the parameter is, the other one on the CPU.
-    where = parameter.device if optimizer.defaults["fused"] else torch.device("cpu")
-    state.setdefault("step", torch.tensor(float(step), device=where))
+    if "step" not in state:
+        set_step(optimizer, parameter, step)
     state[kind] = value.to(parameter.device, parameter.dtype).clone()
 
 

@@ -10,6 +10,7 @@ from dtfm_protocol.plan import Plan
 from dtfm_protocol.records import PeerName
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.schema import Schema
+from dtfm_protocol.standing import Mark, Standing
 
 Text = Annotated[str, Field(max_length=500)]
 
@@ -36,7 +37,25 @@ class Ledger(Schema):
     recorded: int
     """How far `metrics.jsonl` reaches: peers may forget rows up to here."""
     kept: int
-    """The step of the newest whole checkpoint: peers may forget snapshots up to here."""
+    """The step of the newest whole checkpoint: peers need not hand in what is older."""
+    safe: Mark = Mark()
+    """The newest state of which every layer lies on disks of two peers, or of the coordinator: peers may delete what is
+    older."""
+
+
+class Epoch(Schema):
+    """Which plans are over, and which one is in force. Peers answer with their `Standing`."""
+
+    called: int = 0
+    """Every plan below this version is to end."""
+    gently: bool = False
+    """Whether it may end the step under way: all is well, and a better plan is coming."""
+    parked: bool = False
+    """Whether no plan can follow for now: a checkpoint is to be handed in first."""
+    in_force: int = 0
+    """The newest plan that most electors of the one before have taken."""
+    started: int = 0
+    """The newest plan whose peers all hold its state: nobody needs what was held for it before."""
 
 
 class ProbeRound(Schema):
@@ -59,6 +78,13 @@ class Report(Schema):
     text: Text = ""
     lost: tuple[PeerName, ...] = ()
     """Peers whose streams broke."""
+    standing: Standing = Standing()
+    leaving: bool = False
+    """Whether this peer wants to leave, and waits only until others have what it holds."""
+    fetched_bytes: Annotated[int, Field(ge=0)] = 0
+    """Of state, for the plan that it is under."""
+    busy_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Of compute in the last step, as measured: a peer that has become slow is not a dead one."""
     probed: int = 0
     """The last probe round that this peer has finished and published."""
     rows: tuple[StepMetrics, ...] = ()
@@ -84,10 +110,11 @@ class Topic:
 JOB = Topic("job", "coordinator", True, ResolvedJob)
 PLAN = Topic("plan", "coordinator", True, Plan)
 PHASE = Topic("phase", "coordinator", True, Phase)
+EPOCH = Topic("epoch", "coordinator", True, Epoch)
 LEDGER = Topic("ledger", "coordinator", True, Ledger)
 PROBE = Topic("probe", "coordinator", False, ProbeRound)
 PRESENCE = Topic("presence", "peer", True, Presence)
 REPORT = Topic("report", "peer", False, Report)
 CHALLENGE = Topic("challenge", "peer", False, Challenge)
 
-TOPICS = {topic.name: topic for topic in (JOB, PLAN, PHASE, LEDGER, PROBE, PRESENCE, REPORT, CHALLENGE)}
+TOPICS = {topic.name: topic for topic in (JOB, PLAN, PHASE, EPOCH, LEDGER, PROBE, PRESENCE, REPORT, CHALLENGE)}

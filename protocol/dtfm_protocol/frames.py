@@ -25,6 +25,7 @@ class Kind(IntEnum):
     EVALUATION = 5  # a forward activation of an evaluation; index = micro-batch
     VOTE = 6  # JSON, to the arbiter: this peer holds its share of the step; index = 0 training, 1 evaluation
     COMMIT = 7  # JSON, from the arbiter: the step is final; index as above
+    PULSE = 8  # no payload: the peer lives; index = milliseconds that it has been at its present action
 
     @property
     def is_bulk(self) -> bool:

@@ -35,6 +35,11 @@ class Invite(Schema):
     broker_ca: str | None = None
     """PEM certificate that signs an mqtts broker's, where the system's own authorities do not."""
 
+    @property
+    def coordinators(self) -> tuple[str, ...]:
+        """Whose plans to believe."""
+        return (self.coordinator,)
+
     def encode(self) -> str:
         """One line: `dtfm<version>.<base64url>.<checksum>`."""
         data = zlib.compress(self.model_dump_json(exclude_defaults=True).encode(), 9)

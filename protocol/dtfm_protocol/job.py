@@ -151,6 +151,8 @@ class Checkpointing(Schema):
     """`[checkpoint]`: how often the state is kept. The last step always is."""
 
     every: NotNegative = 50
+    shadow: Annotated[int, Field(gt=0, strict=True)] = 10
+    """Steps between snapshots that stages with one peer alone leave with another one."""
 
 
 class Job(Schema):

@@ -2,18 +2,19 @@
 
 import json
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, computed_field, field_validator, model_validator
 
 from dtfm_protocol.envelope import signable
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, verify
 from dtfm_protocol.job import ScheduleName, Wire
 from dtfm_protocol.schema import Schema
+from dtfm_protocol.standing import LayerRange, Mark
 
-LayerRange = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]]
 Route = tuple[str, ...]
 
 
@@ -27,6 +28,25 @@ class Cost(Schema):
     pipeline: float
     compute: float | None = None
     optimizer: float | None = None
+
+
+class Source(Schema):
+    """Who has parts of a state."""
+
+    peer: str
+    layers: tuple[LayerRange, ...]
+
+
+class Resume(Schema):
+    """The state that a plan goes on from, and where its parts are."""
+
+    mark: Mark = Mark()
+    """Step 0 is the initial weights, which nobody has to hold."""
+    norm: float | None = None
+    """The gradient norm of the mark's step: peers that hold its reduced gradients, but did not hear that it became
+    final, apply them."""
+    sources: tuple[Source, ...] = ()
+    """Who gives which layers of it to those that lack them; the coordinator's checkpoint is among them."""
 
 
 class Plan(Schema):
@@ -47,8 +67,12 @@ class Plan(Schema):
     wire: Wire = Wire()
     recompute: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """Stages that keep their layers' inputs alone between forward and backward, and compute the rest anew."""
-    resume_step: Annotated[int, Field(ge=0)] = 0
-    """Training goes on from the state after this step: a checkpoint's, or 0 for the initial weights."""
+    resume: Resume = Resume()
+    shadows: tuple[str | None, ...] = ()
+    """For each stage that one peer alone serves: who keeps a copy of its snapshots. Empty where there is no stage such
+    as that."""
+    author: str = ""
+    """The coordinator that made it."""
     cost: Cost | None = None
     seed: int | None = None
     evaluations: int | None = None
@@ -131,24 +155,36 @@ class Plan(Schema):
         routes = tuple(tuple(names.get(peer, peer) for peer in route) for route in self.routes)
         return self.model_copy(update={"routes": routes, "idle": tuple(names.get(peer, peer) for peer in self.idle)})
 
+    def shadow_of(self, stage: int) -> str | None:
+        """Who keeps a copy of the snapshots of `stage`, if anybody does."""
+        return self.shadows[stage] if self.shadows else None
+
+    @property
+    def electors(self) -> tuple[str, ...]:
+        """Whose promises decide on the plan after this one: its peers, those it leaves idle, and its author."""
+        return tuple(dict.fromkeys([*self.peers, *self.idle, *([self.author] if self.author else [])]))
+
     def _signable(self, swarm: str) -> bytes:
         return signable({"swarm": swarm, "plan": self.model_dump(mode="json", exclude={"signature"})})
 
     def signed(self, identity: Identity, swarm: str) -> Self:
-        """The same plan with the signature of the coordinator of `swarm`."""
-        return self.model_copy(update={"signature": identity.sign(self._signable(swarm)).hex()})
+        """The same plan with its author and the author's signature."""
+        mine = self.model_copy(update={"author": identity.peer_id})
+        return mine.model_copy(update={"signature": identity.sign(mine._signable(swarm)).hex()})
 
-    def verify(self, coordinator: str, swarm: str) -> None:
-        """Check the signature.
+    def verify(self, coordinators: Collection[str], swarm: str) -> None:
+        """Check author and signature.
 
         Raises:
-            Refused: the plan is not signed by `coordinator` for `swarm`.
+            Refused: the plan is not signed by one of `coordinators` for `swarm`.
         """
+        if self.author not in coordinators:
+            raise Refused(f"a plan by {self.author[-8:] or 'nobody'}, who is no coordinator of this swarm")
         try:
             signature = bytes.fromhex(self.signature or "")
         except ValueError:
             signature = b""
-        verify(coordinator, self._signable(swarm), signature)
+        verify(self.author, self._signable(swarm), signature)
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -19,27 +19,35 @@ EXIT_USER = 2
 EXIT_INTERRUPT = 130
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run `main` to its end. Exits with 2 on a `UserError`, with 130 after Ctrl+C and 143 after SIGTERM."""
+def run(main: Coroutine[Any, Any, None], leave: Callable[[], bool] = lambda: False) -> None:
+    """Run `main` to its end. Exits with 2 on a `UserError`, with 130 after Ctrl+C and 143 after SIGTERM.
+
+    Args:
+        leave: called at the first signal; where it is true, `main` ends by itself, and a second signal ends it at once.
+    """
     import uvloop
 
     mend_wait_for()
     received: list[signal.Signals] = []
     with guarded():
-        uvloop.run(_until_signal(main, received))
+        uvloop.run(_until_signal(main, received, leave))
     if received:
         raise SystemExit(128 + received[0])
 
 
-async def _until_signal(main: Coroutine[Any, Any, None], received: list[signal.Signals]) -> None:
+async def _until_signal(
+    main: Coroutine[Any, Any, None], received: list[signal.Signals], leave: Callable[[], bool]
+) -> None:
     """Await `main`; a signal cancels it, so that every context manager in it gets to clean up."""
     task = asyncio.ensure_future(main)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_note)
 
     def stop(number: signal.Signals) -> None:
-        if not received:  # a second Ctrl+C must not cut the clean-up short
-            received.append(number)
+        received.append(number)
+        if len(received) == 1 and leave():
+            return
+        if not task.cancelling():  # a further Ctrl+C must not cut the clean-up short
             task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):

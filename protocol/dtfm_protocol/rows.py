@@ -33,18 +33,21 @@ class RowFile:
                 row = StepMetrics.model_validate_json(line)
             except ValidationError:
                 break
-            if row.step != len(found) + 1:
+            if row.step <= (found[-1].step if found else 0):
                 break
             found.append(row)
         return found
 
-    def append(self, row: StepMetrics) -> bool:
+    def append(self, row: StepMetrics, after: int = 0) -> bool:
         """Write the next row; False for one that is there already, or whose predecessor is not.
+
+        Args:
+            after: up to which step rows may be lacking: those who had them are gone.
 
         Raises:
             UserError: the disk is full.
         """
-        if row.step != self.last + 1:
+        if row.step <= self.last or row.step > max(self.last, after) + 1:
             return False
         if not self._mended:  # a last row that a crash has torn would spoil this one
             self.forget_after(self.last)
@@ -52,6 +55,7 @@ class RowFile:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row.model_dump(mode="json")) + "\n")
         except OSError as error:
+            self._mended = False
             raise UserError(f"cannot write {self._path}: {error.strerror}") from None
         self.last = row.step
         return True
@@ -65,7 +69,7 @@ class RowFile:
     def forget_after(self, step: int) -> None:
         """Drop the rows after `step`: the state they led to is gone, and those steps run again."""
         self._mended = True
-        rows = self.rows()[:step]
+        rows = [row for row in self.rows() if row.step <= step]
         text = "".join(json.dumps(row.model_dump(mode="json")) + "\n" for row in rows)
         if self._path.exists() and self._path.read_text(encoding="utf-8", errors="replace") != text:
             write_atomically(self._path, text)

@@ -63,6 +63,14 @@ def is_live(folder: Path) -> bool:
     return False
 
 
+def holder(folder: Path) -> int | None:
+    """The process that last took the lock of `folder`."""
+    try:
+        return int((folder / "lock").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
 def check_writable(path: Path) -> None:
     """Find out before long work whether its result can be written.
 
@@ -78,10 +86,11 @@ def check_writable(path: Path) -> None:
         raise UserError(f"cannot write {path}: the folder {folder} is not writable")
 
 
-def write_atomically(path: Path, data: str | bytes, *, private: bool = False) -> None:
+def write_atomically(path: Path, data: str | bytes, *, private: bool = False, lasting: bool = False) -> None:
     """Replace a file as a whole: a reader, or a crash, sees the old one or the new one.
 
-    A `private` file can be read by its owner only. A path that is no file, as /dev/stdout, is written to as it is.
+    A `private` file can be read by its owner only. A `lasting` one survives a power cut from here on. A path that is no
+    file, as /dev/stdout, is written to as it is.
 
     Raises:
         UserError: the disk is full, or the folder not writable.
@@ -94,9 +103,24 @@ def write_atomically(path: Path, data: str | bytes, *, private: bool = False) ->
             path.write_bytes(data.encode() if isinstance(data, str) else data)
             return
         temporary.touch(mode=0o600 if private else 0o666)
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+        with temporary.open("wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
+        if lasting:
+            sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

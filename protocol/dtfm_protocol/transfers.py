@@ -3,25 +3,30 @@
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from dtfm_protocol.checkpoint.manifest import TensorEntry
+from dtfm_protocol.checkpoint.manifest import Key, TensorEntry
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import short
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.planes.data import Bytes, DataPlane, Stream, read_message, write_message
 from dtfm_protocol.resolved import Sha256
 from dtfm_protocol.schema import Schema
+from dtfm_protocol.standing import LayerRange, Mark
 
 SHARDS = "shards"
 STATE = "state"
 CHECKPOINT = "checkpoint"
+SHADOW = "shadow"
 
 SHARD_LIMIT = 64 << 20
 """Bytes of the largest token shard."""
-TENSOR_LIMIT = 16 << 30
+PIECE_LIMIT = 4 << 20
+"""Bytes that are asked for at a time: several sources share a large tensor, and none holds up a stream for long."""
+CATALOGUE_LIMIT = 64 << 20
+"""Bytes of the largest `Catalogue` message."""
 HAND_IN_LIMIT = 16 << 20
 """Bytes of the largest `HandIn` message, its rows included."""
 _PIECE = 1 << 20
@@ -34,23 +39,51 @@ class WantShard(Schema):
     sha256: Sha256
 
 
-class WantState(Schema):
-    """Asks for tensors of a checkpoint, one after the other."""
-
-    step: Count
-    keys: tuple[Annotated[str, Field(max_length=512)], ...]
-
-
 class Found(Schema):
     """Answers a request: `size` bytes follow, or there is nothing."""
 
     size: Count | None
 
 
-class FoundTensor(Schema):
-    """Answers for one tensor: its bytes follow, or there is none."""
+class WantCatalogue(Schema):
+    """Asks which tensors of a state a peer can give; requests for pieces of them follow on the same stream."""
 
-    entry: TensorEntry | None
+    mark: Mark
+
+
+class Catalogue(Schema):
+    """The tensors of a state that a peer can give; none where it has nothing of it."""
+
+    tensors: dict[Key, TensorEntry]
+
+
+class WantPiece(Schema):
+    """Asks for bytes of one tensor of the catalogue."""
+
+    key: Key
+    offset: Count
+    size: Annotated[int, Field(gt=0, le=PIECE_LIMIT)]
+
+
+class StateSource(Protocol):
+    """What gives states away."""
+
+    async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:
+        """The tensors of a state that are here."""
+
+    async def read(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
+        """Bytes of one of them; None if it is gone."""
+
+
+class Deposit(Schema):
+    """A stage's snapshot, for a peer that the plan has keep a copy."""
+
+    plan_version: Count
+    mark: Mark
+    layers: LayerRange
+    size: Count
+    """Bytes of the safetensors file that follow."""
+    sha256: Sha256
 
 
 class HandIn(Schema):
@@ -130,42 +163,21 @@ async def serve_shards(stream: Stream, find: Callable[[str], bytes | None]) -> N
         await send_file(stream, data)
 
 
-async def fetch_state(
-    plane: DataPlane,
-    peer: str,
-    step: int,
-    keys: tuple[str, ...],
-    take: Callable[[str, TensorEntry, Bytes], Awaitable[None]],
-) -> None:
-    """Read the tensors `keys` of the checkpoint of `step` from `peer`; `take` gets each as it comes and checks it.
-
-    Raises:
-        Refused: one is missing or too large.
-        ConnectionError: the peer is gone.
-    """
-    stream = await plane.open(peer, STATE)
-    try:
-        await write_message(stream, WantState(step=step, keys=keys))
-        for key in keys:
-            entry = (await read_message(stream, FoundTensor)).entry
-            if entry is None:
-                raise Refused(f"{short(peer)} has no {key} of step {step}")
-            if entry.bytes > TENSOR_LIMIT:
-                raise Refused(f"{short(peer)} offers {entry.bytes} bytes for {key}")
-            await take(key, entry, await stream.read(entry.bytes))
-    finally:
-        await stream.close()
-
-
-async def serve_state(stream: Stream, find: Callable[[int, str], tuple[TensorEntry, Bytes] | None]) -> None:
-    """Answer one `fetch_state`."""
-    wanted = await read_message(stream, WantState)
-    for key in wanted.keys:
-        found = find(wanted.step, key)
-        await write_message(stream, FoundTensor(entry=None if found is None else found[0]))
-        if found is None:
+async def serve_state(stream: Stream, states: "StateSource") -> None:
+    """Answer a peer that fetches a state: the catalogue, then pieces until it has what it wants."""
+    wanted = await read_message(stream, WantCatalogue)
+    catalogue = await states.catalogue(wanted.mark)
+    await write_message(stream, Catalogue(tensors=catalogue))
+    while catalogue:
+        piece = await read_message(stream, WantPiece)
+        entry = catalogue.get(piece.key)
+        data = None
+        if entry is not None and piece.offset + piece.size <= entry.bytes:
+            data = await states.read(wanted.mark, piece.key, piece.offset, piece.size)
+        await write_message(stream, Found(size=None if data is None else len(data)))
+        if data is None:
             return
-        await send_file(stream, found[1])
+        await stream.write(data)
 
 
 async def hand_in(
@@ -175,7 +187,7 @@ async def hand_in(
     data: Bytes | Path,
     turn: Callable[[], Awaitable[None]] | None = None,
 ) -> Receipt:
-    """Give `peer` a share of a checkpoint to keep.
+    """Give the coordinator a share of a checkpoint to keep.
 
     Args:
         turn: awaited before each piece that is sent.
@@ -190,6 +202,22 @@ async def hand_in(
         receipt = await read_message(stream, Receipt)  # of the share; the file is sent only if it is wanted
         if receipt.taken and share.size:
             await send_file(stream, data, turn)
+            receipt = await read_message(stream, Receipt)
+        return receipt
+    finally:
+        await stream.close()
+
+
+async def deposit(
+    plane: DataPlane, peer: str, offer: Deposit, file: Path, turn: Callable[[], Awaitable[None]] | None = None
+) -> Receipt:
+    """Give `peer` a snapshot to keep a copy of. Arguments and errors as with `hand_in`."""
+    stream = await plane.open(peer, SHADOW)
+    try:
+        await write_message(stream, offer)
+        receipt = await read_message(stream, Receipt)
+        if receipt.taken:
+            await send_file(stream, file, turn)
             receipt = await read_message(stream, Receipt)
         return receipt
     finally:

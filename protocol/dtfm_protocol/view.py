@@ -55,6 +55,10 @@ class LayerSeconds(Schema):
     optimizer: Annotated[float, Field(ge=0)] | None = None
     """AdamW on the layer's parameters, once a step; null where it was not measured."""
 
+    def times(self, factor: float) -> Self:
+        """Of a device that is so many times slower."""
+        return self.model_copy(update={name: value * factor for name, value in self if value is not None})
+
     @property
     def weight_part(self) -> float:
         """`weight`, or half of `backward`: a matrix's two gradients are products of the same size."""

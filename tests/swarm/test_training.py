@@ -115,7 +115,7 @@ async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_s
     nodes = [await world.join(f"node-{n}") for n in range(3)]
     assert [await process.ended() for process in [coordinator, *nodes]] == [0, 0, 0, 0]
     assert world.leftovers() == []
-    assert world.plan_in_force()["resume_step"] >= 10
+    assert world.plan_in_force()["resume"]["mark"]["step"] >= 10
     same_curve(world.rows(), await solo(world, job))
 
 

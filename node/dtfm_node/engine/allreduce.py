@@ -17,6 +17,7 @@ from dtfm_node.engine.stage_state import Diverged
 from dtfm_node.optimizer import sum_of_squares
 from dtfm_protocol.codecs import decode, encode, is_finite
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.faults import point
 from dtfm_protocol.frames import Key, Kind
 from dtfm_protocol.job import CodecName
 
@@ -68,6 +69,7 @@ class AllReduce:
         for index, peer in others:
             payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[index], self._codec)
             await self._exchange.send(peer, Key(Kind.PART, step, index, bucket.group), payload)
+        point("mid-all-reduce", step)
         received: dict[int, torch.Tensor] = {}
         for index, peer in others:
             low, high = parts[own]

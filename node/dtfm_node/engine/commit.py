@@ -50,6 +50,10 @@ class Commit(Schema):
     seconds: float = 0.0
     bytes_sent: Annotated[int, Field(ge=0)] = 0
     """By all peers."""
+    last: bool = False
+    """Whether the plan ends with this step: a new one is coming, and nothing that is computed from here on counts."""
+    kept: bool = False
+    """Whether all hand in a checkpoint of this step: no new plan is possible for now."""
 
 
 class Arbiter:

@@ -3,23 +3,25 @@
 Every receive is posted before its frame can come: a step begins only after all peers have voted for the one before,
 and a peer posts the next step's receives before it votes. So a frame that nobody posted is a fault, and refused.
 
-To each peer there are two streams: urgent frames do not queue behind the all-reduce.
+To each peer there are three streams: urgent frames do not queue behind the all-reduce, and pulses behind nothing.
 """
 
 import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
 from pydantic import Field
 
+from dtfm_node.engine.patience import PULSE_SECONDS, Patience
 from dtfm_node.trace import NO_TRACE, Tracer
 from dtfm_node.uplink import Uplink
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.faults import armed, point
 from dtfm_protocol.frames import HEADER_BYTES, Header, Key, Kind
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
@@ -42,6 +44,8 @@ class Hello(Schema):
     """Opens a training stream: which plan its frames belong to."""
 
     plan_version: Annotated[int, Field(ge=1)]
+    pulses: bool = False
+    """Whether it carries pulses, and nothing else."""
 
 
 class PeerLost(Exception):
@@ -89,6 +93,7 @@ class Exchange:
         tasks: asyncio.TaskGroup,
         uplink: Uplink,
         tracer: Tracer,
+        action_seconds: Callable[[], float],
     ) -> None:
         self.bytes_sent = 0
         self.refused: Counter[Fault] = Counter()
@@ -105,6 +110,9 @@ class Exchange:
         self._read = asyncio.Condition()
         self._over = False
         self._named: set[tuple[str, Fault]] = set()
+        self._action_seconds = action_seconds
+        self.patience: dict[str, Patience] = {}
+        """With each peer whose pulses come."""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -115,14 +123,17 @@ class Exchange:
         peers: tuple[str, ...],
         uplink: Uplink | None = None,
         tracer: Tracer = NO_TRACE,
+        action_seconds: Callable[[], float] = lambda: 0.0,
     ) -> AsyncIterator["Exchange"]:
         """An exchange whose senders run until the block is left; what ends the block comes out in a group.
 
         Args:
             peers: those of the plan; nobody else is listened to.
+            action_seconds: for how long this peer has been at its present action.
         """
         async with asyncio.TaskGroup() as tasks:
-            exchange = cls(plane, plan_version, peers, tasks, uplink or Uplink(), tracer)
+            exchange = cls(plane, plan_version, peers, tasks, uplink or Uplink(), tracer, action_seconds)
+            exchange._senders.add(tasks.create_task(exchange._listen_for_pulses()))
             try:
                 yield exchange
             finally:
@@ -134,6 +145,8 @@ class Exchange:
 
     def connect(self, peer: str, *, bulk: bool = False) -> None:
         """Open the stream to `peer` before there is a frame for it, so that it notices if this peer vanishes."""
+        if not bulk and (peer, False) not in self._queues:
+            self._senders.add(self._tasks.create_task(self._pulse(peer)))
         if (peer, bulk) not in self._queues:
             queue = self._queues[peer, bulk] = asyncio.Queue(QUEUE_FRAMES)
             self._senders.add(self._tasks.create_task(self._sending(peer, queue, bulk)))
@@ -190,6 +203,51 @@ class Exchange:
             self.lose(PeerLost(stream.peer, str(error)))
         except _Faulty as error:
             self.refuse(stream.peer, error.fault, str(error))
+
+    async def take_pulses(self, stream: Stream) -> None:
+        """Take a peer's pulses until its stream ends. The stream's Hello has been read."""
+        if stream.peer not in self._peers:
+            self.refuse(stream.peer, Fault.STRANGER, "pulses, and is not in the plan")
+            return
+        patience = self.patience.setdefault(stream.peer, Patience(time.monotonic()))
+        try:
+            while True:
+                header = Header.parse(await stream.read(HEADER_BYTES))
+                if header.key.kind is not Kind.PULSE or header.size:
+                    raise Refused("what is no pulse")
+                patience.pulse(time.monotonic(), header.key.index / 1000)
+        except StreamClosed as error:
+            self.lose(PeerLost(stream.peer, str(error)))
+        except Refused as error:
+            self.refuse(stream.peer, Fault.FORM, str(error))
+
+    async def _listen_for_pulses(self) -> None:
+        """Find out who is silent for too long, or stuck."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(PULSE_SECONDS / 2)
+            now = time.monotonic()
+            for peer, patience in self.patience.items():
+                if now - before > 2 * PULSE_SECONDS:  # who did not get to listen hears nobody
+                    patience.excuse(now)
+                if peer not in self._lost and (fault := patience.fault(now)):
+                    self.lose(PeerLost(peer, fault))
+
+    async def _pulse(self, peer: str) -> None:
+        """Tell a peer that this one lives."""
+        stream: Stream | None = None
+        try:
+            stream = await self._plane.open(peer, TRAINING)
+            await write_message(stream, Hello(plan_version=self._plan_version, pulses=True))
+            while True:
+                key = Key(Kind.PULSE, 0, min(1 << 31, round(1000 * self._action_seconds())))
+                await stream.write(Header(self._plan_version, key, 0).pack())
+                await asyncio.sleep(PULSE_SECONDS)
+        except ConnectionError as error:
+            self.lose(PeerLost(peer, str(error)))
+        finally:
+            if stream is not None:
+                await stream.close()
 
     async def _take_frame(self, stream: Stream) -> None:
         data = await stream.read(HEADER_BYTES)
@@ -261,11 +319,16 @@ class Exchange:
                 header, payload = await queue.get()
                 under_way = True
                 begun = time.monotonic()
+                point("before-send", header.key.step)
                 if bulk:
                     await self._write_bulk(stream, header, payload)
+                elif armed("mid-frame", header.key.step):
+                    await stream.write(header.pack(), memoryview(payload)[: len(payload) // 2])
+                    point("mid-frame", header.key.step)
                 else:
                     with self._uplink.urgent():
                         await stream.write(header.pack(), payload)
+                point("after-send", header.key.step)
                 self._trace("send", peer, header.key, begun)
                 queue.task_done()
                 under_way = False

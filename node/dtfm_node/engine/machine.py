@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -42,6 +42,9 @@ class Machine:
     tracer: Tracer = NO_TRACE
     compiled: bool = False
     """Whether decoder layers are compiled by `torch.compile`."""
+    _busy: list[float] = field(default_factory=lambda: [0.0])
+    _at: list[float] = field(default_factory=lambda: [0.0])
+    """When the action began that is being computed; 0: none is."""
 
     @classmethod
     @contextlib.contextmanager
@@ -54,6 +57,16 @@ class Machine:
             finally:
                 staging.close()
 
+    def action_seconds(self) -> float:
+        """For how long the compute thread has been at its present action."""
+        begun = self._at[0]
+        return time.monotonic() - begun if begun else 0.0
+
+    def take_busy(self) -> float:
+        """Seconds of compute since this was last asked. On an accelerator: until the last kernel was launched."""
+        busy, self._busy[0] = self._busy[0], 0.0
+        return busy
+
     async def run(
         self, lane: Lane, name: str, function: Callable[..., Any], *arguments: Any, **labels: int
     ) -> tuple[Any, Any]:
@@ -61,9 +74,14 @@ class Machine:
 
         @functools.wraps(function)
         def drawn(*arguments: Any) -> tuple[Any, Any]:
-            begun = time.monotonic()
-            result = function(*arguments)
+            self._at[0] = begun = time.monotonic()
+            try:
+                result = function(*arguments)
+            finally:
+                self._at[0] = 0.0
             made = self.staging.mark()
+            if lane == "compute":
+                self._busy[0] += time.monotonic() - begun
             if self.tracer is not NO_TRACE:
                 synchronise(self.device)  # what is drawn is the compute, not its being asked for
                 self.tracer.span(lane, name, begun, time.monotonic(), **labels)

@@ -11,7 +11,7 @@ from dtfm_node.devices import autocast
 from dtfm_node.engine.buckets import SHARED_GROUPS, Bucket, flats_of
 from dtfm_node.engine.layers import compile_layers, recompute
 from dtfm_node.engine.matrices import Matrices, Pending, accumulate
-from dtfm_node.optimizer import clip_factor, make_optimizer
+from dtfm_node.optimizer import clip_factor, make_optimizer, set_step
 from dtfm_protocol.codecs import decode, encode, is_finite
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Training
@@ -20,6 +20,7 @@ from dtfm_protocol.model.shared import shared_names
 from dtfm_protocol.model.sizes import model_sizes
 from dtfm_protocol.model.stage import Stage, build_stage, loss_sum
 from dtfm_protocol.plan import Plan
+from dtfm_protocol.standing import LayerRange, Mark
 
 Finished = Callable[[int], None]
 """Told, on the compute thread, that the gradients of the stage's groups up to this one are final."""
@@ -74,6 +75,15 @@ class StageState:
         self._in_flight: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._pending: dict[int, list[Pending]] = {}
         self.losses: dict[int, float] = {}
+        self.layers: LayerRange = (first, end)
+        self.mark: Mark | None = None
+        """Which state this is; None while it is none: before it is loaded, and during an update."""
+        self.prepared: Mark | None = None
+        """What it becomes when the gradients, which are then reduced and final, are applied."""
+        self.norm: float | None = None
+        """The gradient norm with which its last step was applied."""
+        self.before_update: Callable[[], None] = lambda: None
+        """Returns when nobody reads the present state any more."""
 
     def _lay_gradients(self, plan: Plan, config: dict[str, Any]) -> None:
         """Make every gradient a view into a flat buffer, so that reducing needs no copy."""
@@ -120,9 +130,28 @@ class StageState:
     def initialise(self) -> None:
         """Draw the initial weights from the job's seed."""
         initialise(self.stage, self._config, self._training.seed)
+        self.mark = Mark()
+
+    def adopt(self, key: str, value: torch.Tensor) -> None:
+        """Take over one tensor of another state of this process without a copy: the other must not change any more."""
+        kind, _, name = key.partition("/")
+        parameter = self.parameters[name]
+        if kind == "weight":
+            parameter.data = value
+        else:
+            self.optimizer.state[parameter][kind] = value
+
+    def settle(self, mark: Mark, norm: float | None) -> None:
+        """All tensors of the state `mark` are in their places; its step was applied with `norm`."""
+        if mark.step:
+            for parameter in self.parameters.values():
+                set_step(self.optimizer, parameter, mark.step)
+        self._matrices.forget()
+        self.mark, self.norm = mark, norm
 
     def begin_step(self, finished: Finished) -> None:
         """Forget gradients, losses and whatever an interrupted step left in flight."""
+        self.prepared = None
         self._in_flight.clear()
         self._pending.clear()
         self.losses.clear()
@@ -228,14 +257,22 @@ class StageState:
         assert targets is not None
         return float(loss_sum(y, targets.to(self._device)))
 
+    def prepare(self, mark: Mark) -> None:
+        """The gradients are reduced: nothing but the word that they are final is missing for `mark`."""
+        self.prepared = mark
+
     @torch.no_grad()
-    def apply(self, step: int, grad_norm: float) -> None:
-        """Clip by the whole model's norm and let AdamW update the stage."""
+    def apply(self, grad_norm: float) -> None:
+        """Make the prepared state the present one: clip by the whole model's norm and let AdamW update the stage."""
+        self.before_update()
+        becomes, self.prepared, self.mark = self.prepared, None, None
+        assert becomes is not None, "only what is prepared is applied"
         factor = clip_factor(grad_norm, self._training.clip_norm)
         if factor < 1.0:
             for gradient in self.gradients.values():
                 gradient.mul_(factor)
         for group in self.optimizer.param_groups:
-            group["lr"] = self._training.learning_rate_at(step)
+            group["lr"] = self._training.learning_rate_at(becomes.step)
         self.optimizer.step()
         self._matrices.forget()
+        self.mark, self.norm = becomes, grad_norm

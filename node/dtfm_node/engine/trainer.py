@@ -1,8 +1,9 @@
 """The steps of one plan: from its first state, step by step, to the job's last step or the plan's end.
 
 A step: compute the schedule, and all-reduce each bucket as soon as its gradient is final; vote; on the arbiter's
-commit, apply. No peer applies what not all peers hold. Anything that breaks before the commit ends this trainer with
-`PeerLost`, and the next plan says from which state to go on.
+commit, apply. No peer applies what not all peers hold, and each keeps what it holds until it hears: where a peer, or
+the arbiter, vanishes in between, the next plan says whether the step was final, and those who missed it apply it then.
+Anything that breaks ends this trainer with `PeerLost`.
 """
 
 import asyncio
@@ -24,11 +25,13 @@ from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import TokenReader
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.faults import armed, point
 from dtfm_protocol.frames import Key, Kind
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import Bytes
 from dtfm_protocol.resolved import ResolvedJob
+from dtfm_protocol.standing import Mark
 
 T = TypeVar("T")
 
@@ -57,6 +60,11 @@ class Trainer:
         self._arbiter = arbiter_of(plan)
         self._hidden = state.hidden_size
         self._partners: set[str] = set()
+        self._stopping = self._kept = False
+        self.over = False
+        """Whether the arbiter has ended the plan."""
+        self.kept = False
+        """Whether it has done so with a checkpoint."""
         self._begun = time.monotonic()
         """When the step under way began: with the commit before it, evaluations left out."""
         self._counted = 0
@@ -64,8 +72,9 @@ class Trainer:
 
     def expect_first(self) -> None:
         """Post the first frames that other peers may send; call it before they can reach this exchange."""
-        self._post(ballot_frames(self._plan, self._me, self._plan.resume_step, Ballot.START))
-        self._expect(self._plan.resume_step + 1)
+        first = self._plan.resume.mark.step
+        self._post(ballot_frames(self._plan, self._me, first, Ballot.START))
+        self._expect(first + 1)
 
     async def start(self) -> None:
         """Wait until all peers hold the state that the plan resumes from.
@@ -75,8 +84,15 @@ class Trainer:
         """
         for peer in self._partners:
             self._exchange.connect(peer)
-        await self._ballot(self._plan.resume_step, Ballot.START, Vote(), 0)
+        await self._ballot(self._plan.resume.mark.step, Ballot.START, Vote(), 0)
         self._begun, self._counted = time.monotonic(), self._exchange.bytes_sent
+
+    def stop(self, *, kept: bool) -> None:
+        """Have the plan end with the step under way, and with a checkpoint of it where it is to be `kept`.
+
+        The arbiter tells all of it with the commit.
+        """
+        self._stopping, self._kept = True, kept
 
     async def step(self, step: int, prepare: Callable[[int], Awaitable[None]]) -> StepMetrics:
         """Run one step, evaluation included; the same row on every peer.
@@ -103,9 +119,14 @@ class Trainer:
         if not all(map(math.isfinite, [*vote.losses.values(), *vote.sum_squares.values()])):
             raise Diverged(f"step {step}: loss or gradients are")
         self._expect(step + 1)
+        self._state.prepare(Mark(step=step, plan=self._plan.version))
+        point("before-vote", step)
         commit = await self._ballot(step, Ballot.STEP, vote, len(self._plan.routes))
         self._begun = time.monotonic()
-        await self._machine.run("optimizer", "AdamW", self._state.apply, step, commit.grad_norm, step=step)
+        point("before-apply", step)
+        await self._machine.run("optimizer", "AdamW", self._state.apply, commit.grad_norm, step=step)
+        point("after-apply", step)
+        self.over, self.kept = commit.last, commit.kept
         begun = time.monotonic()
         eval_loss = await self._evaluate(step) if self.evaluates(step) else None
         self._begun += time.monotonic() - begun
@@ -183,6 +204,8 @@ class Trainer:
         """Vote, and wait for the commit; on the arbiter, collect the votes and make it."""
         if self._me != self._arbiter:
             await self._exchange.send(self._arbiter, Key(Kind.VOTE, step, ballot), vote.model_dump_json().encode())
+            if ballot is Ballot.STEP:
+                point("after-vote", step)
             key = Key(Kind.COMMIT, step, ballot)
             answer = await self._exchange.receive(self._arbiter, key)
             return self._read(self._arbiter, key, lambda: parse(answer, Commit))
@@ -194,11 +217,18 @@ class Trainer:
                 cast = await self._exchange.receive(peer, key)
                 decided = self._read(peer, key, functools.partial(_take, arbiter, peer, cast))
         assert decided is not None, "every peer of the plan has voted"
-        decided = decided.model_copy(update={"seconds": time.monotonic() - self._begun})
+        last = self._stopping and ballot is Ballot.STEP
+        seconds = time.monotonic() - self._begun
+        decided = decided.model_copy(update={"seconds": seconds, "last": last, "kept": last and self._kept})
         data = decided.model_dump_json().encode()
+        if ballot is Ballot.STEP:
+            point("before-commit", step)
         for peer in self._plan.peers:
             if peer != self._me:
                 await self._exchange.send(peer, Key(Kind.COMMIT, step, ballot), data)
+                if ballot is Ballot.STEP and armed("mid-commit", step):
+                    await self._exchange.flush()
+                    point("mid-commit", step)
         return decided
 
     def _read(self, sender: str, key: Key, read: Callable[[], T]) -> T:

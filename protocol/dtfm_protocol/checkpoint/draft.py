@@ -17,7 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from dtfm_protocol.checkpoint.manifest import File, FileName, Manifest, TensorEntry
 from dtfm_protocol.checkpoint.shard import Bytes, describe_shard
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.plan import LayerRange
+from dtfm_protocol.standing import LayerRange
+from dtfm_protocol.statedir import sync_folder
 
 MANIFEST = "manifest.json"
 TEMPORARY = ".draft-"
@@ -103,11 +104,11 @@ class Draft:
         with _written(self._folder / MANIFEST) as file:
             file.write(json.dumps(values | {"sha256": seal(values)}, indent=1).encode())
         with writing(self._target):
-            _sync(self._folder)
+            sync_folder(self._folder)
             if self._target.exists():
                 take_away(self._target)
             self._folder.rename(self._target)
-            _sync(self._target.parent)
+            sync_folder(self._target.parent)
         self._whole.add(self._step)
 
     def _path(self, name: str) -> Path:
@@ -183,12 +184,3 @@ def _written(path: Path) -> Iterator[DraftFile]:
             stream.close()
         path.unlink(missing_ok=True)
         raise
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

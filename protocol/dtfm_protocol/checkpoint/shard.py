@@ -3,13 +3,12 @@
 import json
 import mmap
 from collections.abc import Mapping
-from hashlib import file_digest, sha256
-from pathlib import Path
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from dtfm_protocol.checkpoint.manifest import DType, File, TensorEntry
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.plan import LayerRange
+from dtfm_protocol.standing import LayerRange
 
 if TYPE_CHECKING:
     import torch
@@ -30,21 +29,45 @@ def encode_shard(tensors: "Mapping[str, torch.Tensor]") -> bytes:
     return data
 
 
-def write_shard(tensors: "Mapping[str, torch.Tensor]", path: Path) -> tuple[int, str]:
-    """`encode_shard` into a file, tensor by tensor from where they lie on the CPU; its bytes and SHA-256.
+def shard_header(tensors: "Mapping[str, torch.Tensor]") -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """How a safetensors file of these tensors begins, and where each one's bytes then lie: offset and size.
 
-    Raises:
-        OSError: the file cannot be written.
+    The tensors' values are not looked at. The format: https://github.com/huggingface/safetensors#format.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    import torch
 
-    try:
-        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, path)
-    except SafetensorError as error:  # which wraps what the system says
-        raise OSError(str(error)) from None
-    with path.open("rb") as file:
-        return path.stat().st_size, file_digest(file, "sha256").hexdigest()
+    names = {getattr(torch, torch_name): name for name, torch_name in _TORCH.items()}
+    values: dict[str, dict[str, Any]] = {}
+    places, end = {}, 0
+    for key, tensor in tensors.items():
+        places[key] = (end, tensor.nbytes)
+        values[key] = {
+            "dtype": names[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [end, end + tensor.nbytes],
+        }
+        end += tensor.nbytes
+    text = json.dumps(values, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    header = len(text).to_bytes(8, "little") + text
+    return header, {key: (len(header) + first, size) for key, (first, size) in places.items()}
+
+
+def tensor_entry(file: str, tensor: "torch.Tensor", offset: int = 0) -> tuple[TensorEntry, Any]:
+    """What a manifest says of a tensor, and its bytes, which share its memory where it lies on the CPU."""
+    import torch
+
+    names = {getattr(torch, torch_name): name for name, torch_name in _TORCH.items()}
+    data = tensor_bytes(tensor)
+    entry = TensorEntry(
+        file=file,
+        sha256=sha256(data).hexdigest(),
+        dtype=names[tensor.dtype],
+        shape=tuple(tensor.shape),
+        offset=offset,
+        bytes=data.nbytes,
+    )
+    return entry, data
 
 
 def describe_shard(name: str, data: Bytes, layers: LayerRange | None = None) -> tuple[File, dict[str, TensorEntry]]:
@@ -87,14 +110,9 @@ def describe_shard(name: str, data: Bytes, layers: LayerRange | None = None) -> 
         view.release()
 
 
-def digest_weights(tensors: "Mapping[str, torch.Tensor]") -> str:
-    """SHA-256 over names, dtypes, shapes and bytes in order of name: equal exactly where the weights are."""
-    digest = sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode() + b"\n")
-        digest.update(_bytes(tensor))
-    return digest.hexdigest()
+def digest_weights(hashes: Mapping[str, str]) -> str:
+    """SHA-256 over the hashes of weights in order of name: equal exactly where the weights are."""
+    return sha256(json.dumps(sorted(hashes.items())).encode()).hexdigest()
 
 
 def decode_tensor(entry: TensorEntry, data: Bytes) -> "torch.Tensor":
@@ -144,7 +162,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _bytes(tensor: "torch.Tensor") -> Any:
+def tensor_bytes(tensor: "torch.Tensor") -> Any:
     """The tensor's bytes in row-major order, as a buffer that shares its memory where it can."""
     import torch
 

@@ -87,8 +87,8 @@ class CheckpointStore:
         self._whole.add(step)
         return manifest
 
-    def read(self, manifest: Manifest, key: str) -> bytes:
-        """The bytes of one tensor, without reading the rest of its file. `decode_tensor` checks their hash.
+    def read(self, manifest: Manifest, key: str, offset: int = 0, size: int | None = None) -> bytes:
+        """The bytes of one tensor, or `size` of them, without reading the rest of its file. Their hash is not checked.
 
         Raises:
             Refused: there is no such tensor, or the checkpoint is gone.
@@ -98,11 +98,12 @@ class CheckpointStore:
             raise Refused(f"there is no tensor {key:.80} in the checkpoint of step {manifest.step}")
         try:
             with (self._folder(manifest.step) / entry.file).open("rb") as stream:
-                stream.seek(entry.offset)
-                data = stream.read(entry.bytes)
+                stream.seek(entry.offset + offset)
+                wanted = min(entry.bytes - offset, entry.bytes if size is None else size)
+                data = stream.read(wanted)
         except OSError as error:
             raise Refused(f"the checkpoint of step {manifest.step} cannot be read: {error.strerror}") from None
-        if len(data) != entry.bytes:
+        if len(data) != wanted:
             raise Refused(f"the checkpoint of step {manifest.step}: {entry.file} ends before {key}")
         return data
 

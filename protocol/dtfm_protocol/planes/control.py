@@ -5,7 +5,7 @@ import random
 import re
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -72,13 +72,15 @@ def split_broker_url(url: str) -> tuple[str, int, bool, str | None, str | None]:
 class ControlPlane:
     """One daemon's connection to the broker."""
 
-    def __init__(self, address: BrokerAddress, swarm: str, coordinator: str, post: Post, session: str) -> None:
+    def __init__(
+        self, address: BrokerAddress, swarm: str, coordinators: Collection[str], post: Post, session: str
+    ) -> None:
         self.connected = asyncio.Event()
         self.dropped: Counter[str] = Counter()
         self.last_error = ""
         self._address = address
         self._root = f"dtfm/{swarm}"
-        self._coordinator = coordinator
+        self._coordinators = coordinators
         self._post = post
         self._session = session
         self._leaving = False
@@ -174,8 +176,8 @@ class ControlPlane:
             return  # amqtt 0.12 also gives a new client the retained messages that others have subscribed to
         try:
             letter = self._post.open(bytes(payload), topic.name)
-            author = self._coordinator if topic.author == "coordinator" else parts[-1]
-            if letter.sender != author:
+            authors = self._coordinators if topic.author == "coordinator" else (parts[-1],)
+            if letter.sender not in authors:
                 raise Refused(f"{topic.name}: {short(letter.sender)} may not write this")
             done = self._readers[topic.name](letter.sender, read_body(letter, topic.schema))
             if done is not None:

@@ -1,0 +1,66 @@
+"""How long a peer may be silent, or busy with one thing, before it counts as gone; from what was measured of it. Pure.
+
+Every peer says four times a second that it lives, and for how long it has been at the action that it computes now. A
+peer that is slow goes on saying so: it is not gone.
+"""
+
+PULSE_SECONDS = 0.25
+SHORTEST_SECONDS = 1.0
+LONGEST_SECONDS = 30.0
+"""As long as a connection's own keepalive takes to notice."""
+FIRST_SECONDS = 6.0
+"""Before enough is known of a peer."""
+ENOUGH = 8
+"""Gaps after which it is."""
+STUCK_SECONDS = 20.0
+STUCK_TIMES = 20.0
+"""An action may take so many times the longest one before it."""
+
+
+class Patience:
+    """With one peer."""
+
+    def __init__(self, now: float) -> None:
+        self._heard = now
+        self._gaps = 0
+        self._mean = PULSE_SECONDS
+        self._deviation = 0.0
+        self._longest_action = 0.0
+        self._action = 0.0
+
+    def pulse(self, now: float, action_seconds: float) -> None:
+        """It lives, and is at one action for so long (0: it computes nothing)."""
+        gap = now - self._heard
+        self._heard = now
+        self._gaps += 1
+        # Jacobson's estimator, as TCP's retransmission timer has it (RFC 6298): gains of 1/8 and 1/4.
+        self._deviation += (abs(gap - self._mean) - self._deviation) / 4
+        self._mean += (gap - self._mean) / 8
+        if action_seconds < self._action:  # that one is done
+            self._longest_action = max(self._longest_action, self._action)
+        self._action = action_seconds
+
+    def excuse(self, now: float) -> None:
+        """This side did not listen for a while."""
+        self._heard = max(self._heard, now)
+
+    @property
+    def silence_limit(self) -> float:
+        """Seconds of silence after which it is gone."""
+        if self._gaps < ENOUGH:
+            return FIRST_SECONDS
+        return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, self._mean + 8 * self._deviation))
+
+    @property
+    def action_limit(self) -> float:
+        """Seconds at one action after which it is stuck."""
+        return max(STUCK_SECONDS, STUCK_TIMES * self._longest_action)
+
+    def fault(self, now: float) -> str:
+        """What is wrong with it, if anything is."""
+        silent = now - self._heard
+        if silent > self.silence_limit:
+            return f"silent for {silent:.1f} s (its limit: {self.silence_limit:.1f} s)"
+        if self._action > self.action_limit:
+            return f"at one action for {self._action:.0f} s (its limit: {self.action_limit:.0f} s)"
+        return ""

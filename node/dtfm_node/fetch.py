@@ -1,0 +1,180 @@
+"""Fetches a state from all who have it at once, piece by piece, and believes nothing but hashes that they agree on."""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+
+from dtfm_protocol.checkpoint.manifest import TensorEntry
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity import short
+from dtfm_protocol.logs import log
+from dtfm_protocol.planes.data import Bytes, DataPlane, Stream, read_message, write_message
+from dtfm_protocol.standing import Mark
+from dtfm_protocol.transfers import (
+    CATALOGUE_LIMIT,
+    PIECE_LIMIT,
+    STATE,
+    Catalogue,
+    Found,
+    WantCatalogue,
+    WantPiece,
+)
+
+Take = Callable[[str, TensorEntry, Bytes], Awaitable[None]]
+CATALOGUE_SECONDS = 60.0
+"""For a source to hash what it has."""
+PIECE_SECONDS = 60.0
+
+
+class Lacking(ConnectionError):
+    """Nobody who answers has all that is wanted."""
+
+
+@dataclass
+class _Tensor:
+    """One that is being put together."""
+
+    entry: TensorEntry
+    data: bytearray
+    left: int
+    """Pieces that are not here yet."""
+
+
+@dataclass
+class Fetched:
+    """What a fetch took."""
+
+    bytes: int = 0
+    sources: set[str] = field(default_factory=set)
+
+
+class Fetch:
+    """One fetch of the tensors `keys` of the state `mark` from `sources`."""
+
+    def __init__(self, plane: DataPlane, mark: Mark, keys: Collection[str], sources: Collection[str]) -> None:
+        self._plane, self._mark, self._sources = plane, mark, sources
+        self._wanted = set(keys)
+        self._agreed: dict[str, TensorEntry] = {}
+        self._pieces: deque[WantPiece] = deque()
+        self._under_way: dict[str, _Tensor] = {}
+        self._done: set[str] = set()
+        self._changed = asyncio.Condition()
+        self.result = Fetched()
+
+    async def run(self, take: Take) -> Fetched:
+        """Fetch; `take` gets each tensor once its bytes have the hash that its sources gave.
+
+        Sources that vanish leave their pieces to the others; what was taken before stays taken.
+
+        Raises:
+            Lacking: what is left, nobody can give.
+            Refused: sources differ in what a tensor of this state is.
+        """
+        streams: dict[str, tuple[Stream, frozenset[str]]] = {}
+        try:
+            answers = await asyncio.gather(*(self._ask(peer) for peer in self._sources))
+            for answer in answers:
+                if answer is not None:
+                    peer, stream, tensors = answer
+                    streams[peer] = (stream, frozenset(tensors))
+                    self._compare(peer, tensors)
+            self._cut()
+            async with asyncio.TaskGroup() as tasks:
+                for peer, (stream, keys) in streams.items():
+                    tasks.create_task(self._pull(peer, stream, keys, take))
+        finally:
+            for stream, _ in streams.values():
+                await stream.close()
+        self._complain(self._wanted - self._done)
+        return self.result
+
+    async def _ask(self, peer: str) -> tuple[str, Stream, dict[str, TensorEntry]] | None:
+        """A source's catalogue, if it answers."""
+        stream: Stream | None = None
+        try:
+            async with asyncio.timeout(CATALOGUE_SECONDS):
+                stream = await self._plane.open(peer, STATE)
+                await write_message(stream, WantCatalogue(mark=self._mark))
+                tensors = (await read_message(stream, Catalogue, CATALOGUE_LIMIT)).tensors
+        except (ConnectionError, Refused, TimeoutError) as error:
+            log.info("%s gives nothing of %s: %s", short(peer), self._mark, error or "no answer")
+            if stream is not None:
+                await stream.close()
+            return None
+        return peer, stream, {key: entry for key, entry in tensors.items() if key in self._wanted}
+
+    def _compare(self, peer: str, tensors: dict[str, TensorEntry]) -> None:
+        """Sources must agree on each tensor."""
+        for key, entry in tensors.items():
+            known = self._agreed.setdefault(key, entry)
+            if (known.sha256, known.dtype, known.shape) != (entry.sha256, entry.dtype, entry.shape):
+                raise Refused(f"{short(peer)} has another {key} of {self._mark} than the other sources")
+
+    def _cut(self) -> None:
+        self._complain(self._wanted - self._agreed.keys())
+        for key in sorted(self._wanted):
+            size = self._agreed[key].bytes
+            for offset in range(0, size, PIECE_LIMIT):
+                self._pieces.append(WantPiece(key=key, offset=offset, size=min(PIECE_LIMIT, size - offset)))
+
+    def _complain(self, lacking: Collection[str]) -> None:
+        if lacking:
+            raise Lacking(f"nobody who answers has {min(lacking)} of {self._mark} ({len(lacking)} tensors are lacking)")
+
+    async def _pull(self, peer: str, stream: Stream, keys: frozenset[str], take: Take) -> None:
+        """Take one piece after the other from a source, until none is left that it could give."""
+        while (piece := await self._next(keys)) is not None:
+            try:
+                async with asyncio.timeout(PIECE_SECONDS):
+                    await write_message(stream, piece)
+                    found = await read_message(stream, Found)
+                    if found.size != piece.size:
+                        raise Refused("it gives no more of it")
+                    data = await stream.read(piece.size)
+            except (ConnectionError, Refused, TimeoutError) as error:
+                log.info("%s gives no more of %s: %s", short(peer), self._mark, error or "no answer")
+                await self._put_back(piece)
+                return
+            self.result.bytes += piece.size
+            self.result.sources.add(peer)
+            await self._put(peer, piece, data, take)
+
+    async def _next(self, keys: frozenset[str]) -> WantPiece | None:
+        """The next piece of one of `keys`. Waits while others' pieces are under way, as they may come back."""
+        async with self._changed:
+            while True:
+                for _ in range(len(self._pieces)):
+                    if self._pieces[0].key in keys:
+                        return self._start(self._pieces.popleft())
+                    self._pieces.rotate(-1)
+                if not keys & self._under_way.keys():
+                    return None
+                await self._changed.wait()
+
+    def _start(self, piece: WantPiece) -> WantPiece:
+        entry = self._agreed[piece.key]
+        if piece.key not in self._under_way:
+            count = -(-entry.bytes // PIECE_LIMIT)
+            self._under_way[piece.key] = _Tensor(entry, bytearray(entry.bytes), count)
+        return piece
+
+    async def _put_back(self, piece: WantPiece) -> None:
+        async with self._changed:
+            self._pieces.appendleft(piece)
+            self._changed.notify_all()
+
+    async def _put(self, peer: str, piece: WantPiece, data: Bytes, take: Take) -> None:
+        tensor = self._under_way[piece.key]
+        tensor.data[piece.offset : piece.offset + len(data)] = data
+        tensor.left -= 1
+        if tensor.left:
+            return
+        if hashlib.sha256(tensor.data).hexdigest() != tensor.entry.sha256:
+            raise Refused(f"{piece.key} of {self._mark} from {short(peer)} has another hash than its sources gave")
+        await take(piece.key, tensor.entry, tensor.data)
+        async with self._changed:
+            del self._under_way[piece.key]
+            self._done.add(piece.key)
+            self._changed.notify_all()

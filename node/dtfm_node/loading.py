@@ -1,0 +1,75 @@
+"""Brings a stage to the state that its plan begins with: from this node's own memory and disk, else from others."""
+
+from dtfm_node.engine.machine import Compute
+from dtfm_node.engine.stage_state import StageState
+from dtfm_node.fetch import Fetch, Fetched
+from dtfm_node.holdings import Holdings
+from dtfm_node.optimizer import load_tensor, state_keys, state_tensors
+from dtfm_node.snapshots import read_piece
+from dtfm_protocol.checkpoint.manifest import TensorEntry
+from dtfm_protocol.checkpoint.shard import decode_tensor
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.logs import log
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.planes.data import Bytes, DataPlane
+from dtfm_protocol.resolved import ResolvedJob
+
+
+async def load_state(
+    plane: DataPlane, job: ResolvedJob, plan: Plan, state: StageState, holdings: Holdings, compute: Compute
+) -> Fetched:
+    """Bring `state`, which `holdings` has as the coming one, to what `plan` resumes from; what was fetched for it.
+
+    Raises:
+        ConnectionError: a part of it, nobody who answers can give.
+        Refused: what was given does not fit.
+    """
+    mark = plan.resume.mark
+    if mark.step == 0 and not job.pretrained:
+        await compute(state.initialise)
+        return Fetched()
+    wanted = set(state_keys(list(state.parameters), mark.step)) - holdings.loaded
+
+    def take_own() -> None:
+        """What this node has in memory is taken over as it is; what it has on disk is read and checked."""
+        live = holdings.live
+        if live is not None and live.mark == mark:
+            for key, tensor in state_tensors(live.parameters, live.optimizer):
+                if key in wanted:
+                    state.adopt(key, tensor)
+                    holdings.loaded.add(key)
+        for key, (entry, path) in holdings.snapshots.of(mark).items():
+            if key in wanted - holdings.loaded:
+                data = read_piece(path, entry.offset, entry.bytes)
+                if data is not None:
+                    put(key, entry, data)
+
+    def put(key: str, entry: TensorEntry, data: Bytes) -> None:
+        tensor = decode_tensor(entry, data)
+        parameter = state.parameters[key.partition("/")[2]]
+        if tensor.shape != parameter.shape:
+            raise Refused(f"{key} of {mark} has shape {tuple(tensor.shape)}, not {tuple(parameter.shape)}")
+        load_tensor(state.parameters, state.optimizer, mark.step, key, tensor)
+        holdings.loaded.add(key)
+
+    async def take(key: str, entry: TensorEntry, data: Bytes) -> None:
+        await compute(put, key, entry, data)
+
+    await compute(take_own)
+    fetched = Fetched()
+    if lacking := wanted - holdings.loaded:
+        fetched = await Fetch(plane, mark, lacking, _sources(plan, state, plane.peer_id)).run(take)
+        log.info("fetched %.1f MB of %s from %d peers", fetched.bytes / 1e6, mark, len(fetched.sources))
+    await compute(state.settle, mark, plan.resume.norm)
+    return fetched
+
+
+def _sources(plan: Plan, state: StageState, me: str) -> list[str]:
+    """Who holds layers of the stage; for embeddings that it shares, those of the first stage, too."""
+    first, end = state.layers
+    return [
+        source.peer
+        for source in plan.resume.sources
+        if source.peer != me
+        and any((low < end and first < high) or (low == 0 and bool(state.shared)) for low, high in source.layers)
+    ]

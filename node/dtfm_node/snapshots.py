@@ -1,0 +1,230 @@
+"""States of stages on this node's disk: its own, and those that it keeps for others. Whole or not there."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from threading import Lock
+
+import torch
+from pydantic import ValidationError
+
+from dtfm_protocol.checkpoint.manifest import Key, TensorEntry
+from dtfm_protocol.checkpoint.shard import describe_shard, shard_header, tensor_entry
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.faults import point
+from dtfm_protocol.logs import log
+from dtfm_protocol.metrics import StepMetrics
+from dtfm_protocol.planes.data import Bytes
+from dtfm_protocol.resolved import Sha256
+from dtfm_protocol.schema import Schema
+from dtfm_protocol.standing import Holding, LayerRange, Mark
+from dtfm_protocol.statedir import write_atomically
+
+COPY_BYTES = 64 << 20
+"""Of a state that is being written, what an update copies instead of waiting for it."""
+UNSAFE_FILES = 3
+"""Snapshots that wait until the swarm has one whole; with so many, no further one is begun."""
+
+
+class Snapshot(Schema):
+    """What lies beside a snapshot's file, and says that all of it was written."""
+
+    mark: Mark
+    layers: LayerRange
+    bytes: int
+    sha256: Sha256
+    tensors: dict[Key, TensorEntry]
+    rows: tuple[StepMetrics, ...] = ()
+    """Metrics up to its step that the coordinator may lack: nobody else may live to tell."""
+
+    @property
+    def stem(self) -> str:
+        """The name of its file, without the ending."""
+        return stem_of(self.mark, self.layers)
+
+
+def stem_of(mark: Mark, layers: LayerRange) -> str:
+    """The file name of a snapshot, without the ending."""
+    return f"step-{mark.step:08d}-plan-{mark.plan}-layers-{layers[0]}-{layers[1]}"
+
+
+class Reading:
+    """Reads a state tensor by tensor while training goes on: an update waits for it, or copies the little that is left.
+
+    Between two updates weights and moments do not change, so that reading them needs no copy.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._left = dict(tensors)
+        self._lock = Lock()
+
+    def visit(self, look: Callable[[str, torch.Tensor], None]) -> None:
+        """Call `look` with every tensor, in order."""
+        while True:
+            with self._lock:
+                if not self._left:
+                    return
+                key = next(iter(self._left))
+                look(key, self._left[key])
+                del self._left[key]
+
+    def abandon(self) -> None:
+        """Read no further."""
+        with self._lock:
+            self._left.clear()
+
+    def settle(self) -> None:
+        """Return when the tensors may change."""
+        while True:
+            with self._lock:
+                if sum(tensor.nbytes for tensor in self._left.values()) <= COPY_BYTES:
+                    self._left = {key: tensor.clone() for key, tensor in self._left.items()}
+                    return
+
+
+def write_snapshot(
+    folder: Path,
+    mark: Mark,
+    layers: LayerRange,
+    tensors: Mapping[str, torch.Tensor],
+    reading: Reading,
+    rows: tuple[StepMetrics, ...] = (),
+) -> tuple[Snapshot, dict[str, str]]:
+    """Write a state to `folder`; it is there when its last byte is on the disk, and else not.
+
+    Args:
+        tensors: those to be written; `reading` may read more.
+
+    Returns:
+        What was written, and the SHA-256 of all that was read.
+
+    Raises:
+        UserError: there is no room.
+    """
+    header, places = shard_header(tensors)
+    path = folder / f"{stem_of(mark, layers)}.safetensors"
+    entries: dict[str, TensorEntry] = {}
+    hashes: dict[str, str] = {}
+    whole = hashlib.sha256(header)
+    try:
+        with path.open("wb") as file:
+            file.write(header)
+
+            def look(key: str, tensor: torch.Tensor) -> None:
+                entry, data = tensor_entry(path.name, tensor, places.get(key, (0, 0))[0])
+                hashes[key] = entry.sha256
+                if key in places:
+                    entries[key] = entry
+                    whole.update(data)
+                    file.write(data)
+                point("mid-checkpoint", mark.step)
+
+            reading.visit(look)
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        snapshot = Snapshot(mark=mark, layers=layers, bytes=size, sha256=whole.hexdigest(), tensors=entries, rows=rows)
+        write_atomically(path.with_suffix(".json"), snapshot.model_dump_json(), lasting=True)
+    except (OSError, UserError) as error:
+        reading.abandon()
+        path.unlink(missing_ok=True)
+        raise UserError(f"cannot write a snapshot to {folder}: {error}: make room there") from None
+    return snapshot, hashes
+
+
+class Snapshots:
+    """The snapshots in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self._known: dict[tuple[Mark, LayerRange], Snapshot] = {}
+
+    def load(self) -> None:
+        """Find what an earlier life left; what is torn or changed is taken away. Reads every byte."""
+        for path in self.folder.iterdir():
+            if path.suffix not in {".json", ".safetensors"}:
+                path.unlink(missing_ok=True)
+        for path in self.folder.glob("*.safetensors"):
+            snapshot = self._verified(path)
+            if snapshot is None:
+                log.warning("the snapshot %s is damaged: it is taken away", path.name)
+                path.unlink(missing_ok=True)
+                path.with_suffix(".json").unlink(missing_ok=True)
+            else:
+                self._known[snapshot.mark, snapshot.layers] = snapshot
+
+    @staticmethod
+    def _verified(path: Path) -> Snapshot | None:
+        with contextlib.suppress(OSError, ValidationError):
+            snapshot = Snapshot.model_validate_json(path.with_suffix(".json").read_bytes())
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == snapshot.sha256 and snapshot.stem == path.stem:
+                    return snapshot
+        return None
+
+    def add(self, snapshot: Snapshot) -> None:
+        """One has been written."""
+        self._known[snapshot.mark, snapshot.layers] = snapshot
+
+    def adopt(self, path: Path, mark: Mark, layers: LayerRange, sha256: str) -> Snapshot:
+        """Take over a file that another peer sent.
+
+        Raises:
+            Refused: it is not what was announced.
+        """
+        name = f"{stem_of(mark, layers)}.safetensors"
+        data = path.read_bytes()
+        file, entries = describe_shard(name, data, layers)
+        if file.sha256 != sha256:
+            raise Refused("a snapshot with another hash than was announced")
+        snapshot = Snapshot(mark=mark, layers=layers, bytes=len(data), sha256=sha256, tensors=entries)
+        path.replace(self.folder / name)
+        write_atomically(self.folder / f"{snapshot.stem}.json", snapshot.model_dump_json(), lasting=True)
+        return snapshot
+
+    def holdings(self) -> list[Holding]:
+        """What is here."""
+        return [Holding(mark=mark, layers=layers) for mark, layers in self._known]
+
+    def rows(self) -> Iterator[StepMetrics]:
+        """The metrics that lie beside snapshots."""
+        for snapshot in self._known.values():
+            yield from snapshot.rows
+
+    def has(self, mark: Mark, layers: LayerRange) -> bool:
+        """Whether a snapshot is here."""
+        return (mark, layers) in self._known
+
+    def unsafe(self, safe: Mark) -> int:
+        """How many are newer than what the swarm has whole."""
+        return sum(mark.order > safe.order for mark, _ in self._known)
+
+    def of(self, mark: Mark) -> dict[str, tuple[TensorEntry, Path]]:
+        """Where the tensors of a state lie that are here."""
+        return {
+            key: (entry, self.folder / f"{snapshot.stem}.safetensors")
+            for snapshot in self._known.values()
+            if snapshot.mark == mark
+            for key, entry in snapshot.tensors.items()
+        }
+
+    def prune(self, safe: Mark) -> None:
+        """Take away what is older than a state that the swarm has whole."""
+        for mark, layers in [known for known in self._known if known[0].order < safe.order]:
+            stem = self._known.pop((mark, layers)).stem
+            for ending in (".json", ".safetensors"):
+                (self.folder / f"{stem}{ending}").unlink(missing_ok=True)
+
+
+def read_piece(path: Path, offset: int, size: int) -> Bytes | None:
+    """Bytes of a file, or None if it is gone or shorter."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(size)
+    except OSError:
+        return None
+    return data if len(data) == size else None
