@@ -23,6 +23,7 @@ from dtfm_coordinator.recovery import resume_from, safe_mark, shadows_of, source
 from dtfm_coordinator.succession import Succession
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.control import (
+    CHALLENGE,
     EPOCH,
     LEDGER,
     PHASE,
@@ -30,6 +31,7 @@ from dtfm_protocol.control import (
     PRESENCE,
     PROBE,
     REPORT,
+    Challenge,
     Ledger,
     Phase,
     Presence,
@@ -50,6 +52,7 @@ from dtfm_protocol.statedir import write_atomically
 
 SETTLE_SECONDS = 1.5
 """Nobody must have joined or left for so long before a plan is made: volunteers arrive in bursts."""
+QUICK_SECONDS = 0.2
 ROUND_SECONDS = 60.0
 """A round of probes that takes longer goes on without the slow ones."""
 PARK_SECONDS = 60.0
@@ -75,6 +78,8 @@ class Change:
     why: str
     gently: bool = False
     """Whether all is well under the one in force."""
+    layout: Plan | None = None
+    """What is to be served, where that is known."""
 
 
 class Failed(UserError):
@@ -100,12 +105,26 @@ class Conductor:
     """Leads one job to its end."""
 
     def __init__(
-        self, tools: Tools, min_nodes: int | None, exit_when_done: bool, *, without_quorum: bool = False
+        self,
+        tools: Tools,
+        min_nodes: int | None,
+        exit_when_done: bool,
+        *,
+        coordinators: tuple[str, ...],
+        without_quorum: bool = False,
+        taken_over: bool = False,
     ) -> None:
+        """Args:
+        min_nodes: how many to wait for at the start.
+        coordinators: all that may lead, this one among them.
+        without_quorum: whether peers that do not answer are gone for good.
+        taken_over: whether another one has led so far.
+        """
         self._job, self._folder, self._identity, self._swarm = tools.job, tools.folder, tools.identity, tools.swarm
         self._planner, self._archive, self._control = tools.planner, tools.archive, tools.control
         self._discovery, self._registry = tools.discovery, tools.registry
         self._min_nodes, self._exit_when_done = min_nodes, exit_when_done
+        self._coordinators, self._taken_over = coordinators, taken_over
         self._members, self._links = Members(), LinkMap()
         self._rows = RowFile(tools.folder / "metrics.jsonl")
         self._changed = asyncio.Event()
@@ -129,6 +148,7 @@ class Conductor:
         self._archive.on_rows = self._record_for_good
         self._control.on(PRESENCE, self._hear_presence)
         self._control.on(REPORT, self._hear_report)
+        self._control.on(CHALLENGE, self._hear_challenge)
         self._succession = Succession(
             tools.folder,
             tools.identity.peer_id,
@@ -136,7 +156,7 @@ class Conductor:
             lambda epoch: tools.control.publish(EPOCH, epoch),
             self._wait,
             lambda text: self._say("waiting", text),
-            alone=True,
+            alone=len(coordinators) == 1,
             without_quorum=without_quorum,
         )
 
@@ -163,6 +183,8 @@ class Conductor:
         self._changed.set()
 
     async def _hear_presence(self, peer: str, message: Presence) -> None:
+        if peer in self._coordinators:
+            return
         before = self._members.get(peer)
         was_online = before is not None and before.online
         self._members.seen(peer, message)
@@ -171,6 +193,10 @@ class Conductor:
             if not message.online:
                 self._links.forget(peer)
         self._changed.set()
+
+    async def _hear_challenge(self, peer: str, _: Challenge) -> None:
+        """A daemon enters: it learns the time from whatever is said now."""
+        await self._control.publish(LEDGER, self._ledger())
 
     async def _hear_report(self, peer: str, message: Report) -> None:
         self._members.reported(peer, message)
@@ -300,6 +326,8 @@ class Conductor:
 
         await self._say("training", f"back: looking for the peers of plan {plan.version}")
         await self._wait(decided, RETURN_SECONDS)
+        if self._taken_over:
+            return Change("another coordinator leads now", gently=all(map(self._trains, plan.peers)), layout=plan)
         if all(map(self._trains, plan.peers)):
             await self._say("training", f"plan {plan.version}, found in force: {plan.reason}")
             return None
@@ -324,7 +352,7 @@ class Conductor:
             version = await self._succession.call(before)
             layout = await self._layout()
         else:
-            found = await self._better(change)
+            found = change.layout or await self._better(change)
             if found is None:
                 return
             await self._say("planning", f"{change.why}: {found.reason}")
@@ -335,7 +363,7 @@ class Conductor:
             plan = await self._ordered(layout, version, standings)
             self._archive.expect(plan)
             await self._control.publish(PLAN, plan)
-            if await self._succession.establish(before, plan):
+            if await self._succession.establish(before, plan, self._hold):
                 break
             log.info("plan %d was not taken by all its peers: planning anew", version)
             version = await self._succession.call(before)
@@ -352,10 +380,13 @@ class Conductor:
             source=source_of(plan.resume, standings),
         )
         self._rows.forget_after(mark.step)
-        self._plan = plan
-        write_atomically(self._folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
         await self._control.publish(LEDGER, self._ledger())
         await self._say("training", f"plan {plan.version} from step {mark.step}{self._event.said}: {plan.reason}")
+
+    def _hold(self, plan: Plan) -> None:
+        """Have `plan` be the one that this coordinator comes back to: before anyone may act under it."""
+        write_atomically(self._folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
+        self._plan = plan
 
     async def _layout(self) -> Plan:
         """Wait until enough nodes are ready for a plan; its layout."""
@@ -450,7 +481,9 @@ class Conductor:
             def moved(ready: set[str] = ready) -> bool:
                 return {member.peer for member in self._members.ready()} != ready
 
-            if not await self._wait(moved, SETTLE_SECONDS * (4 if busy else 1)):
+            # In the middle of a run everyone waits: who is there is known.
+            calm = SETTLE_SECONDS if self._plan is None else QUICK_SECONDS
+            if not await self._wait(moved, calm * (4 if busy else 1)):
                 return self._members.ready()
 
     async def _probe(self, members: list[Member]) -> None:
@@ -568,6 +601,7 @@ class Conductor:
         plan = self._plan
         status: dict[str, Any] = {
             "at": time.time(),
+            "tasks": len(asyncio.all_tasks()),
             "swarm": self._swarm,
             "phase": self._phase.name,
             "text": self._phase.text,

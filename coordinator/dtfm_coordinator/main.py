@@ -66,6 +66,12 @@ def serve(
     without_quorum: Annotated[
         bool, typer.Option("--without-quorum", help="Plan without peers that are gone for good and cannot answer.")
     ] = False,
+    card: Annotated[
+        list[str] | None, typer.Option(help="A coordinator that may take over: what `card` prints.")
+    ] = None,
+    standby: Annotated[
+        str | None, typer.Option(metavar="INVITE", help="Take over this swarm (text or @FILE) when nobody leads it.")
+    ] = None,
     seed: Seed = 0,
     log_format: Format = LogFormat.plain,
 ) -> None:
@@ -82,9 +88,38 @@ def serve(
 
             compile_now(log.info)
             options = Options(
-                listen, port, announce, broker, broker_ca, plan, min_nodes, exit_when_done, seed, without_quorum
+                listen,
+                port,
+                announce,
+                broker,
+                broker_ca,
+                plan,
+                min_nodes,
+                exit_when_done,
+                seed,
+                without_quorum,
+                tuple(card or ()),
+                standby,
             )
             program.run(Coordinator(parsed, state_dir, options).run(_say_invite))
+
+
+@app.command()
+def card(
+    state_dir: StateDir,
+    listen: Annotated[str, typer.Option(help="Address that `serve --standby` will listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=0, max=65534, help="Its broker's port.")] = 7700,
+    announce: Annotated[str | None, typer.Option(help="Host at which nodes reach this machine.")] = None,
+    broker: Annotated[str, typer.Option(envvar="DTFM_BROKER", help="As with serve.")] = "embedded",
+) -> None:
+    """Introduce a second coordinator, for `serve --card` on the first one's machine."""
+    from dtfm_protocol.statedir import locked
+
+    with program.guarded(), locked(state_dir):
+        from dtfm_coordinator.service import Options
+        from dtfm_coordinator.service import card as made
+
+        typer.echo(made(state_dir, Options(listen, port, announce, broker)).encode())
 
 
 def _say_invite(invite: str) -> None:

@@ -24,6 +24,8 @@ class Member:
     report: Report | None = None
     heard: float = 0.0
     """When its last report came, in seconds of the clock."""
+    suspected: float = 0.0
+    """When another peer last reported it as gone."""
 
 
 class Members:
@@ -50,8 +52,12 @@ class Members:
         member = self._member(peer)
         if member.session and report.session != member.session and member.online:
             return  # of a session that is over
-        member.session, member.online, member.report = report.session, True, report
+        before, member.report = member.report, report
+        member.session, member.online = report.session, True
         member.heard = self._clock()
+        for peer_lost in report.lost:
+            if before is None or peer_lost not in before.lost:
+                self._member(peer_lost).suspected = self._clock()
 
     def listed(self, profiles: dict[str, Profile]) -> None:
         """The DHT was read."""
@@ -67,8 +73,12 @@ class Members:
         return [member for member in self._members.values() if member.online]
 
     def heard(self) -> list[Member]:
-        """Those whose reports come: a process that was stopped is connected for a while, and says nothing."""
-        return [member for member in self.online() if self._clock() - member.heard < SILENT_SECONDS]
+        """Those whose reports come: a process that was stopped is connected for a while, and says nothing.
+
+        Whom another peer has lost must have reported since.
+        """
+        oldest = self._clock() - SILENT_SECONDS
+        return [member for member in self.online() if member.heard > max(oldest, member.suspected)]
 
     def ready(self) -> list[Member]:
         """Those who can be given work: heard of, their profile is known, and they want to stay."""

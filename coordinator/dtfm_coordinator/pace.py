@@ -9,6 +9,10 @@ SLOW = 2.0
 """A peer that takes so many times what it took when its plan began, while the others do not, is slow."""
 
 
+STILL_SLOW = 1.5
+"""Who was slow counts as it until it is well below."""
+
+
 class Pace:
     """Seconds of compute that each peer of a plan takes a step."""
 
@@ -44,8 +48,9 @@ class Pace:
         common = max(1.0, median(raw.values())) if len(raw) > 2 else 1.0
         found = dict(self._factors)
         for peer, factor in raw.items():
-            now = found.pop(peer, 1.0) * factor / common
-            if now >= SLOW:
+            before = found.pop(peer, 1.0)
+            now = before * factor / common
+            if now >= (SLOW if before == 1.0 else STILL_SLOW):
                 found[peer] = now
         return found
 

@@ -54,7 +54,7 @@ def source_of(resume: Resume, standings: Mapping[str, Standing]) -> str:
         holding.layers
         for standing in standings.values()
         for holding in standing.holdings
-        if holding.live and resume.mark in (holding.mark, standing.prepared)
+        if holding.live and resume.mark in (holding.mark, holding.prepared)
     ]
     if _cover(live, layers):
         return "replicas"
@@ -64,19 +64,13 @@ def source_of(resume: Resume, standings: Mapping[str, Standing]) -> str:
 
 def _held(standings: Mapping[str, Standing]) -> Iterator[Copy]:
     """What peers hold, and what they would hold if they applied what they have prepared."""
-    norms = {
-        holding.mark: standing.norm
-        for standing in standings.values()
-        for holding in standing.holdings
-        if holding.live and standing.norm is not None
-    }
-    for peer, standing in standings.items():
-        for holding in standing.holdings:
-            # The norm of a live state goes along: who lags behind needs it, and so does the next plan after this one.
-            norm = norms.get(holding.mark) if holding.live else None
-            yield Copy(peer, holding.mark, holding.layers, norm)
-            if holding.live and standing.prepared in norms:
-                yield Copy(peer, standing.prepared, holding.layers, norms[standing.prepared])
+    held = [(peer, holding) for peer, standing in standings.items() for holding in standing.holdings]
+    norms = {holding.mark: holding.norm for _, holding in held if holding.norm is not None}
+    for peer, holding in held:
+        # The norm goes along also where all hold the state: the next plan may have to hand it on.
+        yield Copy(peer, holding.mark, holding.layers, norms.get(holding.mark))
+        if holding.prepared is not None and holding.prepared in norms:
+            yield Copy(peer, holding.prepared, holding.layers, norms[holding.prepared])
 
 
 def safe_mark(standings: Mapping[str, Standing], kept: Iterable[Mark], layers: int, copies: int = 2) -> Mark:

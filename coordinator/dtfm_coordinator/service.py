@@ -13,12 +13,15 @@ from dtfm_coordinator.archive import Archive
 from dtfm_coordinator.conductor import Conductor, Tools
 from dtfm_coordinator.endpoints import Endpoints
 from dtfm_coordinator.planning import Planner
+from dtfm_coordinator.standby import FIRST_LOOK_SECONDS, TAKEOVER_SECONDS, Standby
+from dtfm_protocol.card import Card
+from dtfm_protocol.card import Standby as Appointed
 from dtfm_protocol.checkpoint.store import CheckpointStore
-from dtfm_protocol.control import JOB, PHASE, Phase
+from dtfm_protocol.control import JOB, PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.data.shards import ShardFolder
 from dtfm_protocol.envelope import Post
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.identity import Identity
+from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.job import Job
 from dtfm_protocol.logs import log
@@ -27,8 +30,9 @@ from dtfm_protocol.planes.control import BrokerAddress, ControlPlane, split_brok
 from dtfm_protocol.planes.data import DataPlane
 from dtfm_protocol.planes.direct import DirectDataPlane
 from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane
+from dtfm_protocol.planes.libp2p import LibP2PDataPlane, announced
 from dtfm_protocol.prepare import prepare
+from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.statedir import write_atomically
 from dtfm_protocol.transfers import CHECKPOINT, SHARDS, STATE, serve_shards, serve_state
 
@@ -52,6 +56,10 @@ class Options:
     exit_when_done: bool = False
     seed: int = 0
     without_quorum: bool = False
+    cards: tuple[str, ...] = ()
+    """Of coordinators that may take over."""
+    standby: str | None = None
+    """The invite of the swarm that this coordinator may take over."""
 
 
 class Coordinator:
@@ -61,11 +69,22 @@ class Coordinator:
         self._job, self._folder, self._options = job, folder, options
         self._forced = Plan.load(options.plan) if options.plan else None
         self._identity = Identity.load_or_create(folder / "key")
-        self._secret = _secret(folder / "secret")
+        self._first = Invite.decode(options.standby) if options.standby is not None else None
+        """The invite of the swarm that this coordinator stands by for; None: it is the first one itself."""
+        if self._first is not None:
+            self._check_appointed(self._first)
+        self._secret = _secret(folder / "secret") if self._first is None else self._first.secret
         self._swarm = hashlib.sha256(f"dtfm swarm {self._secret}".encode()).hexdigest()[:16]
 
+    def _check_appointed(self, invite: Invite) -> None:
+        if self._identity.peer_id not in invite.coordinators[1:]:
+            raise UserError(
+                f"the invite does not list this coordinator ({short(self._identity.peer_id)}): give the line that "
+                "`dtfm-coordinator card` prints here to `serve --card` there"
+            )
+
     async def run(self, ready: Callable[[str], None] = lambda _: None) -> None:
-        """Serve until the job is done (with `exit_when_done`) or until cancelled.
+        """Serve until the job is done (with `exit_when_done`) or until cancelled; stand by while another one leads.
 
         Args:
             ready: called with the invite once nodes can join.
@@ -78,12 +97,10 @@ class Coordinator:
         planner = Planner(job, self._forced, options.seed)
         archive = Archive(CheckpointStore(folder / "checkpoints"), job)
         ends = Endpoints.choose(folder, options)
-        invite = self._draft_invite(ends)
+        invite = self._first or self._draft_invite(ends)
         post = Post(self._swarm, self._identity)
         registry = Registry(self._swarm, post)
         async with contextlib.AsyncExitStack() as stack:
-            if options.broker == "embedded":
-                await stack.enter_async_context(broker.embedded(options.listen, ends.broker, invite.password()))
             running = LibP2PDataPlane.running(
                 self._identity, invite.service, listen=options.listen, port=ends.data, announce=ends.announced_data
             )
@@ -92,18 +109,28 @@ class Coordinator:
                 libp2p, self._identity, listen=options.listen, port=ends.data + 1 if options.port else 0
             )
             plane = await stack.enter_async_context(direct)
-            discovery = await stack.enter_async_context(HivemindDiscovery.running(libp2p, registry))
+            discovery = await self._discover(stack, libp2p, registry, invite)
             await self._serve(plane, archive)
-            invite = invite.model_copy(update={"dht": await plane.addresses()})
-            address = BrokerAddress.of(invite)
+            if self._first is None:
+                invite = invite.model_copy(update={"dht": await plane.addresses()})
+            taken_over = invite.standbys != () and await self._stand_by(invite, job, post)
+            if options.broker == "embedded":
+                await stack.enter_async_context(broker.embedded(options.listen, ends.broker, invite.password()))
+            address = BrokerAddress.of(invite, self._own_broker(ends))
             control = ControlPlane(address, self._swarm, invite.coordinators, post, secrets.token_hex(8))
             tools = Tools(job, folder, self._identity, self._swarm, planner, archive, control, discovery, registry)
             conductor = Conductor(
-                tools, options.min_nodes, options.exit_when_done, without_quorum=options.without_quorum
+                tools,
+                options.min_nodes,
+                options.exit_when_done,
+                coordinators=invite.coordinators,
+                without_quorum=options.without_quorum,
+                taken_over=taken_over,
             )
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(control.run()), tasks.create_task(plane.watch())]
                 await self._reach_broker(control, address)
+                await control.publish(PRESENCE, Presence(online=True, session=secrets.token_hex(8)))
                 await control.publish(JOB, job)
                 # A broker of its own may still hold the last life's phase, which would send new nodes away.
                 await control.publish(PHASE, Phase(name="waiting", text="the coordinator is starting"))
@@ -114,12 +141,48 @@ class Coordinator:
                 for task in background:
                     task.cancel()
 
+    async def _discover(
+        self, stack: contextlib.AsyncExitStack, libp2p: LibP2PDataPlane, registry: Registry, invite: Invite
+    ) -> HivemindDiscovery:
+        """Join the swarm's DHT, or begin it."""
+        doors = tuple(door for door in invite.doors if door.startswith("/") and self._identity.peer_id not in door)
+        if doors:
+            try:
+                return await stack.enter_async_context(HivemindDiscovery.running(libp2p, registry, doors))
+            except UserError as error:
+                if self._first is not None:
+                    raise
+                log.info("%s; beginning a DHT of its own", error)
+        return await stack.enter_async_context(HivemindDiscovery.running(libp2p, registry))
+
+    async def _stand_by(self, invite: Invite, job: ResolvedJob, post: Post) -> bool:
+        """Return when this coordinator is to lead; whether another one has led before."""
+        mine = next((s.card.broker for s in invite.standbys if s.card.peer == self._identity.peer_id), invite.broker)
+        urls = dict.fromkeys([invite.broker, *(standby.card.broker for standby in invite.standbys)])
+        if self._options.broker == "embedded":
+            urls.pop(mine)
+        addresses = [BrokerAddress.of(invite, url) for url in urls]
+        control = ControlPlane(
+            addresses[0], self._swarm, invite.coordinators, post, secrets.token_hex(8), addresses[1:]
+        )
+        standby = Standby(self._folder, self._identity.peer_id, invite, job, control)
+        first = self._first is None
+        if not first:
+            log.info("standing by: to lead when no coordinator was heard of for %.0f s", TAKEOVER_SECONDS)
+        async with asyncio.TaskGroup() as tasks:
+            connection = tasks.create_task(control.run())
+            await standby.until_needed(FIRST_LOOK_SECONDS if first else TAKEOVER_SECONDS)
+            connection.cancel()
+        if standby.followed:
+            log.warning("nobody leads any more: taking over")
+        return standby.followed
+
+    def _own_broker(self, ends: Endpoints) -> str:
+        return f"mqtt://{ends.announced_broker}" if self._options.broker == "embedded" else self._options.broker
+
     def _draft_invite(self, ends: Endpoints) -> Invite:
-        address, ca = self._options.broker, None
-        if address == "embedded":
-            address = f"mqtt://{ends.announced_broker}"
-        else:
-            split_broker_url(address)
+        address, ca = self._own_broker(ends), None
+        split_broker_url(address)
         if self._options.broker_ca is not None:
             try:
                 ca = self._options.broker_ca.read_text(encoding="ascii")
@@ -132,6 +195,9 @@ class Coordinator:
             broker=address,
             secret=self._secret,
             broker_ca=ca,
+            standbys=tuple(
+                Appointed.appoint(Card.decode(card), self._swarm, self._identity) for card in self._options.cards
+            ),
         )
 
     async def _serve(self, plane: DataPlane, archive: Archive) -> None:
@@ -159,3 +225,16 @@ def _secret(path: Path) -> str:
     path.touch(mode=0o600)
     path.write_text(secret + "\n", encoding="ascii")
     return secret
+
+
+def card(folder: Path, options: Options) -> Card:
+    """How a coordinator with the state dir `folder` would introduce itself.
+
+    Raises:
+        UserError: a port is taken, or others could not reach it.
+    """
+    ends = Endpoints.choose(folder, options)
+    identity = Identity.load_or_create(folder / "key")
+    host, _, _ = ends.announced_broker.rpartition(":")
+    broker_url = f"mqtt://{ends.announced_broker}" if options.broker == "embedded" else options.broker
+    return Card(peer=identity.peer_id, broker=broker_url, dht=announced(host, ends.data, identity.peer_id))

@@ -40,8 +40,9 @@ class Record(Schema):
     promised: dict[str, int] = Field(default_factory=dict)
     """The newest version that each peer has promised to this coordinator."""
     doors: dict[str, tuple[tuple[str, int], ...]] = Field(default_factory=dict)
-    """Addresses at which peers of the plan in force took connections: one that is refused there later tells that the
+    """Addresses at which peers of plan `doors_of` took connections: one that is refused there later tells that the
     process has ended."""
+    doors_of: int = 0
 
 
 class Succession:
@@ -92,6 +93,7 @@ class Succession:
 
     async def agree(self, before: Plan | None, version: int) -> dict[str, Standing]:
         """Wait until plan `version` can be the only one to follow `before`; where all who answer stand then."""
+        self._ended = set()  # what was true of an earlier plan's processes says nothing of this one's
         if before is not None:
             while not self._has_quorum(before, version):
                 self._ended = await self._find_ended(before)
@@ -106,8 +108,12 @@ class Succession:
             if member.report and self._promises(member.report.standing, version)
         }
 
-    async def establish(self, before: Plan | None, plan: Plan) -> bool:
-        """Wait until most electors of `before` have taken `plan`, and put it in force; whether they have."""
+    async def establish(self, before: Plan | None, plan: Plan, hold: Callable[[Plan], None]) -> bool:
+        """Wait until most electors of `before` have taken `plan`, and put it in force; whether they have.
+
+        Args:
+            hold: writes the plan down; a coordinator that returns must not believe in one before it.
+        """
         point("after-plan")
         electors = set(before.electors if before is not None else ())
 
@@ -124,6 +130,7 @@ class Succession:
 
         if not await self._wait(taken, GENTLY_SECONDS):
             return False
+        hold(plan)
         point("before-in-force")
         await self._tell(self.epoch.model_copy(update={"in_force": plan.version}))
         return True
@@ -132,7 +139,9 @@ class Succession:
         """All peers of `plan` hold its state."""
         if self.epoch.started < plan.version:
             await self._tell(self.epoch.model_copy(update={"started": plan.version}))
-            self._record = self._record.model_copy(update={"doors": await self._find_doors(plan)})
+            self._record = self._record.model_copy(
+                update={"doors": await self._find_doors(plan), "doors_of": plan.version}
+            )
             await self._keep()
 
     async def heard(self, peer: str, standing: Standing) -> None:
@@ -197,7 +206,9 @@ class Succession:
 
     async def _find_ended(self, plan: Plan) -> set[str]:
         """Peers whose process has ended, as every address tells at which it took connections before."""
-        ended = set()
+        ended: set[str] = set()
+        if self._record.doors_of != plan.version:
+            return ended
         for peer in plan.electors:
             member, doors = self._members.get(peer), self._record.doors.get(peer, ())
             if doors and not (member is not None and member.online):

@@ -33,7 +33,7 @@ from dtfm_protocol.invite import Invite
 from dtfm_protocol.model.sizes import model_sizes, smallest_stage_bytes
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
 from dtfm_protocol.planes.direct import DirectDataPlane
-from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry
+from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry, go_by
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane, announced_port
 from dtfm_protocol.records import Profile
 from dtfm_protocol.resolved import ResolvedJob
@@ -44,6 +44,8 @@ LEAVE_SECONDS = 60.0
 ALONE_SECONDS = 1.0
 """How long it waits for a broker that is gone."""
 LOOK_SECONDS = 0.1
+CLOCK_SECONDS = 5.0
+"""By so much clocks may differ before it matters to records that expire."""
 CHALLENGE_SECONDS = 1.0
 """How long a live daemon with the same identity has to answer."""
 
@@ -107,7 +109,7 @@ class Daemon:
 
     async def _serve(self, machine: Machine, control: ControlPlane) -> None:
         """Be a member: offer what this machine has, and do what plans say."""
-        bootstrap = self._invite.dht
+        bootstrap = self._invite.doors
         registry = Registry(self._invite.swarm, self._post)
         listen, port = self._options.listen or self._default_listen(), self._options.port
         running = LibP2PDataPlane.running(
@@ -186,7 +188,12 @@ class Daemon:
     def _control(self) -> ControlPlane:
         """The connection to the broker, with what this node reads there."""
         control = ControlPlane(
-            BrokerAddress.of(self._invite), self._invite.swarm, self._invite.coordinators, self._post, self._session
+            BrokerAddress.of(self._invite),
+            self._invite.swarm,
+            self._invite.coordinators,
+            self._post,
+            self._session,
+            BrokerAddress.others(self._invite),
         )
         self._bulletin.read(control)
 
@@ -220,6 +227,14 @@ class Daemon:
             ) from None
         await control.publish(CHALLENGE, Challenge(session=self._session))
         await asyncio.sleep(CHALLENGE_SECONDS)
+        ahead = control.clock_ahead
+        if ahead is not None and abs(ahead) > CLOCK_SECONDS:
+            way = "behind" if ahead > 0 else "ahead of"
+            self._display.note(
+                f"this machine's clock is {abs(ahead):,.0f} s {way} the coordinator's: going by that one in the DHT; "
+                "set this one"
+            )
+            go_by(ahead)
         if self._twin is not None:
             raise UserError(
                 f"another node with the identity {short(self._me)} is in the swarm: "

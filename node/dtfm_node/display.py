@@ -1,5 +1,6 @@
 """What the person at the machine sees: a live line in a terminal, plain lines in a pipe, a status file for others."""
 
+import asyncio
 import json
 import logging
 import sys
@@ -85,7 +86,7 @@ class Display:
     def save(self, path: Path, report: Report) -> None:
         """Write the status file that `dtfm-node status` reads."""
         values = report.model_dump(mode="json", exclude={"rows"})
-        values |= {"at": time.time(), "swarm": self._phase, "steps": self._steps}
+        values |= {"at": time.time(), "swarm": self._phase, "steps": self._steps, "tasks": len(asyncio.all_tasks())}
         values["last"] = self._row.model_dump(mode="json") if self._row else None
 
         write_atomically(path, json.dumps(values, indent=1))

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from dtfm_protocol.checkpoint.manifest import TensorEntry
@@ -40,6 +40,7 @@ class _Tensor:
     data: bytearray
     left: int
     """Pieces that are not here yet."""
+    givers: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -51,11 +52,13 @@ class Fetched:
 
 
 class Fetch:
-    """One fetch of the tensors `keys` of the state `mark` from `sources`."""
+    """One fetch of the tensors of `shapes`, by key, of the state `mark` from `sources`."""
 
-    def __init__(self, plane: DataPlane, mark: Mark, keys: Collection[str], sources: Collection[str]) -> None:
+    def __init__(
+        self, plane: DataPlane, mark: Mark, shapes: Mapping[str, tuple[int, ...]], sources: Collection[str]
+    ) -> None:
         self._plane, self._mark, self._sources = plane, mark, sources
-        self._wanted = set(keys)
+        self._shapes, self._wanted = shapes, set(shapes)
         self._agreed: dict[str, TensorEntry] = {}
         self._pieces: deque[WantPiece] = deque()
         self._under_way: dict[str, _Tensor] = {}
@@ -81,14 +84,23 @@ class Fetch:
                     streams[peer] = (stream, frozenset(tensors))
                     self._compare(peer, tensors)
             self._cut()
-            async with asyncio.TaskGroup() as tasks:
-                for peer, (stream, keys) in streams.items():
-                    tasks.create_task(self._pull(peer, stream, keys, take))
+            await self._pull_all(streams, take)
         finally:
             for stream, _ in streams.values():
                 await stream.close()
         self._complain(self._wanted - self._done)
         return self.result
+
+    async def _pull_all(self, streams: Mapping[str, tuple[Stream, frozenset[str]]], take: Take) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for peer, (stream, keys) in streams.items():
+                    tasks.create_task(self._pull(peer, stream, keys, take))
+        except BaseExceptionGroup as group:
+            refused, others = group.split(Refused)
+            if refused is None or others is not None:
+                raise
+            raise Refused(str(refused.exceptions[0])) from None
 
     async def _ask(self, peer: str) -> tuple[str, Stream, dict[str, TensorEntry]] | None:
         """A source's catalogue, if it answers."""
@@ -108,6 +120,8 @@ class Fetch:
     def _compare(self, peer: str, tensors: dict[str, TensorEntry]) -> None:
         """Sources must agree on each tensor."""
         for key, entry in tensors.items():
+            if entry.shape != self._shapes[key]:  # looked at before memory is taken
+                raise Refused(f"{short(peer)} offers {key} of shape {entry.shape}, not {self._shapes[key]}")
             known = self._agreed.setdefault(key, entry)
             if (known.sha256, known.dtype, known.shape) != (entry.sha256, entry.dtype, entry.shape):
                 raise Refused(f"{short(peer)} has another {key} of {self._mark} than the other sources")
@@ -169,10 +183,12 @@ class Fetch:
         tensor = self._under_way[piece.key]
         tensor.data[piece.offset : piece.offset + len(data)] = data
         tensor.left -= 1
+        tensor.givers.add(peer)
         if tensor.left:
             return
         if hashlib.sha256(tensor.data).hexdigest() != tensor.entry.sha256:
-            raise Refused(f"{piece.key} of {self._mark} from {short(peer)} has another hash than its sources gave")
+            givers = ", ".join(map(short, sorted({*tensor.givers, peer})))
+            raise Refused(f"{piece.key} of {self._mark} from {givers} has another hash than its sources gave")
         await take(piece.key, tensor.entry, tensor.data)
         async with self._changed:
             del self._under_way[piece.key]

@@ -22,7 +22,11 @@ LIVE = "live.safetensors"
 
 
 class Holdings:
-    """What this node holds. `catalogue` and `read` give it to others."""
+    """What this node holds. `catalogue` and `read` give it to others.
+
+    Between a plan and the first step of the next one every part of the state is kept that the new plan goes on from:
+    if that plan fails before it has begun, the one after it may have to go on from the same.
+    """
 
     def __init__(self, snapshots: Snapshots, compute: Compute) -> None:
         self.snapshots = snapshots
@@ -33,24 +37,32 @@ class Holdings:
         self.loaded: set[str] = set()
         """The keys of `coming` that are there."""
         self._coming_mark = Mark()
+        self._former: list[StageState] = []
+        """What plans before trained, or were about to."""
         self._compute = compute
-        self._entries: tuple[StageState, Mark, dict[str, TensorEntry]] | None = None
+        self._entries: dict[tuple[int, Mark], dict[str, TensorEntry]] = {}
+        """What is known of the tensors of states, by the state's id and mark."""
         self._changed = asyncio.Condition()
+
+    @property
+    def states(self) -> list[StageState]:
+        """All that are whole."""
+        found = [self.live, self.coming, *self._former]
+        return [state for state in dict.fromkeys(found) if state is not None and state.mark is not None]
+
+    def at(self, mark: Mark) -> list[StageState]:
+        """Those that are parts of the state `mark`."""
+        return [state for state in self.states if state.mark == mark]
 
     def standing(self, promise: Promise) -> Standing:
         """What a new plan must know of this node."""
-        live, found = self.live, []
-        prepared = norm = None
-        if live is not None and live.mark is not None:
-            found.append(Holding(mark=live.mark, layers=live.layers, live=True))
-            prepared, norm = live.prepared, live.norm
-        found += self.snapshots.holdings()
-        return Standing(
-            promise=promise,
-            holdings=tuple(found[:HOLDINGS_LIMIT]),
-            prepared=prepared,
-            norm=norm,
-        )
+        found = [
+            Holding(mark=state.mark, layers=state.layers, live=True, norm=state.norm, prepared=state.prepared)
+            for state in self.states
+            if state.mark is not None
+        ]
+        holdings = [*dict.fromkeys(found), *self.snapshots.holdings()]
+        return Standing(promise=promise, holdings=tuple(holdings[:HOLDINGS_LIMIT]))
 
     async def redo(self, mark: Mark, norm: float | None) -> None:
         """Apply the gradients that are held, if they lead to `mark`: their step was final."""
@@ -63,66 +75,67 @@ class Holdings:
     def begin(self, state: StageState, mark: Mark) -> None:
         """`state` is going to be loaded; what was loaded of it for a plan that failed before it began stays."""
         before, self.coming = self.coming, state
-        if before is None or mark != self._coming_mark:
-            self.loaded = set()
-        else:
-            keys = {key for key in self.loaded if key.partition("/")[2] in state.parameters}
+        loaded, self.loaded = self.loaded, set()
+        if before is not None and mark == self._coming_mark:
             tensors = dict(state_tensors(before.parameters, before.optimizer))
-            for key in keys:
-                state.adopt(key, tensors[key])
-            self.loaded = keys
+            for key in loaded:
+                if key.partition("/")[2] in state.parameters:
+                    state.adopt(key, tensors[key], before)
+                    self.loaded.add(key)
+            if before.mark is not None:
+                self._former.append(before)
         self._coming_mark = mark
 
     def enter(self, state: StageState) -> None:
-        """All peers hold what the new plan begins with: what was before may go."""
-        self.live, self.coming, self._entries = state, None, None
+        """All peers hold what the new plan begins with."""
+        if self.live is not None:
+            self._former.append(self.live)
+        self.live, self.coming = state, None
+
+    def begun(self) -> None:
+        """A step of the new plan is final: what was before may go."""
+        self._former.clear()
+        self._entries.clear()
 
     def drop(self) -> None:
         """This node serves no stage any more, and nobody needs what it trained."""
-        self.live = self.coming = self._entries = None
+        self.live = self.coming = None
+        self.begun()
 
     async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:
         """The tensors of the state `mark` that are here; see `StateSource`."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REDO_SECONDS if self._becomes(mark) else 0.0), self._changed:
-                await self._changed.wait_for(lambda: self._is_live(mark))
+            becomes = self.live is not None and self.live.prepared == mark
+            async with asyncio.timeout(REDO_SECONDS if becomes else 0.0), self._changed:
+                await self._changed.wait_for(lambda: bool(self.at(mark)))
         entries = {key: entry for key, (entry, _) in self.snapshots.of(mark).items()}
-        if self._is_live(mark):
-            entries |= await self._compute(self._describe, mark)
+        entries |= await self._compute(self._describe, mark)
         return entries
 
     async def read(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
         """Bytes of one tensor; see `StateSource`."""
         point("mid-state-transfer", mark.step)
-        if self._is_live(mark) and self._entries is not None and key in self._entries[2]:
-            data: Bytes | None = await self._compute(self._piece, mark, key, offset, size)
-            return data
+        data: Bytes | None = await self._compute(self._piece, mark, key, offset, size)
         found = self.snapshots.of(mark).get(key)
-        if found is None:
-            return None
+        if data is not None or found is None:
+            return data
         entry, path = found
         return await asyncio.to_thread(read_piece, path, entry.offset + offset, size)
 
-    def _is_live(self, mark: Mark) -> bool:
-        return self.live is not None and self.live.mark == mark
-
-    def _becomes(self, mark: Mark) -> bool:
-        return self.live is not None and mark in (self.live.mark, self.live.prepared)
-
     def _describe(self, mark: Mark) -> dict[str, TensorEntry]:
-        """Hash the live state, once. On the compute thread: no update can come in between."""
-        live = self.live
-        if live is None or live.mark != mark:
-            return {}
-        if self._entries is None or self._entries[:2] != (live, mark):
-            tensors = state_tensors(live.parameters, live.optimizer)
-            self._entries = (live, mark, {key: tensor_entry(LIVE, tensor)[0] for key, tensor in tensors})
-        return self._entries[2]
+        """Hash the states in memory, each once. On the compute thread: no update can come in between."""
+        entries: dict[str, TensorEntry] = {}
+        for state in self.at(mark):
+            if (id(state), mark) not in self._entries:
+                tensors = state_tensors(state.parameters, state.optimizer)
+                self._entries[id(state), mark] = {key: tensor_entry(LIVE, tensor)[0] for key, tensor in tensors}
+            entries |= self._entries[id(state), mark]
+        return entries
 
     def _piece(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
-        live = self.live
-        if live is None or live.mark != mark:
-            return None
-        tensor = dict(state_tensors(live.parameters, live.optimizer))[key]
-        piece = tensor.reshape(-1).view(torch.uint8)[offset : offset + size].cpu().contiguous()
-        return memoryview(piece.numpy().data)
+        for state in self.at(mark):
+            tensor = dict(state_tensors(state.parameters, state.optimizer)).get(key)
+            if tensor is not None:
+                piece = tensor.reshape(-1).view(torch.uint8)[offset : offset + size].cpu().contiguous()
+                return memoryview(piece.numpy().data)
+        return None

@@ -115,8 +115,10 @@ class Keeper:
         """Write a state of this node's to its disk, now."""
         await self.written()
         assert state.mark is not None
+        if self.snapshots.has(state.mark, state.layers):
+            return
         tensors = dict(state_tensors(state.parameters, state.optimizer))
-        arguments = (self.snapshots.folder, state.mark, state.layers, tensors, Reading(tensors), rows)
+        arguments = (self.snapshots.folder, state.mark, state.layers, tensors, Reading(tensors), state.norm, rows)
         try:
             await asyncio.get_running_loop().run_in_executor(self._disk, write_snapshot, *arguments)
         except UserError as error:
@@ -137,13 +139,13 @@ class Keeper:
         to_write: dict[str, torch.Tensor],
         reading: Reading,
     ) -> None:
-        loop, mark = asyncio.get_running_loop(), state.mark
+        loop, mark, norm = asyncio.get_running_loop(), state.mark, state.norm
         assert mark is not None, "nobody keeps what is no state"
         snapshot: Snapshot | None = None
         try:
             if to_write:
                 snapshot, hashes = await loop.run_in_executor(
-                    self._disk, write_snapshot, self.snapshots.folder, mark, state.layers, to_write, reading, rows
+                    self._disk, write_snapshot, self.snapshots.folder, mark, state.layers, to_write, reading, norm, rows
                 )
                 assert snapshot is not None
                 self.snapshots.add(snapshot)
@@ -153,15 +155,14 @@ class Keeper:
         except UserError as error:
             # Training goes on: a full disk takes away what a fault could go back to, not the state itself.
             log.warning("%s; there is no snapshot of step %d", error, row.step)
-            self._idle.set()
+            self._rest()
             return
         is_first_replica = plan.replicas(state.index)[0] == self._plane.peer_id
         shadow = plan.shadow_of(state.index)
         if snapshot is not None and shadow is not None and is_first_replica:
             self._copies.put_nowait((plan, shadow, snapshot))
         if not handed_in:
-            if self._waiting is None:
-                self._idle.set()
+            self._rest()
             return
         file = self.snapshots.folder / f"{snapshot.stem}.safetensors" if snapshot and is_first_replica else None
         message = HandIn(
@@ -175,7 +176,13 @@ class Keeper:
             sha256=snapshot.sha256 if snapshot and file else None,
         )
         self._waiting = Share(plan.author, message, file)
+        self._idle.clear()
         self._changed.set()
+
+    def _rest(self) -> None:
+        """Nothing is being written; if nothing waits, there is nothing to do."""
+        if self._waiting is None:
+            self._idle.set()
 
     def close(self) -> None:
         """End the disk's thread."""
@@ -207,7 +214,8 @@ class Keeper:
                 self._held = current if answer else None
                 if self._waiting is current:
                     self._waiting = None
-            self._idle.set()
+            if self._writing is None or self._writing.done():
+                self._rest()
 
     def confirm(self, step: int, safe: Mark) -> None:
         """The coordinator has a whole checkpoint of `step`; the swarm has all of `safe`."""

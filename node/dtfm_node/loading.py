@@ -32,17 +32,18 @@ async def load_state(
 
     def take_own() -> None:
         """What this node has in memory is taken over as it is; what it has on disk is read and checked."""
-        live = holdings.live
-        if live is not None and live.mark == mark:
-            for key, tensor in state_tensors(live.parameters, live.optimizer):
-                if key in wanted:
-                    state.adopt(key, tensor)
+        for own in holdings.at(mark):
+            for key, tensor in state_tensors(own.parameters, own.optimizer):
+                if key in wanted - holdings.loaded:
+                    state.adopt(key, tensor, own)
                     holdings.loaded.add(key)
         for key, (entry, path) in holdings.snapshots.of(mark).items():
             if key in wanted - holdings.loaded:
                 data = read_piece(path, entry.offset, entry.bytes)
-                if data is not None:
-                    put(key, entry, data)
+                try:
+                    put(key, entry, data or b"")
+                except Refused:
+                    holdings.snapshots.discard(path)
 
     def put(key: str, entry: TensorEntry, data: Bytes) -> None:
         tensor = decode_tensor(entry, data)
@@ -58,7 +59,8 @@ async def load_state(
     await compute(take_own)
     fetched = Fetched()
     if lacking := wanted - holdings.loaded:
-        fetched = await Fetch(plane, mark, lacking, _sources(plan, state, plane.peer_id)).run(take)
+        shapes = {key: tuple(state.parameters[key.partition("/")[2]].shape) for key in lacking}
+        fetched = await Fetch(plane, mark, shapes, _sources(plan, state, plane.peer_id)).run(take)
         log.info("fetched %.1f MB of %s from %d peers", fetched.bytes / 1e6, mark, len(fetched.sources))
     await compute(state.settle, mark, plan.resume.norm)
     return fetched

@@ -44,7 +44,7 @@ def state_tensors(
     for name, parameter in sorted(parameters.items()):
         yield f"weight/{name}", parameter.detach()
         for moment in MOMENTS:
-            if parameter in optimizer.state:
+            if moment in optimizer.state.get(parameter, {}):
                 yield f"{moment}/{name}", optimizer.state[parameter][moment]
 
 

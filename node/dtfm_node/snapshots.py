@@ -36,6 +36,8 @@ class Snapshot(Schema):
     bytes: int
     sha256: Sha256
     tensors: dict[Key, TensorEntry]
+    norm: float | None = None
+    """With which its last step was applied."""
     rows: tuple[StepMetrics, ...] = ()
     """Metrics up to its step that the coordinator may lack: nobody else may live to tell."""
 
@@ -90,6 +92,7 @@ def write_snapshot(
     layers: LayerRange,
     tensors: Mapping[str, torch.Tensor],
     reading: Reading,
+    norm: float | None = None,
     rows: tuple[StepMetrics, ...] = (),
 ) -> tuple[Snapshot, dict[str, str]]:
     """Write a state to `folder`; it is there when its last byte is on the disk, and else not.
@@ -105,11 +108,12 @@ def write_snapshot(
     """
     header, places = shard_header(tensors)
     path = folder / f"{stem_of(mark, layers)}.safetensors"
+    draft = path.with_suffix(".draft")
     entries: dict[str, TensorEntry] = {}
     hashes: dict[str, str] = {}
     whole = hashlib.sha256(header)
     try:
-        with path.open("wb") as file:
+        with draft.open("wb") as file:
             file.write(header)
 
             def look(key: str, tensor: torch.Tensor) -> None:
@@ -125,11 +129,14 @@ def write_snapshot(
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
-        snapshot = Snapshot(mark=mark, layers=layers, bytes=size, sha256=whole.hexdigest(), tensors=entries, rows=rows)
+        snapshot = Snapshot(
+            mark=mark, layers=layers, bytes=size, sha256=whole.hexdigest(), tensors=entries, norm=norm, rows=rows
+        )
+        draft.replace(path)
         write_atomically(path.with_suffix(".json"), snapshot.model_dump_json(), lasting=True)
     except (OSError, UserError) as error:
         reading.abandon()
-        path.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise UserError(f"cannot write a snapshot to {folder}: {error}: make room there") from None
     return snapshot, hashes
 
@@ -182,12 +189,25 @@ class Snapshots:
             raise Refused("a snapshot with another hash than was announced")
         snapshot = Snapshot(mark=mark, layers=layers, bytes=len(data), sha256=sha256, tensors=entries)
         path.replace(self.folder / name)
-        write_atomically(self.folder / f"{snapshot.stem}.json", snapshot.model_dump_json(), lasting=True)
+        try:
+            write_atomically(self.folder / f"{snapshot.stem}.json", snapshot.model_dump_json(), lasting=True)
+        except UserError:
+            (self.folder / name).unlink(missing_ok=True)
+            raise
         return snapshot
+
+    def discard(self, path: Path) -> None:
+        """Take away a snapshot whose file turned out to be damaged."""
+        for known, snapshot in list(self._known.items()):
+            if snapshot.stem == path.stem:
+                log.warning("the snapshot %s is damaged: it is taken away", path.name)
+                del self._known[known]
+                path.unlink(missing_ok=True)
+                path.with_suffix(".json").unlink(missing_ok=True)
 
     def holdings(self) -> list[Holding]:
         """What is here."""
-        return [Holding(mark=mark, layers=layers) for mark, layers in self._known]
+        return [Holding(mark=one.mark, layers=one.layers, norm=one.norm) for one in self._known.values()]
 
     def rows(self) -> Iterator[StepMetrics]:
         """The metrics that lie beside snapshots."""

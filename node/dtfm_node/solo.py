@@ -140,7 +140,7 @@ def run(job: Job, folder: Path, device: torch.device, display: Display) -> None:
     steps, every = job.training.steps, job.checkpoint.every
     for step in range(done + 1, steps + 1):
         row = solo.step(step)
-        rows.append(row)
+        rows.append(row, done)
         display.step(row, steps)
         if step == steps or (every and step % every == 0):
             solo.keep(row)

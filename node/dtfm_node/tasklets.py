@@ -122,7 +122,7 @@ class Tasklets:
                     await asyncio.wait({changed, *serving}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     changed.cancel()
-                if self._serving is not None and self._serving.done():
+                if self._serving is not None and self._serving.done() and not self._serving.cancelled():
                     self._serving.result()
         finally:
             await self._stop()
@@ -180,7 +180,8 @@ class Tasklets:
     async def _begin(self, bulletin: Bulletin) -> None:
         """Serve the plan that was taken, if it is in force."""
         plan = bulletin.plan
-        if plan is None or not self._sealed or plan.version != self._promise.accepted:
+        # Not one that was taken before a later promise, either: who has promised is counted on to have stopped.
+        if plan is None or not self._sealed or not plan.version == self._promise.accepted == self._promise.version:
             return
         served = self._served.version if self._served is not None else 0
         if bulletin.epoch.in_force < plan.version or served >= plan.version:
@@ -248,6 +249,13 @@ class Tasklets:
             if others is not None or known is None:
                 raise
             self._stall(plan, known)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Something that this plan's work waited for was cancelled, and not this work itself.
+            log.exception("plan %d: a part of it was cancelled", plan.version)
+            self._journal.say("stalled", "a part of its work was cancelled")
         finally:
             self._trainer = None
             await self._machine.compute(int)
@@ -295,6 +303,8 @@ class Tasklets:
         self._journal.say("training", text, step=resumed, fetched_bytes=fetched.bytes)
         for step in range(resumed + 1, steps + 1):
             row = await trainer.step(step, prepare)
+            if step == resumed + 1:
+                holdings.begun()
             self._journal.committed(row, steps)
             self._journal.note(busy_seconds=machine.take_busy())
             self.say_standing()

@@ -55,7 +55,8 @@ def parse(text: str) -> list[Fault]:
     for part in filter(None, text.split(",")):
         where, _, action = part.partition(":")
         name, _, step = where.partition("@")
-        known = action in {"kill", "stop"} or action.removeprefix("sleep=").replace(".", "", 1).isdigit()
+        seconds = action.removeprefix("sleep=")
+        known = action in {"kill", "stop"} or (seconds != action and seconds.replace(".", "", 1).isdigit())
         if name not in POINTS or not known or not (step or "0").isdigit():
             raise UserError(f"DTFM_FAULT: {part!r} is not NAME@STEP:ACTION with a NAME of {', '.join(POINTS)}")
         faults.append(Fault(name, int(step or 0), action))

@@ -11,7 +11,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError
 
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.card import Standby
+from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.schema import Schema
 
 PROTOCOL_VERSION = 1
@@ -34,11 +35,18 @@ class Invite(Schema):
     """Shared by all members: opens the broker and names the data plane's services."""
     broker_ca: str | None = None
     """PEM certificate that signs an mqtts broker's, where the system's own authorities do not."""
+    standbys: Annotated[tuple[Standby, ...], Field(max_length=8)] = ()
+    """Coordinators that take over when the first one is gone, in this order."""
 
     @property
     def coordinators(self) -> tuple[str, ...]:
-        """Whose plans to believe."""
-        return (self.coordinator,)
+        """Whose plans to believe: the first coordinator, and those that it has signed."""
+        return (self.coordinator, *(standby.card.peer for standby in self.standbys))
+
+    @property
+    def doors(self) -> tuple[str, ...]:
+        """Multiaddresses to enter the DHT by, the standbys' included."""
+        return self.dht + tuple(address for standby in self.standbys for address in standby.card.dht)
 
     def encode(self) -> str:
         """One line: `dtfm<version>.<base64url>.<checksum>`."""
@@ -74,8 +82,11 @@ class Invite(Schema):
             padded = form["body"] + "=" * (-len(form["body"]) % 4)
             inflate = zlib.decompressobj()
             data = inflate.decompress(base64.urlsafe_b64decode(padded), _LIMIT)
-            return cls.model_validate_json(data)
-        except (binascii.Error, zlib.error, ValidationError):
+            invite = cls.model_validate_json(data)
+            for standby in invite.standbys:
+                standby.verify(invite.swarm, invite.coordinator)
+            return invite
+        except (binascii.Error, zlib.error, ValidationError, Refused):
             raise UserError(
                 "the invite does not say what an invite says: ask the swarm's owner for a new one"
             ) from None

@@ -38,7 +38,11 @@ class Holding(Schema):
     layers: LayerRange
     """Decoder layers `[first, end)`; with the first one goes the embedding, with the last one norm and head."""
     live: bool = False
-    """Whether it is the state that the peer trains on, and not a file."""
+    """Whether it is in the peer's memory, and not a file."""
+    norm: float | None = None
+    """The gradient norm with which its last step was applied: what others need to apply it, too."""
+    prepared: Mark | None = None
+    """What it becomes when the reduced gradients that are held are applied."""
 
 
 class Promise(Schema):
@@ -72,7 +76,3 @@ class Standing(Schema):
 
     promise: Promise = Promise()
     holdings: Annotated[tuple[Holding, ...], Field(max_length=HOLDINGS_LIMIT)] = ()
-    prepared: Mark | None = None
-    """The state that the live one becomes when the reduced gradients that are held are applied."""
-    norm: float | None = None
-    """The gradient norm with which the live state's last step was applied: what others need to apply it, too."""

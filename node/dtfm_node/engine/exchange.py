@@ -216,8 +216,9 @@ class Exchange:
                 if header.key.kind is not Kind.PULSE or header.size:
                     raise Refused("what is no pulse")
                 patience.pulse(time.monotonic(), header.key.index / 1000)
-        except StreamClosed as error:
-            self.lose(PeerLost(stream.peer, str(error)))
+        except StreamClosed:
+            # Its frames' streams end, too, if it is gone; what they still bring must not be lost before.
+            self.patience.pop(stream.peer, None)
         except Refused as error:
             self.refuse(stream.peer, Fault.FORM, str(error))
 
@@ -227,7 +228,7 @@ class Exchange:
             before = time.monotonic()
             await asyncio.sleep(PULSE_SECONDS / 2)
             now = time.monotonic()
-            for peer, patience in self.patience.items():
+            for peer, patience in list(self.patience.items()):
                 if now - before > 2 * PULSE_SECONDS:  # who did not get to listen hears nobody
                     patience.excuse(now)
                 if peer not in self._lost and (fault := patience.fault(now)):
@@ -244,7 +245,7 @@ class Exchange:
                 await stream.write(Header(self._plan_version, key, 0).pack())
                 await asyncio.sleep(PULSE_SECONDS)
         except ConnectionError as error:
-            self.lose(PeerLost(peer, str(error)))
+            log.debug("no pulses to %s any more: %s", short(peer), error)
         finally:
             if stream is not None:
                 await stream.close()
@@ -323,8 +324,10 @@ class Exchange:
                 if bulk:
                     await self._write_bulk(stream, header, payload)
                 elif armed("mid-frame", header.key.step):
-                    await stream.write(header.pack(), memoryview(payload)[: len(payload) // 2])
+                    half = len(payload) // 2
+                    await stream.write(header.pack(), memoryview(payload)[:half])
                     point("mid-frame", header.key.step)
+                    await stream.write(memoryview(payload)[half:])
                 else:
                     with self._uplink.urgent():
                         await stream.write(header.pack(), payload)

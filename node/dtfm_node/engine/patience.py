@@ -8,9 +8,9 @@ PULSE_SECONDS = 0.25
 SHORTEST_SECONDS = 1.0
 LONGEST_SECONDS = 30.0
 """As long as a connection's own keepalive takes to notice."""
-FIRST_SECONDS = 6.0
+FIRST_SECONDS = 3.0
 """Before enough is known of a peer."""
-ENOUGH = 8
+ENOUGH = 6
 """Gaps after which it is."""
 STUCK_SECONDS = 20.0
 STUCK_TIMES = 20.0

@@ -78,6 +78,7 @@ class StageState:
         self.layers: LayerRange = (first, end)
         self.mark: Mark | None = None
         """Which state this is; None while it is none: before it is loaded, and during an update."""
+        self._lenders: list[StageState] = []
         self.prepared: Mark | None = None
         """What it becomes when the gradients, which are then reduced and final, are applied."""
         self.norm: float | None = None
@@ -132,8 +133,10 @@ class StageState:
         initialise(self.stage, self._config, self._training.seed)
         self.mark = Mark()
 
-    def adopt(self, key: str, value: torch.Tensor) -> None:
-        """Take over one tensor of another state of this process without a copy: the other must not change any more."""
+    def adopt(self, key: str, value: torch.Tensor, lender: "StageState") -> None:
+        """Take over one tensor of another state of this process without a copy: an update of this one ends that one."""
+        if lender not in self._lenders:
+            self._lenders.append(lender)
         kind, _, name = key.partition("/")
         parameter = self.parameters[name]
         if kind == "weight":
@@ -265,6 +268,9 @@ class StageState:
     def apply(self, grad_norm: float) -> None:
         """Make the prepared state the present one: clip by the whole model's norm and let AdamW update the stage."""
         self.before_update()
+        for lender in self._lenders:
+            lender.mark = None
+        self._lenders.clear()
         becomes, self.prepared, self.mark = self.prepared, None, None
         assert becomes is not None, "only what is prepared is applied"
         factor = clip_factor(grad_norm, self._training.clip_norm)

@@ -4,8 +4,9 @@ import asyncio
 import random
 import re
 import ssl
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -40,10 +41,16 @@ class BrokerAddress:
     ca: str | None = None
 
     @classmethod
-    def of(cls, invite: Invite) -> "BrokerAddress":
-        """The broker that an invite names."""
-        host, port, tls, username, password = split_broker_url(invite.broker)
+    def of(cls, invite: Invite, url: str | None = None) -> "BrokerAddress":
+        """The broker that an invite names, or another one of the same swarm."""
+        host, port, tls, username, password = split_broker_url(url or invite.broker)
         return cls(host, port, tls, username or "swarm", password or invite.password(), invite.broker_ca)
+
+    @classmethod
+    def others(cls, invite: Invite) -> "tuple[BrokerAddress, ...]":
+        """The brokers of those who may take over."""
+        found = (cls.of(invite, standby.card.broker) for standby in invite.standbys)
+        return tuple(address for address in dict.fromkeys(found) if address != cls.of(invite))
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -73,12 +80,27 @@ class ControlPlane:
     """One daemon's connection to the broker."""
 
     def __init__(
-        self, address: BrokerAddress, swarm: str, coordinators: Collection[str], post: Post, session: str
+        self,
+        address: BrokerAddress,
+        swarm: str,
+        coordinators: Collection[str],
+        post: Post,
+        session: str,
+        others: Sequence[BrokerAddress] = (),
     ) -> None:
+        """Nothing is connected before `run`.
+
+        Args:
+            address: the broker to connect to.
+            others: brokers to try, in turn, when that one cannot be reached.
+        """
         self.connected = asyncio.Event()
         self.dropped: Counter[str] = Counter()
         self.last_error = ""
-        self._address = address
+        self.clock_ahead: float | None = None
+        """By how many seconds the coordinator's clock is ahead of this machine's, transit included; None: not known."""
+        self._addresses = (address, *others)
+        self._turn = 0
         self._root = f"dtfm/{swarm}"
         self._coordinators = coordinators
         self._post = post
@@ -109,6 +131,10 @@ class ControlPlane:
             except aiomqtt.MqttError as error:
                 self.last_error = str(error)
 
+    @property
+    def _address(self) -> BrokerAddress:
+        return self._addresses[self._turn % len(self._addresses)]
+
     async def run(self) -> None:
         """Stay connected until cancelled; says goodbye then."""
         pause = RETRY_SECONDS[0]
@@ -123,6 +149,8 @@ class ControlPlane:
                 if self.connected.is_set():
                     pause = RETRY_SECONDS[0]
                     log.warning("lost the broker at %s (%s), reconnecting", self._address, self.last_error)
+                else:
+                    self._turn += 1
             finally:
                 self.connected.clear()
                 self._client = None
@@ -179,6 +207,8 @@ class ControlPlane:
             authors = self._coordinators if topic.author == "coordinator" else (parts[-1],)
             if letter.sender not in authors:
                 raise Refused(f"{topic.name}: {short(letter.sender)} may not write this")
+            if topic.author == "coordinator" and not message.retain:  # a retained one may be of any age
+                self.clock_ahead = letter.at - time.time()
             done = self._readers[topic.name](letter.sender, read_body(letter, topic.schema))
             if done is not None:
                 await done

@@ -132,8 +132,8 @@ class LibP2PDataPlane:
             key = folder / "key"
             key.touch(mode=0o600)
             key.write_bytes(identity.to_libp2p())
-            announced = _announced(announce, port, identity.peer_id)
-            daemon = await _start(_arguments(folder, key, listen, port, announced, bootstrap))
+            at = announced(announce, port, identity.peer_id)
+            daemon = await _start(_arguments(folder, key, listen, port, at, bootstrap))
             drain: asyncio.Task[None] | None = None
             p2p: Any = None
             try:
@@ -141,7 +141,7 @@ class LibP2PDataPlane:
                 drain = asyncio.create_task(_drain(daemon))
                 client: Any = type("P2PInFolder", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{folder}/"})
                 p2p = await client.replicate(Multiaddr(f"/unix{folder}/daemon.sock"))
-                plane = cls(p2p, announced, name_service, daemon)
+                plane = cls(p2p, at, name_service, daemon)
                 try:
                     yield plane
                 finally:
@@ -274,8 +274,12 @@ def announced_port(announce: str | None) -> int:
     return int(port) if port.isdigit() and host and ":" not in host else 0
 
 
-def _announced(announce: str | None, port: int, peer_id: str) -> tuple[str, ...]:
-    """`announce` ("host" or "host:port") as multiaddresses."""
+def announced(announce: str | None, port: int, peer_id: str) -> tuple[str, ...]:
+    """`announce` ("host" or "host:port") as multiaddresses of `peer_id`; none where it is None.
+
+    Raises:
+        UserError: it is not of that form.
+    """
     if announce is None:
         return ()
     given = announced_port(announce)

@@ -1,0 +1,1 @@
+"""Swarms to which things happen."""
