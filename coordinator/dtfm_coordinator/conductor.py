@@ -38,7 +38,7 @@ from dtfm_protocol.control import (
     ProbeRound,
     Report,
 )
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.logs import log
 from dtfm_protocol.metrics import StepMetrics
@@ -156,6 +156,7 @@ class Conductor:
             lambda epoch: tools.control.publish(EPOCH, epoch),
             self._wait,
             lambda text: self._say("waiting", text),
+            is_genuine=self._is_genuine,
             alone=len(coordinators) == 1,
             without_quorum=without_quorum,
         )
@@ -363,7 +364,7 @@ class Conductor:
             plan = await self._ordered(layout, version, standings)
             self._archive.expect(plan)
             await self._control.publish(PLAN, plan)
-            if await self._succession.establish(before, plan, self._hold):
+            if await self._succession.establish(plan, self._hold):
                 break
             log.info("plan %d was not taken by all its peers: planning anew", version)
             version = await self._succession.call(before)
@@ -382,6 +383,15 @@ class Conductor:
         self._rows.forget_after(mark.step)
         await self._control.publish(LEDGER, self._ledger())
         await self._say("training", f"plan {plan.version} from step {mark.step}{self._event.said}: {plan.reason}")
+
+    def _is_genuine(self, plan: Plan) -> bool:
+        """Whether a plan that a peer shows is a coordinator's."""
+        try:
+            plan.verify(self._coordinators, self._swarm)
+        except Refused as error:
+            log.warning("%s", error)
+            return False
+        return True
 
     def _hold(self, plan: Plan) -> None:
         """Have `plan` be the one that this coordinator comes back to: before anyone may act under it."""

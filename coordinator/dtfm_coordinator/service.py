@@ -11,6 +11,7 @@ from pathlib import Path
 from dtfm_coordinator import broker
 from dtfm_coordinator.archive import Archive
 from dtfm_coordinator.conductor import Conductor, Tools
+from dtfm_coordinator.doors import open_doors
 from dtfm_coordinator.endpoints import Endpoints
 from dtfm_coordinator.planning import Planner
 from dtfm_coordinator.standby import FIRST_LOOK_SECONDS, TAKEOVER_SECONDS, Standby
@@ -101,15 +102,21 @@ class Coordinator:
         post = Post(self._swarm, self._identity)
         registry = Registry(self._swarm, post)
         async with contextlib.AsyncExitStack() as stack:
+            doors = await self._doors(invite)
             running = LibP2PDataPlane.running(
-                self._identity, invite.service, listen=options.listen, port=ends.data, announce=ends.announced_data
+                self._identity,
+                invite.service,
+                listen=options.listen,
+                port=ends.data,
+                announce=ends.announced_data,
+                bootstrap=doors,
             )
             libp2p = await stack.enter_async_context(running)
             direct = DirectDataPlane.running(
                 libp2p, self._identity, listen=options.listen, port=ends.data + 1 if options.port else 0
             )
             plane = await stack.enter_async_context(direct)
-            discovery = await self._discover(stack, libp2p, registry, invite)
+            discovery = await stack.enter_async_context(HivemindDiscovery.running(libp2p, registry, doors))
             await self._serve(plane, archive)
             if self._first is None:
                 invite = invite.model_copy(update={"dht": await plane.addresses()})
@@ -141,19 +148,13 @@ class Coordinator:
                 for task in background:
                     task.cancel()
 
-    async def _discover(
-        self, stack: contextlib.AsyncExitStack, libp2p: LibP2PDataPlane, registry: Registry, invite: Invite
-    ) -> HivemindDiscovery:
-        """Join the swarm's DHT, or begin it."""
-        doors = tuple(door for door in invite.doors if door.startswith("/") and self._identity.peer_id not in door)
-        if doors:
-            try:
-                return await stack.enter_async_context(HivemindDiscovery.running(libp2p, registry, doors))
-            except UserError as error:
-                if self._first is not None:
-                    raise
-                log.info("%s; beginning a DHT of its own", error)
-        return await stack.enter_async_context(HivemindDiscovery.running(libp2p, registry))
+    async def _doors(self, invite: Invite) -> tuple[str, ...]:
+        """Where to enter the swarm's network, beside this coordinator itself."""
+        others = tuple(door for door in invite.doors if self._identity.peer_id not in door)
+        doors = await open_doors(others)
+        if self._first is not None and not doors:
+            raise UserError(f"nobody of the swarm answers at {', '.join(others)}: start the standby while it is led")
+        return doors
 
     async def _stand_by(self, invite: Invite, job: ResolvedJob, post: Post) -> bool:
         """Return when this coordinator is to lead; whether another one has led before."""
@@ -191,7 +192,7 @@ class Coordinator:
         return Invite(
             swarm=self._swarm,
             coordinator=self._identity.peer_id,
-            dht=("unknown",),
+            dht=(f"/p2p/{self._identity.peer_id}",),
             broker=address,
             secret=self._secret,
             broker_ca=ca,

@@ -2,14 +2,13 @@
 force. Two coordinators may try at once; one plan a version comes of it."""
 
 import asyncio
-import contextlib
 import json
-import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from pydantic import Field
 
+from dtfm_coordinator.doors import door_of, knock
 from dtfm_coordinator.members import Members
 from dtfm_coordinator.recovery import has_quorum
 from dtfm_protocol.control import Epoch
@@ -22,13 +21,11 @@ from dtfm_protocol.schema import Schema
 from dtfm_protocol.standing import Standing
 from dtfm_protocol.statedir import write_atomically
 
-CONNECT_SECONDS = 1.0
 LATE_SECONDS = 3.0
 """How long peers that are heard of may take to promise once enough have: whoever is late brings no state."""
 GENTLY_SECONDS = 30.0
 """How long the step under way may take to end before a plan is ended in the middle of it; longer where steps are."""
 LOOK_SECONDS = 1.0
-_ADDRESS = re.compile(r"^/ip[46]/([^/]+)/tcp/(\d+)")
 
 Wait = Callable[[Callable[[], bool], float | None], Awaitable[bool]]
 
@@ -57,16 +54,19 @@ class Succession:
         wait: Wait,
         say: Callable[[str], Awaitable[None]],
         *,
+        is_genuine: Callable[[Plan], bool],
         alone: bool,
         without_quorum: bool,
     ) -> None:
         self._file = folder / "epoch.json"
         self._me, self._members, self._publish, self._wait, self._say = me, members, publish, wait, say
-        self._alone, self._without_quorum = alone, without_quorum
+        self._is_genuine, self._alone, self._without_quorum = is_genuine, alone, without_quorum
         self._record = Record()
         if self._file.exists():
             self._record = Record.read(_json(self._file), str(self._file))
         self._ended: set[str] = set()
+        self._bases: list[Plan] = []
+        """What the next plan follows, as far as peers tell."""
 
     @property
     def epoch(self) -> Epoch:
@@ -92,41 +92,58 @@ class Succession:
         return version
 
     async def agree(self, before: Plan | None, version: int) -> dict[str, Standing]:
-        """Wait until plan `version` can be the only one to follow `before`; where all who answer stand then."""
-        self._ended = set()  # what was true of an earlier plan's processes says nothing of this one's
-        if before is not None:
-            while not self._has_quorum(before, version):
-                self._ended = await self._find_ended(before)
-                if self._has_quorum(before, version):
-                    break
-                await self._say(self._lacking(before, version))
-                await self._wait(lambda: self._has_quorum(before, version), LOOK_SECONDS)
-            await self._wait(lambda: self._all_promised(before, version), LATE_SECONDS)
+        """Wait until plan `version` can be the only one to follow `before`; where all who answer stand then.
+
+        Where a peer that answers has taken a later plan, another coordinator's, that one may be in force: then the new
+        plan must be the only one to follow that one, too.
+        """
+        self._bases = []
+        base = before
+        while base is not None:
+            self._bases.append(base)
+            await self._gain(base, version)
+            base = self._taken_after(base, version)
         return {
             member.peer: member.report.standing
             for member in self._members.heard()
             if member.report and self._promises(member.report.standing, version)
         }
 
-    async def establish(self, before: Plan | None, plan: Plan, hold: Callable[[Plan], None]) -> bool:
-        """Wait until most electors of `before` have taken `plan`, and put it in force; whether they have.
+    async def _gain(self, before: Plan, version: int) -> None:
+        """Wait until the quorum of one plan has promised."""
+        self._ended = set()  # what was true of an earlier plan's processes says nothing of this one's
+        while not self._has_quorum(before, version):
+            self._ended = await self._find_ended(before)
+            if self._has_quorum(before, version):
+                break
+            await self._say(self._lacking(before, version))
+            await self._wait(lambda: self._has_quorum(before, version), LOOK_SECONDS)
+        await self._wait(lambda: self._all_promised(before, version), LATE_SECONDS)
+
+    def _taken_after(self, before: Plan, version: int) -> Plan | None:
+        """The newest plan after `before` that a peer which has promised had taken."""
+        found = [
+            member.report.taken
+            for member in self._members.heard()
+            if member.report and member.report.taken is not None and self._promises(member.report.standing, version)
+        ]
+        later = [plan for plan in found if before.version < plan.version < version and self._is_genuine(plan)]
+        return max(later, key=lambda plan: plan.version, default=None)
+
+    async def establish(self, plan: Plan, hold: Callable[[Plan], None]) -> bool:
+        """Wait until most electors of the plan before have taken `plan`, and put it in force; whether they have.
 
         Args:
             hold: writes the plan down; a coordinator that returns must not believe in one before it.
         """
         point("after-plan")
-        electors = set(before.electors if before is not None else ())
 
         def taken() -> bool:
             standings = {m.peer: m.report.standing for m in self._members.heard() if m.report}
             took = {peer for peer, standing in standings.items() if standing.promise.accepted == plan.version}
             all_new = all(peer in took for peer in plan.peers)
-            enough = (
-                before is None
-                or self._without_quorum
-                or has_quorum(before, took & electors | {self._me}, self._ended, alone=self._alone)
-            )
-            return all_new and enough
+            enough = all(has_quorum(base, took | {self._me}, self._ended, alone=self._alone) for base in self._bases)
+            return all_new and (enough or self._without_quorum)
 
         if not await self._wait(taken, GENTLY_SECONDS):
             return False
@@ -199,8 +216,8 @@ class Succession:
         for peer in plan.peers:
             member = self._members.get(peer)
             addresses = member.profile.addresses if member is not None and member.profile is not None else ()
-            doors = [(match[1], int(match[2])) for address in addresses if (match := _ADDRESS.match(address))]
-            taken = await asyncio.gather(*(_knock(*door) for door in doors))
+            doors = [door for address in addresses if (door := door_of(address)) is not None]
+            taken = await asyncio.gather(*(knock(*door) for door in doors))
             found[peer] = tuple(door for door, answer in zip(doors, taken, strict=True) if answer is True)
         return found
 
@@ -212,27 +229,12 @@ class Succession:
         for peer in plan.electors:
             member, doors = self._members.get(peer), self._record.doors.get(peer, ())
             if doors and not (member is not None and member.online):
-                answers = await asyncio.gather(*(_knock(*door) for door in doors))
+                answers = await asyncio.gather(*(knock(*door) for door in doors))
                 if all(answer is False for answer in answers):
                     ended.add(peer)
         if new := ended - self._ended:
             log.info("%s: the process has ended", ", ".join(map(short, sorted(new))))
         return ended
-
-
-async def _knock(host: str, port: int) -> bool | None:
-    """Whether something takes connections there: False where the host says no, None where nobody answers."""
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(host, port)
-    except ConnectionRefusedError:
-        return False
-    except OSError:
-        return None
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-    return True
 
 
 def _json(path: Path) -> object:

@@ -64,6 +64,8 @@ class Tasklets:
         self._opened = asyncio.Condition()
         self._promise_file = promise_file
         self._promise = _read_promise(promise_file)
+        self._plan_file = promise_file.with_name("plan.json")
+        self._taken = Plan.load(self._plan_file) if self._plan_file.exists() else None
         self._forgotten = self._promise.accepted
         """The newest plan of an earlier life of this daemon: what it held for it in memory is gone."""
         self._serving: asyncio.Task[None] | None = None
@@ -172,7 +174,9 @@ class Tasklets:
         """Take a plan that this node's promise allows."""
         plan = bulletin.plan
         promise = self._promise.offered(plan.version, plan.author) if plan is not None else None
-        if promise is not None and self._sealed:
+        if plan is not None and promise is not None and self._sealed:
+            write_atomically(self._plan_file, plan.model_dump_json(), lasting=True)
+            self._taken = plan
             self._bind(promise)
             point("after-accept")
             self._journal.hurry()
@@ -224,7 +228,8 @@ class Tasklets:
 
     def say_standing(self) -> None:
         """Have the next report say what this node holds and has promised."""
-        self._journal.note(standing=self._holdings.standing(self._promise))
+        taken = self._taken if self._taken is not None and self._taken.author != self._promise.to else None
+        self._journal.note(standing=self._holdings.standing(self._promise), taken=taken)
 
     async def _serve(self, plan: Plan) -> None:
         """Train under `plan`; what breaks is reported, and the coordinator plans anew."""

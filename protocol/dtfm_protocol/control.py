@@ -79,6 +79,9 @@ class Report(Schema):
     lost: tuple[PeerName, ...] = ()
     """Peers whose streams broke."""
     standing: Standing = Standing()
+    taken: Plan | None = None
+    """The plan that this peer has taken last, where another coordinator than its author calls: that one may not know of
+    it."""
     leaving: bool = False
     """Whether this peer wants to leave, and waits only until others have what it holds."""
     fetched_bytes: Annotated[int, Field(ge=0)] = 0
