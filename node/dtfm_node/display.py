@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dtfm_protocol.control import Phase, Report
+from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.statedir import write_atomically
@@ -83,10 +84,11 @@ class Display:
             self._last_line = time.monotonic()
             self._tell(row.line(steps), row.model_dump(mode="json"))
 
-    def save(self, path: Path, report: Report) -> None:
+    def save(self, path: Path, report: Report, timeouts: dict[str, dict[str, float]]) -> None:
         """Write the status file that `dtfm-node status` reads."""
         values = report.model_dump(mode="json", exclude={"rows"})
         values |= {"at": time.time(), "swarm": self._phase, "steps": self._steps, "tasks": len(asyncio.all_tasks())}
+        values["timeouts"] = timeouts
         values["last"] = self._row.model_dump(mode="json") if self._row else None
 
         write_atomically(path, json.dumps(values, indent=1))
@@ -104,3 +106,15 @@ class Display:
                 Text("training", style="dim"), Text("█" * done + "░" * (30 - done) + "  " + self._row.line(self._steps))
             )
         self._live.update(table)
+
+
+def show_timeouts(timeouts: dict[str, dict[str, float]]) -> None:
+    """Print how long this node waits for each peer, and what that follows from."""
+    table = Table("peer", "pulses come every", "silent: gone after", "longest action", "stuck after", title="patience")
+    for peer, one in timeouts.items():
+        gap = f"{one['gap']:.2f} +- {one['deviation']:.2f} s"
+        table.add_row(
+            short(peer), gap, f"{one['silence_limit']:.1f} s", f"{one['longest_action']:.2f} s",
+            f"{one['action_limit']:.0f} s",
+        )  # fmt: skip
+    Console(highlight=False).print(table)

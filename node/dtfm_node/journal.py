@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ class Journal:
         self._status_file, self._display = status_file, display
         self._rows: dict[int, StepMetrics] = {}
         self._due = asyncio.Event()
+        self.timeouts: Callable[[], dict[str, dict[str, float]]] = dict
+        """How patient this node is with each peer, for the status file."""
 
     def say(self, state: Any, text: str, **values: Any) -> None:
         """Change the state; `values` are further fields of the report."""
@@ -65,7 +67,7 @@ class Journal:
         rows = self.unconfirmed()[:ROWS_A_REPORT]
         await control.publish(REPORT, self._report.model_copy(update={"rows": rows}))
         try:
-            self._display.save(self._status_file, self._report)
+            self._display.save(self._status_file, self._report, self.timeouts())
         except UserError as error:
             log.warning("%s", error)
 

@@ -137,6 +137,10 @@ def status(
         typer.echo(f"swarm: {values['swarm'] or 'unknown'}")
         if row := values["last"]:
             typer.echo(f"step {row['step']}/{values['steps']}, loss {row['loss']:.4f}, {row['seconds']:.2f} s a step")
+        if values["timeouts"]:
+            from dtfm_node.display import show_timeouts
+
+            show_timeouts(values["timeouts"])
 
 
 def main() -> None:

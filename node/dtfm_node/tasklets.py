@@ -246,6 +246,7 @@ class Tasklets:
                 self._plane, plan.version, plan.peers, self._uplink, self._machine.tracer, self._machine.action_seconds
             )
             async with exchanging as exchange:
+                self._journal.timeouts = lambda: {peer: one.measured for peer, one in exchange.patience.items()}
                 await self._train(plan, exchange)
                 await exchange.flush()
         except BaseExceptionGroup as group:
@@ -262,7 +263,7 @@ class Tasklets:
             log.exception("plan %d: a part of it was cancelled", plan.version)
             self._journal.say("stalled", "a part of its work was cancelled")
         finally:
-            self._trainer = None
+            self._trainer, self._journal.timeouts = None, dict
             await self._machine.compute(int)
             self.say_standing()
 

@@ -56,6 +56,17 @@ class Patience:
         """Seconds at one action after which it is stuck."""
         return max(STUCK_SECONDS, STUCK_TIMES * self._longest_action)
 
+    @property
+    def measured(self) -> dict[str, float]:
+        """What the limits follow from, and the limits; all in seconds."""
+        return {
+            "gap": self._mean,
+            "deviation": self._deviation,
+            "silence_limit": self.silence_limit,
+            "longest_action": self._longest_action,
+            "action_limit": self.action_limit,
+        }
+
     def fault(self, now: float) -> str:
         """What is wrong with it, if anything is."""
         silent = now - self._heard

@@ -1,0 +1,229 @@
+"""Things that happen to a machine rather than to a protocol: each to a small swarm of its own."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from benchmarks.chaos.swarm import Daemon, Swarm
+
+STEPS = 60
+LIBFAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+LAYOUT = ([[0, 2], [2, 4]], ["ab"] * 8)
+Single = Callable[[Swarm], Awaitable[str]]
+
+
+async def _begin(swarm: Swarm, nodes: int, steps: int = STEPS, *arguments: object, wait: int = 5) -> None:
+    await swarm.serve(swarm.job(steps, checkpoint=10), "--plan", swarm.plan(*LAYOUT), "--min-nodes", nodes,
+                      "--exit-when-done", *arguments)  # fmt: skip
+    for _ in range(nodes):
+        await swarm.join()
+    await swarm.until(lambda: swarm.step >= wait, 180, "the first steps are done")
+
+
+async def _finish(swarm: Swarm) -> None:
+    await swarm.until(lambda: not swarm.coordinator.alive, 240, "the run ends")
+    assert swarm.coordinator.process is not None
+    assert swarm.coordinator.process.returncode == 0, swarm.coordinator.said()
+
+
+async def slow_peer(swarm: Swarm) -> str:
+    """A peer becomes ten times slower, and stays so; the allocator may choose freely."""
+    await swarm.serve(swarm.job(150, checkpoint=50), "--min-nodes", 3, "--exit-when-done")
+    for _ in range(3):
+        await swarm.join()
+    await swarm.until(lambda: swarm.step >= 40, 240, "the first steps are done")
+    victim, begun = swarm.serving(0)[0], time.time()
+
+    async def slow() -> None:
+        while victim.alive:  # a tenth of the time is its own
+            victim.signal(signal.SIGSTOP)
+            await asyncio.sleep(0.09)
+            victim.signal(signal.SIGCONT)
+            await asyncio.sleep(0.01)
+
+    slowing = asyncio.create_task(slow())
+    await swarm.until(lambda: len(swarm.events()) > 1 or not swarm.coordinator.alive, 120, "it is noticed")
+    seconds = time.time() - begun
+    await _finish(swarm)
+    slowing.cancel()
+    victim.signal(signal.SIGCONT)
+    events = swarm.events()[1:]
+    if not events:
+        return "no plan was better without it"
+    return f"re-planned after {seconds:.1f} s ({events[0].why}); {sum(event.repeated for event in events)} steps again"
+
+
+async def broker_dies(swarm: Swarm) -> str:
+    """A broker of its own is killed, and started again after five seconds."""
+    port = 20000 + os.getpid() % 20000
+    configuration = swarm.folder / "broker.conf"
+    configuration.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n", encoding="ascii")
+    command = ["mosquitto", "-c", str(configuration)]
+
+    def broker() -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    running = broker()
+    try:
+        await _begin(swarm, 2, 150, "--broker", f"mqtt://127.0.0.1:{port}")
+        running.kill()
+        running.wait()
+        step, status = swarm.step, swarm.nodes[0].folder / "status.json"
+        await asyncio.sleep(5)
+        trained = _step(status) - step
+        running = broker()
+        await _finish(swarm)
+    finally:
+        running.kill()
+        running.wait()
+    assert len(swarm.events()) == 1, "training did not notice"
+    return f"{trained} steps while it was away, none again, no new plan"
+
+
+def _step(status: Path) -> int:
+    return int(json.loads(status.read_text())["step"])
+
+
+async def full_disk(swarm: Swarm) -> str:
+    """A node's disk is full from the start of training to its end; the coordinator's for a while."""
+    small, coordinators = swarm.folder / "node-0", swarm.folder / "coordinator"
+    _mount(small, "6m")
+    _mount(coordinators, "40m")
+    try:
+        await _begin(swarm, 2, 120)
+        _fill(small)
+        filler = _fill(coordinators)
+        stuck = swarm.step
+        await swarm.until(lambda: _step(swarm.nodes[1].folder / "status.json") > stuck + 30, 120, "training goes on")
+        filler.unlink()
+        (small / "filler").unlink()
+        await _finish(swarm)
+    finally:
+        for node in swarm.nodes:
+            node.signal(signal.SIGKILL)
+        await asyncio.sleep(0.5)
+        _unmount(small)
+        _unmount(coordinators)
+    return f"trained on for {30}+ steps, then kept all; {len(swarm.events()) - 1} new plans"
+
+
+def _mount(folder: Path, size: str) -> None:
+    """A small disk."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+
+
+def _unmount(folder: Path) -> None:
+    subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def _fill(folder: Path) -> Path:
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * 65536)
+    return path
+
+
+async def torn_checkpoint(swarm: Swarm) -> str:
+    """Everything is killed; the newest checkpoint and all snapshots are cut short; all start again."""
+    await _begin(swarm, 2, 80, wait=45)
+    for daemon in [swarm.coordinator, *swarm.nodes]:
+        daemon.signal(signal.SIGKILL)
+        await daemon.ended(30)
+    checkpoints = sorted((swarm.coordinator.folder / "checkpoints").glob("step-*"))
+    for file in checkpoints[-1].glob("*.safetensors"):
+        os.truncate(file, file.stat().st_size // 2)
+    for node in swarm.nodes:
+        for file in (node.folder / "snapshots").glob("*.safetensors"):
+            os.truncate(file, file.stat().st_size // 2)
+    await swarm.coordinator.start()
+    for node in swarm.nodes:
+        await node.start()
+    await _finish(swarm)
+    event = swarm.events()[-1]
+    assert event.step == int(checkpoints[-2].name[5:]), (event, checkpoints)
+    return (
+        f"the one of step {int(checkpoints[-1].name[5:])} was refused by its hash, that of step {event.step} was used"
+    )
+
+
+async def clock_off(swarm: Swarm) -> str:
+    """A node's clock is an hour ahead, another one's an hour behind."""
+    if not LIBFAKETIME.exists():
+        return "not run: libfaketime is not installed"
+    await swarm.serve(
+        swarm.job(STEPS, checkpoint=10), "--plan", swarm.plan(*LAYOUT), "--min-nodes", 2, "--exit-when-done"
+    )
+    for shift in ("+1h", "-1h"):
+        node = await swarm.join()
+        node.signal(signal.SIGKILL)
+        await node.ended(10)
+        node.environment = {"LD_PRELOAD": str(LIBFAKETIME), "FAKETIME": shift, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        await node.start()
+    await _finish(swarm)
+    said = [line for node in swarm.nodes for line in _whole_log(node) if "clock is" in line]
+    assert len(said) == 2, said
+    return "; ".join(line.split(" ", 1)[1].split(":")[0] for line in said)
+
+
+def _whole_log(node: Daemon) -> list[str]:
+    return node.folder.with_name(f"{node.name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+async def standby_takes_over(swarm: Swarm) -> str:
+    """The coordinator is killed for good; the second one takes over; then a node is killed, too."""
+    second = Daemon("second", (), swarm.folder / "second")
+    local = ("--listen", "127.0.0.1", "--port", "0")
+    card = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).parent / "dtfm-coordinator"), "card", "--state-dir", str(second.folder), *local,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    said, _ = await card.communicate()
+    job, plan = swarm.job(700, checkpoint=20), swarm.plan(*LAYOUT)
+    await swarm.serve(job, "--plan", plan, "--min-nodes", 3, "--card", said.decode().strip())
+    second.arguments = (
+        "dtfm-coordinator", "serve", str(job), "--state-dir", str(second.folder), *local, "--plan", str(plan),
+        "--exit-when-done", "--standby", f"@{swarm.coordinator.folder / 'invite'}",
+    )  # fmt: skip
+    await second.start()
+    try:
+        for _ in range(3):
+            await swarm.join()
+        await swarm.until(lambda: swarm.step >= 20, 240, "the first steps are done")
+        await swarm.until(lambda: "leads" in second.said(), 60, "the second one stands by")
+        swarm.coordinator.signal(signal.SIGKILL)
+        begun = time.time()
+        swarm.coordinator = second
+        await swarm.until(lambda: swarm.layout().get("version", 0) > 1, 120, "it takes over")
+        seconds = time.time() - begun
+        victim = swarm.serving(0)[0]
+        victim.signal(signal.SIGKILL)
+        await swarm.until(lambda: len(swarm.events()) > 1, 60, "it plans anew")
+        events = swarm.events()
+        await _finish(swarm)
+    finally:
+        second.signal(signal.SIGKILL)
+        if second.process is not None:
+            await second.process.wait()
+    return (
+        f"took over after {seconds:.0f} s, {events[0].repeated} steps again; "
+        f"then replaced a killed node, {events[1].repeated} steps again"
+    )
+
+
+SINGLES: dict[str, Single] = {
+    "a peer becomes ten times slower": slow_peer,
+    "an outside broker is killed for 5 s": broker_dies,
+    "full disks": full_disk,
+    "a truncated checkpoint": torn_checkpoint,
+    "clocks an hour off": clock_off,
+    "the coordinator is gone for good": standby_takes_over,
+}
