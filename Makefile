@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test lint equivalence bench-allocator bench-engine clean
+.PHONY: demo test lint equivalence bench-allocator bench-engine chaos soak clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,12 @@ bench-engine: $(VENV)/installed
 	$(BIN)/python -m benchmarks.memory --out benchmarks/results/memory.md
 	$(BIN)/python -m benchmarks.codecs --out benchmarks/results/codecs.md
 	$(BIN)/python -m benchmarks.equivalence --out benchmarks/results/equivalence.md
+
+chaos: $(VENV)/installed
+	$(BIN)/python -m benchmarks.chaos --out benchmarks/results/chaos.md
+
+soak: $(VENV)/installed
+	$(BIN)/python -m benchmarks.chaos.soak --out benchmarks/results/soak.md
 
 clean:
 	rm -rf $(VENV) state build

@@ -43,8 +43,14 @@ LONE = Layout("2 stages x 1, 2 spares", [[0, 2], [2, 4]], ["ab"] * 8, 4)
 REPLICATED = Layout("2 stages x 2, 2 spares", [[0, 2], [2, 4]], ["ac", "bd"] * 4, 6)
 
 
-async def run(swarm: Swarm, layout: Layout, cases: Sequence[Case], steps: int) -> list[Outcome]:
-    """Let all cases happen, one after the other, and the run end."""
+async def run(
+    swarm: Swarm, layout: Layout, cases: Sequence[Case], steps: int, *, returning: bool = True
+) -> list[Outcome]:
+    """Let all cases happen, one after the other, and the run end.
+
+    Args:
+        returning: whether those who are hit are started again.
+    """
     job = swarm.job(steps, checkpoint=20)
     arguments = ("--plan", swarm.plan(layout.stages, layout.routes), "--min-nodes", layout.nodes, "--exit-when-done")
     await swarm.serve(job, *arguments)
@@ -53,9 +59,9 @@ async def run(swarm: Swarm, layout: Layout, cases: Sequence[Case], steps: int) -
     await swarm.until(lambda: swarm.step >= 5, 180, "the first steps are done")
     outcomes = []
     for case in cases:
-        outcomes.append(await _happen(swarm, case))
+        outcomes.append(await _happen(swarm, case, returning=returning))
         print(_line(outcomes[-1]), flush=True)
-        if swarm.step > steps - 100:
+        if returning and swarm.step > steps - 100:
             print(f"step {swarm.step} of {steps}: no steps are left for more", flush=True)
             break
     await swarm.until(lambda: not swarm.coordinator.alive, 600, "the run ends")
@@ -63,7 +69,7 @@ async def run(swarm: Swarm, layout: Layout, cases: Sequence[Case], steps: int) -
     return outcomes
 
 
-async def _happen(swarm: Swarm, case: Case) -> Outcome:
+async def _happen(swarm: Swarm, case: Case, *, returning: bool) -> Outcome:
     before, first = len(swarm.events()), swarm.step
     hit = await case.strike(swarm)
     if case.breaks:
@@ -78,14 +84,15 @@ async def _happen(swarm: Swarm, case: Case) -> Outcome:
     seconds = time.time() - hit.at
     if hit.lasting is not None:
         await hit.lasting()
-    for victim in hit.victims:
-        await victim.start()
-    returning = [swarm.peer_of(victim) for victim in hit.victims]
-    await swarm.until(
-        lambda: all(swarm.statuses().get(peer) in {"idle", "training"} for peer in returning),
-        RECOVERED_SECONDS,
-        "who was hit is back",
-    )
+    if returning:
+        for victim in hit.victims:
+            await victim.start()
+        back = [swarm.peer_of(victim) for victim in hit.victims]
+        await swarm.until(
+            lambda: all(swarm.statuses().get(peer) in {"idle", "training"} for peer in back),
+            RECOVERED_SECONDS,
+            "who was hit is back",
+        )
     here = swarm.step
     await swarm.until(lambda: swarm.step >= here + SLACK_STEPS, RECOVERED_SECONDS, "training goes on")
     events = swarm.events()[before:]

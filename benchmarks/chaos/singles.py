@@ -105,13 +105,14 @@ async def full_disk(swarm: Swarm) -> str:
         filler.unlink()
         (small / "filler").unlink()
         await _finish(swarm)
+        plans = len(swarm.events()) - 1
     finally:
         for node in swarm.nodes:
             node.signal(signal.SIGKILL)
         await asyncio.sleep(0.5)
         _unmount(small)
         _unmount(coordinators)
-    return f"trained on for {30}+ steps, then kept all; {len(swarm.events()) - 1} new plans"
+    return f"trained on for more than 30 steps, and kept all when there was room; {plans} new plans"
 
 
 def _mount(folder: Path, size: str) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from dtfm_coordinator import broker
 from dtfm_coordinator.archive import Archive
-from dtfm_coordinator.conductor import Conductor, Tools
+from dtfm_coordinator.conductor import Conductor
 from dtfm_coordinator.doors import open_doors
 from dtfm_coordinator.endpoints import Endpoints
+from dtfm_coordinator.hearing import Tools
 from dtfm_coordinator.planning import Planner
 from dtfm_coordinator.standby import FIRST_LOOK_SECONDS, TAKEOVER_SECONDS, Standby
 from dtfm_protocol.card import Card
@@ -125,12 +126,22 @@ class Coordinator:
                 await stack.enter_async_context(broker.embedded(options.listen, ends.broker, invite.password()))
             address = BrokerAddress.of(invite, self._own_broker(ends))
             control = ControlPlane(address, self._swarm, invite.coordinators, post, secrets.token_hex(8))
-            tools = Tools(job, folder, self._identity, self._swarm, planner, archive, control, discovery, registry)
+            tools = Tools(
+                job,
+                folder,
+                self._identity,
+                self._swarm,
+                invite.coordinators,
+                planner,
+                archive,
+                control,
+                discovery,
+                registry,
+            )
             conductor = Conductor(
                 tools,
                 options.min_nodes,
                 options.exit_when_done,
-                coordinators=invite.coordinators,
                 without_quorum=options.without_quorum,
                 taken_over=taken_over,
             )

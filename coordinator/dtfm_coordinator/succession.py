@@ -145,21 +145,27 @@ class Succession:
             enough = all(has_quorum(base, took | {self._me}, self._ended, alone=self._alone) for base in self._bases)
             return all_new and (enough or self._without_quorum)
 
-        if not await self._wait(taken, GENTLY_SECONDS):
+        def gone() -> bool:
+            return not {member.peer for member in self._members.heard()}.issuperset(plan.peers)
+
+        await self._wait(lambda: taken() or gone(), GENTLY_SECONDS)
+        if not taken():
             return False
-        hold(plan)
+        await self._written(lambda: hold(plan))
         point("before-in-force")
         await self._tell(self.epoch.model_copy(update={"in_force": plan.version}))
         return True
 
-    async def started(self, plan: Plan) -> None:
-        """All peers of `plan` hold its state."""
-        if self.epoch.started < plan.version:
+    async def started(self, plan: Plan) -> bool:
+        """All peers of `plan` hold its state; whether that is news."""
+        news = self.epoch.started < plan.version
+        if news:
             await self._tell(self.epoch.model_copy(update={"started": plan.version}))
             self._record = self._record.model_copy(
                 update={"doors": await self._find_doors(plan), "doors_of": plan.version}
             )
             await self._keep()
+        return news
 
     async def heard(self, peer: str, standing: Standing) -> None:
         """A peer said where it stands; a promise holds whatever becomes of who gave it."""
@@ -200,10 +206,13 @@ class Succession:
         write_atomically(self._file, self._record.model_dump_json(), lasting=True)
 
     async def _keep(self) -> None:
-        """Save what must be on the disk before anything follows from it, once there is room."""
+        await self._written(self._save)
+
+    async def _written(self, write: Callable[[], None]) -> None:
+        """Have on the disk, once there is room, what must be there before anything follows from it."""
         while True:
             try:
-                self._save()
+                write()
             except UserError as error:
                 await self._say(f"waiting for room: {error}")
                 await asyncio.sleep(LOOK_SECONDS)

@@ -3,6 +3,7 @@ checkpoint; all beside training."""
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,29 @@ class Share:
     file: Path | None
 
 
+@dataclass(frozen=True)
+class _Due:
+    """A state that is to be kept."""
+
+    state: StageState
+    mark: Mark
+    plan: Plan
+    row: StepMetrics
+    rows: tuple[StepMetrics, ...]
+    handed_in: bool
+    last: bool
+    is_first_replica: bool
+    to_write: dict[str, torch.Tensor]
+    to_read: dict[str, torch.Tensor]
+    norm: float | None
+
+    def reading(self) -> Reading:
+        """Have it read before it is updated."""
+        reading = Reading(self.to_read)
+        self.state.before_update = reading.settle
+        return reading
+
+
 class Keeper:
     """Writes snapshots, gives copies of them away, and hands in checkpoints; a newer one replaces one that waits."""
 
@@ -76,6 +100,7 @@ class Keeper:
         *,
         handed_in: bool,
         copied: bool,
+        last: bool,
     ) -> None:
         """Begin to keep the present state, that after `row`'s step; the one before must be written first.
 
@@ -83,6 +108,7 @@ class Keeper:
             rows: the metrics up to this step that nobody has confirmed yet.
             handed_in: whether it is due as the coordinator's checkpoint.
             copied: whether it is due on peers' disks.
+            last: whether no step follows: where there is no room for it now, it is tried again until there is.
         """
         if not handed_in and self.snapshots.unsafe(self.safe) >= UNSAFE_FILES:
             log.info("no snapshot of step %d: those before are still on their way to other peers", row.step)
@@ -96,10 +122,12 @@ class Keeper:
             for key, tensor in tensors.items()
             if (copied or is_first_replica) and key.partition("/")[2] not in tied
         }
-        reading = Reading({key: tensor for key, tensor in tensors.items() if key in to_write or _is_weight(key)})
-        state.before_update = reading.settle
+        to_read = {key: tensor for key, tensor in tensors.items() if key in to_write or _is_weight(key)}
+        assert state.mark is not None, "nobody keeps what is no state"
+        due = _Due(state, state.mark, plan, row, rows, handed_in, last, is_first_replica, to_write, to_read, state.norm)
         self._idle.clear()
-        self._writing = asyncio.create_task(self._keep(state, plan, row, rows, handed_in, to_write, reading))
+        reading = due.reading()
+        self._writing = asyncio.create_task(self._keep(due, reading))
 
     async def written(self) -> None:
         """Wait until no snapshot is being written."""
@@ -129,55 +157,59 @@ class Keeper:
         await self.written()
         await self._idle.wait()
 
-    async def _keep(
-        self,
-        state: StageState,
-        plan: Plan,
-        row: StepMetrics,
-        rows: tuple[StepMetrics, ...],
-        handed_in: bool,
-        to_write: dict[str, torch.Tensor],
-        reading: Reading,
-    ) -> None:
-        loop, mark, norm = asyncio.get_running_loop(), state.mark, state.norm
-        assert mark is not None, "nobody keeps what is no state"
-        snapshot: Snapshot | None = None
-        try:
-            if to_write:
-                snapshot, hashes = await loop.run_in_executor(
-                    self._disk, write_snapshot, self.snapshots.folder, mark, state.layers, to_write, reading, norm, rows
-                )
-                assert snapshot is not None
+    async def _keep(self, due: _Due, reading: Reading) -> None:
+        """Write what is due, and have it handed on."""
+        written = await self._write(due, reading)
+        if written is None:
+            self._rest()
+            return
+        snapshot, hashes = written
+        shadow = due.plan.shadow_of(due.state.index)
+        if snapshot is not None and shadow is not None and due.is_first_replica:
+            self._copies.put_nowait((due.plan, shadow, snapshot))
+        if due.handed_in:
+            self._waiting = self._share(due, snapshot if due.is_first_replica else None, hashes)
+            self._changed.set()
+        else:
+            self._rest()
+
+    async def _write(self, due: _Due, reading: Reading) -> tuple[Snapshot | None, dict[str, str]] | None:
+        """Write a snapshot, or only hash the weights where this node is to write none; None if there is no room."""
+        run = functools.partial(asyncio.get_running_loop().run_in_executor, self._disk)
+        if not due.to_write:
+            return None, await run(_hashes, reading)
+        while True:
+            try:
+                snapshot, hashes = await run(
+                    write_snapshot, self.snapshots.folder, due.mark, due.state.layers, due.to_write, reading,
+                    due.norm, due.rows,
+                )  # fmt: skip
+            except UserError as error:
+                # Training goes on: a full disk takes away what a fault could go back to, not the state itself.
+                log.warning("%s; there is no snapshot of step %d", error, due.row.step)
+                if not due.last:
+                    return None
+                await asyncio.sleep(RETRY_SECONDS)
+                reading = due.reading()
+            else:
                 self.snapshots.add(snapshot)
                 self.on_change()
-            else:
-                hashes = await loop.run_in_executor(self._disk, _hashes, reading)
-        except UserError as error:
-            # Training goes on: a full disk takes away what a fault could go back to, not the state itself.
-            log.warning("%s; there is no snapshot of step %d", error, row.step)
-            self._rest()
-            return
-        is_first_replica = plan.replicas(state.index)[0] == self._plane.peer_id
-        shadow = plan.shadow_of(state.index)
-        if snapshot is not None and shadow is not None and is_first_replica:
-            self._copies.put_nowait((plan, shadow, snapshot))
-        if not handed_in:
-            self._rest()
-            return
-        file = self.snapshots.folder / f"{snapshot.stem}.safetensors" if snapshot and is_first_replica else None
+                return snapshot, hashes
+
+    def _share(self, due: _Due, snapshot: Snapshot | None, hashes: dict[str, str]) -> Share:
+        """What the coordinator is given."""
         message = HandIn(
-            step=row.step,
-            plan_version=plan.version,
-            stage=state.index,
+            step=due.row.step,
+            plan_version=due.plan.version,
+            stage=due.state.index,
             digest=digest_weights({key: value for key, value in hashes.items() if _is_weight(key)}),
-            eval_loss=row.eval_loss,
-            rows=rows,
-            size=snapshot.bytes if snapshot and file else 0,
-            sha256=snapshot.sha256 if snapshot and file else None,
+            eval_loss=due.row.eval_loss,
+            rows=due.rows,
+            size=snapshot.bytes if snapshot else 0,
+            sha256=snapshot.sha256 if snapshot else None,
         )
-        self._waiting = Share(plan.author, message, file)
-        self._idle.clear()
-        self._changed.set()
+        file = self.snapshots.folder / f"{snapshot.stem}.safetensors" if snapshot else None
+        return Share(due.plan.author, message, file)
 
     def _rest(self) -> None:
         """Nothing is being written; if nothing waits, there is nothing to do."""

@@ -332,7 +332,8 @@ class Tasklets:
         copied = bool(plan.shadows and row.step % checkpoint.shadow == 0)
         if due or copied:
             rows = self._journal.unconfirmed()
-            await self._keeper.keep(state, plan, row, rows, handed_in=bool(due), copied=copied)
+            last = parked or row.step == self._job.training.steps
+            await self._keeper.keep(state, plan, row, rows, handed_in=bool(due), copied=copied, last=last)
             self._journal.hurry()
 
 

@@ -1,0 +1,116 @@
+"""Who is there, how they are connected, and the best layout for them."""
+
+import asyncio
+import time
+
+from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
+from dtfm_coordinator.hearing import Hearing, Tools
+from dtfm_coordinator.members import Member
+from dtfm_protocol.control import PROBE, ProbeRound
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity import short
+from dtfm_protocol.logs import log
+from dtfm_protocol.plan import Plan
+
+SETTLE_SECONDS = 1.5
+"""Nobody must have joined or left for so long before a plan is made: volunteers arrive in bursts."""
+QUICK_SECONDS = 0.2
+"""The same in the middle of a run, where everyone waits, and who is there is known."""
+ROUND_SECONDS = 60.0
+"""A round of probes that takes longer goes on without the slow ones."""
+
+
+class Gathering:
+    """Makes layouts for those who are ready."""
+
+    def __init__(self, tools: Tools, hearing: Hearing, min_nodes: int | None) -> None:
+        self._tools, self._hearing, self._min_nodes = tools, hearing, min_nodes
+        self._members, self._links = hearing.members, hearing.links
+
+    async def layout(self) -> Plan:
+        """Wait until enough nodes are ready for a plan; its layout."""
+        # --min-nodes is for the start: a run that has lost a node goes on as soon as the others suffice.
+        needed = self._tools.planner.fewest_nodes
+        if self._hearing.plan is None and self._min_nodes is not None:
+            needed = self._min_nodes
+        why = ""
+        while True:
+            members = await self._gather(needed, why)
+            await self.probe(members)
+            try:
+                return await self.plan_for(members)
+            except UserError as error:
+                # A view that no plan fits may be followed by one that does: another node, or one with more memory.
+                needed, why = len(members) + (error.missing if isinstance(error, NotEnoughNodes) else 1), str(error)
+
+    async def plan_for(self, members: list[Member]) -> Plan:
+        """A layout for those of `members` that are still there.
+
+        Raises:
+            UserError: none fits.
+        """
+        heard = {member.peer for member in self._members.ready()}
+        members = self._links.reachable([member for member in members if member.peer in heard])
+        await self._hearing.say("planning", f"planning for {len(members)} nodes")
+        view = self._links.view(members, self._tools.job.training.precision, self._hearing.pace.factors())
+        plan = await asyncio.to_thread(self._tools.planner.plan, view, self._hearing.plan)
+        view.save(self._tools.folder / "view.json")
+        return plan
+
+    async def _gather(self, needed: int, why: str) -> list[Member]:
+        """Wait until at least `needed` nodes are ready and nobody has come or gone for a while.
+
+        Args:
+            why: what fewer nodes lack, where it is more than their number.
+        """
+        while True:
+            if len(self._members.ready()) < needed:
+                text = self._members.waiting_for(needed)
+                await self._hearing.say("waiting", why or text)
+
+                def told(text: str = text) -> bool:
+                    return self._members.waiting_for(needed) != text
+
+                await self._hearing.wait(told)
+                continue
+            ready = {member.peer for member in self._members.ready()}
+            busy = len(self._members.online()) > len(ready)
+
+            def moved(ready: set[str] = ready) -> bool:
+                return {member.peer for member in self._members.ready()} != ready
+
+            calm = SETTLE_SECONDS if self._hearing.plan is None else QUICK_SECONDS
+            if not await self._hearing.wait(moved, calm * (4 if busy else 1)):
+                return self._members.ready()
+
+    async def probe(self, members: list[Member]) -> None:
+        """Have all unknown links between `members` measured, in rounds of disjoint pairs."""
+        peers = [member.peer for member in members]
+        addresses = {member.peer: member.profile.addresses for member in members if member.profile}
+        rounds = list(self._links.rounds(peers))
+        for number, pairs in enumerate(rounds, 1):
+            await self._hearing.say("probing", f"measuring links: round {number} of {len(rounds)}")
+            # Unique over restarts of the coordinator, too: nodes report the last round that they have finished.
+            turn = ProbeRound(id=time.time_ns() // 1_000_000, pairs=tuple(pairs), addresses=addresses)
+            await self._tools.control.publish(PROBE, turn)
+
+            def finished(turn: ProbeRound = turn) -> bool:
+                return all(self._has_probed(peer, turn.id) for peer, _ in turn.pairs)
+
+            if not await self._hearing.wait(finished, ROUND_SECONDS):
+                log.warning("round %d of link measurements was not finished in %.0f s", number, ROUND_SECONDS)
+            self._links.tried(pairs)
+        for peer in peers:
+            try:
+                report = await self._tools.registry.links(self._tools.discovery, peer)
+            except (OSError, RuntimeError) as error:
+                log.warning("cannot read the links of %s: %s", short(peer), error)
+                continue
+            if report is not None:
+                self._links.reported(peer, report)
+
+    def _has_probed(self, peer: str, turn: int) -> bool:
+        member = self._members.get(peer)
+        if member is None or not member.online:
+            return True  # nothing to wait for
+        return member.report is not None and member.report.probed >= turn
