@@ -41,7 +41,9 @@ bench-engine: $(VENV)/installed
 	$(BIN)/python -m benchmarks.equivalence --out benchmarks/results/equivalence.md
 
 chaos: $(VENV)/installed
-	$(BIN)/python -m benchmarks.chaos --out benchmarks/results/chaos.md
+	$(BIN)/python -m benchmarks.chaos --only lone --out benchmarks/results/chaos_lone.md
+	$(BIN)/python -m benchmarks.chaos --only replicated --out benchmarks/results/chaos_replicated.md
+	$(BIN)/python -m benchmarks.chaos --only machines --out benchmarks/results/chaos_machines.md
 
 soak: $(VENV)/installed
 	$(BIN)/python -m benchmarks.chaos.soak --out benchmarks/results/soak.md

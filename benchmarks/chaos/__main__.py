@@ -21,7 +21,7 @@ from benchmarks.chaos.singles import SINGLES
 from benchmarks.chaos.swarm import Swarm, solo
 from benchmarks.tables import keep, markdown, show
 
-STEPS_A_CASE = 120
+STEPS_A_CASE = 130
 COMPARED_STEPS = 1000
 SHORT_CASES = 3
 HEADINGS = ["what", "who", "seconds", "new plans", "steps run again", "from", "MB moved"]

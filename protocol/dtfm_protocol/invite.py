@@ -15,7 +15,7 @@ from dtfm_protocol.card import Standby
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.schema import Schema
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 _FORM = re.compile(r"^dtfm(?P<version>\d{1,4})\.(?P<body>[A-Za-z0-9_-]+)\.(?P<checksum>[0-9a-f]{8})$")
 _LIMIT = 1 << 16

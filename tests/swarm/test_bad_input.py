@@ -34,7 +34,7 @@ def one_line(said: str, *words: str) -> None:
     [
         ("hello", ["not an invite"]),
         (DEAD.encode()[:-12], ["cut short or damaged"]),
-        (DEAD.encode().replace("dtfm1.", "dtfm7."), ["version 7", "speaks 1"]),
+        (DEAD.encode().replace("dtfm2.", "dtfm7."), ["version 7", "speaks 2"]),
         ("@/nowhere/invite", ["cannot read the invite"]),
     ],
 )

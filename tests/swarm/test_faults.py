@@ -1,0 +1,62 @@
+"""Peers, coordinators and disks fail at the worst of times: the run ends, and its curve is the one of one process.
+
+The short form of `make chaos`: a few of its cases, and each of what happens to machines that takes seconds.
+"""
+
+import shutil
+from collections.abc import Sequence
+
+import pytest
+from benchmarks.chaos.campaign import LONE, REPLICATED, Layout, run
+from benchmarks.chaos.cases import Case, at_point, coordinator_dies_at, leaves
+from benchmarks.chaos.singles import LIBFAKETIME, broker_dies, clock_off, standby_takes_over, torn_checkpoint
+from benchmarks.chaos.swarm import Swarm, solo
+
+from tests.swarm.test_training import same_curve
+
+STEPS = 150
+
+
+async def happens(layout: Layout, cases: Sequence[Case], most_repeated: int) -> None:
+    async with Swarm.running() as swarm:
+        outcomes = await run(swarm, layout, cases, STEPS, returning=False)
+        assert [outcome.case for outcome in outcomes] == list(cases)
+        assert sum(outcome.repeated for outcome in outcomes) <= most_repeated
+        rows = swarm.rows()
+        same_curve(rows, await solo(swarm.folder, swarm.folder / "job.toml"))
+
+
+async def test_a_lone_stage_is_lost_in_the_middle_of_a_frame_and_another_one_leaves() -> None:
+    await happens(LONE, [at_point("mid-frame", -1, "only replica"), leaves(0)], most_repeated=15)
+
+
+async def test_the_arbiter_dies_between_two_commits_and_nothing_is_repeated() -> None:
+    await happens(REPLICATED, [at_point("mid-commit", 0, "one of two"), leaves(-1)], most_repeated=0)
+
+
+async def test_the_coordinator_dies_before_the_plan_that_replaces_a_peer_is_in_force() -> None:
+    await happens(REPLICATED, [coordinator_dies_at("before-in-force")], most_repeated=1)
+
+
+async def test_a_second_coordinator_takes_over() -> None:
+    async with Swarm.running() as swarm:
+        assert "took over" in await standby_takes_over(swarm)
+
+
+@pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not installed")
+async def test_training_does_not_notice_that_its_broker_is_gone_for_a_while() -> None:
+    async with Swarm.running() as swarm:
+        assert "no new plan" in await broker_dies(swarm)
+
+
+async def test_a_checkpoint_that_was_cut_short_is_found_by_its_hash() -> None:
+    async with Swarm.running() as swarm:
+        assert "refused by its hash" in await torn_checkpoint(swarm)
+
+
+@pytest.mark.skipif(not LIBFAKETIME.exists(), reason="libfaketime is not installed")
+async def test_nodes_whose_clocks_are_an_hour_off_train_and_are_told() -> None:
+    async with Swarm.running() as swarm:
+        said = await clock_off(swarm)
+    assert "behind the coordinator's" in said
+    assert "ahead of the coordinator's" in said
