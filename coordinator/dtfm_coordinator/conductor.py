@@ -132,6 +132,11 @@ class Conductor:
         """Take up an earlier life's plan, which peers may still train under; what to do first."""
         self._hearing.kept = await self._newest()
         path = self._folder / "plan.json"
+        if self._succession.epoch.in_force and not path.exists():
+            raise UserError(
+                f"plan {self._succession.epoch.in_force} is in force, and this coordinator does not know it: it began "
+                "to stand by in the middle of a change of plan; start it again while another one leads"
+            )
         if self._hearing.kept.step >= self._job.training.steps or not path.exists():
             self._rows.forget_after(self._hearing.kept.step)
             return Change("the first plan")

@@ -1,6 +1,7 @@
 """Standing by: follows what another coordinator does, and returns when the swarm has none for a while."""
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 
@@ -31,10 +32,11 @@ class Standby:
         self._rows = RowFile(folder / "metrics.jsonl")
         self._leader = ""
         self._seen = time.monotonic()
-        self._plan: Plan | None = None
-        self._epoch = Epoch()
-        self._noted = 0
+        known = folder / "plan.json"
+        self._plan = Plan.load(known) if known.exists() else None
+        self._noted = self._plan.version if self._plan is not None else 0
         """The plan in force that is on the disk."""
+        self._record = Record.of(folder)
         self._fault: str | None = None
         self.followed = False
         """Whether another coordinator has led."""
@@ -81,23 +83,27 @@ class Standby:
             self._note()
 
     def _hear_epoch(self, sender: str, epoch: Epoch) -> None:
-        if sender != self._me:
-            self._epoch = epoch
+        if sender != self._me and epoch.called >= self._record.epoch.called:  # an older one is an older broker's
+            calm = epoch.model_copy(update={"gently": False, "parked": False})
+            self._record = self._record.model_copy(update={"epoch": calm})
             self._note()
 
     def _note(self) -> None:
         """Write down what is in force, so that this coordinator can go on from it."""
-        plan, epoch = self._plan, self._epoch
-        record = Record(epoch=epoch.model_copy(update={"gently": False, "parked": False}))
-        write_atomically(self._folder / "epoch.json", record.model_dump_json(), lasting=True)
-        if plan is not None and epoch.in_force == plan.version > self._noted:
-            self._noted = plan.version
-            self._rows.forget_after(plan.resume.mark.step)
-            write_atomically(self._folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
+        plan = self._plan
+        try:
+            if plan is not None and self._record.epoch.in_force == plan.version > self._noted:
+                self._rows.forget_after(plan.resume.mark.step)
+                write_atomically(self._folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
+                self._noted = plan.version
+            self._record.save(self._folder)
+        except UserError as error:
+            log.warning("%s: this coordinator could not take over from what is on its disk", error)
 
     def _hear_report(self, peer: str, report: Report) -> None:
         plan = self._plan
         if plan is not None and plan.stage_of(peer) is not None:
             for row in report.rows:
                 if row.plan_version == plan.version or row.step <= plan.resume.mark.step:
-                    self._rows.append(row, row.step - 1)  # what was before this coordinator came, it never hears
+                    with contextlib.suppress(UserError):  # a full disk; it matters when this one is to lead
+                        self._rows.append(row, row.step - 1)  # what was before it came, it never hears

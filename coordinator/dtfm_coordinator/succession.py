@@ -5,6 +5,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Self
 
 from pydantic import Field
 
@@ -27,6 +28,7 @@ GENTLY_SECONDS = 30.0
 """How long the step under way may take to end before a plan is ended in the middle of it; longer where steps are."""
 LOOK_SECONDS = 1.0
 
+FILE = "epoch.json"
 Wait = Callable[[Callable[[], bool], float | None], Awaitable[bool]]
 
 
@@ -40,6 +42,24 @@ class Record(Schema):
     """Addresses at which peers of plan `doors_of` took connections: one that is refused there later tells that the
     process has ended."""
     doors_of: int = 0
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """What an earlier life has written to `folder`.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        path = folder / FILE
+        return cls.read(_json(path), str(path)) if path.exists() else cls()
+
+    def save(self, folder: Path) -> None:
+        """Write it down.
+
+        Raises:
+            UserError: there is no room.
+        """
+        write_atomically(folder / FILE, self.model_dump_json(), lasting=True)
 
 
 class Succession:
@@ -58,15 +78,13 @@ class Succession:
         alone: bool,
         without_quorum: bool,
     ) -> None:
-        self._file = folder / "epoch.json"
+        self._folder = folder
         self._me, self._members, self._publish, self._wait, self._say = me, members, publish, wait, say
         self._is_genuine, self._alone, self._without_quorum = is_genuine, alone, without_quorum
-        self._record = Record()
-        if self._file.exists():
-            self._record = Record.read(_json(self._file), str(self._file))
+        self._record = Record.of(folder)
         self._ended: set[str] = set()
-        self._bases: list[Plan] = []
-        """What the next plan follows, as far as peers tell."""
+        self._bases: list[tuple[Plan, set[str]]] = []
+        """What the next plan follows, as far as peers tell, and whose processes under it have ended."""
 
     @property
     def epoch(self) -> Epoch:
@@ -100,8 +118,8 @@ class Succession:
         self._bases = []
         base = before
         while base is not None:
-            self._bases.append(base)
             await self._gain(base, version)
+            self._bases.append((base, self._ended))
             base = self._taken_after(base, version)
         return {
             member.peer: member.report.standing
@@ -142,7 +160,7 @@ class Succession:
             standings = {m.peer: m.report.standing for m in self._members.heard() if m.report}
             took = {peer for peer, standing in standings.items() if standing.promise.accepted == plan.version}
             all_new = all(peer in took for peer in plan.peers)
-            enough = all(has_quorum(base, took | {self._me}, self._ended, alone=self._alone) for base in self._bases)
+            enough = all(has_quorum(base, took | {self._me}, over, alone=self._alone) for base, over in self._bases)
             return all_new and (enough or self._without_quorum)
 
         def gone() -> bool:
@@ -203,7 +221,7 @@ class Succession:
         await self._publish(epoch)
 
     def _save(self) -> None:
-        write_atomically(self._file, self._record.model_dump_json(), lasting=True)
+        self._record.save(self._folder)
 
     async def _keep(self) -> None:
         await self._written(self._save)

@@ -57,7 +57,13 @@ class Holdings:
     def standing(self, promise: Promise) -> Standing:
         """What a new plan must know of this node."""
         found = [
-            Holding(mark=state.mark, layers=state.layers, live=True, norm=state.norm, prepared=state.prepared)
+            Holding(
+                mark=state.mark,
+                layers=state.layers,
+                live=True,
+                norm=state.norm,
+                prepared=state.prepared if state is self.live else None,  # what `redo` can apply
+            )
             for state in self.states
             if state.mark is not None
         ]

@@ -108,7 +108,7 @@ def write_snapshot(
     """
     header, places = shard_header(tensors)
     path = folder / f"{stem_of(mark, layers)}.safetensors"
-    draft = path.with_suffix(".draft")
+    draft, placed = path.with_suffix(".draft"), False
     entries: dict[str, TensorEntry] = {}
     hashes: dict[str, str] = {}
     whole = hashlib.sha256(header)
@@ -133,10 +133,13 @@ def write_snapshot(
             mark=mark, layers=layers, bytes=size, sha256=whole.hexdigest(), tensors=entries, norm=norm, rows=rows
         )
         draft.replace(path)
+        placed = True
         write_atomically(path.with_suffix(".json"), snapshot.model_dump_json(), lasting=True)
     except (OSError, UserError) as error:
         reading.abandon()
         draft.unlink(missing_ok=True)
+        if placed:
+            path.unlink(missing_ok=True)
         raise UserError(f"cannot write a snapshot to {folder}: {error}: make room there") from None
     return snapshot, hashes
 

@@ -91,8 +91,8 @@ class Holders:
 
 def _answering(exchange: Exchange) -> Callable[[Stream], Any]:
     async def answer(stream: Stream) -> None:
-        await read_message(stream, Hello)
-        await exchange.serve(stream)
+        hello = await read_message(stream, Hello)
+        await (exchange.take_pulses(stream) if hello.pulses else exchange.serve(stream))
 
     return answer
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.archive import KEPT, Archive
+from dtfm_coordinator.archive import KEPT, Archive, mark_of
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
@@ -22,6 +22,7 @@ from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import Stream, StreamClosed, write_message
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.resolved import Corpus, ResolvedJob, Shard
+from dtfm_protocol.standing import Mark
 from dtfm_protocol.transfers import CHECKPOINT, HandIn, Receipt, hand_in
 
 OWNER = "owner"
@@ -122,13 +123,42 @@ async def test_the_manifest_says_what_is_kept_of_whom(tmp_path: Path) -> None:
     ]
     assert [set(replicas) for replicas in manifest.replicas] == [{"a", "b"}, {"x", "y"}]
     assert all(len(set(replicas.values())) == 1 for replicas in manifest.replicas)
-    for stage in range(2):
-        for key, value in state(50, stage).items():
-            found = swarm.archive.find(50, key)
-            assert found is not None
-            assert torch.equal(decode_tensor(*found), value)
-    assert swarm.archive.find(50, "weight/none") is None
-    assert swarm.archive.find(49, "weight/layer.0") is None
+
+
+async def test_a_checkpoint_is_given_to_those_who_resume_from_it(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("a", "b", "x", "y")
+    mark = mark_of(swarm.kept[0])
+    assert mark == Mark(step=50, plan=3)
+    # The second one has just started, and has read nothing yet.
+    for archive in (swarm.archive, Archive(swarm.store, JOB)):
+        entries = await archive.catalogue(mark)
+        wanted = {key: value for stage in range(2) for key, value in state(50, stage).items()}
+        assert entries.keys() == wanted.keys()
+        for key, value in wanted.items():
+            size = entries[key].bytes
+            pieces = [await archive.read(mark, key, offset, min(16, size - offset)) for offset in range(0, size, 16)]
+            assert torch.equal(decode_tensor(entries[key], b"".join(piece or b"" for piece in pieces)), value)
+        assert await archive.read(mark, "weight/none", 0, 1) is None
+
+
+async def test_only_the_state_that_was_asked_for_is_given(tmp_path: Path) -> None:
+    """A step may have been run again under another plan: that is another state, whatever its step."""
+    swarm = Swarm(tmp_path)
+    await swarm.give("a", "b", "x", "y")
+    for mark in (Mark(step=49, plan=3), Mark(step=51, plan=3), Mark(step=50, plan=2), Mark(step=50, plan=4)):
+        assert await swarm.archive.catalogue(mark) == {}
+    assert await swarm.archive.read(Mark(step=49, plan=3), "weight/layer.0", 0, 1) is None
+
+
+async def test_a_checkpoint_that_was_damaged_is_not_given(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("a", "b", "x", "y")
+    file = tmp_path / "step-00000050" / "stage-1.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    assert await Archive(swarm.store, JOB).catalogue(Mark(step=50, plan=3)) == {}
+    file.unlink()
+    assert await swarm.archive.read(Mark(step=50, plan=3), "weight/layer.1", 0, 1) is None
 
 
 async def test_replicas_that_differ_are_a_fault_that_names_them_and_no_checkpoint(tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ import torch
 from safetensors.torch import load
 
 from dtfm_protocol.checkpoint.manifest import File, Manifest, TensorEntry
-from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, digest_weights, encode_shard
+from dtfm_protocol.checkpoint.shard import (
+    decode_tensor,
+    describe_shard,
+    digest_weights,
+    encode_shard,
+    shard_header,
+    tensor_entry,
+)
 from dtfm_protocol.errors import Refused, UserError
 
 NAME = "stage-0.safetensors"
@@ -100,18 +107,52 @@ def test_what_is_no_sound_safetensors_file_is_refused_on_one_line(data: bytes) -
     assert "\n" not in str(caught.value)
 
 
-def test_the_digest_tells_weights_apart_by_name_shape_dtype_and_value_only() -> None:
+def digest_of(weights: dict[str, torch.Tensor]) -> str:
+    return digest_weights({name: tensor_entry(NAME, tensor)[0].sha256 for name, tensor in weights.items()})
+
+
+def test_the_digest_tells_weights_apart_by_name_and_value_only() -> None:
     weights = {"a": torch.zeros(2, 3), "b": torch.ones(2)}
-    digest = digest_weights(weights)
-    assert digest == digest_weights({"b": torch.ones(2), "a": torch.zeros(3, 2).T})
+    digest = digest_of(weights)
+    assert digest == digest_of({"b": torch.ones(2), "a": torch.zeros(3, 2).T})
     others = [
         {"a": torch.zeros(2, 3), "c": torch.ones(2)},
-        {"a": torch.zeros(3, 2), "b": torch.ones(2)},
+        {"a": torch.zeros(2, 2), "b": torch.ones(2)},
         {"a": torch.zeros(2, 3), "b": torch.ones(2).double()},
         {"a": torch.zeros(2, 3), "b": torch.tensor([1.0, 1.0000001])},
+        {"a": torch.ones(2), "b": torch.zeros(2, 3)},
         {"a": torch.zeros(2, 3)},
     ]
-    assert len({digest, *map(digest_weights, others)}) == 6
+    assert len({digest, *map(digest_of, others)}) == 7
+
+
+def test_a_header_and_the_tensors_after_it_are_a_safetensors_file() -> None:
+    """Which is then written tensor by tensor, without a copy of the whole."""
+    header, places = shard_header(tensors())
+    pieces = [tensor_entry(NAME, tensor, places[key][0]) for key, tensor in tensors().items()]
+    data = header + b"".join(bytes(piece) for _, piece in pieces)
+    assert [(entry.offset, entry.bytes) for entry, _ in pieces] == list(places.values())
+    file, entries = describe_shard(NAME, data)
+    assert entries == dict(zip(tensors(), (entry for entry, _ in pieces), strict=True))
+    assert file.bytes == len(data)
+    read = load(data)
+    assert read.keys() == tensors().keys()
+    assert all(torch.equal(read[key], value) and read[key].dtype == value.dtype for key, value in tensors().items())
+
+
+def test_an_empty_header_is_a_safetensors_file_too() -> None:
+    header, places = shard_header({})
+    assert (load(header), places) == ({}, {})
+
+
+def test_an_entry_shares_the_tensors_memory_and_holds_its_bytes_in_row_major_order() -> None:
+    tensor = torch.arange(6.0).reshape(2, 3)
+    _, data = tensor_entry(NAME, tensor)
+    tensor[0, 0] = 7.0
+    assert bytes(data) == tensor.numpy().tobytes()
+    entry, data = tensor_entry(NAME, tensor.T, 40)
+    assert torch.equal(decode_tensor(entry, data), tensor.T)
+    assert (entry.shape, entry.offset, entry.bytes) == ((3, 2), 40, 24)
 
 
 @pytest.mark.parametrize(

@@ -179,3 +179,11 @@ def test_numbers_that_have_no_sum_or_no_root_are_refused_and_no_bug(faulty: dict
     vote = {"losses": {1: 11.0, 3: 13.0}} | faulty
     with pytest.raises(Refused):
         decide([*list(votes().items())[:3], ("y", parse(json.dumps(vote).encode(), Vote))])
+
+
+def test_a_commit_ends_no_plan_unless_it_says_so() -> None:
+    commit = decide(list(votes().items()))
+    assert commit is not None
+    assert (commit.last, commit.kept) == (False, False)
+    over = commit.model_copy(update={"last": True, "kept": True})
+    assert parse(over.model_dump_json().encode(), Commit) == over

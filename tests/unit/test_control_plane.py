@@ -14,6 +14,7 @@ import aiomqtt
 import pytest
 
 from dtfm_coordinator import broker
+from dtfm_protocol.card import Card, Standby
 from dtfm_protocol.control import PHASE, PLAN, PRESENCE, PROBE, REPORT, Phase, Presence, ProbeRound, Report, Topic
 from dtfm_protocol.envelope import Post
 from dtfm_protocol.errors import UserError
@@ -50,11 +51,21 @@ def tidy() -> Iterator[None]:
 
 
 @pytest.fixture
-def port() -> int:
+def free() -> Callable[[], int]:
+    """Finds free ports."""
+
+    def find() -> int:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            return int(probe.getsockname()[1])
+
+    return find
+
+
+@pytest.fixture
+def port(free: Callable[[], int]) -> int:
     """A free port."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    return free()
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +77,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Member:
     """A control plane, and what it was told."""
 
-    def __init__(self, port: int, identity: Identity, *topics: Topic, password: str = PASSWORD, session: str = "s"):
-        address = BrokerAddress(HOST, port, tls=False, username=broker.USERNAME, password=password)
+    def __init__(
+        self,
+        port: int,
+        identity: Identity,
+        *topics: Topic,
+        password: str = PASSWORD,
+        session: str = "s",
+        coordinators: tuple[str, ...] = (OWNER.peer_id,),
+        others: tuple[int, ...] = (),
+    ):
+        address, *further = (
+            BrokerAddress(HOST, at, tls=False, username=broker.USERNAME, password=password) for at in (port, *others)
+        )
         self.identity = identity
-        self.control = ControlPlane(address, SWARM, OWNER.peer_id, Post(SWARM, identity), session)
+        self.control = ControlPlane(address, SWARM, coordinators, Post(SWARM, identity), session, further)
         self._inbox: asyncio.Queue[tuple[str, str, Schema]] = asyncio.Queue()
         self._last: dict[tuple[str, str], Schema] = {}
         for topic in topics:
@@ -261,6 +283,51 @@ async def test_a_broker_that_is_not_there_says_why_and_is_found_when_it_comes(po
         await until(lambda: not alice.control.connected.is_set())
 
 
+async def test_where_the_first_broker_cannot_be_reached_another_one_is_tried(
+    port: int, free: Callable[[], int]
+) -> None:
+    """And what is retained is said there, too."""
+    nobody, second = free(), port
+    async with on_broker(second), member(second, OWNER, PRESENCE) as owner:
+        alice = Member(nobody, ALICE, PLAN, others=(free(), second))
+        await alice.control.publish(PRESENCE, here())
+        async with alice.running():
+            assert await owner.next() == ("presence", ALICE.peer_id, here())
+            await owner.control.publish(PLAN, plan(1))
+            assert await alice.next() == ("plan", OWNER.peer_id, plan(1))
+
+
+async def test_when_its_broker_is_gone_a_member_finds_its_coordinator_at_the_other_one_and_back(
+    port: int, free: Callable[[], int]
+) -> None:
+    """A coordinator with a broker of its own dies, another one takes over, and dies, too."""
+    first, second = port, free()
+    both = (OWNER.peer_id, BOB.peer_id)
+    alice = Member(first, ALICE, PLAN, others=(second,), coordinators=both)
+    async with alice.running(connected=False):
+        for at, identity, version in ((first, OWNER, 1), (second, BOB, 2), (first, OWNER, 3)):
+            async with on_broker(at), member(at, identity, coordinators=both) as leader:
+                await leader.control.publish(PLAN, plan(version))
+                assert await alice.next() == ("plan", identity.peer_id, plan(version))
+            await until(lambda: not alice.control.connected.is_set())
+
+
+async def test_a_broker_that_breaks_off_is_tried_again_before_the_other_one(port: int, free: Callable[[], int]) -> None:
+    """Else a swarm would come apart at every hiccup of a network."""
+    second = free()
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(on_broker(port))
+        await stack.enter_async_context(on_broker(second))
+        wire, detour = await stack.enter_async_context(Wire.to(port))
+        owner = await stack.enter_async_context(member(port, OWNER, PRESENCE))
+        alice = await stack.enter_async_context(member(detour, ALICE, others=(second,)))
+        await alice.control.publish(PRESENCE, here())
+        assert (await owner.next())[2] == here()
+        wire.cut()
+        assert (await owner.next())[2] == Presence(online=False, session="s")
+        assert (await owner.next())[2] == here()
+
+
 async def test_after_a_restart_of_the_broker_what_is_retained_is_there_again(port: int) -> None:
     owner, alice = Member(port, OWNER, PRESENCE), Member(port, ALICE, PLAN)
     async with owner.running(connected=False), alice.running(connected=False):
@@ -394,6 +461,24 @@ async def test_a_message_that_does_not_verify_is_dropped_and_counted_and_the_nex
         assert re.search(why, said)
 
 
+async def test_each_of_several_coordinators_is_read_and_nobody_else(port: int) -> None:
+    both = (OWNER.peer_id, BOB.peer_id)
+    async with (
+        on_broker(port),
+        member(port, ALICE, PLAN, coordinators=both) as alice,
+        member(port, OWNER) as owner,
+        member(port, BOB) as bob,
+    ):
+        await owner.control.publish(PLAN, plan(3))
+        assert await alice.next() == ("plan", OWNER.peer_id, plan(3))
+        await bob.control.publish(PLAN, plan(4))
+        assert await alice.next() == ("plan", BOB.peer_id, plan(4))
+        assert not alice.control.dropped
+        await alice.control.publish(PLAN, plan(5))  # she hears herself
+        await until(lambda: alice.control.dropped)
+        assert alice.nothing()
+
+
 async def test_one_may_listen_to_one_peer_alone(port: int) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
 
@@ -438,3 +523,17 @@ def test_an_invites_own_account_opens_the_embedded_broker_and_given_credentials_
     assert (address.username, address.password, str(address)) == ("swarm", invite.password(), "192.0.2.1:7700")
     other = BrokerAddress.of(invite.model_copy(update={"broker": "mqtts://me:pw@b", "broker_ca": "PEM"}))
     assert (other.username, other.password, other.tls, other.port, other.ca) == ("me", "pw", True, 8883, "PEM")
+
+
+def test_the_other_brokers_of_an_invite_are_its_standbys_each_once() -> None:
+    invite = Invite(
+        swarm=SWARM, coordinator=OWNER.peer_id, dht=("d",), broker="mqtt://192.0.2.1:7700", secret="ab" * 16
+    )
+    assert BrokerAddress.others(invite) == ()
+    urls = ("mqtt://192.0.2.2:7700", "mqtt://192.0.2.1:7700", "mqtts://me:pw@b", "mqtt://192.0.2.2:7700")
+    cards = [Card(peer=BOB.peer_id, broker=url, dht=("d",)) for url in urls]
+    standbys = tuple(Standby.appoint(card, SWARM, OWNER) for card in cards)
+    second, third = BrokerAddress.others(invite.model_copy(update={"standbys": standbys}))
+    assert (str(second), second.username, second.password) == ("192.0.2.2:7700", "swarm", invite.password())
+    assert (str(third), third.username, third.password, third.tls) == ("b:8883", "me", "pw", True)
+    assert BrokerAddress.of(invite, urls[2]) == third

@@ -23,24 +23,32 @@ from dtfm_node.engine.machine import Machine
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_node.engine.staging import Staging
 from dtfm_node.engine.trainer import Trainer
-from dtfm_node.keep import load_state, snapshot
+from dtfm_node.fetch import Fetched
+from dtfm_node.holdings import Holdings
+from dtfm_node.keep import Keeper
+from dtfm_node.loading import load_state
 from dtfm_node.optimizer import state_tensors
+from dtfm_node.snapshots import Snapshots
 from dtfm_node.solo import Solo
+from dtfm_node.uplink import Uplink
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.shards import ShardFolder, TokenReader, write_shards
+from dtfm_protocol.frames import Key, Kind
 from dtfm_protocol.job import Checkpointing, Evaluation, Model, Planning, Training
 from dtfm_protocol.metrics import StepMetrics
+from dtfm_protocol.model.anatomy import anatomy
 from dtfm_protocol.model.config import resolve_config
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.planes.data import Stream, read_message
+from dtfm_protocol.plan import Plan, Resume, Source
+from dtfm_protocol.planes.data import Bytes, Stream, read_message
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.resolved import ResolvedJob
-from dtfm_protocol.transfers import CHECKPOINT, STATE, hand_in, serve_state
+from dtfm_protocol.standing import Mark
+from dtfm_protocol.transfers import CHECKPOINT, STATE, serve_state
 
 CPU = torch.device("cpu")
 VOCAB, LAYERS, STEPS = 61, 4, 6
 OWNER = "owner"
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a peer that still waits counts as hanging."""
 
 Layers = list[tuple[int, int]]
@@ -94,9 +102,11 @@ def job_of(home: Path, *, tied: bool = False, **training: Any) -> ResolvedJob:
         "clip_norm": 0.4,
         "seed": 5,
     }
+    config = resolve_config(Model.model_validate(model), VOCAB, 16)
+    anatomy(config)  # once, before several peers' threads would look at the same time
     return ResolvedJob(
         name="tiny",
-        config=resolve_config(Model.model_validate(model), VOCAB, 16),
+        config=config,
         corpus=write_shards(home / "tokens", [corpus_tokens()], VOCAB, shard_bytes=512),
         training=Training.model_validate(values | training),
         evaluation=Evaluation(every=4, sequences=5),
@@ -144,8 +154,12 @@ def alone(home: Path, tied: bool) -> Result:
 class Peer:
     """One member: what its daemon does under one plan, without the daemon."""
 
-    def __init__(self, network: MemoryNetwork, home: Path, job: ResolvedJob, plan: Plan, me: str) -> None:
+    def __init__(
+        self, network: MemoryNetwork, home: Path, job: ResolvedJob, plan: Plan, me: str, holdings: Holdings
+    ) -> None:
         self.plane = MemoryDataPlane(network, me)
+        self.holdings = holdings
+        """They may come from an earlier plan."""
         self.me, self.plan, self.job = me, plan, job
         self.rows: list[StepMetrics] = []
         self.states: dict[int, State] = {}
@@ -163,16 +177,19 @@ class Peer:
         self._pool = ThreadPoolExecutor(1)
         self._machine = Machine(CPU, self.compute, self.compute, Staging(CPU))
         self.stage: StageState | None = None
+        self.fetched = Fetched()
 
     async def listen(self) -> None:
         await self.plane.serve(TRAINING, self._answer)
+        await self.plane.serve(STATE, lambda stream: serve_state(stream, self.holdings))
 
     async def _answer(self, stream: Stream) -> None:
         self._streams.append(stream)
-        assert (await read_message(stream, Hello)).plan_version == self.plan.version
+        hello = await read_message(stream, Hello)
+        assert hello.plan_version == self.plan.version
         await self._ready.wait()
         assert self._exchange is not None
-        await self._exchange.serve(stream)
+        await (self._exchange.take_pulses(stream) if hello.pulses else self._exchange.serve(stream))
 
     async def die(self) -> None:
         """Cut every stream that others opened, as the end of a process does; those it opened its task cuts."""
@@ -197,19 +214,22 @@ class Peer:
     async def _train(self, last: int, exchange: Exchange) -> None:
         job, plan = self.job, self.plan
         state = self.stage = await self.compute(StageState, job.config, plan, self.me, job.training, CPU)
-        await load_state(self.plane, OWNER, job, plan, state, self.compute)
-        self._remember(plan.resume_step)
+        resumed = plan.resume.mark.step
+        self.holdings.begin(state, plan.resume.mark)
+        self.fetched = await load_state(self.plane, job, plan, state, self.holdings, self.compute)
+        self._remember(resumed)
         reader = self._tokens if state.is_first or state.is_last else None
         trainer = Trainer(job, plan, self.me, state, reader, exchange, self._machine)
         trainer.expect_first()
         self._exchange = exchange
         self._ready.set()
         await trainer.start()
+        self.holdings.enter(state)
 
         async def prepare(step: int) -> None:
             self._step = step
 
-        for step in range(plan.resume_step + 1, last + 1):
+        for step in range(resumed + 1, last + 1):
             self.rows.append(await trainer.step(step, prepare))
             self._remember(step)
         if self.together is not None:
@@ -224,12 +244,32 @@ class Peer:
         return {key: value.clone() for key, value in state_tensors(self.stage.parameters, self.stage.optimizer)}
 
 
+async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Compute that outlives the threads of a plan."""
+    return function(*arguments)
+
+
 class Swarm:
     """All peers of one plan."""
 
-    def __init__(self, home: Path, job: ResolvedJob, plan: Plan, network: MemoryNetwork | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        job: ResolvedJob,
+        plan: Plan,
+        network: MemoryNetwork | None = None,
+        former: "Swarm | None" = None,
+    ) -> None:
+        """Make the peers; those of a `former` plan hold what they held then."""
         self.network = network or MemoryNetwork()
-        self.peers = {me: Peer(self.network, home, job, plan, me) for me in plan.peers}
+        self.peers: dict[str, Peer] = {}
+        for me in plan.peers:
+            if former is not None and me in former.peers:
+                holdings = former.peers[me].holdings
+            else:
+                (home / "disks").mkdir(exist_ok=True)
+                holdings = Holdings(Snapshots(home / "disks" / me), at_once)
+            self.peers[me] = Peer(self.network, home, job, plan, me, holdings)
         self.plan = plan
 
     async def run(self, last: int = STEPS) -> Result:
@@ -385,7 +425,7 @@ async def owner(network: MemoryNetwork, job: ResolvedJob, folder: Path) -> Async
     archive = Archive(CheckpointStore(folder), job, lambda manifest: None)
     plane = MemoryDataPlane(network, OWNER)
     await plane.serve(CHECKPOINT, archive.take)
-    await plane.serve(STATE, lambda stream: serve_state(stream, archive.find))
+    await plane.serve(STATE, lambda stream: serve_state(stream, archive))
     yield archive
 
 
@@ -397,21 +437,60 @@ async def test_a_change_of_plan_at_a_checkpoint_goes_unnoticed(
     home: Path, tmp_path: Path, before: str, after: str, tied: bool
 ) -> None:
     job, network = job_of(home, tied=tied), MemoryNetwork()
-    first, second = plan_of(before), plan_of(after, version=2, resume_step=3)
+    first = plan_of(before, author=OWNER)
+    kept = Resume(mark=Mark(step=3, plan=1), sources=(Source(peer=OWNER, layers=((0, LAYERS),)),))
+    second = plan_of(after, version=2, resume=kept)
     async with owner(network, job, tmp_path / "checkpoints") as archive:
         archive.expect(first)
         swarm = Swarm(home, job, first, network)
         start = await swarm.run(last=3)
         for me, peer in swarm.peers.items():
             assert peer.stage is not None
-            share = snapshot(peer.stage, first, me, start.rows[2], tuple(start.rows[:3]), tmp_path)
-            assert [row.step for row in share.share.rows] == [1, 2, 3]
-            assert (await hand_in(peer.plane, OWNER, share.share, share.file or b"")).taken
+            keeper = Keeper(peer.plane, Uplink(), Snapshots(tmp_path / me), most_bytes=1 << 30)
+            handing_in = asyncio.create_task(keeper.run())
+            await keeper.keep(
+                peer.stage, first, start.rows[2], tuple(start.rows[:3]), handed_in=True, copied=False, last=False
+            )
+            await keeper.settled()
+            handing_in.cancel()
+            keeper.close()
         manifest = archive.newest()
         assert manifest is not None
         assert manifest.step == 3
         rest = await Swarm(home, job, second, network).run()
     assert_same_training(Result(start.rows + rest.rows, rest.state), alone(home, tied), 1e-5)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(
+    ("before", "after"), [("2x2", "uneven shares"), ("uneven shares", "1x4"), ("1x1", "crossed routes")]
+)
+async def test_a_change_of_plan_without_a_checkpoint_goes_unnoticed(
+    home: Path, before: str, after: str, tied: bool
+) -> None:
+    """Peers keep what they have, and give the others what these lack; most states move to nobody."""
+    job = job_of(home, tied=tied)
+    former = Swarm(home, job, plan_of(before))
+    start = await former.run(last=3)
+    held = tuple(Source(peer=me, layers=(former.plan.stages[former.plan.stage_of(me) or 0],)) for me in former.peers)
+    second = plan_of(after, version=2, resume=Resume(mark=Mark(step=3, plan=1), norm=0.5, sources=held))
+    swarm = Swarm(home, job, second, former.network, former)
+    rest = await swarm.run()
+    assert_same_training(Result(start.rows + rest.rows, rest.state), alone(home, tied), 1e-5)
+    for me, peer in swarm.peers.items():
+        lacked = peer.states[3].keys() - (former.peers[me].states[3].keys() if me in former.peers else set())
+        assert peer.fetched.bytes == sum(peer.states[3][key].nbytes for key in lacked)
+
+
+async def test_a_change_of_plan_that_only_moves_shares_leaves_every_bit_where_it_is(home: Path) -> None:
+    former = Swarm(home, job_of(home), plan_of("2x2"))
+    await former.run(last=3)
+    resume = Resume(mark=Mark(step=3, plan=1), norm=0.5)  # no sources: everyone must do with what it has
+    swarm = Swarm(home, job_of(home), plan_of("uneven shares", version=2, resume=resume), former.network, former)
+    await swarm.run()
+    for me, peer in swarm.peers.items():
+        assert identical(peer.states[3], former.peers[me].states[3])
+        assert peer.fetched.bytes == 0
 
 
 def leaves(error: BaseException) -> list[BaseException]:
@@ -479,6 +558,34 @@ async def test_a_peer_that_vanishes_at_the_commit_leaves_none_with_half_a_step(h
         peer = swarm.peers[me]
         assert len(peer.rows) in {2, 3}
         assert identical(peer.now(), whole.peers[me].states[len(peer.rows)])
+
+
+@pytest.mark.parametrize("name", ["2x2", "1x4", "2x2 zero-bubble"])
+async def test_who_did_not_hear_that_a_step_became_final_can_apply_it_later_to_the_same_bits(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The arbiter vanishes with all votes in hand and no commit sent; what the others hold then is worth a step."""
+    whole = Swarm(home, job_of(home), plan_of(name))
+    final = await whole.run()
+    swarm = Swarm(home, job_of(home), plan_of(name))
+    plain = Exchange.send
+
+    async def send(exchange: Any, peer: str, key: Key, payload: Bytes) -> None:
+        if key.kind is Kind.COMMIT and key.step == 3:
+            swarm.peers["a"].paused.set()
+            await asyncio.Event().wait()
+        await plain(exchange, peer, key, payload)
+
+    monkeypatch.setattr(Exchange, "send", send)
+    await swarm.ends("a")
+    mark = Mark(step=3, plan=1)
+    for me in swarm.peers.keys() - {"a"}:
+        stage = swarm.peers[me].stage
+        assert stage is not None
+        assert (stage.mark, stage.prepared) == (Mark(step=2, plan=1), mark)
+        await swarm.peers[me].holdings.redo(mark, final.rows[2].grad_norm)
+        assert (stage.mark, stage.prepared, stage.norm) == (mark, None, final.rows[2].grad_norm)
+        assert identical(swarm.peers[me].now(), whole.peers[me].states[3])
 
 
 async def test_a_run_that_diverges_stops_everywhere_before_the_step_that_broke_it(home: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtfm_node.engine import exchange as exchanging
 from dtfm_node.engine.exchange import (
     QUEUE_FRAMES,
     TRAINING,
@@ -19,6 +20,7 @@ from dtfm_node.engine.exchange import (
     Hello,
     PeerLost,
 )
+from dtfm_node.engine.patience import Patience
 from dtfm_protocol.frames import HEADER_BYTES, Header, Key, Kind
 from dtfm_protocol.logs import log
 from dtfm_protocol.planes.data import Bytes, Stream, StreamClosed, read_message, write_message
@@ -39,6 +41,8 @@ class Watched:
     def __init__(self, inner: Stream) -> None:
         self.peer, self._inner = inner.peer, inner
         self.reads: list[int] = []
+        self.let_go = False
+        """Whether nobody reads it any more."""
 
     async def read(self, size: int) -> Bytes:
         self.reads.append(size)
@@ -67,9 +71,12 @@ class Network:
 
             async def serve(stream: Stream) -> None:
                 watched = Watched(stream)
+                if (await read_message(stream, Hello)).pulses:
+                    await exchange.take_pulses(stream)
+                    return
                 self.taken.setdefault(name, []).append(watched)
-                await read_message(stream, Hello)
                 await exchange.serve(watched)
+                watched.let_go = True
 
             await plane.serve(TRAINING, serve)
             yield exchange
@@ -526,22 +533,27 @@ async def test_leaving_an_exchange_lets_go_of_a_stream_that_waits_for_its_evalua
                 b.post("a", key(index, kind=Kind.EVALUATION), 1)
                 await a.send("b", key(index, kind=Kind.EVALUATION), b"1")
             await settle()
-            assert network.memory.tasks
+            (taken,) = network.taken["b"]
+            assert not taken.let_go
         await settle()
-        assert not network.memory.tasks
+        assert taken.let_go
 
 
 class Slow:
-    """A stream that takes a write only when it is told to."""
+    """A stream that takes a frame only when it is told to; its Hello, and pulses, pass."""
 
     def __init__(self, inner: Stream, gate: asyncio.Semaphore) -> None:
         self.peer, self._inner, self._gate = inner.peer, inner, gate
+        self._begun = self._pulses = False
 
     async def read(self, size: int) -> Bytes:
         return await self._inner.read(size)
 
     async def write(self, *buffers: Bytes) -> None:
-        await self._gate.acquire()
+        if not self._begun:
+            self._begun, self._pulses = True, b'"pulses":true' in bytes(buffers[0])
+        elif not self._pulses:
+            await self._gate.acquire()
         await self._inner.write(*buffers)
 
     async def close(self) -> None:
@@ -549,11 +561,11 @@ class Slow:
 
 
 class SlowPlane(MemoryDataPlane):
-    """A plane on a link that takes as many writes as its gate lets through."""
+    """A plane on a link that takes as many writes of frames as its gate lets through."""
 
     def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
         super().__init__(network, peer_id)
-        self.gate = asyncio.Semaphore(1)  # the Hello
+        self.gate = asyncio.Semaphore(0)
 
     async def open(self, peer: str, service: str) -> Stream:  # type: ignore[override]
         return Slow(await super().open(peer, service), self.gate)
@@ -620,6 +632,117 @@ async def test_flushing_does_not_wait_for_a_peer_whose_frames_were_refused(netwo
         await a.send("b", key(), b"1")
         a.refuse("b", Fault.CONTENT, "nonsense")
         await asyncio.wait_for(a.flush(), 1.0)
+
+
+async def pulses(network: Network, sender: str, receiver: str) -> Stream:
+    """A stream for pulses on which a test can say anything in `sender`'s name."""
+    stream = await MemoryDataPlane(network.memory, sender).open(receiver, TRAINING)
+    await write_message(stream, Hello(plan_version=PLAN, pulses=True))
+    return stream
+
+
+def pulse(milliseconds: int = 0) -> bytes:
+    return Header(PLAN, Key(Kind.PULSE, 0, milliseconds), 0).pack()
+
+
+async def test_a_peer_that_has_nothing_to_send_says_that_it_lives_and_what_it_is_at(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.01)
+    heard: list[float] = []
+    plain = Patience.pulse
+
+    def note(patience: Patience, now: float, action_seconds: float) -> None:
+        heard.append(action_seconds)
+        plain(patience, now, action_seconds)
+
+    monkeypatch.setattr(Patience, "pulse", note)
+    plane = MemoryDataPlane(network.memory, "a")
+    async with network.peer("b") as b, Exchange.running(plane, PLAN, PEERS, action_seconds=lambda: 1.5) as a:
+        a.connect("b")
+        async with asyncio.timeout(PATIENCE):
+            while len(heard) < 5:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert set(heard) == {1.5}
+        assert b.patience.keys() == {"a"}
+        assert a.bytes_sent == 0  # what training costs, and no more
+
+
+async def test_a_peer_whose_pulses_stop_is_lost_though_its_streams_are_open(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a process that was stopped, or whose machine has lost its network, are."""
+    monkeypatch.setattr("dtfm_node.engine.patience.FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.05)
+    async with network.peer("b") as b:
+        b.post("a", key(), 1)
+        stream = await pulses(network, "a", "b")
+        await stream.write(pulse())
+        assert "silent for" in str(await fails(b, "a", key()))
+        assert not b.refused
+
+
+async def test_a_peer_that_is_stuck_is_lost_though_it_pulses(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.05)
+    async with network.peer("b") as b:
+        b.post("a", key(), 1)
+        stream = await pulses(network, "a", "b")
+        await stream.write(pulse(60_000))
+        assert "at one action for 60 s" in str(await fails(b, "a", key()))
+        assert not b.refused
+
+
+async def test_the_end_of_a_peers_pulses_alone_loses_nothing_that_it_has_sent(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who ends closes all its streams at once, and the last frames may still be on their way then."""
+    monkeypatch.setattr("dtfm_node.engine.patience.FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.02)
+    async with network.peer("b") as b:
+        b.post("a", key(), 1)
+        frames = await network.raw("a", "b")
+        stream = await pulses(network, "a", "b")
+        await stream.write(pulse())
+        await stream.close()
+        await asyncio.sleep(0.3)
+        assert not b.patience
+        await frames.write(frame(b"1", key()))
+        assert await b.receive("a", key()) == b"1"
+        b.post("a", key(index=1), 1)
+        await frames.close()
+        await fails(b, "a", key(index=1))
+        assert not b.refused
+
+
+@pytest.mark.parametrize(
+    "data",
+    [bytes(HEADER_BYTES), frame(b"", key(kind=Kind.VOTE)), Header(PLAN, Key(Kind.PULSE, 0, 0), 1).pack()],
+    ids=["nonsense", "another frame", "a payload"],
+)
+async def test_what_is_no_pulse_among_pulses_is_its_senders_fault(network: Network, data: bytes) -> None:
+    async with network.peer("b") as b:
+        b.post("a", key(), 1)
+        b.post("a", key(kind=Kind.VOTE), 1)
+        stream = await pulses(network, "a", "b")
+        await stream.write(pulse())
+        await stream.write(data)
+        await fails(b, "a", key())
+        assert b.refused == {Fault.FORM: 1}
+
+
+async def test_a_strangers_pulses_are_not_taken(network: Network) -> None:
+    async with network.peer("b") as b:
+        await closed(await pulses(network, "stranger", "b"))
+        assert b.refused == {Fault.STRANGER: 1}
+        assert not b.patience
+
+
+async def test_a_pulse_among_frames_is_a_frame_that_is_not_due(network: Network) -> None:
+    async with network.peer("b") as b:
+        stream = await network.raw("a", "b")
+        await stream.write(pulse())
+        await closed(stream)
+        assert b.refused == {Fault.NOT_DUE: 1}
 
 
 class Traced(bytearray):

@@ -102,8 +102,8 @@ async def swarm() -> AsyncIterator[Swarm]:
             exchange = others[name] = await stack.enter_async_context(Exchange.running(other, 1, PEERS))
 
             async def serve(stream: Stream, exchange: Exchange = exchange) -> None:
-                await read_message(stream, Hello)
-                await exchange.serve(stream)
+                hello = await read_message(stream, Hello)
+                await (exchange.take_pulses(stream) if hello.pulses else exchange.serve(stream))
 
             await other.serve(TRAINING, serve)
         a = await stack.enter_async_context(Exchange.running(plane, 1, PEERS, Uplink()))

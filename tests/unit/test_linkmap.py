@@ -136,3 +136,13 @@ def test_a_peer_that_nobody_reaches_is_left_out_of_three_but_not_of_two() -> Non
 def test_one_peer_alone_has_a_view_without_links() -> None:
     view = LinkMap().view([member("a")], "fp32")
     assert rows(view.latency_ms) == rows(view.bandwidth_gbps) == [[0.0]]
+
+
+def test_who_has_become_slower_than_its_profile_is_planned_for_as_it_is() -> None:
+    members = [member("a"), member("b", layer_seconds=LayerSeconds(forward=0.1, backward=0.2, optimizer=0.4))]
+    plain, slower = (LinkMap().view(members, "fp32", factors) for factors in (None, {"b": 3.0, "gone": 2.0}))
+    assert slower.nodes[0] == plain.nodes[0]
+    seconds = slower.nodes[1].layer_seconds
+    assert seconds == LayerSeconds(forward=0.1, backward=0.2, optimizer=0.4).times(3.0)
+    assert seconds is not None
+    assert (seconds.forward, seconds.optimizer, seconds.weight) == (0.1 * 3.0, 0.4 * 3.0, None)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtfm_coordinator.members import Members
+from dtfm_coordinator.members import SILENT_SECONDS, Members
 from dtfm_protocol.control import Presence, Report
 from dtfm_protocol.records import Profile
 from dtfm_protocol.view import LayerSeconds
@@ -31,6 +31,16 @@ def gone(session: str = "one") -> Presence:
 
 def report(session: str = "one", state: str = "idle", **fields: Any) -> Report:
     return Report.model_validate({"session": session, "state": state} | fields)
+
+
+class Clock:
+    """Time, as a test has it go by."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def online(members: Members) -> list[str]:
@@ -152,3 +162,73 @@ def test_those_who_are_missing_are_named_in_the_order_asked() -> None:
     members.seen("b", here())
     assert members.missing(("c", "b", "a")) == ["c", "a"]
     assert members.missing(()) == []
+
+
+def test_who_has_not_reported_for_a_while_is_given_no_work_and_is_not_gone() -> None:
+    """A process that was stopped stays connected until the broker misses it."""
+    clock = Clock()
+    members = Members(clock)
+    members.listed({"a": PROFILE, "b": PROFILE})
+    members.reported("a", report())
+    members.reported("b", report())
+    clock.now += SILENT_SECONDS - 0.1
+    members.reported("b", report())
+    assert ready(members) == ["a", "b"]
+    clock.now += 0.2
+    assert ready(members) == ["b"]
+    assert [member.peer for member in members.heard()] == ["b"]
+    assert online(members) == ["a", "b"]
+    assert members.missing(("a",)) == []
+    members.reported("a", report())
+    assert ready(members) == ["a", "b"]
+
+
+def test_a_hello_alone_is_no_sign_of_life_later() -> None:
+    clock = Clock()
+    members = Members(clock)
+    members.seen("a", here())
+    assert members.heard() == []
+
+
+def test_who_wants_to_leave_is_given_no_work_and_is_named_while_it_is_there() -> None:
+    members = Members()
+    members.listed({"a": PROFILE, "b": PROFILE})
+    members.reported("a", report("one", "training", leaving=True))
+    members.reported("b", report("one", "training"))
+    assert ready(members) == ["b"]
+    assert members.leaving(("b", "a", "never seen")) == ["a"]
+    assert members.leaving(("b",)) == []
+    members.seen("a", gone())
+    assert members.leaving(("a", "b")) == []
+
+
+def test_who_is_new_is_named_once_nobody_else_is_still_coming() -> None:
+    """Volunteers arrive in bursts: one plan for all of them is enough."""
+    members = Members()
+    members.listed({"a": PROFILE, "b": PROFILE, "c": PROFILE})
+    members.reported("a", report())
+    assert members.newcomers({"a"}) == []
+    members.reported("c", report())
+    members.reported("b", report(state="measuring"))
+    assert members.newcomers({"a"}) == []
+    members.reported("b", report())
+    assert members.newcomers({"a"}) == ["b", "c"]
+    members.reported("d", report())  # which the DHT does not list yet
+    assert members.newcomers({"a"}) == []
+    members.listed({"d": PROFILE})
+    assert members.newcomers({"a", "c"}) == ["b", "d"]
+
+
+def test_whom_another_peer_has_lost_must_report_anew_to_be_given_work() -> None:
+    clock = Clock()
+    members = Members(clock)
+    members.listed({"a": PROFILE, "b": PROFILE})
+    members.reported("a", report())
+    members.reported("b", report())
+    clock.now += 1.0
+    members.reported("b", report(lost=("a",)))
+    assert ready(members) == ["b"]
+    clock.now += 0.1
+    members.reported("a", report())
+    members.reported("b", report(lost=("a",)))  # the same word again
+    assert ready(members) == ["a", "b"]

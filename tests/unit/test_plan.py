@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.job import Wire
-from dtfm_protocol.plan import Cost, Plan
+from dtfm_protocol.plan import Cost, Plan, Resume, Source
+from dtfm_protocol.standing import Mark
 
 SWARM = "0123456789abcdef"
 OWNER, STRANGER = Identity.generate(), Identity.generate()
@@ -20,6 +21,9 @@ OWNER, STRANGER = Identity.generate(), Identity.generate()
 codecs = st.sampled_from(["fp32", "fp16", "bf16", "int8"])
 seconds = st.floats(0, 1e9)
 costs = st.builds(Cost, kind=st.just("paper"), total=seconds, data_parallel=seconds, pipeline=seconds)
+marks = st.builds(Mark, step=st.integers(0, 1000), plan=st.integers(0, 1 << 31))
+sources = st.builds(Source, peer=st.text(max_size=5), layers=st.just(((0, 1), (2, 4))))
+resumes = st.builds(Resume, mark=marks, norm=st.none() | seconds, sources=st.lists(sources, max_size=2).map(tuple))
 
 
 @st.composite
@@ -37,7 +41,8 @@ def plans(draw: st.DrawFn) -> Plan:
         schedule=draw(st.sampled_from(["1f1b", "gpipe", "zero-bubble"])),
         wire=Wire(activations=draw(codecs), gradients=draw(codecs)),
         recompute=tuple(sorted(draw(st.sets(st.integers(0, depth - 1))))),
-        resume_step=draw(st.integers(0, 1000)),
+        resume=draw(resumes),
+        shadows=draw(st.sampled_from([(), (None,) * (depth - 1) + ("z",)])),
         reason=draw(st.text(max_size=20)),
         seconds=draw(st.none() | st.floats(0, 1e6)),
         cost=draw(st.none() | costs),
@@ -91,7 +96,7 @@ def test_a_plan_survives_json_with_its_pipelines_and_its_signature(plan: Plan) -
     assert json.loads(text)["pipelines"] == [list(route) for route in plan.pipelines]
     for read in (Plan.model_validate_json(text), Plan.read(json.loads(json.dumps(json.loads(text))), "plan")):
         assert read == signed
-        read.verify(OWNER.peer_id, SWARM)
+        read.verify([OWNER.peer_id], SWARM)
 
 
 def test_pipelines_in_a_file_are_not_believed_over_its_routes() -> None:
@@ -99,12 +104,41 @@ def test_pipelines_in_a_file_are_not_believed_over_its_routes() -> None:
     assert Plan.read(values, "plan").pipelines == GRID.pipelines
 
 
-def test_a_signature_is_good_for_one_swarm_and_one_coordinator() -> None:
+def test_a_signature_is_good_for_one_swarm_and_for_its_author() -> None:
     signed = GRID.signed(OWNER, SWARM)
-    signed.verify(OWNER.peer_id, SWARM)
-    for coordinator, swarm in ((STRANGER.peer_id, SWARM), (OWNER.peer_id, "f" * 16), ("nobody", SWARM)):
+    assert signed.author == OWNER.peer_id
+    signed.verify([OWNER.peer_id], SWARM)
+    signed.verify([STRANGER.peer_id, OWNER.peer_id], SWARM)
+    for coordinators, swarm in (([OWNER.peer_id], "f" * 16), ([STRANGER.peer_id], SWARM), ([], SWARM), ([""], SWARM)):
         with pytest.raises(Refused):
-            signed.verify(coordinator, swarm)
+            signed.verify(coordinators, swarm)
+
+
+def test_a_plan_by_one_who_is_no_coordinator_is_refused_by_name_whoever_signed_it() -> None:
+    said = f"a plan by {STRANGER.peer_id[-8:]}, who is no coordinator of this swarm"
+    with pytest.raises(Refused, match=said):
+        GRID.signed(STRANGER, SWARM).verify([OWNER.peer_id], SWARM)
+    with pytest.raises(Refused, match="a plan by nobody"):
+        GRID.verify([OWNER.peer_id], SWARM)
+
+
+def test_a_coordinator_cannot_pass_off_its_plan_as_another_ones() -> None:
+    both = [OWNER.peer_id, STRANGER.peer_id]
+    forged = GRID.signed(STRANGER, SWARM).model_copy(update={"author": OWNER.peer_id})
+    with pytest.raises(Refused, match="signature is not"):
+        forged.verify(both, SWARM)
+
+
+def test_whose_promises_decide_are_its_peers_its_spares_and_its_author_each_once() -> None:
+    assert GRID.electors == ("a", "b", "x", "y")
+    assert UNEVEN.model_copy(update={"author": "c"}).electors == ("a", "x", "y", "z", "c")
+    assert UNEVEN.model_copy(update={"author": "x"}).electors == ("a", "x", "y", "z")
+
+
+def test_who_keeps_copies_is_named_by_stage() -> None:
+    assert [GRID.shadow_of(stage) for stage in (0, 1)] == [None, None]
+    shadowed = UNEVEN.model_copy(update={"shadows": ("z", None)})
+    assert [shadowed.shadow_of(stage) for stage in (0, 1)] == ["z", None]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +152,11 @@ def test_a_signature_is_good_for_one_swarm_and_one_coordinator() -> None:
         {"wire": "fp16"},
         {"wire": {"gradients": "int8"}},
         {"recompute": [0]},
-        {"resume_step": 1},
+        {"resume": {"mark": {"step": 1, "plan": 0}}},
+        {"resume": {"mark": {"step": 0, "plan": 1}}},
+        {"resume": {"norm": 1.0}},
+        {"resume": {"sources": [{"peer": "z", "layers": [[0, 4]]}]}},
+        {"shadows": ["x", None]},
         {"cost": {"kind": "paper", "total": 1.0, "data_parallel": 1.0, "pipeline": 0.0}},
         {"seed": 1},
         {"evaluations": 1},
@@ -135,7 +173,7 @@ def test_a_signature_is_good_for_one_swarm_and_one_coordinator() -> None:
 def test_after_any_change_the_signature_fails(change: dict[str, Any]) -> None:
     values = json.loads(GRID.signed(OWNER, SWARM).model_dump_json()) | change
     with pytest.raises(Refused, match="signature is not"):
-        Plan.read(values, "plan").verify(OWNER.peer_id, SWARM)
+        Plan.read(values, "plan").verify([OWNER.peer_id], SWARM)
 
 
 def complaint(**change: Any) -> str:
@@ -171,7 +209,10 @@ def test_layers_join_up_without_gap_or_overlap(stages: list[list[int]]) -> None:
         ({"routes": [[]]}, "0 peers a route for 2 stages"),
         ({"stages": [[-1, 2], [2, 4]]}, "stages.0.0: "),
         ({"version": -1}, "version: "),
-        ({"resume_step": -1}, "resume_step: "),
+        ({"resume": {"mark": {"step": -1}}}, "resume.mark.step: "),
+        ({"resume": {"mark": {"plan": -1}}}, "resume.mark.plan: "),
+        ({"resume": {"sources": [{"peer": "a", "layers": [[-1, 2]]}]}}, "resume.sources.0.layers.0.0: "),
+        ({"resume_step": 1}, "resume_step: unknown key"),
         ({"schedule": "zb"}, "schedule: "),
         ({"schedule": "auto"}, "schedule: "),
         ({"wire": "int4"}, "wire.activations: "),

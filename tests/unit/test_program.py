@@ -86,6 +86,55 @@ def test_a_command_that_ends_well_just_returns() -> None:
     assert ran == [True]
 
 
+LEAVING = """
+import asyncio
+from dtfm_protocol.program import run
+
+asked = asyncio.Event()
+
+async def main() -> None:
+    try:
+        print("ready", flush=True)
+        await asked.wait()
+        print("asked", flush=True)
+        {then}
+    finally:
+        print("cleaned up", flush=True)
+
+def leave() -> bool:
+    asked.set()
+    return {waits}
+
+run(main(), leave)
+"""
+
+
+@pytest.mark.parametrize(
+    ("waits", "then", "signals", "said"),
+    [
+        (True, "pass", 1, ["asked", "cleaned up"]),
+        (True, "await asyncio.Event().wait()", 2, ["asked", "cleaned up"]),
+        (False, "await asyncio.Event().wait()", 1, ["cleaned up"]),
+    ],
+    ids=["ends by itself", "a second signal ends it", "has nothing to wait for"],
+)
+def test_a_command_that_may_leave_ends_by_itself_or_at_the_second_signal(
+    waits: bool, then: str, signals: int, said: list[str]
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEAVING.format(then=then, waits=waits)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        heard = []
+        for _ in range(signals):
+            process.send_signal(signal.SIGTERM)
+            heard.append(process.stdout.readline().strip())
+        heard += process.communicate(timeout=30)[0].split("\n")[:-1]
+    assert heard == said
+    assert process.returncode == 143
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_everything_clean_up_and_then_gives_its_exit_code(number: signal.Signals, code: int) -> None:
     """Also when it comes twice: a second Ctrl+C must not cut the clean-up short."""

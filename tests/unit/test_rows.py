@@ -117,11 +117,25 @@ def test_who_only_reads_changes_nothing(tmp_path: Path, tail: bytes) -> None:
 
 def test_rows_out_of_order_end_the_history(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps(row(step).model_dump()) + "\n" for step in (1, 2, 4, 5)), encoding="utf-8")
+    path.write_text("".join(json.dumps(row(step).model_dump()) + "\n" for step in (1, 2, 4, 3, 5)), encoding="utf-8")
     rows = RowFile(path)
-    assert [found.step for found in rows.rows()] == [1, 2]
+    assert [found.step for found in rows.rows()] == [1, 2, 4]
     rows.forget_after(2)
     assert steps(path) == [1, 2]
+
+
+def test_steps_of_which_nobody_is_left_who_knows_may_lack_and_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = filled(path, 2)
+    assert not rows.append(row(5))
+    assert not rows.append(row(6), after=4)
+    assert rows.append(row(5), after=4)
+    assert rows.append(row(6), after=4)
+    assert not rows.append(row(4), after=4)
+    assert steps(path) == [1, 2, 5, 6]
+    assert [found.step for found in RowFile(path).rows()] == [1, 2, 5, 6]
+    rows.forget_after(5)
+    assert steps(path) == [1, 2, 5]
 
 
 def test_a_history_that_needs_no_change_is_not_written_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dtfm_protocol.job import Model, Training
 from dtfm_protocol.model.config import resolve_config
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import Action, actions_of
+from dtfm_protocol.standing import Mark
 
 CPU = torch.device("cpu")
 VOCAB, LAYERS, BATCH, SEQUENCE, HIDDEN = 61, 5, 2, 8, 16
@@ -252,7 +253,9 @@ def test_an_update_clips_by_the_whole_models_norm_and_uses_the_new_weights_at_on
         neighbours.act(Action("forward", micro_batch))
         neighbours.act(Action("backward", micro_batch))
     before = {name: grad.clone() for group in groups_of(state) for name, grad in group.items()}
-    state.apply(1, grad_norm=100.0)
+    state.prepare(Mark(step=1, plan=1))
+    state.apply(grad_norm=100.0)
+    assert (state.mark, state.prepared, state.norm) == (Mark(step=1, plan=1), None, 100.0)
     after = {name: grad for group in groups_of(state) for name, grad in group.items()}
     for name, grad in before.items():
         torch.testing.assert_close(after[name], grad * (1.0 / 100.000001))

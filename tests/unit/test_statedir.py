@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.statedir import holder as holder_of
 from dtfm_protocol.statedir import is_live, locked, write_atomically
+from tests.unit.disks import full_disk
 
 HOLDER = """
 import sys
@@ -58,6 +60,17 @@ def test_a_folder_that_another_process_holds_is_refused_with_its_number(tmp_path
             assert (tmp_path / "lock").read_text() == str(os.getpid())
 
 
+def test_the_process_that_last_took_the_lock_is_known(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    with holder(tmp_path) as process:
+        assert holder_of(tmp_path) == process.pid
+        process.kill()
+        process.wait()
+    assert holder_of(tmp_path) == process.pid
+    (tmp_path / "lock").write_text("no number")
+    assert holder_of(tmp_path) is None
+
+
 def test_the_lock_is_freed_when_the_block_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), locked(tmp_path):
         raise RuntimeError
@@ -84,19 +97,36 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path, data: str | bytes) -> Non
     assert os.listdir(tmp_path) == ["status.json"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path, lasting: bool) -> None:
     path = tmp_path / "status.json"
     write_atomically(path, "old")
-
-    def full(self: Path, data: bytes) -> int:
-        self.touch()
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(UserError, match=r"cannot write .*status\.json: No space left on device"):
-        write_atomically(path, "new")
+    with full_disk(5), pytest.raises(UserError, match=r"cannot write .*status\.json: File too large"):
+        write_atomically(path, "too long", lasting=lasting)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["status.json"]
+
+
+def test_what_is_to_last_is_on_the_disk_before_it_takes_the_old_files_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And then its name is: a power cut leaves the old file or the new one, and after the call the new one."""
+    done: list[str] = []
+    path, sync, replace = tmp_path / "promise.json", os.fsync, os.replace
+
+    def note_sync(descriptor: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        sync(descriptor)
+
+    def note_replace(source: Path, target: Path) -> None:
+        done.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    write_atomically(path, "new", lasting=True)
+    assert done == [".promise.json.tmp", "replace", tmp_path.name]
+    assert path.read_text() == "new"
 
 
 @pytest.mark.parametrize("where", ["none/status.json", "file/status.json"])

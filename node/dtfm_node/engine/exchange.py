@@ -235,20 +235,22 @@ class Exchange:
                     self.lose(PeerLost(peer, fault))
 
     async def _pulse(self, peer: str) -> None:
-        """Tell a peer that this one lives."""
-        stream: Stream | None = None
-        try:
-            stream = await self._plane.open(peer, TRAINING)
-            await write_message(stream, Hello(plan_version=self._plan_version, pulses=True))
-            while True:
-                key = Key(Kind.PULSE, 0, min(1 << 31, round(1000 * self._action_seconds())))
-                await stream.write(Header(self._plan_version, key, 0).pack())
-                await asyncio.sleep(PULSE_SECONDS)
-        except ConnectionError as error:
-            log.debug("no pulses to %s any more: %s", short(peer), error)
-        finally:
-            if stream is not None:
-                await stream.close()
+        """Tell a peer that this one lives, as long as neither counts the other as gone."""
+        while peer not in self._lost:
+            stream: Stream | None = None
+            try:
+                stream = await self._plane.open(peer, TRAINING)
+                await write_message(stream, Hello(plan_version=self._plan_version, pulses=True))
+                while True:
+                    key = Key(Kind.PULSE, 0, min(1 << 31, round(1000 * self._action_seconds())))
+                    await stream.write(Header(self._plan_version, key, 0).pack())
+                    await asyncio.sleep(PULSE_SECONDS)
+            except ConnectionError as error:
+                log.debug("no pulses to %s: %s", short(peer), error)
+            finally:
+                if stream is not None:
+                    await stream.close()
+            await asyncio.sleep(PULSE_SECONDS)
 
     async def _take_frame(self, stream: Stream) -> None:
         data = await stream.read(HEADER_BYTES)

@@ -78,7 +78,8 @@ class StageState:
         self.layers: LayerRange = (first, end)
         self.mark: Mark | None = None
         """Which state this is; None while it is none: before it is loaded, and during an update."""
-        self._lenders: list[StageState] = []
+        self._kin: list[StageState] = [self]
+        """Those that share tensors with this one, and itself."""
         self.prepared: Mark | None = None
         """What it becomes when the gradients, which are then reduced and final, are applied."""
         self.norm: float | None = None
@@ -134,9 +135,11 @@ class StageState:
         self.mark = Mark()
 
     def adopt(self, key: str, value: torch.Tensor, lender: "StageState") -> None:
-        """Take over one tensor of another state of this process without a copy: an update of this one ends that one."""
-        if lender not in self._lenders:
-            self._lenders.append(lender)
+        """Take over one tensor of another state of this process without a copy: an update of either ends the other."""
+        if lender not in self._kin:
+            kin = [*self._kin, *lender._kin]
+            for state in kin:
+                state._kin = kin
         kind, _, name = key.partition("/")
         parameter = self.parameters[name]
         if kind == "weight":
@@ -268,9 +271,9 @@ class StageState:
     def apply(self, grad_norm: float) -> None:
         """Make the prepared state the present one: clip by the whole model's norm and let AdamW update the stage."""
         self.before_update()
-        for lender in self._lenders:
-            lender.mark = None
-        self._lenders.clear()
+        for state in self._kin:
+            state.mark = None
+            state._kin = [state]
         becomes, self.prepared, self.mark = self.prepared, None, None
         assert becomes is not None, "only what is prepared is applied"
         factor = clip_factor(grad_norm, self._training.clip_norm)

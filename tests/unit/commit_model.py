@@ -1,0 +1,909 @@
+"""A small model of the commit rule and of plan succession, and a search through all its states.
+
+What decides is the code itself: `Promise`, `Standing`, `resume_from`, `has_quorum`, `Plan.electors`, and `Arbiter`.
+What surrounds it (daemons, the coordinator's loop, messages) is written down here as actions that may happen in any
+order: that a message is late, lost or overtaken is that its action happens late, or never, or after another one.
+"""
+
+import gc
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from dtfm_coordinator.recovery import has_quorum, resume_from
+from dtfm_node.engine.commit import Arbiter, Vote
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.standing import Holding, LayerRange, Mark, Promise, Standing
+
+LAYERS = 2
+Layout = tuple[tuple[str, ...], ...]
+"""For each stage the peers that serve it."""
+MarkKey = tuple[int, int]
+"""Step and plan version."""
+Applied = tuple[int, int, str]
+"""A step, and version and author of the plan under which it was run: what a state's content is made of."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which variant of the protocol is searched; the defaults are the whole rule."""
+
+    # What the rule needs beyond the pure functions.
+    begins_only_what_it_promised: bool = True
+    """A peer begins no plan older than its promise, even if it took it and hears now that it is in force."""
+    ended_is_of_the_plan: bool = True
+    """That a process has ended counts only if it is the one that trained under the plan that is to end."""
+    plan_is_kept_first: bool = True
+    """A coordinator writes down the plan before it says that it is in force."""
+    stands_by_all: bool = True
+    """A peer reports, keeps and gives all that it has of a plan's first state until the plan's first step is final:
+    also what it has loaded, but not begun yet, and what it held before."""
+    learns: bool = True
+    """A coordinator that hears of a taken plan that it does not know needs a quorum for that one, too."""
+    # Mutations that must break it.
+    waits_for_votes: bool = True
+    keeps_promise: bool = True
+    needs_majority: bool = True
+    keeps_prepared: bool = True
+
+
+THE_RULE = Rule()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is searched, and how far."""
+
+    peers: tuple[str, ...]
+    first: Layout
+    layouts: tuple[Layout, ...]
+    """What later plans may look like."""
+    versions: int = 2
+    """The newest version that may be called for."""
+    steps: int = 2
+    crashes: int = 0
+    """Of peers; all may restart."""
+    outages: int = 0
+    """Of coordinators; they return at once, for one that is away just does nothing."""
+    coordinators: tuple[str, ...] = ("C",)
+    all_answer: bool = False
+    """Whether coordinators wait until everybody who is there has promised; else any of them may be late."""
+    checkpoints: bool = False
+    stalls: bool = False
+    """Whether a peer may notice that another one is gone before it is called."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one coordinator."""
+        return len(self.coordinators) == 1
+
+
+class Part(NamedTuple):
+    """A state in a peer's memory."""
+
+    layers: LayerRange
+    mark: MarkKey
+    history: tuple[Applied, ...]
+    """Its content."""
+    prepared: Applied | None = None
+    norm: bool = False
+
+
+class Said(NamedTuple):
+    """An `Epoch`, and whose it is."""
+
+    called: int = 0
+    in_force: int = 0
+    started: int = 0
+    by: str = ""
+
+
+class Peer(NamedTuple):
+    """One peer; `promise` and `life` outlive its process."""
+
+    up: bool
+    life: int
+    promise: tuple[int, str, int]
+    forgotten: int = 0
+    epoch: Said = Said()
+    plan: int | None = None
+    """The newest plan that it has heard of; plans are numbers, see `Model.plans`."""
+    served: int | None = None
+    phase: str = "sealed"
+    """sealed, loading, ready (has voted START), or training."""
+    entered: int | None = None
+    """The last plan that it trained under, if its memory reaches back to that."""
+    live: Part | None = None
+    coming: Part | None = None
+    held: frozenset[Part] = frozenset()
+    """What it has besides, all of the same mark."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Everything in its memory, the live one first."""
+        return tuple(part for part in (self.live, self.coming, *sorted(self.held)) if part is not None)
+
+
+class Coordinator(NamedTuple):
+    """One coordinator; the first five outlive its process."""
+
+    epoch: Said
+    file: int
+    """`plan.json`."""
+    doors: tuple[tuple[str, int], ...]
+    doors_of: int
+    kept: Part | None
+    before: tuple[int, ...]
+    """The plans that a new one ends."""
+    offers: int | None
+    """What it last published."""
+    phase: str = "watching"
+    """watching, calling, offering, or forcing (between the two writes of `establish` and `_change`)."""
+    ended: frozenset[str] = frozenset()
+
+
+class State(NamedTuple):
+    """Everything at one moment. The last three only serve the invariants."""
+
+    peers: tuple[Peer, ...]
+    coordinators: tuple[Coordinator, ...]
+    votes: frozenset[tuple[int, str, int, str]]
+    """Plan, ballot, step, voter."""
+    commits: frozenset[tuple[int, str, int]]
+    crashes: int
+    outages: int
+    forced: frozenset[int]
+    """Plans that came into force."""
+    begun: frozenset[int]
+    late: frozenset[int]
+    """Plans of which a step became final after a newer plan came into force."""
+
+
+class Violated(Exception):
+    """An invariant does not hold."""
+
+
+class PlanKey(NamedTuple):
+    """A plan, without what the model does not need."""
+
+    version: int
+    author: str
+    layout: Layout
+    idle: tuple[str, ...] = ()
+    mark: MarkKey = (0, 0)
+    norm: bool = False
+    sources: tuple[tuple[str, tuple[LayerRange, ...]], ...] = ()
+
+
+# -- the code under test, remembered ------------------------------------------------------------------------------
+
+
+@cache
+def plan_of(key: PlanKey) -> Plan:
+    """The real plan: each replica of a stage in turn."""
+    width = max(map(len, key.layout))
+    routes = tuple(tuple(stage[turn % len(stage)] for stage in key.layout) for turn in range(width))
+    stages = ((0, LAYERS),) if len(key.layout) == 1 else ((0, 1), (1, LAYERS))
+    return Plan(version=key.version, author=key.author, stages=stages, routes=routes, idle=key.idle)
+
+
+@cache
+def called(promise: tuple[int, str, int], version: int, by: str) -> tuple[int, str, int] | None:
+    """See `Promise.called`."""
+    return _as_key(_promise(promise).called(version, by))
+
+
+@cache
+def offered(promise: tuple[int, str, int], version: int, by: str) -> tuple[int, str, int] | None:
+    """See `Promise.offered`."""
+    return _as_key(_promise(promise).offered(version, by))
+
+
+def _promise(key: tuple[int, str, int]) -> Promise:
+    return Promise(version=key[0], to=key[1], accepted=key[2])
+
+
+def _as_key(promise: Promise | None) -> tuple[int, str, int] | None:
+    return (promise.version, promise.to, promise.accepted) if promise is not None else None
+
+
+@cache
+def decides(peers: tuple[str, ...], voters: frozenset[str]) -> bool:
+    """Whether these votes make a step final."""
+    arbiter = Arbiter(peers, 0)
+    answers = [arbiter.take(peer, Vote()) for peer in sorted(voters)]
+    return bool(answers) and answers[-1] is not None
+
+
+@cache
+def quorum(key: PlanKey, promised: frozenset[str], ended: frozenset[str], alone: bool) -> bool:
+    """See `has_quorum`."""
+    return has_quorum(plan_of(key), promised, ended, alone=alone)
+
+
+PartTold = tuple[LayerRange, MarkKey, MarkKey | None, bool]
+Told = tuple[str, PartTold | None, tuple[PartTold, ...]]
+"""A peer, its live part, and its other ones."""
+
+
+@cache
+def resume(
+    told: tuple[Told, ...], kept: MarkKey | None, me: str
+) -> tuple[MarkKey, bool, tuple[tuple[str, tuple[LayerRange, ...]], ...]]:
+    """See `resume_from`."""
+    found = resume_from(
+        {peer: _standing(live, others) for peer, live, others in told},
+        {me: [mark_of(kept)]} if kept is not None else {},
+        LAYERS,
+    )
+    sources = tuple((source.peer, source.layers) for source in found.sources)
+    return (found.mark.step, found.mark.plan), found.norm is not None, sources
+
+
+def _standing(live: PartTold | None, others: tuple[PartTold, ...]) -> Standing:
+    """Only what was trained last has gradients; the norm goes with every state."""
+    parts = [live, *others] if live is not None else others
+    return Standing(
+        holdings=tuple(
+            Holding(
+                mark=mark_of(mark),
+                layers=layers,
+                live=True,
+                norm=1.0 if norm else None,
+                prepared=mark_of(prepared) if prepared else None,
+            )
+            for layers, mark, prepared, norm in parts
+        )
+    )
+
+
+def mark_of(key: MarkKey) -> Mark:
+    """The real mark."""
+    return Mark(step=key[0], plan=key[1])
+
+
+# -- the model ----------------------------------------------------------------------------------------------------
+
+Move = tuple[tuple[object, ...], State]
+"""What happens, in words that are put together when they are wanted; and the state after it."""
+
+
+class Model:
+    """All moves of a setting under a rule."""
+
+    def __init__(self, setting: Setting, rule: Rule) -> None:
+        self.setting, self.rule = setting, rule
+        self.plans: list[PlanKey] = []
+        self._trains: list[tuple[str, ...]] = []
+        self._reactions: dict[tuple[str, int, Said, int | None], tuple[Peer, int | None]] = {}
+        self._checked: set[tuple[int, ...]] = set()
+        self._numbers: dict[PlanKey, int] = {}
+        self._layers = cache(self._layers_of)
+        self._place = {name: place for place, name in enumerate(setting.peers)}
+
+    def number(self, key: PlanKey) -> int:
+        """The number that stands for a plan."""
+        if key not in self._numbers:
+            self._numbers[key] = len(self.plans)
+            self.plans.append(key)
+            self._trains.append(plan_of(key).peers)
+        return self._numbers[key]
+
+    def start(self) -> State:
+        """Plan 1 is in force, and all its peers have begun it."""
+        setting = self.setting
+        author = setting.coordinators[0]
+        trains = tuple(itertools.chain.from_iterable(setting.first))
+        idle = tuple(peer for peer in setting.peers if peer not in trains)
+        first = self.number(PlanKey(1, author, setting.first, idle))
+        epoch = Said(1, 1, 1, author)
+        peers = []
+        for name in setting.peers:
+            layers = self._layers(first, name)
+            live = Part(layers, (0, 0), ()) if layers is not None else None
+            phase, entered = ("training", first) if layers is not None else ("sealed", None)
+            peers.append(Peer(True, 0, (1, author, 1), 0, epoch, first, first, phase, entered, live))
+        doors = tuple((peer, 0) for peer in trains)
+        coordinators = tuple(
+            Coordinator(epoch._replace(by=name), first, doors, first, None, (first,), first)
+            for name in setting.coordinators
+        )
+        nothing: frozenset[int] = frozenset()
+        peers = [_same_peer.setdefault(peer, peer) for peer in peers]
+        coordinators = tuple(_same_coordinator.setdefault(one, one) for one in coordinators)
+        return State(
+            tuple(peers), coordinators, frozenset(), frozenset(), 0, 0, frozenset({first}), frozenset({first}), nothing
+        )
+
+    def _layers_of(self, plan: int, peer: str) -> LayerRange | None:
+        real = plan_of(self.plans[plan])
+        stage = real.stage_of(peer)
+        return real.stages[stage] if stage is not None else None
+
+    def moves(self, state: State) -> Iterator[Move]:
+        """Everything that may happen next.
+
+        Raises:
+            Violated: what happens breaks an invariant.
+        """
+        for place, name in enumerate(self.setting.peers):
+            for what, after in self._peer_moves(state, place, name):
+                yield (name, *what), self._tidy(after)
+        for plan in sorted({peer.served for peer in state.peers if peer.served is not None and peer.phase != "sealed"}):
+            for what, after in self._commits(state, plan):
+                yield what, self._tidy(after)
+        for place, name in enumerate(self.setting.coordinators):
+            for what, after in self._coordinator_moves(state, place, name):
+                yield (name, *what), self._tidy(after)
+
+    def _tidy(self, state: State) -> State:
+        """Forget messages that nobody will take any more, so that equal situations are equal states."""
+        peers = state.peers
+        if state.votes:
+            votes = frozenset(vote for vote in state.votes if self._counts(state, vote))
+            state = state._replace(votes=votes) if len(votes) < len(state.votes) else state
+        if state.commits:
+            commits = frozenset(one for one in state.commits if any(_awaits(peer, one) for peer in peers))
+            state = state._replace(commits=commits) if len(commits) < len(state.commits) else state
+        return state
+
+    def _counts(self, state: State, vote: tuple[int, str, int, str]) -> bool:
+        plan, ballot, step, _ = vote
+        arbiter = state.peers[self._place[self._trains[plan][0]]]
+        return _awaits(arbiter, (plan, ballot, step)) and (plan, ballot, step) not in state.commits
+
+    # -- peers --------------------------------------------------------------------------------------------------------
+
+    def _peer_moves(self, state: State, place: int, name: str) -> Iterator[Move]:
+        peer, rule = state.peers[place], self.rule
+        if not peer.up:
+            up = Peer(True, peer.life + 1, peer.promise, forgotten=peer.promise[2])
+            if not rule.keeps_promise:
+                up = up._replace(promise=(0, "", 0), forgotten=0)
+            yield ("restarts",), _with(state, place, up)
+            return
+        if state.crashes < self.setting.crashes:
+            yield (
+                ("crashes",),
+                _with(state, place, Peer(False, peer.life, peer.promise))._replace(crashes=state.crashes + 1),
+            )
+        for one in state.coordinators:
+            if one.epoch != peer.epoch and one.epoch.called >= peer.epoch.called:
+                yield ("hears", one.epoch), self._react(state, place, name, one.epoch, peer.plan)
+            if one.offers is not None and one.offers != peer.plan and self._is_newer(peer, one.offers):
+                yield ("hears of", self.plans[one.offers]), self._react(state, place, name, peer.epoch, one.offers)
+        if peer.phase == "sealed" or peer.served is None:
+            return
+        plan = self.plans[peer.served]
+        if self.setting.stalls and not all(state.peers[self._place[other]].up for other in self._trains[peer.served]):
+            yield ("stalls",), _with(state, place, peer._replace(phase="sealed"))
+        if peer.phase == "loading":
+            loaded = self._load(state, place, name, peer.served)
+            if loaded is not None:
+                vote = (peer.served, "START", plan.mark[0], name)
+                after = _with(state, place, peer._replace(phase="ready", coming=loaded))
+                yield ("has loaded",), after._replace(votes=state.votes | {vote})
+        elif peer.phase == "ready" and (peer.served, "START", plan.mark[0]) in state.commits:
+            kept = self._keep(peer, peer.live, plan.mark)
+            begins = kept._replace(phase="training", entered=peer.served, live=peer.coming, coming=None)
+            yield ("enters",), _with(state, place, begins)
+        elif peer.phase == "training":
+            yield from self._train(state, place, name, peer, peer.served)
+
+    def _train(self, state: State, place: int, name: str, peer: Peer, served: int) -> Iterator[Move]:
+        live, plan = peer.live, self.plans[served]
+        assert live is not None
+        if live.prepared is None:
+            step = live.mark[0] + 1
+            if step <= self.setting.steps:
+                ready = live._replace(prepared=(step, plan.version, plan.author))
+                after = _with(state, place, peer._replace(live=ready))
+                yield ("votes on step", step), after._replace(votes=state.votes | {(served, "STEP", step, name)})
+        elif (served, "STEP", live.prepared[0]) in state.commits:
+            after = _with(state, place, peer._replace(live=_apply(live), held=frozenset()))
+            yield ("applies step", live.prepared[0]), after
+
+    def _is_newer(self, peer: Peer, plan: int) -> bool:
+        """See `Bulletin._take_plan`."""
+        new = self.plans[plan]
+        if peer.plan is None:
+            return True
+        old = self.plans[peer.plan]
+        return (new.version, new.author == peer.epoch.by) > (old.version, old.author == peer.epoch.by)
+
+    def _react(self, state: State, place: int, name: str, epoch: Said, plan: int | None) -> State:
+        peer = state.peers[place]
+        key = (name, id(peer), epoch, plan)
+        found = self._reactions.get(key)
+        if found is None:
+            found = self._reactions[key] = self._reaction(name, peer._replace(epoch=epoch, plan=plan))
+        after, begins = found
+        state = _with(state, place, after)
+        return state if begins is None or begins in state.begun else state._replace(begun=state.begun | {begins})
+
+    def _reaction(self, name: str, peer: Peer) -> tuple[Peer, int | None]:
+        """What `Tasklets.follow` does when something new was said; and the plan that it begins."""
+        rule = self.rule
+        promise = called(peer.promise, peer.epoch.called, peer.epoch.by)
+        if promise is not None:
+            live = peer.live
+            if live is not None and not rule.keeps_prepared:
+                live = live._replace(prepared=None)
+            peer = peer._replace(promise=promise, phase="sealed", live=live)
+        begins = None
+        if peer.plan is not None:
+            plan = self.plans[peer.plan]
+            taken = offered(peer.promise, plan.version, plan.author)
+            if taken is not None and peer.phase == "sealed":
+                peer = peer._replace(promise=taken)
+            if self._may_begin(peer, plan):
+                layers = self._layers(peer.plan, name)
+                peer = peer._replace(served=peer.plan)
+                if layers is None or plan.version > peer.forgotten:
+                    begins = peer.plan
+                    peer = self._begin(peer, plan, layers)
+        if peer.served is not None and self._layers(peer.served, name) is None:
+            served = self.plans[peer.served]
+            if peer.epoch.started >= served.version:
+                peer = peer._replace(live=None, coming=None, held=frozenset(), entered=None)
+        return peer, begins
+
+    def _may_begin(self, peer: Peer, plan: PlanKey) -> bool:
+        served = self.plans[peer.served].version if peer.served is not None else 0
+        if peer.phase != "sealed" or plan.version != peer.promise[2]:
+            return False
+        if peer.epoch.in_force < plan.version or served >= plan.version:
+            return False
+        return peer.promise[0] == plan.version or not self.rule.begins_only_what_it_promised
+
+    def _begin(self, peer: Peer, plan: PlanKey, layers: LayerRange | None) -> Peer:
+        """Redo what was final; as a peer of the plan, begin to load."""
+        live = peer.live
+        if live is not None and live.mark != plan.mark and _prepared(live) == plan.mark and plan.norm:
+            peer = peer._replace(live=_apply(live))
+        if layers is None:
+            return peer
+        coming = peer.coming
+        peer = self._keep(peer, coming, plan.mark)
+        if coming is not None and (coming.mark != plan.mark or coming.layers != layers):
+            coming = None
+        return peer._replace(phase="loading", coming=coming)
+
+    def _keep(self, peer: Peer, part: Part | None, mark: MarkKey) -> Peer:
+        """Beside what else it has of this mark."""
+        if not self.rule.stands_by_all:
+            return peer
+        new = {part._replace(prepared=None)} if part is not None else set()
+        return peer._replace(held=frozenset(one for one in peer.held | new if one.mark == mark and mark[0]))
+
+    def _load(self, state: State, place: int, name: str, served: int) -> Part | None:
+        """What a peer begins the plan with, if its own memory and the sources that are there have all of it."""
+        plan, peer = self.plans[served], state.peers[place]
+        layers = self._layers(served, name)
+        assert layers is not None
+        if plan.mark[0] == 0:
+            return Part(layers, plan.mark, ())
+        sources = dict(plan.sources)
+        history: tuple[Applied, ...] = ()
+        for layer in range(*layers):
+            found = next(
+                (
+                    part
+                    for part in (*peer.parts, *self._given(state, sources, layer))
+                    if part is not None and part.mark == plan.mark and _covers(part.layers, layer)
+                ),
+                None,
+            )
+            if found is None:
+                return None
+            history = found.history
+        return Part(layers, plan.mark, history, None, plan.norm)
+
+    def _given(self, state: State, sources: dict[str, tuple[LayerRange, ...]], layer: int) -> Iterator[Part | None]:
+        for source, spans in sources.items():
+            if not any(_covers(span, layer) for span in spans):
+                continue
+            if source in self._place:
+                other = state.peers[self._place[source]]
+                yield from other.parts if self.rule.stands_by_all else (other.live,)
+            else:
+                yield state.coordinators[self.setting.coordinators.index(source)].kept
+
+    def _commits(self, state: State, plan: int) -> Iterator[Move]:
+        """The arbiter's decisions; it hears of them like everybody else, for it may vanish before it applies."""
+        key = self.plans[plan]
+        peers = self._trains[plan]
+        arbiter = state.peers[self._place[peers[0]]]
+        if not arbiter.up or arbiter.served != plan:
+            return
+        if arbiter.phase == "ready":
+            ballot, step = "START", key.mark[0]
+        elif arbiter.phase == "training" and arbiter.live is not None and arbiter.live.prepared is not None:
+            ballot, step = "STEP", arbiter.live.prepared[0]
+        else:
+            return
+        voters = frozenset(voter for of, on, at, voter in state.votes if (of, on, at) == (plan, ballot, step))
+        enough = decides(peers, voters) if self.rule.waits_for_votes or ballot == "START" else bool(voters)
+        if (plan, ballot, step) in state.commits or not enough:
+            return
+        after = state._replace(commits=state.commits | {(plan, ballot, step)})
+        if ballot == "STEP" and any(self.plans[other].version > key.version for other in state.forced):
+            if plan in state.late:
+                raise Violated(f"two plans advance: plan {key.version} makes one step after the other final")
+            after = after._replace(late=state.late | {plan})
+        yield (ballot, step, "is final: plan", key.version, "by", key.author), after
+
+    # -- coordinators -------------------------------------------------------------------------------------------------
+
+    def _coordinator_moves(self, state: State, place: int, me: str) -> Iterator[Move]:
+        one = state.coordinators[place]
+        if state.outages < self.setting.outages:
+            back = one._replace(before=(one.file,), offers=one.file, phase="watching", ended=frozenset())
+            if back != one:
+                yield (
+                    ("is killed and returns",),
+                    _with_coordinator(state, place, back)._replace(outages=state.outages + 1),
+                )
+        yield from self._call(state, place, one)
+        if one.phase == "calling":
+            yield from self._offer(state, place, one, me)
+        elif one.phase == "offering":
+            yield from self._force(state, place, one, me)
+        elif one.phase == "forcing":
+            yield ("ends its two writes",), _with_coordinator(state, place, self._in_force(one, 2))
+        else:
+            yield from self._watch(state, place, one)
+
+    def _call(self, state: State, place: int, one: Coordinator) -> Iterator[Move]:
+        """End all plans so far: whenever the coordinator likes."""
+        if one.phase == "forcing":
+            return
+        before = self.plans[one.before[-1]].version
+        own = max(one.epoch.called, one.epoch.in_force, before)
+        others = max(peer.promise[0] for peer in state.peers if peer.up) if any(p.up for p in state.peers) else 0
+        for version in sorted({own + 1, max(own, others) + 1}):
+            if version <= self.setting.versions:
+                epoch = one.epoch._replace(called=version)
+                # A plan that was offered and is given up can still be learnt of, but not come into force.
+                after = one._replace(epoch=epoch, phase="calling")
+                yield ("calls for plan", version), _with_coordinator(state, place, after)
+
+    def _offer(self, state: State, place: int, one: Coordinator, me: str) -> Iterator[Move]:
+        """Publish a plan, if enough have promised: any of them may have answered, and then vanished."""
+        version = one.epoch.called
+        mine = [name for name in self.setting.peers if state.peers[self._place[name]].promise[:2] == (version, me)]
+        here = [name for name in mine if state.peers[self._place[name]].up]
+        seen: set[tuple[int, frozenset[str]]] = set()
+        if self.setting.all_answer and len(here) < sum(peer.up for peer in state.peers):
+            return
+        for count in range(len(here) if self.setting.all_answer else 0, len(here) + 1):
+            for answered in itertools.combinations(here, count):
+                promised = frozenset({me, *answered, *(set(mine) - set(here))})
+                before = one.before
+                if self.rule.learns and not self.setting.alone:
+                    before = self._learnt(state, one.before, answered)
+                for ended in self._ended(state, one):
+                    if not self._enough(before, promised, ended):
+                        continue
+                    told = tuple(self._told(name, state.peers[self._place[name]]) for name in answered)
+                    kept = one.kept.mark if one.kept is not None else None
+                    mark, norm, sources = resume(told, kept, me)
+                    self._check_resume(state, before, answered, mark)
+                    self._check_stopped(state, version)
+                    for layout in self.setting.layouts:
+                        trains = tuple(itertools.chain.from_iterable(layout))
+                        if not all(state.peers[self._place[name]].up for name in trains):
+                            continue
+                        idle = tuple(
+                            n for n in self.setting.peers if n not in trains and state.peers[self._place[n]].up
+                        )
+                        plan = self.number(PlanKey(version, me, layout, idle, mark, norm, sources))
+                        if (plan, ended) in seen:
+                            continue
+                        seen.add((plan, ended))
+                        after = one._replace(phase="offering", offers=plan, before=before, ended=ended)
+                        yield (
+                            ("has heard", answered, "and offers", self.plans[plan]),
+                            _with_coordinator(state, place, after),
+                        )
+                    break
+
+    def _told(self, name: str, peer: Peer) -> Told:
+        """What a peer says that it holds."""
+        live = _as_told(peer.live) if peer.live is not None else None
+        others = (*((peer.coming,) if peer.coming is not None else ()), *sorted(peer.held))
+        return name, live, tuple(map(_as_told, others)) if self.rule.stands_by_all else ()
+
+    def _learnt(self, state: State, before: tuple[int, ...], answered: tuple[str, ...]) -> tuple[int, ...]:
+        """The plans that must be ended: those known, and newer ones that somebody who answers has taken."""
+        found = set(before)
+        newest = self.plans[before[0]].version
+        for name in answered:
+            peer = state.peers[self._place[name]]
+            accepted = self._accepted(state, peer)
+            if accepted is not None and self.plans[accepted].version > newest:
+                found.add(accepted)
+        return tuple(sorted(found))
+
+    def _accepted(self, state: State, peer: Peer) -> int | None:
+        """The plan that a peer took last; a promise names its version, and the peer keeps the plan beside it."""
+        if peer.plan is not None and self.plans[peer.plan].version == peer.promise[2]:
+            return peer.plan
+        return next((n for n in sorted(state.forced) if self.plans[n].version == peer.promise[2]), None)
+
+    def _enough(self, before: tuple[int, ...], promised: frozenset[str], ended: frozenset[str]) -> bool:
+        if not self.rule.needs_majority:
+            return True
+        return all(quorum(self.plans[plan], promised, ended, self.setting.alone) for plan in before)
+
+    def _ended(self, state: State, one: Coordinator) -> Iterator[frozenset[str]]:
+        """Whose process has ended, as the coordinator remembers, or else as it finds now."""
+        over = frozenset(
+            peer
+            for peer, life in one.doors
+            if not (state.peers[self._place[peer]].up and state.peers[self._place[peer]].life == life)
+        )
+        if self.rule.ended_is_of_the_plan:
+            yield over if one.before == (one.doors_of,) else frozenset()
+            return
+        yield one.ended
+        yield over
+
+    def _force(self, state: State, place: int, one: Coordinator, me: str) -> Iterator[Move]:
+        """Put the plan that was offered in force, if enough have taken it."""
+        assert one.offers is not None
+        plan = self.plans[one.offers]
+        took = {
+            name
+            for name, peer in zip(self.setting.peers, state.peers, strict=True)
+            if peer.promise == (plan.version, me, plan.version)
+        }
+        if set(self._trains[one.offers]) <= took and self._enough(one.before, frozenset(took | {me}), one.ended):
+            for other in state.forced:
+                if self.plans[other].version == plan.version:
+                    raise Violated(f"two plans of version {plan.version} are in force")
+            forced = self._in_force(one, 1)
+            if state.outages == self.setting.outages:
+                forced = self._in_force(forced, 2)
+            after = _with_coordinator(state, place, forced)
+            yield ("puts in force plan", plan.version), after._replace(forced=state.forced | {one.offers})
+
+    def _in_force(self, one: Coordinator, write: int) -> Coordinator:
+        """After the first and the second write: the epoch, and the plan's file, in the rule's order."""
+        plan = one.offers
+        assert plan is not None
+        if (write == 1) == self.rule.plan_is_kept_first:
+            one = one._replace(file=plan)
+        else:
+            one = one._replace(epoch=one.epoch._replace(in_force=self.plans[plan].version))
+        if write == 1:
+            return one._replace(phase="forcing")
+        ended: frozenset[str] = frozenset() if self.rule.ended_is_of_the_plan else one.ended
+        return one._replace(phase="watching", before=(plan,), ended=ended)
+
+    def _watch(self, state: State, place: int, one: Coordinator) -> Iterator[Move]:
+        plan = one.before[-1]
+        version = self.plans[plan].version
+        names = self._trains[plan]
+        serving = [state.peers[self._place[name]] for name in names]
+        if not all(peer.up and peer.served == plan and peer.phase == "training" for peer in serving):
+            return
+        if one.epoch.started < version and self.plans[plan].author == one.epoch.by:
+            doors = tuple((name, state.peers[self._place[name]].life) for name in names)
+            after = one._replace(epoch=one.epoch._replace(started=version), doors=doors, doors_of=plan)
+            yield ("hears that all have begun plan", version), _with_coordinator(state, place, after)
+        marks = {peer.live.mark for peer in serving if peer.live is not None}
+        if self.setting.checkpoints and len(marks) == 1:
+            live = serving[0].live
+            assert live is not None
+            kept = Part((0, LAYERS), live.mark, live.history)
+            if live.mark[0] and (one.kept is None or one.kept.mark != live.mark) and live.mark[0] < self.setting.steps:
+                yield ("keeps", live.mark), _with_coordinator(state, place, one._replace(kept=kept))
+
+    # -- invariants ---------------------------------------------------------------------------------------------------
+
+    def _check_resume(self, state: State, before: tuple[int, ...], answered: tuple[str, ...], mark: MarkKey) -> None:
+        """No step is lost that the memory of those who answer could keep."""
+        peers = [state.peers[self._place[name]] for name in answered]
+        # Who trained under the plan that ends, and kept its memory, stands at its last step, or can follow to it.
+        for plan in before:
+            lives = [peer.live for peer in peers if peer.entered == plan and peer.live is not None]
+            if all(any(_covers(live.layers, layer) for live in lives) for layer in range(LAYERS)):
+                newest = max(live.mark for live in lives)
+                if mark < newest:
+                    raise Violated(f"a step is lost: {newest} was applied, and the new plan resumes from {mark}")
+        # Whatever lies in anybody's memory as a whole.
+        parts = [part for p in peers for part in p.parts]
+        norms = {part.mark for part in parts if part.norm}
+        for there in {part.mark for part in parts}:
+            holders = [part for part in parts if part.mark == there or (_prepared(part) == there and there in norms)]
+            whole = all(any(_covers(part.layers, layer) for part in holders) for layer in range(LAYERS))
+            if whole and mark < there:
+                raise Violated(f"a state is lost: {there} is there, and the new plan resumes from {mark}")
+
+    def _check_stopped(self, state: State, version: int) -> None:
+        """Of every plan that came into force, somebody has stopped for good."""
+        for plan in state.forced:
+            key = self.plans[plan]
+            if key.version < version and all(self._may_act(state, name, plan) for name in self._trains[plan]):
+                raise Violated(f"plan {version} is made while all of plan {key.version} may go on")
+
+    def _may_act(self, state: State, name: str, plan: int) -> bool:
+        """Whether a peer acts, or may still begin to act, under a plan."""
+        peer, key = state.peers[self._place[name]], self.plans[plan]
+        if not peer.up or peer.promise != (key.version, key.author, key.version) or peer.forgotten >= key.version:
+            return False
+        served = self.plans[peer.served].version if peer.served is not None else 0
+        return served < key.version or (peer.served == plan and peer.phase != "sealed")
+
+    def check(self, state: State) -> None:
+        """What must hold in every state.
+
+        Raises:
+            Violated: it does not.
+        """
+        versions = [self.plans[plan].version for plan in state.begun]
+        if len(versions) != len(set(versions)):
+            raise Violated("two plans of one version were begun")
+        if not state.begun <= state.forced:
+            raise Violated("a plan was begun that never was in force")
+        key = (*map(id, state.peers), *(id(one.kept) for one in state.coordinators))
+        if key not in self._checked:
+            self._check_memory(state)
+            self._checked.add(key)
+
+    def _check_memory(self, state: State) -> None:
+        """All that is in memories, or on disks, is what its mark says."""
+        contents: dict[MarkKey, tuple[Applied, ...]] = {}
+        parts = [part for peer in state.peers for part in peer.parts]
+        parts += [one.kept for one in state.coordinators if one.kept is not None]
+        for part in parts:
+            if contents.setdefault(part.mark, part.history) != part.history:
+                raise Violated(f"{part.mark} is two states: {contents[part.mark]} and {part.history}")
+            if [step for step, _, _ in part.history] != list(range(1, part.mark[0] + 1)):
+                raise Violated(f"{part.mark} has the history {part.history}")
+        for peer in state.peers:
+            if peer.phase == "ready" and peer.served is not None and peer.coming is not None:
+                plan = self.plans[peer.served]
+                if peer.coming.mark != plan.mark:
+                    raise Violated(f"a peer begins plan {plan.version} with {peer.coming.mark}, not {plan.mark}")
+            if peer.phase != "sealed" and peer.served is not None and self.plans[peer.served].version < peer.promise[0]:
+                raise Violated(f"a peer acts under plan {self.plans[peer.served].version} after it promised not to")
+
+    def is_done(self, state: State) -> bool:
+        """Whether all peers of some plan have done all steps."""
+        for plan in state.forced:
+            serving = [state.peers[self._place[name]] for name in self._trains[plan]]
+            if all(p.entered == plan and p.live and p.live.mark[0] == self.setting.steps for p in serving):
+                return True
+        return False
+
+    def may_go_on(self, state: State) -> bool:
+        """Whether some coordinator may still make a plan: what the search allows is not used up."""
+        return any(
+            max([one.epoch.called, *(peer.promise[0] for peer in state.peers)]) < self.setting.versions
+            for one in state.coordinators
+        )
+
+
+_same_peer: dict[Peer, Peer] = {}
+_same_coordinator: dict[Coordinator, Coordinator] = {}
+"""Equal ones are one object, so that states are told apart by what they are made of, and not by all that is in it."""
+
+
+def _key(state: State) -> tuple[object, ...]:
+    return (*map(id, state.peers), *map(id, state.coordinators), *state[2:])
+
+
+def _with(state: State, place: int, peer: Peer) -> State:
+    peer = _same_peer.setdefault(peer, peer)
+    return state._replace(peers=(*state.peers[:place], peer, *state.peers[place + 1 :]))
+
+
+def _with_coordinator(state: State, place: int, one: Coordinator) -> State:
+    one = _same_coordinator.setdefault(one, one)
+    return state._replace(coordinators=(*state.coordinators[:place], one, *state.coordinators[place + 1 :]))
+
+
+def _awaits(peer: Peer, commit: tuple[int, str, int]) -> bool:
+    """Whether a peer can still take this commit."""
+    plan, ballot, step = commit
+    if not peer.up or peer.served != plan:
+        return False
+    if ballot == "START":
+        return peer.phase in ("loading", "ready")
+    return peer.phase in ("loading", "ready") or (
+        peer.phase == "training" and peer.live is not None and peer.live.mark[0] < step
+    )
+
+
+def _apply(part: Part) -> Part:
+    assert part.prepared is not None
+    step, version, _ = part.prepared
+    return Part(part.layers, (step, version), (*part.history, part.prepared), None, True)
+
+
+def _prepared(part: Part) -> MarkKey | None:
+    return part.prepared[:2] if part.prepared is not None else None
+
+
+def _covers(layers: LayerRange, layer: int) -> bool:
+    return layers[0] <= layer < layers[1]
+
+
+def _as_told(part: Part) -> PartTold:
+    return part.layers, part.mark, _prepared(part), part.norm
+
+
+# -- the search ---------------------------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """What a search came to."""
+
+    states: int
+    violation: str | None
+    trace: tuple[str, ...]
+    """The shortest way to the violation."""
+    stuck: tuple[str, ...] | None
+    """The way to a state from which the job cannot be done any more, though another plan may be called for."""
+
+
+def search(setting: Setting, rule: Rule = THE_RULE, most: int = 1_000_000) -> Found:
+    """Visit every state that can be reached, nearest first."""
+    collects = gc.isenabled()
+    gc.disable()  # millions of small tuples without a cycle
+    try:
+        return _search(Model(setting, rule), most)
+    finally:
+        _same_peer.clear()
+        _same_coordinator.clear()
+        if collects:
+            gc.enable()
+
+
+def _search(model: Model, most: int) -> Found:
+    first = model.start()
+    numbers = {_key(first): 0}
+    states = [first]
+    came: list[tuple[int, tuple[object, ...]]] = [(-1, ())]
+    before: list[list[int]] = [[]]
+    queue = deque([0])
+    while queue:
+        at = queue.popleft()
+        try:
+            model.check(states[at])
+            for what, after in model.moves(states[at]):
+                key = _key(after)
+                number = numbers.get(key)
+                if number is None:
+                    number = numbers[key] = len(states)
+                    states.append(after)
+                    came.append((at, what))
+                    before.append([])
+                    queue.append(number)
+                before[number].append(at)
+        except Violated as error:
+            return Found(len(states), str(error), _way(came, at), None)
+        if len(states) > most:
+            raise AssertionError(f"more than {most} states")
+    reaches = {number for number, state in enumerate(states) if model.is_done(state)}
+    queue = deque(reaches)
+    while queue:
+        for number in before[queue.popleft()]:
+            if number not in reaches:
+                reaches.add(number)
+                queue.append(number)
+    stuck = next((n for n, state in enumerate(states) if n not in reaches and model.may_go_on(state)), None)
+    return Found(len(states), None, (), None if stuck is None else _way(came, stuck))
+
+
+def _way(came: list[tuple[int, tuple[object, ...]]], at: int) -> tuple[str, ...]:
+    words = []
+    while at > 0:
+        at, what = came[at]
+        words.append(" ".join(map(str, what)))
+    return tuple(reversed(words))

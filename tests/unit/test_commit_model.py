@@ -1,0 +1,260 @@
+"""Commit rule and plan succession, proved at small size: every interleaving of a model around the real decisions.
+
+The rule: in a step every peer of the plan reduces gradients, holds them, and votes; when the arbiter has all votes, the
+step is final, and whoever hears so applies it. Nobody begins a step before the one before it is applied. To end a plan,
+a coordinator calls for a greater version; a peer stops, promises on its disk, and says what it holds. With a quorum of
+promises the coordinator makes the plan of that version, from the newest state that those who answer have; a quorum must
+take it before it comes into force, and all its peers must have loaded before its first step.
+
+In every state that can be reached, with peers and coordinators that die at any moment, and late or lost messages:
+
+1. all peers that begin a plan begin it with the same state, the one that it names;
+2. a mark names one content, in memories and checkpoints, and the content has each step once and in order;
+3. a new plan resumes from no older state than the newest one that those who answered have as a whole, applied or held
+   with the word that it is final: where every stage answers, nothing that any of them applied is run again;
+4. of each plan that was in force somebody has stopped for good before a newer one is made: after that at most one step
+   of it becomes final, the one that was under way; of one version one plan at most is in force, or begun;
+5. the job can still be done, as long as another plan may be called for.
+
+What the third one does not say, as `resume_from` does not: a step that only somebody who does not answer has applied is
+run again. And the fourth: the step that was under way when a plan was ended may still become final among those whom the
+call does not reach. Its state has another mark than the same step of the newer plan, and leads nowhere.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dtfm_coordinator.conductor import Conductor
+from dtfm_coordinator.succession import Succession
+from dtfm_node.holdings import Holdings
+from dtfm_node.tasklets import Tasklets
+from dtfm_protocol.control import Epoch
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.standing import Holding, LayerRange, Mark, Promise, Standing
+from tests.unit.commit_model import THE_RULE, Rule, Setting, search
+
+TWO = (("A",), ("B",))
+"""Two stages, a peer each; A is the arbiter."""
+SWAPPED = (("B",), ("A",))
+PAIR = (("A", "B"),)
+"""One stage, two replicas."""
+UNEQUAL = (("A", "D"), ("B",))
+"""Two stages, two replicas and one."""
+A, B, D = (("A",),), (("B",),), (("D",),)
+
+HOLDS = {
+    "stages that change hands, twice": Setting(("A", "B"), TWO, (SWAPPED,), versions=3, steps=1),
+    "two steps and two crashes": Setting(("A", "B"), TWO, (TWO,), crashes=2),
+    "replicas and checkpoints": Setting(("A", "B"), PAIR, (PAIR,), crashes=1, checkpoints=True),
+    "three peers": Setting(("A", "B", "D"), UNEQUAL, (TWO,), steps=1),
+    "a spare that steps in": Setting(
+        ("A", "B", "D"), TWO, ((("A",), ("D",)),), steps=1, crashes=1, all_answer=True, stalls=True
+    ),
+    "two plans and a crash": Setting(("A", "B"), A, (PAIR,), versions=3, steps=1, crashes=1, all_answer=True),
+    "a coordinator that dies": Setting(("A", "B"), A, (B,), versions=3, steps=1, outages=1),
+    "two coordinators and a crash": Setting(("A", "B"), A, (B,), steps=1, crashes=1, coordinators=("C", "X")),
+    "two coordinators, two plans": Setting(
+        ("A", "B"), A, (B,), versions=3, steps=1, coordinators=("C", "X"), all_answer=True
+    ),
+}
+"""By what is peculiar to it. Together some 130,000 states."""
+
+
+@pytest.mark.parametrize("setting", HOLDS.values(), ids=HOLDS)
+def test_the_rule_holds_in_every_state(setting: Setting) -> None:
+    found = search(setting)
+    assert found.violation is None, "\n".join((found.violation or "", *found.trace))
+    assert found.stuck is None, "\n".join(("the job cannot be done any more:", *(found.stuck or ())))
+    assert found.states > 3000, "so few states prove nothing"
+
+
+NEEDED: dict[str, tuple[Rule, Setting, str]] = {
+    "all votes": (replace(THE_RULE, waits_for_votes=False), Setting(("A", "B"), TWO, (TWO,)), "a step is lost"),
+    "lasting promises": (
+        replace(THE_RULE, keeps_promise=False),
+        Setting(("A", "B"), A, (A, B), steps=1, crashes=1, coordinators=("C", "X")),
+        "may go on|in force|promised not to",
+    ),
+    "a quorum": (replace(THE_RULE, needs_majority=False), Setting(("A", "B"), PAIR, (PAIR,), steps=1), "may go on"),
+    "prepared gradients that outlive a call": (
+        replace(THE_RULE, keeps_prepared=False),
+        Setting(("A", "B"), TWO, (TWO,), steps=1),
+        "a step is lost",
+    ),
+    "no plan older than the promise": (
+        replace(THE_RULE, begins_only_what_it_promised=False),
+        Setting(("A",), A, (A,), versions=3, steps=1),
+        "promised not to",
+    ),
+    "that only this plan's processes have ended": (
+        replace(THE_RULE, ended_is_of_the_plan=False),
+        Setting(("A", "D"), A, (A, D), versions=3, steps=1, crashes=1),
+        "may go on",
+    ),
+    "the plan's file before its force": (
+        replace(THE_RULE, plan_is_kept_first=False),
+        Setting(("A", "B"), PAIR, (A, B), versions=3, steps=1, outages=1),
+        "may go on",
+    ),
+    "what is loaded or was held before": (
+        replace(THE_RULE, stands_by_all=False),
+        Setting(("A", "B"), TWO, (SWAPPED,), versions=3, steps=1, all_answer=True),
+        "a state is lost",
+    ),
+    "what others have taken": (
+        replace(THE_RULE, learns=False),
+        Setting(("A", "D"), A, (D, A), versions=3, steps=1, coordinators=("C", "X")),
+        "may go on",
+    ),
+}
+
+
+@pytest.mark.parametrize(("rule", "setting", "why"), NEEDED.values(), ids=NEEDED)
+def test_without_this_the_rule_breaks(rule: Rule, setting: Setting, why: str) -> None:
+    found = search(setting, rule)
+    assert found.violation is not None, f"nothing breaks in {found.states} states"
+    assert any(part in found.violation for part in why.split("|")), "\n".join((found.violation, *found.trace))
+
+
+# -- what the model asks for beyond the pure functions, asked of the code ---------------------------------------------
+
+
+class Waits(Exception):
+    """The coordinator has said that it waits."""
+
+
+def plan(version: int, *peers: str) -> Plan:
+    return Plan(version=version, author="C", stages=((0, 2),), routes=tuple((peer,) for peer in peers))
+
+
+def succession(folder: Path, standings: dict[str, Standing], publish: Callable[[Epoch], None]) -> Succession:
+    """The coordinator C's, which hears these standings; it waits for nothing, and says so instead."""
+    heard = [
+        SimpleNamespace(peer=peer, report=SimpleNamespace(standing=at, taken=None)) for peer, at in standings.items()
+    ]
+    members: Any = SimpleNamespace(heard=lambda: heard, online=lambda: heard, get=lambda _: None)
+
+    async def published(epoch: Epoch) -> None:
+        publish(epoch)
+
+    async def wait(condition: Callable[[], bool], _: float | None) -> bool:
+        return condition()
+
+    async def say(text: str) -> None:
+        raise Waits(text)
+
+    return Succession(
+        folder, "C", members, published, wait, say, is_genuine=lambda _: True, alone=True, without_quorum=False
+    )
+
+
+def has_taken(version: int) -> Standing:
+    return Standing(promise=Promise(version=version, to="C", accepted=version))
+
+
+async def test_a_peer_begins_no_plan_that_it_has_promised_not_to_act_under(tmp_path: Path) -> None:
+    """Plan 2 comes into force, and is ended; the peer hears both at once."""
+
+    async def compute(*_: object) -> None:
+        return None
+
+    machine: Any = SimpleNamespace(compute=compute)
+    nothing: Any = SimpleNamespace(
+        peer_id="a", note=lambda **_: None, hurry=lambda: None, standing=lambda promise: Standing(promise=promise)
+    )
+    tasklets = Tasklets(
+        nothing, machine, nothing, nothing, nothing, nothing, nothing, nothing, tmp_path / "promise.json"
+    )
+    begun: list[int] = []
+
+    async def serve(plan: Plan) -> None:
+        begun.append(plan.version)
+
+    tasklets._serve = serve  # type: ignore[method-assign]
+    bulletin: Any = SimpleNamespace(plan=plan(2, "a"), caller="C", epoch=Epoch(called=2, in_force=1))
+    for epoch in (bulletin.epoch, Epoch(called=3, in_force=2)):
+        bulletin.epoch = epoch
+        await tasklets._answer_call(bulletin)
+        tasklets._take_plan(bulletin)
+        await tasklets._begin(bulletin)
+    assert tasklets._promise == Promise(version=3, to="C", accepted=2)
+    if tasklets._serving is not None:
+        await tasklets._serving
+    assert begun == []
+
+
+async def test_a_process_that_ended_under_one_plan_may_have_started_anew_under_the_next(tmp_path: Path) -> None:
+    coordinator = succession(tmp_path, {}, lambda _: None)
+    found = [{"A"}, set()]
+
+    async def find_ended(_: Plan) -> set[str]:
+        return found.pop(0)
+
+    coordinator._find_ended = find_ended  # type: ignore[method-assign]
+    await coordinator.agree(plan(1, "A"), 2)
+    with pytest.raises(Waits):
+        await coordinator.agree(plan(2, "A"), 3)  # A trains under plan 2, and has promised nothing
+
+
+async def test_a_door_tells_of_the_plan_that_it_was_seen_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A's first process is gone, with its port; its second one trains under plan 2, and the broker has lost it."""
+    coordinator = succession(tmp_path, {"A": has_taken(2)}, lambda _: None)
+
+    async def find_doors(_: Plan) -> dict[str, tuple[tuple[str, int], ...]]:
+        return {"A": (("192.0.2.1", 1),)}
+
+    async def knock(*_: object) -> bool:
+        return False
+
+    coordinator._find_doors = find_doors  # type: ignore[method-assign]
+    monkeypatch.setattr("dtfm_coordinator.succession.knock", knock)
+    await coordinator.started(plan(1, "A"))
+    assert await coordinator._find_ended(plan(1, "A")) == {"A"}
+    assert await coordinator.establish(plan(2, "A"), lambda _: None)
+    assert await coordinator._find_ended(plan(2, "A")) == set()
+
+
+async def test_a_coordinator_that_dies_when_a_plan_comes_into_force_knows_that_plan_when_it_returns(
+    tmp_path: Path,
+) -> None:
+    known: list[bool] = []
+
+    def publish(epoch: Epoch) -> None:
+        if epoch.in_force:
+            known.append((tmp_path / "plan.json").exists())
+
+    conductor: Any = Conductor.__new__(Conductor)
+    conductor._folder, conductor._hearing = tmp_path, SimpleNamespace(plan=None)
+    coordinator = succession(tmp_path, {"A": has_taken(1)}, publish)
+    assert await coordinator.establish(plan(1, "A"), conductor._hold)
+    assert known == [True]
+
+
+@dataclass(eq=False)
+class Part:
+    """A stage's state, as far as a standing tells of it."""
+
+    mark: Mark
+    layers: LayerRange
+    prepared: Mark | None = None
+    norm: float = 1.0
+
+
+async def inline(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def test_a_state_that_is_loaded_counts_before_its_plan_has_begun() -> None:
+    """The others may have begun, and have dropped what they held of these layers before."""
+    snapshots: Any = SimpleNamespace(holdings=list)
+    holdings = Holdings(snapshots, inline)
+    live: Any = Part(Mark(step=1, plan=1), (1, 2))
+    coming: Any = Part(Mark(step=1, plan=1), (0, 1))
+    holdings.live, holdings.coming = live, coming
+    found = [Holding(mark=live.mark, layers=layers, live=True, norm=1.0) for layers in ((1, 2), (0, 1))]
+    assert holdings.standing(Promise()).holdings == tuple(found)
