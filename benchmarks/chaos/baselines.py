@@ -12,12 +12,14 @@ first. Only torchft itself comes from the other interpreter; PyTorch and the mod
 
 `restart`  `DistributedDataParallel` over gloo; rank 0 writes a checkpoint every 10 steps. Nobody has to notice the
            death: the other rank is killed in the same instant, and both are started from the newest checkpoint.
-`torchft`  a lighthouse with the README's settings, two replica groups of one process.
+`torchft`  a lighthouse with the README's settings, two replica groups of one process; gradients averaged by its
+           DistributedDataParallel, and by a call of `Manager.allreduce`. A survivor that dies, too, is started again.
 `dtfm`     a coordinator and nodes of one stage, with and without a spare.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import math
 import multiprocessing
@@ -38,7 +40,6 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import dtfm_coordinator
@@ -69,7 +70,9 @@ CALM_STEPS = 20
 """Before the first kill."""
 CALM_SECONDS = (1.0, 3.0)
 """Before each kill."""
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 240.0
+WHOLE_SECONDS = 60.0
+LOG_LINES = 40
 ROOT = Path(__file__).parents[2]
 
 
@@ -80,11 +83,15 @@ class Cost:
     seconds: float
     """Until a step was done that had not been before."""
     again: int
-    """Steps that had been done, and were run again; of torchft: attempts that were thrown away."""
+    """Steps that had been done, and were run again."""
     whole: float
-    """Seconds until a step was done to which two processes contributed again."""
+    """Seconds until a step was done to which two processes contributed again; infinite where that did not come."""
     alone: int = 0
-    """torchft: steps to which the survivor alone contributed, of half the batch."""
+    """torchft: steps to which one replica alone contributed, of half the batch."""
+    thrown: int = 0
+    """torchft: attempts at a step that the survivor threw away."""
+    deaths: int = 0
+    """torchft: survivors that died, too."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +109,12 @@ class Result:
         whole = [cost.whole for cost in self.costs]
         return [
             self.name, str(len(self.costs)), f"{median(seconds):.1f}", f"{max(seconds):.1f}", f"{median(again):g}",
-            str(max(again)), f"{median(whole):.1f}", f"{max(whole):.1f}", f"{self.step_seconds * 1e3:.0f}",
+            str(max(again)), _said(median(whole)), _said(max(whole)), f"{self.step_seconds * 1e3:.0f}",
         ]  # fmt: skip
+
+
+def _said(seconds: float) -> str:
+    return f"{seconds:.1f}" if seconds < math.inf else f"> {WHOLE_SECONDS:.0f}"
 
 
 def _until(condition: Callable[[], Any], what: str) -> Any:
@@ -123,7 +134,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 def _pace(ended: list[float]) -> float:
     """Median seconds between moments."""
-    return median(after - before for before, after in zip(ended, ended[1:], strict=False))
+    return median(after - before for before, after in itertools.pairwise(ended))
 
 
 def _train(rank: Rank, checkpoint: Path) -> None:
@@ -177,7 +188,7 @@ def restarts(work: Path, folder: Path, kills: int, chance: random.Random) -> Res
     rows = start(0)
     try:
         for attempt in range(1, kills + 1):
-            _until(lambda rows=rows: len(_read(rows)) >= CALM_STEPS, "DDP trains")  # type: ignore[misc]
+            _until(lambda rows=rows: len(_read(rows)) >= CALM_STEPS, "DDP trains")
             time.sleep(chance.uniform(*CALM_SECONDS))
             at = time.time()
             while ranks:
@@ -204,8 +215,8 @@ def restarts(work: Path, folder: Path, kills: int, chance: random.Random) -> Res
 class Torchft:
     """Two replicas and their lighthouse."""
 
-    def __init__(self, python: Path, work: Path, folder: Path) -> None:
-        self._python, self._work, self._folder = python, work, folder
+    def __init__(self, python: Path, work: Path, folder: Path, average: str) -> None:
+        self._python, self._work, self._folder, self._average = python, work, folder, average
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Torchft":
@@ -218,19 +229,29 @@ class Torchft:
             self.start(number)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for log in sorted(self._folder.glob("*.log")):
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+                print(f"--- {log.stem}", *lines, sep="\n", flush=True)
         for process in self._running.values():
             process.kill()
             process.wait()
 
     def start(self, number: int) -> None:
         """A replica, for the first time or again."""
-        self._start(f"replica-{number}", "replica", number, self._address, self._work, self._path(number))
+        self._start(
+            f"replica-{number}", "replica", number, self._address, self._work, self._path(number), self._average
+        )
 
     def kill(self, number: int) -> None:
         """End a replica."""
         self._running[f"replica-{number}"].kill()
         self._running[f"replica-{number}"].wait()
+
+    def died(self, number: int) -> bool:
+        """Whether a replica has ended by itself."""
+        return self._running[f"replica-{number}"].poll() is not None
 
     def rows(self, number: int) -> list[dict[str, Any]]:
         """All attempts of a replica at a step that it has contributed to or thrown away."""
@@ -254,10 +275,10 @@ def _environment() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
 
 
-def fault_tolerant(python: Path, work: Path, folder: Path, kills: int, chance: random.Random) -> Result:
+def fault_tolerant(python: Path, work: Path, average: str, kills: int, chance: random.Random) -> Result:
     """torchft."""
     costs, paces = list[Cost](), list[float]()
-    with Torchft(python, work, folder) as team:
+    with _place() as folder, Torchft(python, work, folder, average) as team:
         for _ in range(kills):
 
             def calm() -> bool:
@@ -268,23 +289,44 @@ def fault_tolerant(python: Path, work: Path, folder: Path, kills: int, chance: r
             time.sleep(chance.uniform(*CALM_SECONDS))
             victim = chance.randrange(PROCESSES)
             paces.append(_pace([row["ended"] for row in team.rows(1 - victim)[-CALM_STEPS:]]))
-            at = time.time()
-            team.kill(victim)
-            team.start(victim)
+            costs.append(_kill(team, victim))
+            print(f"torchft {average}", costs[-1], flush=True)
+    how = {"ddp": "its DistributedDataParallel", "allreduce": "Manager.allreduce"}[average]
+    return Result(f"torchft, 2 replica groups, {how}", costs, median(paces))
 
-            def first(number: int, *, both: bool, at: float = at) -> dict[str, Any] | None:
-                """A step that has begun since."""
-                rows = (row for row in team.rows(number) if row["began"] > at and row["committed"])
-                return next((row for row in rows if not both or _both(row)), None)
 
-            new = _until(lambda: first(1 - victim, both=False), "the survivor commits")["ended"]  # noqa: B023
-            whole = _until(lambda: first(victim, both=True), "the killed replica takes part")["ended"]  # noqa: B023
-            since = [row for row in team.rows(1 - victim) if at < row["ended"] <= whole]
-            thrown = sum(not row["committed"] for row in since)
-            alone = sum(row["committed"] and row["replicas"] < PROCESSES for row in since)
-            costs.append(Cost(new - at, thrown, whole - at, alone))
-            print("torchft", costs[-1], flush=True)
-    return Result("torchft, two replica groups", costs, median(paces))
+def _kill(team: Torchft, victim: int) -> Cost:
+    """Kill one replica, start it again at once, and follow both."""
+    at, deaths = time.time(), 0
+    team.kill(victim)
+    reached = max(row["step"] for number in range(PROCESSES) for row in team.rows(number))
+    team.start(victim)
+
+    def since() -> list[dict[str, Any]]:
+        """Steps that were committed and had begun after the kill, by any replica, in order."""
+        rows = [row for number in range(PROCESSES) for row in team.rows(number)]
+        return sorted((row for row in rows if row["began"] > at and row["committed"]), key=lambda row: row["ended"])
+
+    def done() -> bool:
+        nonlocal deaths
+        for number in range(PROCESSES):
+            if team.died(number):
+                deaths += 1
+                team.start(number)
+        returned = any(row["began"] > at and _both(row) for row in team.rows(victim))
+        return returned and any(row["step"] > reached for row in since())
+
+    _until(done, "there is a new step, and two replicas train")
+    new = next(row["ended"] for row in since() if row["step"] > reached)
+    whole = next(row["ended"] for row in team.rows(victim) if row["began"] > at and _both(row))
+    return Cost(
+        new - at,
+        len({row["step"] for row in since() if row["step"] <= reached}),
+        whole - at,
+        len({row["step"] for row in since() if row["replicas"] < PROCESSES and row["ended"] < whole}),
+        sum(not row["committed"] and row["ended"] > at for row in team.rows(1 - victim)),
+        deaths,
+    )
 
 
 def _both(row: dict[str, Any]) -> bool:
@@ -292,30 +334,38 @@ def _both(row: dict[str, Any]) -> bool:
 
 
 async def here(kills: int, spares: int, chance: random.Random) -> Result:
-    """This project: without spares the allocator re-plans for one node, and again for two; a spare's layout is forced."""
-    costs = []
-    async with Swarm.running() as swarm:
-        job = swarm.job(STEPS)
-        arguments: list[object] = ["--min-nodes", PROCESSES + spares]
-        if spares:
-            arguments += ["--plan", swarm.plan([[0, 4]], ["a", "b"] * 4)]
-        else:
-            job.write_text(job.read_text(encoding="utf-8") + "[plan]\nstages = 1\n", encoding="utf-8")
-        await swarm.serve(job, *arguments)
-        for _ in range(PROCESSES + spares):
-            await swarm.join()
-        await swarm.until(lambda: swarm.step >= CALM_STEPS, 180, "the first steps are done")
-        if len(swarm.serving(0)) != PROCESSES:
-            raise SystemExit(f"the allocator has planned {swarm.layout()['routes']}")
-        case = killed(0, "one of two")
-        for _ in range(kills):
-            here = swarm.step
-            await swarm.until(lambda here=here: swarm.step >= here + CALM_STEPS, 90, "training goes on")  # type: ignore[misc]
-            await asyncio.sleep(chance.uniform(*CALM_SECONDS))
-            costs.append(await _strike(swarm, case.strike))
-            print(f"dtfm, {spares} spares", costs[-1], flush=True)
-        calm = [row["seconds"] for row in swarm.rows()]
-    return Result(f"dtfm, 1 stage x 2 peers, {spares or 'no'} spare", costs, median(calm))
+    """This project; without a spare the allocator plans for one node, then for two, with one the layout is forced."""
+    costs, paces = list[Cost](), list[float]()
+    while len(costs) < kills:
+        async with Swarm.running() as swarm:
+            await _begin(swarm, spares)
+            case = killed(0, "one of two")
+            while len(costs) < kills and len(swarm.serving(0)) == PROCESSES:
+                first = swarm.step
+                await swarm.until(lambda first=first: swarm.step >= first + CALM_STEPS, 90, "training goes on")
+                await asyncio.sleep(chance.uniform(*CALM_SECONDS))
+                paces += [row["seconds"] for row in swarm.rows()[-CALM_STEPS:]]
+                costs.append(await _strike(swarm, case.strike))
+                print(f"dtfm, {spares} spares", costs[-1], *(event.why for event in swarm.events()[1:]), flush=True)
+                if costs[-1].whole == math.inf:  # it would be the only one that is killed next
+                    break
+    return Result(f"dtfm, 1 stage x 2 peers, {spares or 'no'} spare", costs, median(paces))
+
+
+async def _begin(swarm: Swarm, spares: int) -> None:
+    """Have two nodes train."""
+    job = swarm.job(STEPS)
+    arguments: list[object] = ["--min-nodes", PROCESSES + spares]
+    if spares:
+        arguments += ["--plan", swarm.plan([[0, 4]], ["a", "b"] * 4)]
+    else:
+        job.write_text(job.read_text(encoding="utf-8") + "[plan]\nstages = 1\n", encoding="utf-8")
+    await swarm.serve(job, *arguments)
+    for _ in range(PROCESSES + spares):
+        await swarm.join()
+    await swarm.until(lambda: swarm.step >= CALM_STEPS, 180, "the first steps are done")
+    if len(swarm.serving(0)) != PROCESSES:
+        raise SystemExit(f"the allocator has planned {swarm.layout()['routes']}")
 
 
 async def _strike(swarm: Swarm, strike: Callable[[Swarm], Any]) -> Cost:
@@ -337,8 +387,11 @@ async def _strike(swarm: Swarm, strike: Callable[[Swarm], Any]) -> Cost:
 
     await swarm.until(goes_on, 90, "there is a new step")
     seconds = time.time() - hit.at
-    await swarm.until(whole, 90, "two train")
-    full = time.time() - hit.at
+    end, full = time.monotonic() + WHOLE_SECONDS, math.inf
+    while full == math.inf and time.monotonic() < end:
+        await asyncio.sleep(0.02)
+        if whole():
+            full = time.time() - hit.at
     returning = [swarm.peer_of(victim) for victim in hit.victims]
     await swarm.until(
         lambda: all(swarm.statuses().get(peer) in {"idle", "training"} for peer in returning), 90, "who was hit is back"
@@ -391,13 +444,16 @@ def main() -> None:
                 notes.append(f"torchft is left out: {lacks}.")
                 print(notes[-1], flush=True)
             else:
-                result = fault_tolerant(arguments.torchft_python, work, stack.enter_context(_place()), kills, chance)
-                alone = median(cost.alone for cost in result.costs)
-                notes.append(
-                    "torchft runs no committed step again: its figure counts attempts of the survivor that were thrown "
-                    f"away. Until two trained, it committed {alone:g} steps (median) of half the batch."
-                )
-                results.append(result)
+                for average in ("ddp", "allreduce"):
+                    result = fault_tolerant(arguments.torchft_python, work, average, kills, chance)
+                    results.append(result)
+                    costs = result.costs
+                    alone, thrown = median(cost.alone for cost in costs), median(cost.thrown for cost in costs)
+                    notes.append(
+                        f"{result.name}: the survivor died, too, {sum(cost.deaths for cost in costs)} times, and with "
+                        f"both all state is lost, as there is no checkpoint. Medians: {alone:g} steps of half the "
+                        f"batch until two trained, {thrown:g} attempts at a step thrown away."
+                    )
     if only in (None, "dtfm"):
         results += [asyncio.run(here(kills, spares, chance)) for spares in (0, 1)]
     rows = [result.row() for result in results]

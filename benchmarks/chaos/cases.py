@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from benchmarks.chaos.swarm import Daemon, Swarm
+from benchmarks.chaos.swarm import BIN, Daemon, Swarm
 
 IN_A_STEP = ("before-send", "mid-frame", "after-send", "before-vote", "before-apply", "after-apply")
 ARBITERS = ("before-commit", "mid-commit")
@@ -113,12 +113,13 @@ def stopped(seconds: float) -> Case:
 
 
 def leaves(stage: int) -> Case:
-    """`dtfm-node leave`, or Ctrl+C."""
+    """`dtfm-node leave`, which is what Ctrl+C does, too."""
 
     async def strike(swarm: Swarm) -> Hit:
         victim, at = swarm.serving(stage)[0], time.time()
-        victim.signal(signal.SIGINT)
-        if await victim.ended(60) is None:
+        command = (str(BIN / "dtfm-node"), "leave", "--state-dir", str(victim.folder))
+        asking = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+        if await asking.wait() or await victim.ended(5) is None:
             raise AssertionError(f"{victim.name} does not leave")
         return Hit(at, [victim])
 

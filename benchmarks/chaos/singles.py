@@ -205,6 +205,7 @@ async def standby_takes_over(swarm: Swarm) -> str:
         swarm.coordinator = second
         await swarm.until(lambda: swarm.layout().get("version", 0) > 1, 120, "it takes over")
         seconds = time.time() - begun
+        await swarm.until(lambda: swarm.events(), 60, "its plan begins")
         victim = swarm.serving(0)[0]
         victim.signal(signal.SIGKILL)
         await swarm.until(lambda: len(swarm.events()) > 1, 60, "it plans anew")
@@ -220,6 +221,103 @@ async def standby_takes_over(swarm: Swarm) -> str:
     )
 
 
+class TwoSites:
+    """Two hosts and the cable between them, as network namespaces. Needs root. Use it in a `with` block."""
+
+    def __init__(self) -> None:
+        self._names = [f"chaos-{os.getpid()}-{side}" for side in "ab"]
+
+    def within(self, side: int) -> tuple[str, ...]:
+        """What runs a command on one of the hosts."""
+        return ("ip", "netns", "exec", self._names[side])
+
+    def address(self, side: int) -> str:
+        """Of one of the hosts."""
+        return f"10.213.77.{side + 1}"
+
+    def plug(self, state: str) -> None:
+        """Pull the cable ("down"), or put it back ("up")."""
+        self._ip("-n", self._names[0], "link", "set", "cable0", state)
+
+    def __enter__(self) -> "TwoSites":
+        for name in self._names:
+            self._ip("netns", "add", name)
+        ends = ("netns", self._names[0], "type", "veth", "peer", "name", "cable1", "netns", self._names[1])
+        self._ip("link", "add", "cable0", *ends)
+        for side, name in enumerate(self._names):
+            self._ip("-n", name, "address", "add", f"{self.address(side)}/24", "dev", f"cable{side}")
+            self._ip("-n", name, "link", "set", f"cable{side}", "up")
+            self._ip("-n", name, "link", "set", "lo", "up")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._names:
+            subprocess.run(["ip", "netns", "delete", name], check=False, stderr=subprocess.DEVNULL)
+
+    @staticmethod
+    def _ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True)
+
+
+async def _split(swarm: Swarm, sites: TwoSites, sides: tuple[int, ...]) -> None:
+    """A swarm whose coordinator is at the first site, and whose nodes are at `sides`; the first two nodes train."""
+    swarm.coordinator.within = sites.within(0)
+    arguments = ("--announce", sites.address(0), "--plan", swarm.plan(*LAYOUT), "--min-nodes", len(sides))
+    await swarm.serve(swarm.job(4000, checkpoint=20), *arguments, listen="0.0.0.0")
+    for number, side in enumerate(sides):
+        await swarm.join(within=sites.within(side))
+        await swarm.until(lambda ready=number: len(_idle(swarm)) > ready, 120, "the node is ready")
+    await swarm.until(lambda: swarm.step >= 20, 120, "the first steps are done")
+
+
+def _idle(swarm: Swarm) -> list[str]:
+    return [peer for peer, state in swarm.statuses().items() if state not in {"", "measuring"}]
+
+
+async def split_without_a_trainer(swarm: Swarm) -> str:
+    """The cable is pulled between one training node, and the coordinator with the other one and a spare."""
+    with TwoSites() as sites:
+        await _split(swarm, sites, (0, 1, 0))
+        lost = next(node for node in swarm.nodes[:2] if "netns" in node.within and node.within == sites.within(1))
+        begun = time.time()
+        sites.plug("down")
+        await swarm.until(lambda: len(swarm.events()) > 1, 90, "the larger side goes on")
+        event = swarm.events()[-1]
+        await swarm.until(lambda: swarm.step > event.step + 30, 60, "it trains")
+        here = _step(lost.folder / "status.json")
+        await asyncio.sleep(3)
+        assert _step(lost.folder / "status.json") == here, "both sides advance"
+        state = json.loads((lost.folder / "status.json").read_text())["state"]
+        sites.plug("up")
+        peer = swarm.peer_of(lost)
+        await swarm.until(lambda: swarm.statuses().get(peer) == "idle", 120, "who was cut off is a spare")
+    return (
+        f"the side with most electors went on after {event.started_at - begun:.1f} s ({event.repeated} steps again); "
+        f"the other one {state}, and is a spare since it is back"
+    )
+
+
+async def split_from_all_trainers(swarm: Swarm) -> str:
+    """The cable is pulled between all training nodes, and the coordinator with a spare."""
+    with TwoSites() as sites:
+        await _split(swarm, sites, (1, 1, 0))
+        at = swarm.step
+        sites.plug("down")
+        status = swarm.nodes[0].folder / "status.json"
+        await swarm.until(lambda: "waiting: " in swarm.coordinator.said(), 90, "the coordinator waits for electors")
+        alone = _step(status) - at
+        assert len(swarm.events()) == 1, "both sides advance"
+        sites.plug("up")
+        await swarm.until(lambda: len(swarm.events()) > 1, 120, "all go on")
+        event = swarm.events()[-1]
+        await swarm.until(lambda: swarm.step > event.step + 10, 60, "it trains")
+    assert alone > 0
+    return (
+        f"peers trained on ({alone} steps until the coordinator had noticed), it made no plan and said that it waits; "
+        f"joined again, {event.repeated} steps were run again"
+    )
+
+
 SINGLES: dict[str, Single] = {
     "a peer becomes ten times slower": slow_peer,
     "an outside broker is killed for 5 s": broker_dies,
@@ -227,4 +325,6 @@ SINGLES: dict[str, Single] = {
     "a truncated checkpoint": torn_checkpoint,
     "clocks an hour off": clock_off,
     "the coordinator is gone for good": standby_takes_over,
+    "the network splits, one trainer is cut off": split_without_a_trainer,
+    "the network splits, all trainers are cut off": split_from_all_trainers,
 }

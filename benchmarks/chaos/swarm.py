@@ -58,6 +58,8 @@ class Daemon:
     process: asyncio.subprocess.Process | None = None
     peer: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+    within: tuple[str, ...] = ()
+    """What it is started by, e.g. `ip netns exec NAME`."""
 
     @property
     def fault_file(self) -> Path:
@@ -75,7 +77,7 @@ class Daemon:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "DTFM_FAULT_FILE": str(self.fault_file)} | self.environment
         with self.folder.with_name(f"{self.name}.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                str(BIN / self.arguments[0]), *self.arguments[1:],
+                *self.within, str(BIN / self.arguments[0]), *self.arguments[1:],
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
             )  # fmt: skip
 
@@ -144,18 +146,18 @@ class Swarm:
         path.write_text(json.dumps({"stages": stages, "routes": [list(route) for route in routes]}), encoding="utf-8")
         return path
 
-    async def serve(self, job: Path, *arguments: object) -> None:
+    async def serve(self, job: Path, *arguments: object, listen: str = "127.0.0.1") -> None:
         """Start the coordinator, and wait for its invite."""
-        invite = self.folder / "coordinator" / "invite"
+        invite = self.coordinator.folder / "invite"
         invite.unlink(missing_ok=True)
         self.coordinator.arguments = (
             "dtfm-coordinator", "serve", str(job), "--state-dir", str(self.coordinator.folder),
-            "--listen", "127.0.0.1", "--port", "0", *map(str, arguments),
+            "--listen", listen, "--port", "0", *map(str, arguments),
         )  # fmt: skip
         await self.coordinator.start()
         await self.until(invite.exists, 120, "there is an invite")
 
-    async def join(self, *arguments: str) -> Daemon:
+    async def join(self, *arguments: str, within: tuple[str, ...] = ()) -> Daemon:
         """Start another node."""
         name = f"node-{len(self.nodes)}"
         folder = self.folder / name
@@ -163,7 +165,7 @@ class Swarm:
             "dtfm-node", "join", f"@{self.folder / 'coordinator' / 'invite'}", "--state-dir", str(folder),
             "--device", "cpu", "--threads", "1", "--verbose", *arguments,
         )  # fmt: skip
-        node = Daemon(name, command, folder)
+        node = Daemon(name, command, folder, within=within)
         self.nodes.append(node)
         await node.start()
         return node
@@ -183,7 +185,7 @@ class Swarm:
 
     def rows(self) -> list[dict[str, Any]]:
         """The metrics that the coordinator has recorded."""
-        path = self.folder / "coordinator" / "metrics.jsonl"
+        path = self.coordinator.folder / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     @property
@@ -194,11 +196,11 @@ class Swarm:
 
     def events(self) -> list[Event]:
         """Plans that began."""
-        return read(self.folder / "coordinator")
+        return read(self.coordinator.folder)
 
     def layout(self) -> dict[str, Any]:
         """The plan in force."""
-        path = self.folder / "coordinator" / "plan.json"
+        path = self.coordinator.folder / "plan.json"
         return dict(json.loads(path.read_text())) if path.exists() else {"version": 0, "routes": [], "stages": []}
 
     def serving(self, stage: int) -> list[Daemon]:
@@ -223,7 +225,7 @@ class Swarm:
 
     def statuses(self) -> dict[str, str]:
         """State of each node that the coordinator sees, by peer id."""
-        path = self.folder / "coordinator" / "status.json"
+        path = self.coordinator.folder / "status.json"
         if not path.exists():
             return {}
         return {node["id"]: node["state"] or "" for node in json.loads(path.read_text())["nodes"]}

@@ -1,10 +1,11 @@
 """One replica of `torchft`, or its lighthouse: run by `baselines.py` with the interpreter that has torchft.
 
     python -m benchmarks.chaos.torchft_worker lighthouse FILE
-    python -m benchmarks.chaos.torchft_worker replica NUMBER LIGHTHOUSE WORK ROWS
+    python -m benchmarks.chaos.torchft_worker replica NUMBER LIGHTHOUSE WORK ROWS ddp|allreduce
 
 A replica trains its half of every step's micro-batches until it is killed, and appends a row to ROWS for each attempt
-at a step. While the other one is away, a step is made of that half alone, as is torchft's way.
+at a step. While the other one is away, a step is made of that half alone, as is torchft's way. Gradients are averaged
+by torchft's DistributedDataParallel, or by one call of `Manager.allreduce` after the backward.
 """
 
 import json
@@ -38,7 +39,7 @@ def lighthouse(file: Path) -> None:
         time.sleep(3600)
 
 
-def replica(number: int, address: str, folder: Path, path: Path) -> None:
+def replica(number: int, address: str, folder: Path, path: Path, average: str) -> None:
     """Train for ever."""
     work = Work(Rank(number, REPLICAS, 1, folder, folder))
     config, training = work.job.config, work.training
@@ -60,7 +61,8 @@ def replica(number: int, address: str, folder: Path, path: Path) -> None:
         timeout=TIMEOUT, rank=0, world_size=1, store_addr="localhost", store_port=store.port,
         lighthouse_addr=address, replica_id=f"replica_{number}", hostname="localhost",
     )  # fmt: skip
-    model, optimizer = DistributedDataParallel(manager, module), Optimizer(manager, inner)
+    model = DistributedDataParallel(manager, module) if average == "ddp" else module
+    optimizer = Optimizer(manager, inner)
     mine = range(number, training.micro_batches, REPLICAS)
     share = training.tokens * len(mine) / training.micro_batches
     with path.open("a", encoding="utf-8") as rows:
@@ -70,6 +72,12 @@ def replica(number: int, address: str, folder: Path, path: Path) -> None:
             inputs, targets = work.batch(step + 1, mine)
             (loss_sum(model(inputs), targets) / share).backward()
             gradients = gradients_of(parameters.values())
+            if average != "ddp":
+                flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+                manager.allreduce(flat).wait()
+                parts = flat.split([gradient.numel() for gradient in gradients])
+                for gradient, part in zip(gradients, parts, strict=True):
+                    gradient.copy_(part.view_as(gradient))
             factor = clip_factor(math.sqrt(sum_of_squares(gradients)), training.clip_norm)
             torch._foreach_mul_(gradients, factor)
             for group in optimizer.param_groups:
@@ -92,4 +100,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "lighthouse":
         lighthouse(Path(sys.argv[2]))
     else:
-        replica(int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), Path(sys.argv[5]))
+        replica(int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), Path(sys.argv[5]), sys.argv[6])

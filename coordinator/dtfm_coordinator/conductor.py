@@ -202,6 +202,7 @@ class Conductor:
             repeated=max(0, reached - mark.step),
             source=source_of(plan.resume, standings),
         )
+        self._considered = CALM  # what was compared with the plan before was not with this one
         self._rows.forget_after(mark.step)
         await self._hearing.tell_ledger()
         await self._hearing.say(
