@@ -57,8 +57,9 @@ def test_the_layout_is_fixed() -> None:
         "EVALUATION",
         "VOTE",
         "COMMIT",
+        "PULSE",
     ]
-    assert sorted(Kind) == list(range(1, 8))
+    assert sorted(Kind) == list(range(1, 9))
 
 
 def test_only_the_all_reduce_is_bulk() -> None:
