@@ -304,7 +304,9 @@ async def split_from_all_trainers(swarm: Swarm) -> str:
         at = swarm.step
         sites.plug("down")
         status = swarm.nodes[0].folder / "status.json"
-        await swarm.until(lambda: "waiting: " in swarm.coordinator.said(), 90, "the coordinator waits for electors")
+        await swarm.until(
+            lambda: "that decide on what follows" in swarm.coordinator.said(), 90, "it waits for electors"
+        )
         alone = _step(status) - at
         assert len(swarm.events()) == 1, "both sides advance"
         sites.plug("up")

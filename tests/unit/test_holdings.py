@@ -421,6 +421,20 @@ async def test_an_update_ends_states_whose_tensors_were_taken_over_twice(holding
     assert holdings.states == [state]
 
 
+async def test_an_update_waits_for_a_snapshot_of_the_state_that_its_tensors_were_taken_over_from(
+    holdings: Holdings,
+) -> None:
+    former = trained(2)
+    waited: list[Mark | None] = []
+    former.before_update = lambda: waited.append(former.mark)
+    holdings.enter(former)
+    state = await load(holdings, resuming(at(2), 1.0))
+    holdings.enter(state)
+    reduce(state, 3)
+    state.apply(1.5)
+    assert waited == [at(2)]
+
+
 async def test_gradients_that_are_applied_late_end_states_that_took_the_tensors_over(holdings: Holdings) -> None:
     """A plan from the state before had been loaded, when somebody came back who had applied the step."""
     former = trained(2)

@@ -85,7 +85,7 @@ class StageState:
         self.norm: float | None = None
         """The gradient norm with which its last step was applied."""
         self.before_update: Callable[[], None] = lambda: None
-        """Returns when nobody reads the present state any more."""
+        """Returns when nobody reads this state any more."""
 
     def _lay_gradients(self, plan: Plan, config: dict[str, Any]) -> None:
         """Make every gradient a view into a flat buffer, so that reducing needs no copy."""
@@ -270,7 +270,8 @@ class StageState:
     @torch.no_grad()
     def apply(self, grad_norm: float) -> None:
         """Make the prepared state the present one: clip by the whole model's norm and let AdamW update the stage."""
-        self.before_update()
+        for state in self._kin:
+            state.before_update()  # a snapshot of a state that shares these tensors may still be on its way to the disk
         for state in self._kin:
             state.mark = None
             state._kin = [state]
