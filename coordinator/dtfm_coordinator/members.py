@@ -10,6 +10,10 @@ from dtfm_protocol.records import Profile
 SILENT_SECONDS = 4.0
 """Reports come every second; whoever sends none for so long is given no work."""
 
+CUT_OFF_SECONDS = 20.0
+"""A trainer that sends none for so long is cut off from here, though its connection to the broker was not closed; a
+broker's or coordinator's restart takes less."""
+
 
 @dataclass
 class Member:
@@ -116,8 +120,13 @@ class Members:
         return f"waiting for {needed - ready} more nodes ({'; '.join(parts)})"
 
     def missing(self, peers: tuple[str, ...]) -> list[str]:
-        """Those of `peers` who are not connected."""
-        return [peer for peer in peers if not ((member := self.get(peer)) and member.online)]
+        """Those of `peers` who are not connected, or have said nothing for long."""
+        oldest = self._clock() - CUT_OFF_SECONDS
+
+        def here(member: Member | None) -> bool:
+            return member is not None and member.online and (member.report is None or member.heard > oldest)
+
+        return [peer for peer in peers if not here(self.get(peer))]
 
     def broken(self, peers: tuple[str, ...], plan_version: int) -> Member | None:
         """One of `peers` that cannot go on under this plan, if there is any."""
