@@ -298,9 +298,9 @@ async def split_without_a_trainer(swarm: Swarm) -> str:
 
 
 async def split_from_all_trainers(swarm: Swarm) -> str:
-    """The cable is pulled between all training nodes, and the coordinator with a spare."""
+    """The cable is pulled between all training nodes, and the coordinator with as many spares."""
     with TwoSites() as sites:
-        await _split(swarm, sites, (1, 1, 0))
+        await _split(swarm, sites, (1, 1, 0, 0))
         at = swarm.step
         sites.plug("down")
         status = swarm.nodes[0].folder / "status.json"

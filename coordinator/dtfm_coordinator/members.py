@@ -110,8 +110,12 @@ class Members:
         """What `needed` ready nodes lack, in one line."""
         ready, online = len(self.ready()), self.online()
         unlisted = [m for m in online if m.profile is None and m.report is not None and m.report.state != "measuring"]
-        measuring = len(online) - ready - len(unlisted)
+        heard = {member.peer for member in self.heard()}
+        silent = [m for m in online if m.report is not None and m.peer not in heard and m not in unlisted]
+        measuring = len(online) - ready - len(unlisted) - len(silent)
         parts = [f"{ready} of {needed} are ready"]
+        if silent:
+            parts.append(f"{len(silent)} not heard of for {SILENT_SECONDS:.0f} s")
         if measuring:
             parts.append(f"{measuring} measuring")
         if unlisted:

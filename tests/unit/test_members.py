@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtfm_coordinator.members import SILENT_SECONDS, Members
+from dtfm_coordinator.members import CUT_OFF_SECONDS, SILENT_SECONDS, Members
 from dtfm_protocol.control import Presence, Report
 from dtfm_protocol.records import Profile
 from dtfm_protocol.view import LayerSeconds
@@ -179,8 +179,24 @@ def test_who_has_not_reported_for_a_while_is_given_no_work_and_is_not_gone() -> 
     assert [member.peer for member in members.heard()] == ["b"]
     assert online(members) == ["a", "b"]
     assert members.missing(("a",)) == []
+    assert members.waiting_for(2) == "waiting for 1 more nodes (1 of 2 are ready; 1 not heard of for 4 s)"
     members.reported("a", report())
     assert ready(members) == ["a", "b"]
+
+
+def test_who_has_not_reported_for_long_is_cut_off_though_its_connection_was_not_closed() -> None:
+    clock = Clock()
+    members = Members(clock)
+    members.seen("new", here())
+    members.reported("a", report())
+    members.reported("b", report())
+    clock.now += CUT_OFF_SECONDS - 0.1
+    members.reported("b", report())
+    assert members.missing(("a", "b", "new")) == []
+    clock.now += 0.2
+    assert members.missing(("a", "b", "new")) == ["a"]
+    members.reported("a", report())
+    assert members.missing(("a", "b", "new")) == []
 
 
 def test_a_hello_alone_is_no_sign_of_life_later() -> None:
