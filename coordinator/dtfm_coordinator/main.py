@@ -299,6 +299,29 @@ def network(
 
 
 @app.command()
+def lab(
+    view: ViewFile,
+    command: Annotated[list[str], typer.Argument(help="After --: what to run; {node} and {address} are filled in.")],
+    on: Annotated[str | None, typer.Option(metavar="NODE", help="On which host (default: the first).")] = None,
+    everywhere: Annotated[bool, typer.Option("--everywhere", help="On all hosts at once.")] = False,
+    scale: Annotated[float, typer.Option(min=1e-9, help="All rates times this.")] = 1.0,
+    loss: Annotated[float, typer.Option(min=0, max=0.99, help="Share of packets that vanish.")] = 0.0,
+    queue_ms: Annotated[float, typer.Option(min=1, help="Longest queue of a link, as time at its rate.")] = 200.0,
+    script: Annotated[Path | None, typer.Option(help="Timed changes of the world (TOML).")] = None,
+) -> None:
+    """Run a command on hosts whose network is as a view says: delays, rates, uplinks. Needs root."""
+    set_up(LogFormat.plain.value)
+    with program.guarded():
+        from dtfm_coordinator.netlab.command import Ended, Question, run
+
+        question = Question(view, tuple(command), on, everywhere, scale, loss, queue_ms, script)
+        try:
+            program.run(run(question))
+        except Ended as ended:
+            raise SystemExit(ended.code) from None
+
+
+@app.command()
 def trace(
     traces: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Where nodes wrote with --trace; or files.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the merged trace is written (JSON).")],

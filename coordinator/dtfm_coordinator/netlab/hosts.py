@@ -1,0 +1,122 @@
+"""Hosts of a lab: network namespaces, each with an address and a TUN device."""
+
+import contextlib
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dtfm_coordinator.netlab.tun import DEVICE, open_tun
+from dtfm_protocol.errors import UserError
+
+_PREFIX = "lab"
+_NAME = re.compile(rf"^{_PREFIX}(\d+)-\d+$")
+_MTU = 1500
+_QUEUE_PACKETS = 5000
+_CONGESTION_CONTROL = "cubic"
+"""What volunteers' machines have, whatever this one is set to."""
+_ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+_SETTINGS = (
+    "net.ipv6.conf.all.disable_ipv6=1",
+    f"net.ipv4.tcp_congestion_control={_CONGESTION_CONTROL}",
+    # A namespace's processes keep no memory of a link that has since changed.
+    "net.ipv4.tcp_no_metrics_save=1",
+)
+
+
+class Hosts:
+    """As many as a world has. Create them with `made`."""
+
+    def __init__(self, names: Sequence[str], devices: Sequence[int]) -> None:
+        self.names, self.devices = tuple(names), tuple(devices)
+
+    @classmethod
+    @contextlib.contextmanager
+    def made(cls, count: int) -> Iterator["Hosts"]:
+        """Make them; nothing of them is left after the block, and what killed processes left is swept first.
+
+        Raises:
+            UserError: this machine does not let us.
+        """
+        check()
+        _sweep()
+        _allow()
+        names = [f"{_PREFIX}{os.getpid()}-{number}" for number in range(count)]
+        devices: list[int] = []
+        try:
+            for number, name in enumerate(names):
+                devices.append(_make(name, number))
+            yield cls(names, devices)
+        finally:
+            for device in devices:
+                os.close(device)
+            for name in names:
+                _run("ip", "netns", "delete", name, check=False)
+
+    def within(self, number: int) -> tuple[str, ...]:
+        """What runs a command on a host."""
+        return within(self.names[number])
+
+
+def within(name: str) -> tuple[str, ...]:
+    """What runs a command in a namespace."""
+    return ("ip", "netns", "exec", name)
+
+
+def address(number: int) -> str:
+    """Of host `number`."""
+    return f"10.77.{(number + 1) >> 8}.{(number + 1) & 255}"
+
+
+def check() -> None:
+    """Say whether this machine can have hosts.
+
+    Raises:
+        UserError: it cannot, and why.
+    """
+    if os.geteuid() != 0:
+        raise UserError("an emulated network needs root (network namespaces): run it with sudo")
+    if not Path(DEVICE).exists():
+        raise UserError(f"an emulated network needs {DEVICE}, which this machine lacks: load the kernel's tun module")
+
+
+def _make(name: str, number: int) -> int:
+    _run("ip", "netns", "add", name)
+    tun = f"tun{os.getpid()}.{number}"[:15]
+    device = open_tun(tun)
+    _run("ip", "link", "set", tun, "netns", name)
+    for command in (
+        f"link set {tun} name eth0",
+        f"address add {address(number)}/16 dev eth0",
+        f"link set eth0 mtu {_MTU} txqueuelen {_QUEUE_PACKETS} up",
+        "link set lo up",
+    ):
+        _run("ip", "-n", name, *command.split())
+    _run(*within(name), "sysctl", "-qw", *_SETTINGS)
+    return device
+
+
+def _allow() -> None:
+    """Let namespaces choose the congestion control: some kernels permit them the machine's own alone."""
+    allowed = _ALLOWED.read_text().split()
+    if _CONGESTION_CONTROL not in allowed:
+        _run("sysctl", "-qw", f"net.ipv4.tcp_allowed_congestion_control={' '.join([*allowed, _CONGESTION_CONTROL])}")
+
+
+def _sweep() -> None:
+    """Take away what killed processes have left."""
+    folder = Path("/run/netns")
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _NAME.match(path.name)
+        if match is not None and not Path(f"/proc/{match[1]}").exists():
+            _run("ip", "netns", "delete", path.name, check=False)
+
+
+def _run(*command: str, check: bool = True) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise UserError(f"cannot run {command[0]}: {error}; install iproute2 and procps") from None
+    if check and done.returncode:
+        raise UserError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}")

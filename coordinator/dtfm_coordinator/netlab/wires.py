@@ -1,0 +1,200 @@
+"""What a packet meets on its way: its sender's uplink, the pair's own rate, the delay, its receiver's downlink. Pure.
+
+Time is given, never asked for: what is late here was late when it was told. Sizes are bytes on the wire, rates bytes a
+second, times seconds.
+"""
+
+import heapq
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from dtfm_protocol.matrix import Matrix
+
+P = TypeVar("P")
+LEAST_QUEUE_BYTES = 64 << 10
+"""A queue takes this much however slow its link is: what Linux sends in one piece."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """What the wires are like. Row sends to column."""
+
+    delay: Matrix
+    """Shape (N, N)."""
+    rate: Matrix
+    """Shape (N, N); 0 is a pair that cannot talk."""
+    up: Sequence[float]
+    """Of each host, to all others together; infinite where it is not limited."""
+    down: Sequence[float]
+    loss: float = 0.0
+    """Share of packets that vanish."""
+    queue_seconds: float = 0.2
+    """What waits for a link before more is dropped, as seconds of its rate."""
+
+
+@dataclass
+class Count:
+    """What one ordered pair has carried."""
+
+    bytes: int = 0
+    packets: int = 0
+    dropped: int = 0
+
+
+class Wires(Generic[P]):
+    """All links between N hosts, and the packets on them."""
+
+    def __init__(self, links: Links, seed: int = 0) -> None:
+        self._links = links
+        self._random = random.Random(seed)
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._number = 0
+        self._arrived: list[tuple[int, P, float]] = []
+        hosts = range(len(links.up))
+        self._up: list[_Line[P]] = [_Line(self._at) for _ in hosts]
+        self._down: list[_Line[P]] = [_Line(self._at) for _ in hosts]
+        self._last: dict[tuple[int, int], float] = {}
+        """When the newest packet of each pair comes out of its delay: a shorter delay overtakes nobody."""
+        self.counts: dict[tuple[int, int], Count] = {}
+
+    def change(self, links: Links) -> None:
+        """Other links from now on; what is on the way keeps its delay."""
+        self._links = links
+
+    def send(self, sender: int, receiver: int, packet: P, size: int, now: float) -> None:
+        """Take a packet over; it is dropped where its queue is full, by chance, or where the pair cannot talk."""
+        count = self.counts.setdefault((sender, receiver), Count())
+        links = self._links
+        rate, up = float(links.rate[sender, receiver]), links.up[sender]
+        lost = links.loss > 0 and self._random.random() < links.loss
+        room = max(LEAST_QUEUE_BYTES, links.queue_seconds * min(rate, up)) if rate > 0 else -1.0
+
+        def left(packet: P, at: float) -> None:
+            out = max(at + float(self._links.delay[sender, receiver]), self._last.get((sender, receiver), 0.0))
+            self._last[sender, receiver] = out
+            self._at(out, lambda at: self._come(sender, receiver, packet, size, at))
+
+        if lost or not self._up[sender].offer(_Item(receiver, packet, size, rate, left), up, room, now):
+            count.dropped += 1
+
+    def due(self, now: float) -> list[tuple[int, P, float]]:
+        """What has arrived until `now`: receiver, packet, and when it was due."""
+        while self._events and self._events[0][0] <= now:
+            at, _, happen = heapq.heappop(self._events)
+            happen(at)
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    @property
+    def next_time(self) -> float:
+        """When something happens next; infinite where nothing is on the way."""
+        return self._events[0][0] if self._events else math.inf
+
+    def _come(self, sender: int, receiver: int, packet: P, size: int, now: float) -> None:
+        """A packet is through its delay."""
+        count, down = self.counts[sender, receiver], self._links.down[receiver]
+
+        def left(packet: P, at: float) -> None:
+            count.bytes += size
+            count.packets += 1
+            self._arrived.append((receiver, packet, at))
+
+        if math.isinf(down):
+            left(packet, now)
+            return
+        room = max(LEAST_QUEUE_BYTES, self._links.queue_seconds * down)
+        if not self._down[receiver].offer(_Item(sender, packet, size, math.inf, left), down, room, now):
+            count.dropped += 1
+
+    def _at(self, time: float, happen: Callable[[float], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (time, self._number, happen))
+
+
+@dataclass(slots=True)
+class _Item(Generic[P]):
+    """A packet that waits for a line, with what it is to be carried by."""
+
+    other: int
+    """The host at the other end, by which the line's capacity is shared."""
+    packet: P
+    size: int
+    rate: float
+    """Of its own pair."""
+    left: Callable[[P, float], None]
+
+
+class _Queue(Generic[P]):
+    """What waits for one pair."""
+
+    __slots__ = ("bytes", "finish", "free", "items")
+
+    def __init__(self) -> None:
+        self.items: deque[_Item[P]] = deque()
+        self.bytes = 0
+        self.free = 0.0
+        """When the pair has carried all that it was given."""
+        self.finish = 0.0
+        """Virtual time at which it has had its share of the line."""
+
+
+class _Line(Generic[P]):
+    """A host's way out, or in: start-time fair queueing over the hosts at the other end, each with a rate of its own.
+
+    (Goyal, Vin and Cheng, "Start-time fair queueing", IEEE/ACM ToN 1997.)
+    """
+
+    def __init__(self, at: Callable[[float, Callable[[float], None]], None]) -> None:
+        self._at = at
+        self._queues: dict[int, _Queue[P]] = {}
+        self._waiting: dict[int, _Queue[P]] = {}
+        self._free = 0.0
+        self._virtual = 0.0
+        self._wake = math.inf
+
+    def offer(self, item: _Item[P], rate: float, room: float, now: float) -> bool:
+        """Queue a packet; whether there was room."""
+        queue = self._queues.get(item.other)
+        if queue is None:
+            queue = self._queues[item.other] = _Queue()
+        if queue.bytes + item.size > room:
+            return False
+        if not queue.items:
+            queue.finish = max(queue.finish, self._virtual)
+            self._waiting[item.other] = queue
+        queue.items.append(item)
+        queue.bytes += item.size
+        self._serve(rate, now)
+        return True
+
+    def _serve(self, rate: float, now: float) -> None:
+        """Start what can start, and come back for the rest."""
+        waiting = self._waiting
+        while waiting and self._free <= now:
+            ready = [other for other, queue in waiting.items() if queue.free <= now]
+            if not ready:
+                break
+            other = ready[0] if len(ready) == 1 else min(ready, key=lambda one: waiting[one].finish)
+            queue = waiting[other]
+            item = queue.items.popleft()
+            queue.bytes -= item.size
+            self._virtual = queue.finish
+            queue.finish += item.size
+            if not queue.items:
+                del waiting[other]
+            self._free = now + item.size / rate
+            queue.free = now + item.size / item.rate
+            item.left(item.packet, max(self._free, queue.free))
+        if waiting:
+            wake = max(self._free, min(queue.free for queue in waiting.values()))
+            if not now < self._wake <= wake:
+                self._wake = wake
+                self._at(wake, lambda at: self._woken(rate, at))
+
+    def _woken(self, rate: float, at: float) -> None:
+        self._wake = math.inf
+        self._serve(rate, at)
