@@ -31,8 +31,7 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
         logits_gradient_bytes=sizes.logits_gradient_bytes(
             training.micro_batch, training.sequence_length, training.precision
         ),
-        # A matrix of p parameters costs 2 p FLOP a token, in the head as in a layer.
-        head_layers=sizes.head_parameters / per_layer,
+        head_layers=sizes.head_layers,
         layer_flops=2 * per_layer * tokens,
     )
 

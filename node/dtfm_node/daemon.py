@@ -15,6 +15,7 @@ from dtfm_node.devices import choose, describe
 from dtfm_node.display import Display
 from dtfm_node.engine.layers import check_compiler
 from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.pace import paced_layer
 from dtfm_node.holdings import Holdings
 from dtfm_node.journal import Journal
 from dtfm_node.keep import Keeper
@@ -68,6 +69,8 @@ class Options:
     """Folder for a timeline of what this node does."""
     compiled: bool = False
     """Whether decoder layers are compiled."""
+    pace: float | None = None
+    """FLOP/s of a slower device to behave as."""
 
 
 class Daemon:
@@ -96,12 +99,15 @@ class Daemon:
             torch.set_num_threads(self._options.threads)
         device = choose(self._options.device)
         control = self._control()
-        with self._tracer() as tracer, Machine.running(device, tracer, compiled=self._options.compiled) as machine:
+        with self._tracer() as tracer, self._machine(device, tracer) as machine:
             async with asyncio.TaskGroup() as tasks:
                 connection = tasks.create_task(control.run())
                 await self._enter(control)
                 await self._serve(machine, control)
                 connection.cancel()
+
+    def _machine(self, device: torch.device, tracer: Tracer) -> AbstractContextManager[Machine]:
+        return Machine.running(device, tracer, compiled=self._options.compiled, pace=self._options.pace)
 
     def _tracer(self) -> AbstractContextManager[Tracer]:
         folder = self._options.trace
@@ -265,10 +271,15 @@ class Daemon:
         memory = float(measured.memory_bytes)
         if self._options.memory_gib is not None:
             memory = max(1.0, min(memory, self._options.memory_gib * 2**30))
+        said, flops, layer = describe(device), measured.flops, measured.layer_seconds
+        if machine.pace is not None:
+            said = f"{said}, paced to {machine.pace / 1e9:.4g} GFLOP/s"
+            flops = dict.fromkeys(flops, machine.pace)
+            layer = paced_layer(job.config, training, machine.pace, layer)
         return Profile(
-            device=describe(device),
-            flops=measured.flops,
-            layer_seconds=measured.layer_seconds,
+            device=said,
+            flops=flops,
+            layer_seconds=layer,
             memory_bytes=memory,
             addresses=addresses,
             version=version("dtfm"),

@@ -9,6 +9,7 @@ import torch
 
 from dtfm_node.engine.exchange import Exchange, Fault, PeerLost
 from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.pace import least_seconds
 from dtfm_node.engine.stage_state import StageState
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import TokenReader
@@ -42,6 +43,7 @@ class Executor:
         self._exchange, self._machine, self._staging = exchange, machine, machine.staging
         self._actions = actions_of(plan, me)
         self._me, self._stage = me, state.index
+        self._least = least_seconds(state.config, state.training, plan, state.index, machine.pace)
         self._final: list[asyncio.Event] = []
 
     async def final(self, group: int) -> None:
@@ -89,7 +91,10 @@ class Executor:
     async def _act(self, step: int, action: Action, value: torch.Tensor | None) -> tuple[torch.Tensor | None, Any]:
         """Compute one action; its coded output, if others wait for one."""
         state, index = self._state, action.micro_batch
-        run = functools.partial(self._machine.run, "compute", f"{action.kind} {index}", step=step, index=index)
+        least = self._least[action.kind]
+        run = functools.partial(
+            self._machine.run, "compute", f"{action.kind} {index}", least=least, step=step, index=index
+        )
         if action.kind == "weight":
             await run(state.weight, index)
             return None, None

@@ -42,18 +42,22 @@ class Machine:
     tracer: Tracer = NO_TRACE
     compiled: bool = False
     """Whether decoder layers are compiled by `torch.compile`."""
+    pace: float | None = None
+    """FLOP/s of the slower device that this one is to behave as."""
     _busy: list[float] = field(default_factory=lambda: [0.0])
     _at: list[float] = field(default_factory=lambda: [0.0])
     """When the action began that is being computed; 0: none is."""
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, device: torch.device, tracer: Tracer = NO_TRACE, *, compiled: bool = False) -> Iterator["Machine"]:
+    def running(
+        cls, device: torch.device, tracer: Tracer = NO_TRACE, *, compiled: bool = False, pace: float | None = None
+    ) -> Iterator["Machine"]:
         """A machine whose threads end with the block; what they have under way is finished first."""
         with ThreadPoolExecutor(1, "compute") as compute, ThreadPoolExecutor(1, "reduce") as reduce:
             staging = Staging(device)
             try:
-                yield cls(device, on_thread(compute), on_thread(reduce), staging, tracer, compiled)
+                yield cls(device, on_thread(compute), on_thread(reduce), staging, tracer, compiled, pace)
             finally:
                 staging.close()
 
@@ -68,15 +72,21 @@ class Machine:
         return busy
 
     async def run(
-        self, lane: Lane, name: str, function: Callable[..., Any], *arguments: Any, **labels: int
+        self, lane: Lane, name: str, function: Callable[..., Any], *arguments: Any, least: float = 0.0, **labels: int
     ) -> tuple[Any, Any]:
-        """Run `function` on the compute thread, and draw it; its result, and what `Staging.to_host` waits for."""
+        """Run `function` on the compute thread, and draw it; its result, and what `Staging.to_host` waits for.
+
+        Args:
+            least: seconds that it takes at least.
+        """
 
         @functools.wraps(function)
         def drawn(*arguments: Any) -> tuple[Any, Any]:
             self._at[0] = begun = time.monotonic()
             try:
                 result = function(*arguments)
+                if least:
+                    time.sleep(max(0.0, begun + least - time.monotonic()))
             finally:
                 self._at[0] = 0.0
             made = self.staging.mark()

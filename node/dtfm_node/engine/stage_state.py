@@ -54,7 +54,7 @@ class StageState:
         self.index = index
         self.is_first, self.is_last = index == 0, index == len(plan.stages) - 1
         first, end = plan.stages[index]
-        self._config, self._training, self._device, self._wire = config, training, device, plan.wire
+        self.config, self.training, self._device, self._wire = config, training, device, plan.wire
         self.stage: Stage = build_stage(config, first, end, device)
         self.parameters = self.stage.named_state()
         self.hidden_size = model_sizes(config).hidden_size
@@ -131,7 +131,7 @@ class StageState:
 
     def initialise(self) -> None:
         """Draw the initial weights from the job's seed."""
-        initialise(self.stage, self._config, self._training.seed)
+        initialise(self.stage, self.config, self.training.seed)
         self.mark = Mark()
 
     def adopt(self, key: str, value: torch.Tensor, lender: "StageState") -> None:
@@ -169,7 +169,7 @@ class StageState:
         """Tokens as they are, or the activation [batch, sequence, hidden] that was coded."""
         if self.is_first:
             return value.to(self._device)
-        return decode(value, self._wire.activations, (batch, self._training.sequence_length, self.hidden_size))
+        return decode(value, self._wire.activations, (batch, self.training.sequence_length, self.hidden_size))
 
     def forward(self, micro_batch: int, value: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor | None:
         """Run one micro-batch forward and keep it for its backward; the coded output, or None on the last stage.
@@ -178,10 +178,10 @@ class StageState:
             Refused: the input does not decode.
             Diverged: the output is not finite.
         """
-        x = self._input(value, self._training.micro_batch)
+        x = self._input(value, self.training.micro_batch)
         if not self.is_first:
             x.requires_grad_()
-        with autocast(self._device, self._training.precision):
+        with autocast(self._device, self.training.precision):
             y = self.stage(x)
         if self.is_last:
             assert targets is not None
@@ -215,7 +215,7 @@ class StageState:
         if self._splits:
             self._matrices.defer()
         if towards is None:
-            (y / self._training.tokens).backward()
+            (y / self.training.tokens).backward()
         else:
             y.backward(towards)
         if self._splits:
@@ -256,7 +256,7 @@ class StageState:
             Refused: the input does not decode.
             Diverged: the output is not finite.
         """
-        with autocast(self._device, self._training.precision):
+        with autocast(self._device, self.training.precision):
             y = self.stage(self._input(value, batch))
         if not self.is_last:
             return self._output(y)
@@ -277,12 +277,12 @@ class StageState:
             state._kin = [state]
         becomes, self.prepared, self.mark = self.prepared, None, None
         assert becomes is not None, "only what is prepared is applied"
-        factor = clip_factor(grad_norm, self._training.clip_norm)
+        factor = clip_factor(grad_norm, self.training.clip_norm)
         if factor < 1.0:
             for gradient in self.gradients.values():
                 gradient.mul_(factor)
         for group in self.optimizer.param_groups:
-            group["lr"] = self._training.learning_rate_at(becomes.step)
+            group["lr"] = self.training.learning_rate_at(becomes.step)
         self.optimizer.step()
         self._matrices.forget()
         self.mark, self.norm = becomes, grad_norm

@@ -42,6 +42,11 @@ class ModelSizes:
         return len(self.layer_parameters)
 
     @property
+    def head_layers(self) -> float:
+        """Compute of the head in decoder layers: a matrix of p parameters costs 2 p FLOP a token in both."""
+        return self.head_parameters * self.layers / sum(self.layer_parameters)
+
+    @property
     def tied(self) -> bool:
         """Whether first and last stage share a matrix."""
         return self.tied_parameters > 0
