@@ -41,6 +41,7 @@ def join(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the coordinator.")] = 30.0,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile decoder layers with torch.compile.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of what this node does to this folder.")] = None,
+    pace: Annotated[float | None, typer.Option(min=1e-6, help="Behave as a slower device of so many GFLOP/s.")] = None,
     log_format: Format = LogFormat.plain,
     verbose: Verbose = False,
 ) -> None:
@@ -56,7 +57,8 @@ def join(
             from dtfm_node.display import Display
 
             with Display(log_format.value) as display:
-                options = Options(device, announce, listen, port, threads, memory, timeout, trace, compiled)
+                flops = None if pace is None else pace * 1e9
+                options = Options(device, announce, listen, port, threads, memory, timeout, trace, compiled, flops)
                 daemon = Daemon(parsed, state_dir, options, display)
                 program.run(daemon.run(), daemon.leave)
 
@@ -113,6 +115,25 @@ def bench(
         from dtfm_node.bench import bench as run
 
         run(device, job, threads, as_json)
+
+
+@app.command()
+def doctor(
+    invite: Annotated[str, typer.Argument(help="The invite's text, or @FILE.")],
+    state_dir: Annotated[Path | None, typer.Option("--state-dir", help="The one to join with.")] = None,
+    device: Device = "auto",
+    announce: Annotated[str | None, typer.Option(help="As with join: also tried from here.")] = None,
+    listen: Annotated[str | None, typer.Option(help="As with join.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="As with join.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Find out what would keep this machine from taking part, and say what to do. Exits with 1 if something would."""
+    with program.guarded():
+        from dtfm_node.doctor.command import run
+        from dtfm_node.doctor.options import Options
+
+        code = run(invite, Options(state_dir, device, announce, listen, port), "json" if as_json else "plain")
+    raise typer.Exit(code)
 
 
 @app.command()
