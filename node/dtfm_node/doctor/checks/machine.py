@@ -1,0 +1,94 @@
+"""Whether memory, disk and open files are enough for the job."""
+
+import resource
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from dtfm_node.doctor.checks.leftovers import nearest
+from dtfm_node.doctor.findings import Finding, bad, good, warn
+from dtfm_protocol.resolved import ResolvedJob
+
+GROUP = "this machine"
+OPEN_FILES = 512
+"""A node has a few for each peer, and libraries have theirs."""
+SPARE_DISK = 1 << 30
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What this machine has, in bytes."""
+
+    device: str
+    memory: int
+    """Free on the device that would compute."""
+    disk: int
+    """Free where the state dir is."""
+    open_files: int
+    """Most that a process may have."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What the job asks of any node, in bytes."""
+
+    smallest_stage: int
+    corpus: int
+
+
+def look(state_dir: Path | None, device: str) -> Seen:
+    """Ask the system, and torch for its device.
+
+    Raises:
+        UserError: there is no such device.
+    """
+    from dtfm_node.devices import choose, describe, free_memory
+
+    chosen = choose(device)
+    disk = shutil.disk_usage(nearest(state_dir or Path())).free
+    return Seen(describe(chosen), free_memory(chosen), disk, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def need_of(job: ResolvedJob) -> Need:
+    """Of the least demanding stage; takes seconds, as the model's skeleton is built.
+
+    Raises:
+        UserError: the model cannot be built here.
+    """
+    from dtfm_protocol.model.sizes import smallest_stage_bytes
+
+    training = job.training
+    stage = smallest_stage_bytes(job.config, training.micro_batch, training.sequence_length, training.precision)
+    return Need(stage, job.corpus.tokens * (2 if job.corpus.dtype == "uint16" else 4))
+
+
+def judge(seen: Seen, need: Need | None) -> list[Finding]:
+    """Compare; without `need` only what any job asks for."""
+    return [_memory(seen, need), _disk(seen, need), _files(seen)]
+
+
+def _memory(seen: Seen, need: Need | None) -> Finding:
+    has = f"{seen.memory / 1e9:.3g} GB free on {seen.device}"
+    if need is None:
+        return good(GROUP, "memory", f"{has}; what the job needs is not known")
+    text = f"{has}; the job's smallest stage needs {need.smallest_stage / 1e9:.3g} GB"
+    if seen.memory >= need.smallest_stage:
+        return good(GROUP, "memory", text)
+    return bad(GROUP, "memory", text, "close other programs on that device, or join from a machine with more memory")
+
+
+def _disk(seen: Seen, need: Need | None) -> Finding:
+    # Text, and beside the stage that is trained a snapshot of it.
+    wanted = SPARE_DISK if need is None else need.corpus + 2 * need.smallest_stage
+    text = f"{seen.disk / 1e9:.3g} GB free; a node of this job wants about {wanted / 1e9:.3g} GB"
+    if seen.disk >= wanted:
+        return good(GROUP, "disk", text)
+    return warn(GROUP, "disk", text, "make room there, or choose a --state-dir on a larger disk")
+
+
+def _files(seen: Seen) -> Finding:
+    limit = "any number of" if seen.open_files == resource.RLIM_INFINITY else f"{seen.open_files:,}"
+    text = f"a process may have {limit} files and connections open"
+    if seen.open_files == resource.RLIM_INFINITY or seen.open_files >= OPEN_FILES:
+        return good(GROUP, "open files", text)
+    return warn(GROUP, "open files", text, "before joining, in the same shell: ulimit -n 4096")

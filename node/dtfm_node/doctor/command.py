@@ -1,0 +1,45 @@
+"""`dtfm-node doctor`: looks, shows progress meanwhile, and says what was found."""
+
+import json
+import logging
+from collections.abc import Callable
+
+from rich.console import Console
+
+from dtfm_node.doctor.checks import invite, leftovers, ports, versions
+from dtfm_node.doctor.findings import Finding, Verdict, as_json, worst
+from dtfm_node.doctor.options import Options
+from dtfm_node.doctor.report import show
+from dtfm_protocol import program
+from dtfm_protocol.logs import log
+
+
+def run(text: str, options: Options, form: str) -> int:
+    """Look at everything and print it as `form`, "plain" or "json"; the exit code: 1 where something is bad."""
+    log.handlers[:] = [logging.NullHandler()]  # what parts of the program would log of faults, findings say
+    log.propagate = False
+    said = Console(stderr=True, highlight=False)
+    if not said.is_terminal:
+        said.print("looking, for half a minute at most")
+    with said.status("reading the libraries") as status:
+        findings = _examine(text, options, lambda what: status.update(f"looking at {what}" if what else "looking"))
+    if form == "json":
+        print(json.dumps(as_json(findings)))
+    else:
+        show(findings)
+    return int(worst(findings) is Verdict.bad)
+
+
+def _examine(text: str, options: Options, progress: Callable[[str], None]) -> list[Finding]:
+    try:
+        from dtfm_node.doctor.examine import Examination
+    except (ImportError, OSError) as error:  # a library that is missing, or not for this system
+        return [
+            invite.look(text)[1],
+            *ports.judge(ports.look(options.listen or "0.0.0.0", options.port)),
+            *leftovers.judge(leftovers.look(options.state_dir)),
+            *versions.judge(*versions.look(), fault=str(error)),
+        ]
+    examination = Examination(text, options, progress)
+    program.run(examination.run())
+    return examination.findings

@@ -1,0 +1,215 @@
+"""Runs all looks side by side, each within its time, and has what they saw judged. No fault of one stops another."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import TypeVar
+
+from dtfm_node.doctor.checks import broker, clock, doors, invite, ipv6, leftovers, machine, ports, reach, versions
+from dtfm_node.doctor.findings import Finding, bad, warn
+from dtfm_node.doctor.options import Options
+from dtfm_node.doctor.outside import FAULTS, dial_back
+from dtfm_node.doctor.wire import Host, door_of, kind_of, own_addresses, visit
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity import Identity
+from dtfm_protocol.invite import Invite
+from dtfm_protocol.planes.control import BrokerAddress
+from dtfm_protocol.planes.libp2p import LibP2PDataPlane, announced, announced_port
+
+T = TypeVar("T")
+
+BROKER_SECONDS = 16.0
+SWARM_SECONDS = 20.0
+"""For all about the other peers; what is under way then is given up, and what was seen until then is judged."""
+DEVICE_SECONDS = 5.0
+NEED_SECONDS = 8.0
+PEER_SECONDS = 4.0
+PEER_LIMIT = 3
+"""Nodes of the swarm that are asked, beside the doors, at which address they see this machine."""
+ASKED_LIMIT = 2
+"""Peers that are asked to connect back."""
+
+
+@dataclass
+class Ways:
+    """How others may reach this machine; filled while it is looked."""
+
+    port: int
+    mapped: tuple[str, ...] = ()
+    """Addresses at the router that lead here."""
+    answers: list[reach.Answer] = field(default_factory=list)
+    announce: Host | None = None
+    announce_fault: str = ""
+
+
+class Examination:
+    """One look at everything; `findings` has what came of it."""
+
+    def __init__(self, text: str, options: Options, progress: Callable[[str], None]) -> None:
+        self._options, self._progress = options, progress
+        self._invite, said = invite.look(text)
+        self.findings: list[Finding] = [said]
+        self._unfinished: list[Finding] = []
+        self._under_way: list[str] = []
+
+    async def run(self) -> None:
+        """Look at everything."""
+        options = self._options
+        # Before this machine's own libp2p daemon starts: it takes its port, and sweeps what killed nodes left.
+        listen, port = self._listen(), options.port or announced_port(options.announce)
+        free, left = ports.look(listen, port), leftovers.look(options.state_dir)
+        job, others = None, list[str]()
+        if self._invite is not None:
+            seen, ways = doors.Seen(), Ways(port)
+            brokers = await self._look_around(self._invite, seen, ways, listen, 0 if free[0].fault else port)
+            job = next((one.job for one in brokers if one.job is not None), None)
+            others = [member.version for member in seen.members or []]
+        need = None
+        if job is not None:
+            needed = asyncio.to_thread(machine.need_of, job)
+            need = await self._within("what the job needs", NEED_SECONDS, needed)
+        looked = asyncio.to_thread(machine.look, options.state_dir, options.device)
+        has = await self._within("this machine", DEVICE_SECONDS, looked)
+        self.findings += [*ports.judge(free), *leftovers.judge(left)]
+        self.findings += machine.judge(has, need) if has is not None else []
+        self.findings += versions.judge(*versions.look())
+        self.findings += versions.judge_others(version("dtfm"), others)
+        self.findings += self._unfinished
+
+    async def _look_around(
+        self, invite: Invite, seen: doors.Seen, ways: Ways, listen: str, port: int
+    ) -> list[broker.Seen]:
+        """Go out to the coordinator and to the peers, both at once."""
+        own = own_addresses()
+        addresses = (BrokerAddress.of(invite), *BrokerAddress.others(invite))
+        async with asyncio.TaskGroup() as tasks:
+            looking = [
+                tasks.create_task(self._within(f"the broker {one}", BROKER_SECONDS, broker.look(invite, one)))
+                for one in addresses
+            ]
+            visiting = self._visit(invite, seen, ways, listen, port)
+            tasks.create_task(self._within("the other peers", SWARM_SECONDS, visiting))
+        brokers = [found for task in looking if (found := task.result()) is not None]
+        hosts = [*(door.host for door in seen.doors), *(one.host for one in brokers)]
+        self.findings += broker.judge(brokers)
+        self.findings += doors.judge(seen, invite.coordinators)
+        self.findings += _judge_clock(seen, brokers, invite)
+        announce = self._options.announce
+        self.findings += reach.judge(
+            own, ways.port, seen.observations, ways.mapped, ways.answers, announced=announce is not None
+        )
+        if announce is not None:
+            self.findings.append(reach.judge_announce(announce, ways.announce, ways.announce_fault, ways.answers))
+        self.findings += ipv6.judge(own, hosts)
+        return brokers
+
+    async def _visit(self, invite: Invite, seen: doors.Seen, ways: Ways, listen: str, port: int) -> None:
+        """Be a peer for a moment, under an identity that is thrown away."""
+        identity = Identity.generate()
+        announce = self._options.announce
+        try:
+            announced(announce, port, identity.peer_id)
+        except UserError as error:
+            announce, ways.announce_fault = None, str(error)
+        seen.doors = await doors.knock_at(invite)
+        try:
+            running = LibP2PDataPlane.running(identity, invite.service, listen=listen, port=port, announce=announce)
+            async with running as plane:
+                ways.port = port or _port_of(await plane.addresses())
+                await doors.enter(seen, plane)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._look_at_members(invite, seen, plane, identity))
+                    tasks.create_task(self._look_at_ways(seen, ways, plane, announce))
+        except UserError as error:
+            seen.daemon_fault = str(error)
+
+    async def _look_at_members(
+        self, invite: Invite, seen: doors.Seen, plane: LibP2PDataPlane, identity: Identity
+    ) -> None:
+        """Read the DHT, and ask some of those that it lists at which address they see this machine."""
+        await doors.read_dht(seen, plane, invite, identity)
+        others = [member for member in seen.members or [] if member.peer not in seen.connected]
+        await asyncio.gather(*(_meet(seen, plane, member) for member in others[:PEER_LIMIT]))
+
+    async def _look_at_ways(self, seen: doors.Seen, ways: Ways, plane: LibP2PDataPlane, announce: str | None) -> None:
+        """Look for ways that lead here, and have others try them."""
+        offered: tuple[str, ...]
+        if announce is not None:
+            offered = announced(announce, ways.port, plane.peer_id)
+            place = door_of(offered[0])
+            if place is not None:
+                ways.announce = await visit(*place[:2])
+                offered = tuple(_multiaddress(knock.ip, place[1]) for knock in ways.announce.knocks)
+        else:
+            own = own_addresses()
+            doors_here = [door for address in await plane.addresses() if (door := door_of(address)) is not None]
+            outside = [door for door in doors_here if door[0] not in own and kind_of(door[0]) != "loopback"]
+            ways.mapped = tuple(host for host, _, _ in outside)
+            offered = tuple(_multiaddress(host, number) for host, number, _ in outside)
+            offered += tuple(_multiaddress(one.ip, ways.port) for one in seen.observations)
+        # Peers inside the same network would refuse: they connect to public addresses only.
+        fit = [one.peer for one in seen.observations if kind_of(one.ip) == "global" and one.peer in seen.connected]
+        for peer in fit[:ASKED_LIMIT]:
+            with contextlib.suppress(*FAULTS):
+                ways.answers.append(reach.Answer(peer, *await dial_back(plane, peer, tuple(dict.fromkeys(offered)))))
+
+    def _listen(self) -> str:
+        """As `join` does: loopback for a swarm on this machine alone, else every interface."""
+        local = self._invite is not None and all("/127.0.0.1/" in address for address in self._invite.dht)
+        return self._options.listen or ("127.0.0.1" if local else "0.0.0.0")
+
+    async def _within(self, name: str, seconds: float, looking: Awaitable[T]) -> T | None:
+        """What a look comes to; where it fails or takes too long, None, and a finding that says so."""
+        with self._shown(name):
+            try:
+                async with asyncio.timeout(seconds):
+                    return await looking
+            except TimeoutError:
+                late = f"looking at {name} was given up after {seconds:g} s"
+                self._unfinished.append(warn("doctor", "time", late, "mend what is bad above, and look again"))
+            except UserError as error:
+                self._unfinished.append(bad("doctor", name, str(error), "change that, and look again"))
+            except Exception as error:  # noqa: BLE001 - one check that fails must not stop the others
+                what = f"looking at {name} failed: {type(error).__name__}: {error}"
+                self._unfinished.append(warn("doctor", name, what, "send this line to dtfm's developers"))
+        return None
+
+    @contextlib.contextmanager
+    def _shown(self, name: str) -> Iterator[None]:
+        self._under_way.append(name)
+        self._progress(", ".join(self._under_way))
+        try:
+            yield
+        finally:
+            self._under_way.remove(name)
+            self._progress(", ".join(self._under_way))
+
+
+async def _meet(seen: doors.Seen, plane: LibP2PDataPlane, member: doors.Member) -> None:
+    """Connect to a node, and ask it at which address it sees this machine."""
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        async with asyncio.timeout(PEER_SECONDS):
+            await plane.introduce(member.peer, member.addresses)
+            await doors.look_back(seen, plane, member.peer)
+
+
+def _judge_clock(seen: doors.Seen, brokers: list[broker.Seen], invite: Invite) -> list[Finding]:
+    """By the coordinator's own peer where it told the time, else by what it said at the broker, else by any peer."""
+    for peer in invite.coordinators:
+        if peer in seen.clocks:
+            return clock.judge(seen.clocks[peer].ahead, seen.clocks[peer].error)
+    for one in brokers:
+        if one.clock_ahead is not None:
+            return clock.judge(one.clock_ahead)
+    told = next(iter(seen.clocks.values()), None)
+    return clock.judge(None) if told is None else clock.judge(told.ahead, told.error)
+
+
+def _port_of(addresses: tuple[str, ...]) -> int:
+    return next((door[1] for address in addresses if (door := door_of(address)) is not None), 0)
+
+
+def _multiaddress(ip: str, port: int) -> str:
+    return f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}"
