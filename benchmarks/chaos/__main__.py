@@ -18,7 +18,7 @@ from statistics import median
 from benchmarks.chaos.campaign import LONE, REPLICATED, Layout, Outcome, difference, run
 from benchmarks.chaos.cases import Case, lone_stages, replicated_stages
 from benchmarks.chaos.singles import SINGLES
-from benchmarks.chaos.swarm import Swarm, solo
+from benchmarks.swarm import Swarm, solo
 from benchmarks.tables import keep, markdown, show
 
 STEPS_A_CASE = 130

@@ -47,7 +47,7 @@ import dtfm_node
 import dtfm_protocol
 from benchmarks.baselines.work import Rank, Work, gradients_of, meet, resolve, sum_of_squares
 from benchmarks.chaos.cases import killed
-from benchmarks.chaos.swarm import JOB, Swarm
+from benchmarks.swarm import JOB, Swarm
 from benchmarks.tables import keep, markdown, show
 from dtfm_protocol.model.initial import initialise
 from dtfm_protocol.model.stage import build_stage, loss_sum

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.chaos.cases import Case
-from benchmarks.chaos.swarm import Swarm
+from benchmarks.swarm import Swarm
 
 RECOVERED_SECONDS = 90.0
 SLACK_STEPS = 3

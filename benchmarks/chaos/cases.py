@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from benchmarks.chaos.swarm import BIN, Daemon, Swarm
+from benchmarks.swarm import BIN, Daemon, Swarm
 
 IN_A_STEP = ("before-send", "mid-frame", "after-send", "before-vote", "before-apply", "after-apply")
 ARBITERS = ("before-commit", "mid-commit")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from benchmarks.chaos.swarm import Daemon, Swarm
+from benchmarks.swarm import Daemon, Swarm
 
 STEPS = 60
 LIBFAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.chaos.campaign import difference
-from benchmarks.chaos.swarm import Daemon, Swarm, solo
+from benchmarks.swarm import Daemon, Swarm, solo
 from benchmarks.tables import keep, markdown, show
 
 NODES = 6

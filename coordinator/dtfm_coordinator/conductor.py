@@ -304,6 +304,8 @@ class Conductor:
 
     def _wish(self, plan: Plan) -> str:
         """Why another plan might be better than `plan`, if that was not looked into yet."""
+        if self._planner.is_changed:
+            return "the owner wants another layout"
         now = self._situation(plan)
         if now == self._considered or not any(now):
             return ""

@@ -60,7 +60,7 @@ def serve(
         str, typer.Option(envvar="DTFM_BROKER", help="embedded, or mqtt[s]://[USER:PASSWORD@]HOST[:PORT].")
     ] = "embedded",
     broker_ca: Annotated[Path | None, typer.Option(help="PEM certificate that signs the broker's own.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="Force this layout.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Force this layout; a changed file is taken up.")] = None,
     min_nodes: Annotated[int | None, typer.Option(min=1, help="Wait for so many nodes.")] = None,
     exit_when_done: Annotated[bool, typer.Option("--exit-when-done", help="End after the last step.")] = False,
     without_quorum: Annotated[

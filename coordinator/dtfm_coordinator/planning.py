@@ -17,6 +17,8 @@ class Planner:
 
     def __init__(self, job: ResolvedJob, forced: Plan | None, seed: int) -> None:
         self._job, self._forced, self._seed = job, forced, seed
+        self.is_changed = False
+        """Whether the owner has fixed another layout since the last plan."""
         if forced is not None:
             self._check_forced(forced)
 
@@ -24,6 +26,15 @@ class Planner:
     def is_forced(self) -> bool:
         """Whether the owner has fixed the layout."""
         return self._forced is not None
+
+    def force(self, plan: Plan) -> None:
+        """Have the next plan be this one.
+
+        Raises:
+            UserError: it does not fit the job.
+        """
+        self._check_forced(plan)
+        self._forced, self.is_changed = plan, True
 
     @property
     def layers(self) -> int:
@@ -53,6 +64,7 @@ class Planner:
             NotEnoughNodes: the owner's choices need more.
             UserError: no layout fits.
         """
+        self.is_changed = False
         if self._forced is not None:
             return self._place(self._forced, view, in_force)
         return allocate(view, self._workload, self._seed, in_force=in_force)

@@ -155,6 +155,8 @@ class Coordinator:
                 write_atomically(folder / "invite", invite.encode() + "\n", private=True)
                 ready(invite.encode())
                 background.append(tasks.create_task(conductor.look(LOOK_SECONDS)))
+                if options.plan is not None:
+                    background.append(tasks.create_task(_follow(options.plan, planner)))
                 await conductor.run()
                 for task in background:
                     task.cancel()
@@ -227,6 +229,23 @@ class Coordinator:
                 f"the broker at {address} does not let the coordinator in "
                 f"({control.last_error or 'no answer'}): check --broker, its password and its certificate"
             ) from None
+
+
+async def _follow(path: Path, planner: Planner) -> None:
+    """Take up what the owner writes into the file of a forced plan, until cancelled."""
+
+    def written() -> int:
+        return path.stat().st_mtime_ns if path.exists() else 0
+
+    seen = written()
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if (now := written()) not in (0, seen):
+            seen = now
+            try:
+                planner.force(Plan.load(path))
+            except UserError as error:
+                log.warning("%s: the plan before stays", error)
 
 
 def _secret(path: Path) -> str:

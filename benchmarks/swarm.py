@@ -118,7 +118,7 @@ class Swarm:
     @contextlib.asynccontextmanager
     async def running(cls) -> AsyncIterator["Swarm"]:
         """An empty one, of which nothing is left behind."""
-        folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+        folder = Path(tempfile.mkdtemp(prefix="swarm-"))
         swarm = cls(folder)
         try:
             yield swarm
@@ -128,7 +128,7 @@ class Swarm:
                 daemon.signal(signal.SIGKILL)
                 if daemon.process is not None:
                     await daemon.process.wait()
-            if os.environ.get("CHAOS_KEEP"):
+            if os.environ.get("SWARM_KEEP"):
                 print("kept:", folder)
             else:
                 shutil.rmtree(folder, ignore_errors=True)

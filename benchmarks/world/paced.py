@@ -1,0 +1,270 @@
+"""A world shrunk until it fits on one machine, and a swarm in it.
+
+The model and the links shrink together, so that communication over compute stays what it is: a message of the paper's
+model (hidden 2048, sequence 2048, fp16) has 512 times the bytes of one here (hidden 64, sequence 64, fp32), and so has
+a layer's gradient; rates are divided by as much, delays stay. Compute is paced: peers' actions take the time of the
+devices that they stand for. Where even that is too much for the machine, all times are stretched by a factor.
+"""
+
+import asyncio
+import contextlib
+import json
+import statistics
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.swarm import Swarm
+from dtfm_coordinator.allocator.workload import Workload, predict
+from dtfm_coordinator.netlab.lab import Lab
+from dtfm_coordinator.netlab.world import Wiring
+from dtfm_coordinator.networks.machines import V100_FLOPS
+from dtfm_coordinator.requirements import workload
+from dtfm_protocol.job import Job
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.view import LayerSeconds, View
+
+SHRINK = 512
+"""Bytes of the paper's messages and gradients over those here."""
+V100_LAYER_SECONDS = 7.22e-3
+"""Forward of one of the paper's layers on one sequence, as fitted to the authors' measurements (results/v100.md)."""
+HUB_SECONDS, HUB_RATE = 5e-3, 125e6
+"""The coordinator's machine: one-way delay and bytes a second to and from everybody. No tensor passes through it."""
+FAST = 20.0
+"""While peers hand state over to go to another plan, links are so many times faster: that is not what is measured."""
+LAYERS = 24
+JOB = """
+name = "world"
+[model]
+architecture = "llama"
+hidden_size = 64
+intermediate_size = 172
+num_hidden_layers = {layers}
+num_attention_heads = 4
+num_key_value_heads = 4
+tie_word_embeddings = false
+[data]
+text = "cpython"
+[training]
+steps = 100000
+global_batch = {micro_batches}
+micro_batch = 1
+sequence_length = 64
+learning_rate = 1e-4
+seed = 1
+[plan]
+schedule = "1f1b"
+[checkpoint]
+every = 0
+shadow = 1000000
+"""
+
+
+@dataclass(frozen=True)
+class World:
+    """What is emulated."""
+
+    name: str
+    view: View
+    """As it is outside: the real links, and the real devices' FLOP/s."""
+    micro_batches: int = 16
+    layers: int = LAYERS
+    shrink: float = SHRINK
+    """By what bytes are divided."""
+    stretch: float = 1.0
+    """By what all times are multiplied."""
+
+    @property
+    def small(self) -> View:
+        """As it is here, with what the allocator needs to know: rates in Gbit/s, seconds of a layer."""
+        rates, view = 1 / (self.shrink * self.stretch), self.view
+        nodes = tuple(
+            node.model_copy(
+                update={
+                    "flops": self.pace(number),
+                    "memory_bytes": 1e9,
+                    "up_gbps": None if node.up_gbps is None else node.up_gbps * rates,
+                    "down_gbps": None if node.down_gbps is None else node.down_gbps * rates,
+                    "layer_seconds": self.layer_seconds(number),
+                }
+            )
+            for number, node in enumerate(view.nodes)
+        )
+        return View(
+            nodes=nodes, latency_ms=view.latency_ms * self.stretch, bandwidth_gbps=view.bandwidth_gbps * rates
+        )
+
+    def layer_seconds(self, number: int) -> LayerSeconds:
+        """Of a device that stands for node `number`."""
+        forward = V100_LAYER_SECONDS * self.stretch * V100_FLOPS / (self.view.nodes[number].flops or V100_FLOPS)
+        return LayerSeconds(forward=forward, backward=2 * forward, weight=forward, optimizer=0.0)
+
+    def pace(self, number: int) -> float:
+        """FLOP/s at which node `number` computes here."""
+        flops = self.work.demand.layer_flops
+        assert flops is not None
+        return flops / self.layer_seconds(number).forward
+
+    @property
+    def job_text(self) -> str:
+        """The job file."""
+        return JOB.format(layers=self.layers, micro_batches=self.micro_batches)
+
+    @property
+    def work(self) -> Workload:
+        """The job as the allocator sees it."""
+        import tomllib
+
+        return workload(Job.read(tomllib.loads(self.job_text), "the world's job"))
+
+    @property
+    def said(self) -> str:
+        """How it was made, for tables."""
+        stretched = f", all times x {self.stretch:g}" if self.stretch != 1 else ""
+        return (
+            f"{self.name}: {len(self.view.nodes)} paced peers, {self.layers} layers, {self.micro_batches} micro-batches"
+            f"; bytes / {self.shrink:g}{stretched}"
+        )
+
+    def wiring(self) -> Wiring:
+        """Its links, and those of the coordinator's host, which is the last one."""
+        wiring, count = Wiring.of(self.small), len(self.view.nodes)
+        return wiring.model_copy(
+            update={
+                "delay": [[*row, HUB_SECONDS] for row in wiring.delay] + [[HUB_SECONDS] * (count + 1)],
+                "rate": [[*row, HUB_RATE] for row in wiring.rate] + [[HUB_RATE] * (count + 1)],
+                "up": [*wiring.up, None],
+                "down": [*wiring.down, None],
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Steps under one plan."""
+
+    plan: Plan
+    """With peers by the view's ids, and the cost that the coordinator predicted on the links that were probed."""
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Of the steps."""
+        return statistics.median(self.seconds)
+
+
+class Running:
+    """A swarm that trains in a world. Create it with `running`."""
+
+    def __init__(self, world: World, lab: Lab, swarm: Swarm) -> None:
+        self.world, self.lab, self.swarm = world, lab, swarm
+        self.peers: dict[str, str] = {}
+        """Peer id of each node of the view."""
+        self._plan_file = swarm.folder / "layout.json"
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(cls, world: World, *options: str, forced: Plan | None = None) -> AsyncIterator["Running"]:
+        """Start lab, coordinator and peers, and wait until a first plan is in force.
+
+        Args:
+            options: further ones of `serve`.
+            forced: the first plan, by the view's ids; the coordinator's own where it is None.
+        """
+        async with Lab.running(world.wiring()) as lab, Swarm.running() as swarm:
+            running = cls(world, lab, swarm)
+            await running._start(options, forced)
+            yield running
+
+    async def _start(self, options: Sequence[str], forced: Plan | None) -> None:
+        swarm, count = self.swarm, len(self.world.view.nodes)
+        job = swarm.folder / "job.toml"
+        job.write_text(self.world.job_text, encoding="utf-8")
+        swarm.coordinator.within = self.lab.within(count)
+        if forced is not None:
+            # Peer ids are not known yet: the first plan only names as many.
+            self._plan_file.write_text(_layout(forced), encoding="utf-8")
+            options = ("--plan", str(self._plan_file), *options)
+        await swarm.serve(
+            job, "--announce", self.lab.address(count), "--min-nodes", count, *options, listen="0.0.0.0"
+        )
+        for number, node in enumerate(self.world.view.ids):
+            daemon = await swarm.join("--pace", f"{self.world.pace(number) / 1e9:.9f}", within=self.lab.within(number))
+            await swarm.until(lambda daemon=daemon: swarm.peer_of(daemon), 120, f"{node} has joined")
+            self.peers[node] = swarm.peer_of(daemon)
+        await swarm.until(lambda: swarm.step >= 1, 900, "the first step is done")
+
+    @property
+    def probed(self) -> View:
+        """The links as the swarm has measured them, in the order of the world's nodes, with their ids."""
+        view = View.load(self.swarm.coordinator.folder / "view.json").part([self.peers[n] for n in self.world.view.ids])
+        nodes = tuple(
+            node.model_copy(update={"id": name, "region": self.world.view.nodes[number].region})
+            for number, (node, name) in enumerate(zip(view.nodes, self.world.view.ids, strict=True))
+        )
+        return view.model_copy(update={"nodes": nodes})
+
+    async def measure(self, plan: Plan, steps: int, warm: int = 2) -> Measured:
+        """Have the swarm train under `plan`, whose peers go by the view's ids; what its steps take.
+
+        Args:
+            warm: steps that are not counted: new connections open their windows in them.
+        """
+        swarm = self.swarm
+        before = swarm.layout()["version"]
+        await self.lab.change(_faster(self.world.wiring(), FAST))
+        temporary = self._plan_file.with_suffix(".new")
+        temporary.write_text(_layout(plan.renamed(self.peers)), encoding="utf-8")
+        temporary.replace(self._plan_file)
+        await swarm.until(lambda: swarm.layout()["version"] > before, 300, "the plan is taken up")
+        await swarm.until(lambda: self._began() is not None, 600, "the plan has begun")
+        await self.lab.change(self.world.wiring())
+        return await self.watch(steps, warm)
+
+    async def watch(self, steps: int, warm: int = 0) -> Measured:
+        """What the next steps under the plan in force take."""
+        swarm = self.swarm
+        first = swarm.step + 1 + warm  # the one under way began on other links
+        await swarm.until(lambda: swarm.step >= first + steps, 1800, f"{steps} steps are measured")
+        rows = [row for row in swarm.rows() if first < row["step"] <= first + steps]
+        names = {peer: node for node, peer in self.peers.items()}
+        plan = Plan.model_validate(swarm.layout())
+        return Measured(plan.renamed(names), tuple(float(row["seconds"]) for row in rows))
+
+    def _began(self) -> dict[str, Any] | None:
+        """The first step under the plan in force, once it is recorded."""
+        version = self.swarm.layout()["version"]
+        events = [event for event in self.swarm.events() if event.plan == version]
+        return next((row for row in self.swarm.rows() if events and row["step"] > events[-1].step), None)
+
+
+def prediction(world: World, view: View, plan: Plan) -> float:
+    """Seconds of a step of `plan` on `view`."""
+    return predict(view, world.work, plan).cost.total
+
+
+def on_true_links(world: World, plan: Plan) -> float:
+    """Seconds of a step that the cost model expects on the links as they were asked for."""
+    return prediction(world, world.small, plan)
+
+
+def _layout(plan: Plan) -> str:
+    return json.dumps(
+        {"stages": plan.stages, "routes": plan.routes, "schedule": plan.schedule, "recompute": plan.recompute}
+    )
+
+
+def _faster(wiring: Wiring, factor: float) -> Wiring:
+    """The same network with higher rates."""
+
+    def times(rate: float | None) -> float | None:
+        return None if rate is None else rate * factor
+
+    return wiring.model_copy(
+        update={
+            "rate": [[times(rate) for rate in row] for row in wiring.rate],
+            "up": list(map(times, wiring.up)),
+            "down": list(map(times, wiring.down)),
+        }
+    )
