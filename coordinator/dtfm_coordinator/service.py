@@ -111,6 +111,7 @@ class Coordinator:
                 port=ends.data,
                 announce=ends.announced_data,
                 bootstrap=doors,
+                relay=True,
             )
             libp2p = await stack.enter_async_context(running)
             direct = DirectDataPlane.running(

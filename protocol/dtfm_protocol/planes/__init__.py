@@ -2,6 +2,7 @@
 
 - `data`: byte streams from peer to peer (`DataPlane`, `Stream`), and the messages that open them
 - `libp2p`: the data plane's engine, one libp2p daemon a process
+- `relay`: carries the streams of members that nobody can connect to (`Relay`)
 - `direct`: beside it, TLS from peer to peer where they can reach each other (`DirectDataPlane`)
 - `direct_stream`, `certificates`: one such stream, and whose keys are trusted
 - `discovery`: who is here (`Discovery`): signed records that expire, on hivemind's DHT

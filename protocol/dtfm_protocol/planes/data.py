@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -12,6 +12,9 @@ from dtfm_protocol.schema import Schema
 S = TypeVar("S", bound=Schema)
 Bytes = bytes | bytearray | memoryview
 Handler = Callable[["Stream"], Awaitable[None]]
+Way = Literal["direct", "punched", "relayed"]
+"""How a stream gets to its peer. "direct": over a connection to an address at which one of the two listens; "punched":
+over one that both have opened at the same time, through routers that let nobody in; "relayed": through a third peer."""
 
 MESSAGE_LIMIT = 1 << 20
 """Bytes of the largest JSON message on a stream."""
@@ -29,6 +32,7 @@ class Stream(Protocol):
     """A bidirectional stream; `peer` is proven by the transport."""
 
     peer: str
+    way: Way
 
     async def read(self, size: int) -> Bytes:
         """Exactly `size` bytes.

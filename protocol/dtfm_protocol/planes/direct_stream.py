@@ -11,7 +11,7 @@ import numpy as np
 
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import short
-from dtfm_protocol.planes.data import Bytes, StreamClosed
+from dtfm_protocol.planes.data import Bytes, StreamClosed, Way
 
 PIECE_BYTES = 256 << 10
 """What is encrypted, or taken from a socket, at once."""
@@ -49,9 +49,11 @@ class DirectStream:
         ended: Callable[["DirectStream"], object],
         *,
         server_side: bool,
+        way: Way = "direct",
     ) -> None:
         self.peer = ""
         """Set once the other end has proven it."""
+        self.way = way
         connection.setblocking(False)
         for level, name, value in _SOCKET_OPTIONS:
             if hasattr(socket, name):
@@ -64,6 +66,19 @@ class DirectStream:
         self._ended = ended
         self._writing = asyncio.Lock()
         self._waiting: set[asyncio.Future[None]] = set()
+
+    @property
+    def remote(self) -> tuple[str, int]:
+        """Host and port of the other end, as seen from here.
+
+        Raises:
+            StreamClosed: the stream has ended.
+        """
+        try:
+            host, port, *_ = self._socket.getpeername()
+        except OSError:
+            raise self._closed() from None
+        return str(host), int(port)
 
     async def handshake(self) -> bytes | None:
         """Agree on keys; the certificate whose key the other end has proven.

@@ -10,10 +10,12 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import base58
 
 os.environ.setdefault("HIVEMIND_LOGLEVEL", "CRITICAL")  # its warnings are for its own developers; ours name the cause
 
@@ -24,21 +26,35 @@ from hivemind.utils.multiaddr import Multiaddr
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.logs import log
-from dtfm_protocol.planes.data import Bytes, Handler, Stream, StreamClosed, Unreachable
+from dtfm_protocol.planes.data import Bytes, Handler, Stream, StreamClosed, Unreachable, Way
+from dtfm_protocol.planes.relay import GUEST, HOP, STOP, Relay
 
 STARTUP_SECONDS = 20.0
 CLOSE_SECONDS = 1.0
 SHUTDOWN_SECONDS = 3.0
+RELAY_SECONDS = 5.0
+"""How long the start waits for a relay; and between attempts to be the guest of one that is away."""
+ADDRESS_LIMIT = 16
+"""Addresses that a peer publishes."""
+RELAY_ADDRESS_LIMIT = 4
+"""Of these, those over relays."""
+_CIRCUIT = "/p2p-circuit"
+_P2P = b"\xa5\x03"
+"""The code of /p2p in binary multiaddresses, 421, as a varint."""
 _CHUNK = 1 << 18
 _FOLDER = "dtfm-"
+T = TypeVar("T", bound=Stream)
 _LOOPBACK = ("127.", "localhost", "::1")
 
 
 class LibP2PStream:
     """A libp2p stream; the daemon has proven the other end's peer id."""
 
-    def __init__(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way = "direct"
+    ) -> None:
         self.peer = peer
+        self.way = way
         self._reader = reader
         self._writer = writer
 
@@ -69,6 +85,17 @@ class LibP2PStream:
         except (ConnectionError, OSError, RuntimeError):
             raise StreamClosed(f"{short(self.peer)} closed the stream") from None
 
+    async def forward(self, other: Stream) -> None:
+        """See `Pipe.forward`."""
+        while True:
+            try:
+                piece = await self._reader.read(_CHUNK)
+            except OSError:
+                return
+            if not piece:
+                return
+            await other.write(piece)
+
     async def close(self) -> None:
         """See `Stream.close`."""
         self._writer.close()
@@ -93,13 +120,22 @@ class LibP2PDataPlane:
         announce: tuple[str, ...],
         name_service: Callable[[str], str],
         daemon: asyncio.subprocess.Process,
+        relays: Mapping[str, tuple[str, ...]],
     ) -> None:
         self.p2p = p2p
+        self.guest_of: set[str] = set()
+        """Relays over which this peer can be reached now."""
+        self.guest = asyncio.Event()
+        """Set while there is one."""
         self._daemon = daemon
+        self._relays = relays
+        """Those that it may have, and their addresses."""
+        self._introduced: dict[str, tuple[str, ...]] = {}
         self.peer_id = str(p2p.peer_id)
         self._name_service = name_service
         self._announce = announce
         self._handlers: set[asyncio.Task[None]] = set()
+        self._stays: list[asyncio.Task[None]] = []
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -112,13 +148,15 @@ class LibP2PDataPlane:
         port: int = 0,
         announce: str | None = None,
         bootstrap: tuple[str, ...] = (),
+        relay: bool = False,
     ) -> AsyncIterator["LibP2PDataPlane"]:
         """Start a daemon with `identity`, listening on `listen`:`port`; end it, and its sockets, on leaving.
 
         Args:
             name_service: the libp2p protocol of a service; only members of the swarm know it.
             announce: host or HOST:PORT at which others reach this peer, e.g. a forwarded port.
-            bootstrap: multiaddresses of peers to enter the network by.
+            bootstrap: multiaddresses of peers to enter the network by; those of them that are relays relay to this one.
+            relay: be one.
 
         Raises:
             UserError: the daemon does not start, with what it said.
@@ -141,12 +179,17 @@ class LibP2PDataPlane:
                 drain = asyncio.create_task(_drain(daemon))
                 client: Any = type("P2PInFolder", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{folder}/"})
                 p2p = await client.replicate(Multiaddr(f"/unix{folder}/daemon.sock"))
-                plane = cls(p2p, at, name_service, daemon)
+                # On loopback there is nobody who could not connect.
+                plane = cls(p2p, at, name_service, daemon, {} if relay or _is_local(listen) else _by_peer(bootstrap))
                 try:
+                    if relay:
+                        await plane._be_relay()
+                    await plane._find_relays()
                     yield plane
                 finally:
-                    for task in plane._handlers:
+                    for task in [*plane._handlers, *plane._stays]:
                         task.cancel()
+                    await asyncio.gather(*plane._stays, return_exceptions=True)
             finally:
                 if p2p is not None:
                     with contextlib.suppress(TimeoutError):
@@ -177,40 +220,121 @@ class LibP2PDataPlane:
             return self._announce
         found = [str(address) for address in await self.p2p.get_visible_maddrs(latest=True)]
         outside = [address for address in found if "/127.0.0.1/" not in address and "/::1/" not in address]
-        return tuple((outside or found)[:16])
+        relayed = self._relayed(self.peer_id, self.guest_of)[:RELAY_ADDRESS_LIMIT]
+        return (*(outside or found)[: ADDRESS_LIMIT - len(relayed)], *relayed)
+
+    def _relayed(self, peer: str, relays: Collection[str]) -> tuple[str, ...]:
+        """The addresses of a guest of `relays`."""
+        return tuple(
+            f"{address}{_CIRCUIT}/p2p/{peer}"
+            for name, known in self._relays.items()
+            if name in relays
+            for address in known
+        )
 
     async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
         """See `DataPlane.introduce`."""
+        self._introduced[peer] = addresses
+        await self._connect(peer, addresses)
+
+    async def _connect(self, peer: str, addresses: tuple[str, ...]) -> None:
         try:
-            where = [Multiaddr(address).decapsulate(Multiaddr(f"/p2p/{peer}")) for address in addresses]
+            where = [_binary(address.removesuffix(f"/p2p/{peer}")) for address in addresses]
             await self.p2p._client.connect(PeerID.from_base58(peer), where)
         except (P2PDaemonError, ValueError, OSError) as error:
             raise Unreachable(f"{short(peer)} cannot be reached at {', '.join(addresses)}: {error}") from None
 
     async def open(self, peer: str, service: str) -> LibP2PStream:
         """See `DataPlane.open`."""
+        name = self._name_service(service)
         try:
-            _, reader, writer = await self.p2p.call_binary_stream_handler(
-                PeerID.from_base58(peer), self._name_service(service)
-            )
+            return await self._call(peer, name)
+        except Unreachable:
+            if await self._connected(peer):
+                raise  # it does not offer the service
+            # The daemon forgets soon where a peer can be reached, and has no way to ask for its relays.
+            known = *self._introduced.get(peer, ()), *self._relayed(peer, set(self._relays) - {peer})
+            if not known:
+                raise
+            await self._connect(peer, known)
+            return await self._call(peer, name)
+
+    async def _call(self, peer: str, protocol: str) -> LibP2PStream:
+        """A stream to a libp2p protocol of `peer`.
+
+        Raises:
+            Unreachable: no route, or the peer does not speak it.
+        """
+        try:
+            return _stream(*await self.p2p.call_binary_stream_handler(PeerID.from_base58(peer), protocol))
         except (P2PDaemonError, ValueError, OSError, asyncio.IncompleteReadError) as error:
             raise Unreachable(f"{short(peer)} cannot be reached: {error}") from None
-        return LibP2PStream(peer, reader, writer)
+
+    async def _connected(self, peer: str) -> bool:
+        return any(str(other.peer_id) == peer for other in await self.p2p.list_peers())
+
+    async def _be_relay(self) -> None:
+        """Serve as a relay for members."""
+        relay = Relay(lambda peer: self._call(peer, STOP))
+        await self.serve(GUEST, relay.take_guest)
+        await self._listen(HOP, relay.answer)
+
+    async def _find_relays(self) -> None:
+        """Become the guest of relays and stay it; returns when there is one, or none that is there."""
+        first: dict[str, asyncio.Event] = {relay: asyncio.Event() for relay in self._relays}
+        self._stays = [asyncio.create_task(self._stay(relay, tried)) for relay, tried in first.items()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RELAY_SECONDS):
+                for tried in first.values():
+                    await tried.wait()
+                    if self.guest.is_set():
+                        break
+
+    async def _stay(self, relay: str, tried: asyncio.Event) -> None:
+        """Be the guest of `relay`, again whenever that has ended, until cancelled."""
+        while True:
+            try:
+                await self.introduce(relay, self._relays[relay])
+                stream = await self.open(relay, GUEST)
+                try:
+                    await stream.read(1)
+                    self.guest_of.add(relay)
+                    self.guest.set()
+                    tried.set()
+                    await stream.read(1)  # until the relay, or the way to it, is gone
+                finally:
+                    self.guest_of.discard(relay)
+                    if not self.guest_of:
+                        self.guest.clear()
+                    await stream.close()
+            except (Unreachable, StreamClosed) as error:
+                log.debug("no guest of the relay %s: %s", short(relay), error)
+            tried.set()
+            await asyncio.sleep(RELAY_SECONDS)
 
     async def serve(self, service: str, handler: Handler) -> None:
         """See `DataPlane.serve`."""
+        await self._listen(self._name_service(service), handler)
+
+    async def _listen(self, protocol: str, handler: Callable[[LibP2PStream], Awaitable[None]]) -> None:
+        """Answer streams to a libp2p protocol."""
 
         async def take(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             if task is not None:
                 self._handlers.add(task)
                 task.add_done_callback(self._handlers.discard)
-            await answer(handler, LibP2PStream(str(info.peer_id), reader, writer))
+            await answer(handler, _stream(info, reader, writer))
 
-        await self.p2p.add_binary_stream_handler(self._name_service(service), take)
+        await self.p2p.add_binary_stream_handler(protocol, take)
 
 
-async def answer(handler: Handler, stream: Stream) -> None:
+def _stream(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> LibP2PStream:
+    """The stream of which the daemon says `info`: the other end, and the address of the connection below."""
+    return LibP2PStream(str(info.peer_id), reader, writer, "relayed" if _CIRCUIT in str(info.addr) else "direct")
+
+
+async def answer(handler: Callable[[T], Awaitable[None]], stream: T) -> None:
     """Let `handler` have a stream that a peer has opened; nothing that goes wrong with it goes further."""
     try:
         await handler(stream)
@@ -247,7 +371,7 @@ def _arguments(
     except OSError:
         raise UserError(f"--listen {listen}: no such address on this machine") from None
     family = "ip6" if ":" in listen else "ip4"
-    local = listen.startswith(_LOOPBACK)
+    local = _is_local(listen)
     arguments = [
         str(files("hivemind.hivemind_cli") / "p2pd"),
         f"-listen=/unix{folder}/daemon.sock",
@@ -258,6 +382,7 @@ def _arguments(
         f"-natPortMap={0 if local else 1}",
         f"-autonat={0 if local else 1}",
         "-relay=1",
+        "-relayService=0",  # see `relay`
         "-tls=1",
         f"-idleTimeout={STARTUP_SECONDS:.0f}s",
     ]
@@ -266,6 +391,36 @@ def _arguments(
     if bootstrap:
         arguments += ["-b=1", f"-bootstrapPeers={','.join(bootstrap)}"]
     return arguments
+
+
+def _is_local(listen: str) -> bool:
+    return listen.startswith(_LOOPBACK)
+
+
+def _by_peer(addresses: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Multiaddresses by the peer that each of them ends in."""
+    found: dict[str, tuple[str, ...]] = {}
+    for address in addresses:
+        peer = address.rpartition("/p2p/")[2]
+        found[peer] = (*found.get(peer, ()), address)
+    return found
+
+
+def _binary(address: str) -> Multiaddr:
+    """A multiaddress as libp2p's daemon reads it: hivemind codes a peer id as a CID, which the daemon refuses.
+
+    Raises:
+        ValueError: it is none.
+    """
+    first, *rest = address.split("/p2p/")
+    data = Multiaddr(first).to_bytes()
+    for part in rest:
+        peer, slash, more = part.partition("/")
+        identity = base58.b58decode(peer)
+        if len(identity) > 127:
+            raise ValueError(f"{peer} is no peer id")
+        data += _P2P + bytes([len(identity)]) + identity + (Multiaddr(slash + more).to_bytes() if slash else b"")
+    return Multiaddr(data)
 
 
 def announced_port(announce: str | None) -> int:

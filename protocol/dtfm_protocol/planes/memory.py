@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.planes.data import Bytes, Handler, StreamClosed, Unreachable
+from dtfm_protocol.planes.data import Bytes, Handler, StreamClosed, Unreachable, Way
 
 
 class MemoryStream:
@@ -12,6 +12,7 @@ class MemoryStream:
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
+        self.way: Way = "direct"
         self._incoming = asyncio.StreamReader()
         self._other: MemoryStream | None = None
 
