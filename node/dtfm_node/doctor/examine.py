@@ -23,8 +23,8 @@ T = TypeVar("T")
 BROKER_SECONDS = 16.0
 SWARM_SECONDS = 20.0
 """For all about the other peers; what is under way then is given up, and what was seen until then is judged."""
-DEVICE_SECONDS = 5.0
-NEED_SECONDS = 8.0
+DEVICE_SECONDS = 8.0
+NEED_SECONDS = 12.0
 PEER_SECONDS = 4.0
 PEER_LIMIT = 3
 """Nodes of the swarm that are asked, beside the doors, at which address they see this machine."""
@@ -86,7 +86,7 @@ class Examination:
         addresses = (BrokerAddress.of(invite), *BrokerAddress.others(invite))
         async with asyncio.TaskGroup() as tasks:
             looking = [
-                tasks.create_task(self._within(f"the broker {one}", BROKER_SECONDS, broker.look(invite, one)))
+                tasks.create_task(self._within("the coordinator's broker", BROKER_SECONDS, broker.look(invite, one)))
                 for one in addresses
             ]
             visiting = self._visit(invite, seen, ways, listen, port)
@@ -98,7 +98,13 @@ class Examination:
         self.findings += _judge_clock(seen, brokers, invite)
         announce = self._options.announce
         self.findings += reach.judge(
-            own, ways.port, seen.observations, ways.mapped, ways.answers, announced=announce is not None
+            own,
+            ways.port,
+            seen.observations,
+            ways.mapped,
+            ways.answers,
+            announced=announce is not None,
+            local=self._is_local(),
         )
         if announce is not None:
             self.findings.append(reach.judge_announce(announce, ways.announce, ways.announce_fault, ways.answers))
@@ -151,14 +157,16 @@ class Examination:
             offered += tuple(_multiaddress(one.ip, ways.port) for one in seen.observations)
         # Peers inside the same network would refuse: they connect to public addresses only.
         fit = [one.peer for one in seen.observations if kind_of(one.ip) == "global" and one.peer in seen.connected]
-        for peer in fit[:ASKED_LIMIT]:
-            with contextlib.suppress(*FAULTS):
-                ways.answers.append(reach.Answer(peer, *await dial_back(plane, peer, tuple(dict.fromkeys(offered)))))
+        offers = tuple(dict.fromkeys(offered))
+        await asyncio.gather(*(_ask_to_connect(ways, plane, peer, offers) for peer in fit[:ASKED_LIMIT]))
+
+    def _is_local(self) -> bool:
+        """Whether the swarm is on this machine alone; as `join` tells it."""
+        return self._invite is not None and all("/127.0.0.1/" in address for address in self._invite.dht)
 
     def _listen(self) -> str:
-        """As `join` does: loopback for a swarm on this machine alone, else every interface."""
-        local = self._invite is not None and all("/127.0.0.1/" in address for address in self._invite.dht)
-        return self._options.listen or ("127.0.0.1" if local else "0.0.0.0")
+        """Where `join` would listen: at loopback for such a swarm, else at every interface."""
+        return self._options.listen or ("127.0.0.1" if self._is_local() else "0.0.0.0")
 
     async def _within(self, name: str, seconds: float, looking: Awaitable[T]) -> T | None:
         """What a look comes to; where it fails or takes too long, None, and a finding that says so."""
@@ -168,7 +176,9 @@ class Examination:
                     return await looking
             except TimeoutError:
                 late = f"looking at {name} was given up after {seconds:g} s"
-                self._unfinished.append(warn("doctor", "time", late, "mend what is bad above, and look again"))
+                self._unfinished.append(
+                    warn("doctor", "time", late, "look again when this machine and its network have less to do")
+                )
             except UserError as error:
                 self._unfinished.append(bad("doctor", name, str(error), "change that, and look again"))
             except Exception as error:  # noqa: BLE001 - one check that fails must not stop the others
@@ -193,6 +203,11 @@ async def _meet(seen: doors.Seen, plane: LibP2PDataPlane, member: doors.Member) 
         async with asyncio.timeout(PEER_SECONDS):
             await plane.introduce(member.peer, member.addresses)
             await doors.look_back(seen, plane, member.peer)
+
+
+async def _ask_to_connect(ways: Ways, plane: LibP2PDataPlane, peer: str, addresses: tuple[str, ...]) -> None:
+    with contextlib.suppress(*FAULTS):
+        ways.answers.append(reach.Answer(peer, *await dial_back(plane, peer, addresses)))
 
 
 def _judge_clock(seen: doors.Seen, brokers: list[broker.Seen], invite: Invite) -> list[Finding]:

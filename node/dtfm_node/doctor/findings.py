@@ -32,7 +32,7 @@ class Finding:
     def __post_init__(self) -> None:
         if (self.verdict is Verdict.good) != (self.todo == ""):
             raise ValueError(f"{self.name}: what is well needs nothing done, all else one thing")
-        for field in ("seen", "todo"):
+        for field in ("name", "seen", "todo"):
             object.__setattr__(self, field, clean(getattr(self, field)))
 
 

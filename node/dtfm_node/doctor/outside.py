@@ -24,7 +24,8 @@ AUTONAT = "/libp2p/autonat/1.0.0"
 PING = "DHTProtocol.rpc_ping"
 MESSAGE_LIMIT = 64 << 10
 ASK_SECONDS = 4.0
-DIAL_BACK_SECONDS = 9.0
+DIAL_BACK_SECONDS = 8.0
+"""A peer that gets through says so within a few round trips; one that does not keeps trying for longer than this."""
 
 Reached = Literal["yes", "no", "refused", "not offered"]
 """Whether a peer could connect back; refused: it would not try."""
@@ -71,19 +72,21 @@ async def dial_back(plane: LibP2PDataPlane, peer: str, addresses: tuple[str, ...
     me = PeerID.from_base58(plane.peer_id)
     offered = [Multiaddr(address).to_bytes() for address in addresses]
     request = _AutoNat(type=0, dial={"peer": {"id": me.to_bytes(), "addrs": offered}}).SerializeToString()
-    async with asyncio.timeout(DIAL_BACK_SECONDS):
-        try:
-            _, reader, writer = await plane.p2p.call_binary_stream_handler(PeerID.from_base58(peer), AUTONAT)
-        except P2PDaemonError as error:
-            if "protocols not supported" in str(error):
-                return "not offered", ""
-            raise
-        try:
-            writer.write(_length(len(request)) + request)
-            await writer.drain()
+    try:
+        _, reader, writer = await plane.p2p.call_binary_stream_handler(PeerID.from_base58(peer), AUTONAT)
+    except P2PDaemonError as error:
+        if "protocols not supported" in str(error):
+            return "not offered", ""
+        raise
+    try:
+        writer.write(_length(len(request)) + request)
+        await writer.drain()
+        async with asyncio.timeout(DIAL_BACK_SECONDS):
             response = _AutoNat.FromString(await _read(reader)).response
-        finally:
-            writer.close()
+    except TimeoutError:
+        return "no", f"it was still trying after {DIAL_BACK_SECONDS:g} s"
+    finally:
+        writer.close()
     status: dict[int, Reached] = {0: "yes", 100: "no"}
     return status.get(response.status, "refused"), str(response.text)
 

@@ -49,7 +49,9 @@ def judge(
     observations: list[Observation],
     mapped: tuple[str, ...],
     answers: list[Answer],
+    *,
     announced: bool,
+    local: bool = False,
 ) -> list[Finding]:
     """All that is known of how others reach this machine.
 
@@ -58,8 +60,9 @@ def judge(
         port: at which it listened meanwhile.
         mapped: addresses that are not this machine's, at which its router says it can be reached.
         announced: whether the volunteer has said where this machine can be reached.
+        local: whether the whole swarm is on this machine.
     """
-    if observations and all(kind_of(one.ip) == "loopback" for one in observations):
+    if local:
         return [good(GROUP, "NAT", "the swarm is on this machine: no address matters")]
     nat = nat_of(own, port, observations)
     reached = any(answer.reached == "yes" for answer in answers)
@@ -126,14 +129,21 @@ def _judge_answers(answers: list[Answer], nat: Nat, port: int) -> Finding | None
             return good(GROUP, "from outside", f"peer {short(answer.peer)} connected to this machine when asked to")
     for answer in answers:
         if answer.reached == "no":
-            seen = f"peer {short(answer.peer)} could not connect to this machine when asked to: {answer.why}"
-            if nat == "none":
-                todo = (
-                    f"allow incoming TCP in this machine's firewall for the port that you join with, say --port {port}"
-                )
-                return warn(GROUP, "from outside", seen, todo)
-            return warn(GROUP, "from outside", f"{seen}; two such machines reach each other by relay", _forward(port))
+            return _judge_closed(nat, port, f"peer {short(answer.peer)} could not connect to this machine", answer.why)
+    if answers:
+        why = answers[0].why or "it does not offer that"
+        return good(GROUP, "from outside", f"not tested: peer {short(answers[0].peer)} did not try ({why})")
     return None
+
+
+def _judge_closed(nat: Nat, port: int, seen: str, why: str) -> Finding:
+    if nat == "none":
+        todo = f"allow incoming TCP in this machine's firewall for the port that you join with, say --port {port}"
+        return warn(GROUP, "from outside", f"{seen} when asked to: {why}", todo)
+    if nat in {"preserving", "stable", "one preserving"}:
+        usual = "as is usual behind NAT; a port forwarded to here (--announce) would spare the detours that this costs"
+        return good(GROUP, "from outside", f"{seen} unasked, {usual}")
+    return warn(GROUP, "from outside", f"{seen} when asked to: {why}", _forward(port))
 
 
 def judge_announce(announce: str, host: Host | None, fault: str, answers: list[Answer]) -> Finding:

@@ -1,0 +1,57 @@
+"""`dtfm-node doctor` on a served swarm, after the coordinator's death, and cut short."""
+
+import json
+import signal
+import socket
+
+from dtfm_protocol.identity import Identity
+from dtfm_protocol.invite import Invite
+from tests.swarm.conftest import World
+
+HOST = "127.0.0.1"
+
+
+def verdicts(said: str) -> dict[str, str]:
+    """Of the JSON object in what doctor said."""
+    found = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+    return {finding["group"] + ": " + finding["name"].split()[0]: finding["verdict"] for finding in found["findings"]}
+
+
+async def test_a_served_swarm_is_well_until_its_coordinator_dies(world: World) -> None:
+    """Both times every finding is there, and nothing of doctor's stays."""
+    coordinator = await world.serve(world.job(), "--min-nodes", "2")
+    invite = f"@{world.folder}/coordinator/invite"
+    code, said = await world.run("dtfm-node", "doctor", invite, "--json", "--state-dir", world.folder / "node")
+    found = verdicts(said)
+    assert code == 0, said
+    assert found["coordinator: alive"] == found["swarm: coordinator"] == found["swarm: DHT"] == "good"
+    assert not (world.folder / "node").exists()
+
+    coordinator.signal(signal.SIGKILL)
+    await coordinator.ended()
+    code, said = await world.run("dtfm-node", "doctor", invite, "--json")
+    found = verdicts(said)
+    assert code == 1, said
+    assert found["coordinator: broker"] == found["swarm: coordinator"] == "bad"
+    assert found["invite: invite"] == found["this machine: versions"] == "good"
+    assert world.leftovers() == []
+
+
+async def test_ctrl_c_ends_it_quietly_and_leaves_nothing(world: World) -> None:
+    """In the midst of what answers nobody."""
+    with socket.create_server((HOST, 0)) as mute:
+        port = mute.getsockname()[1]
+        owner = Identity.generate().peer_id
+        invite = Invite(
+            swarm="0" * 16,
+            coordinator=owner,
+            dht=(f"/ip4/{HOST}/tcp/{port}/p2p/{owner}",),
+            broker=f"mqtt://{HOST}:{port}",
+            secret="0" * 32,
+        )
+        doctor = await world.start("dtfm-node", "doctor", invite.encode())
+        await world.until(lambda: list(world.temporary.glob("dtfm-*/daemon.sock")), "its libp2p daemon runs")
+        doctor.signal(signal.SIGINT)
+        assert await doctor.ended() == 130
+    assert doctor.said().splitlines() == ["looking, for half a minute at most"]
+    assert world.leftovers() == []

@@ -1,0 +1,512 @@
+"""Doctor's judgement by value; what it looks at on real sockets; and that no finding is without one thing to do."""
+
+import asyncio
+import contextlib
+import gc
+import io
+import json
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from rich.console import Console
+
+from dtfm_coordinator import broker as brokers
+from dtfm_node.doctor import outside, report
+from dtfm_node.doctor.checks import broker, clock, doors, invite, ipv6, leftovers, machine, ports, reach, versions
+from dtfm_node.doctor.checks.doors import Door, Member, Observation
+from dtfm_node.doctor.checks.machine import Need
+from dtfm_node.doctor.checks.reach import Answer, Nat
+from dtfm_node.doctor.findings import Finding, Verdict, as_json, bad, clean, good, things_to_do, warn, worst
+from dtfm_node.doctor.wire import Host, Kind, Knock, closed_because, door_of, kind_of, knock, resolve, visit
+from dtfm_protocol.control import PHASE, PRESENCE, Phase, Presence
+from dtfm_protocol.envelope import Post
+from dtfm_protocol.identity import Identity
+from dtfm_protocol.invite import Invite
+from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
+from dtfm_protocol.statedir import locked
+
+HOST = "127.0.0.1"
+OWNER, OTHER = Identity.generate(), Identity.generate()
+INVITE = Invite(
+    swarm="0" * 16,
+    coordinator=OWNER.peer_id,
+    dht=(f"/ip4/{HOST}/tcp/9/p2p/{OWNER.peer_id}",),
+    broker=f"mqtt://{HOST}:9",
+    secret="0" * 32,
+)
+
+# amqtt leaves the socket of a client that is gone before it can say goodbye to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tidy() -> Iterator[None]:
+    """Have those sockets collected here, and not in the midst of other tests."""
+    yield
+    gc.collect()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def deaf_port() -> Iterator[int]:
+    """A port at which connections are neither taken nor refused: its queue is full."""
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind((HOST, 0))
+        full.listen(0)
+        for _ in range(4):
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        yield int(full.getsockname()[1])
+
+
+def host(answer: str, ip: str = "198.51.100.1", port: int = 7700, name: str = "") -> Host:
+    return Host(name or ip, port, (Knock(ip, port, answer, 0.01),))  # type: ignore[arg-type]
+
+
+# findings
+
+
+@pytest.mark.parametrize(("verdict", "todo"), [(Verdict.good, "do it"), (Verdict.warn, ""), (Verdict.bad, "")])
+def test_what_is_well_needs_nothing_done_and_all_else_one_thing(verdict: Verdict, todo: str) -> None:
+    with pytest.raises(ValueError, match="one thing"):
+        Finding("group", "name", verdict, "seen", todo)
+
+
+def test_text_from_the_network_cannot_steer_a_terminal() -> None:
+    assert clean("a\x1b[31mb\nc\u202ed") == "a [31mb c d"
+    assert len(clean("x" * 10_000)) == 400
+    said = Console(file=io.StringIO(), width=200)
+    report._show(said, [good("g", "phase", "[bold]all\x1b[2J well[/bold]")])
+    assert isinstance(said.file, io.StringIO)
+    assert "[bold]all [2J well[/bold]" in said.file.getvalue()
+
+
+def test_each_thing_to_do_is_told_once_and_what_is_bad_first() -> None:
+    findings = [warn("g", "a", "", "later"), bad("g", "b", "", "now"), bad("g", "c", "", "now"), good("g", "d", "")]
+    assert {what: [one.name for one in asking] for what, asking in things_to_do(findings).items()} == {
+        "now": ["b", "c"],
+        "later": ["a"],
+    }
+    assert worst(findings) is Verdict.bad
+    assert worst([]) is Verdict.good
+    said = json.loads(json.dumps(as_json(findings)))
+    assert (said["verdict"], said["todo"]) == ("bad", ["now", "later"])
+    assert said["findings"][0] == {"group": "g", "name": "a", "verdict": "warn", "seen": "", "todo": "later"}
+
+
+def test_the_report_ends_in_what_there_is_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    report.show([good("g", "a", "fine")])
+    assert capsys.readouterr().out.endswith("nothing to do: this machine can take part\n")
+    report.show([good("g", "a", "fine"), bad("h", "b", "broken", "mend it")])
+    assert capsys.readouterr().out.splitlines() == [
+        "g", "  ok    a  fine", "h", "  BAD   b  broken", "",
+        "this machine cannot take part yet; 1 thing to do:", "  1. b: mend it",
+    ]  # fmt: skip
+
+
+# the invite
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("hello", "copy the whole line"),
+        (INVITE.encode()[:-4], "copy the whole line"),
+        (INVITE.encode().replace("dtfm2.", "dtfm7."), "install"),
+        ("@/nowhere/invite", "after @"),
+    ],
+)
+def test_an_invite_that_is_none_says_what_to_do(text: str, word: str) -> None:
+    found, said = invite.look(text)
+    assert found is None
+    assert said.verdict is Verdict.bad
+    assert word in said.todo
+
+
+def test_an_invite_is_read() -> None:
+    assert invite.look(INVITE.encode())[0] == INVITE
+
+
+# names, connections, addresses
+
+
+@pytest.mark.parametrize(
+    ("address", "door"),
+    [
+        ("/ip4/192.0.2.1/tcp/7701/p2p/12D3KooW", ("192.0.2.1", 7701, "12D3KooW")),
+        ("/ip6/2001:db8::1/tcp/7701", ("2001:db8::1", 7701, "")),
+        ("/dns4/swarm.example.org/tcp/7701/p2p/a", ("swarm.example.org", 7701, "a")),
+        ("/ip4/192.0.2.1/tcp/77010/p2p/a", None),
+        ("/ip4/192.0.2.1/tcp/7701/p2p/a/p2p-circuit/p2p/b", None),
+        ("/ip4/192.0.2.1/udp/7701/quic", None),
+    ],
+)
+def test_a_door_is_a_straight_way(address: str, door: tuple[str, int, str] | None) -> None:
+    """Not one over a relay."""
+    assert door_of(address) == door
+
+
+@pytest.mark.parametrize(
+    ("ip", "kind"),
+    [
+        ("127.0.0.1", "loopback"), ("::1", "loopback"), ("fe80::1%eth0", "link-local"), ("169.254.1.1", "link-local"),
+        ("192.168.1.2", "private"), ("fd00::2", "private"), ("100.64.0.1", "carrier"), ("100.127.255.254", "carrier"),
+        ("100.128.0.1", "global"), ("8.8.8.8", "global"), ("2a00:1450::1", "global"),
+    ],
+)  # fmt: skip
+def test_addresses_have_a_reach(ip: str, kind: Kind) -> None:
+    assert kind_of(ip) == kind
+
+
+async def test_open_refused_and_silent_are_three_things() -> None:
+    with socket.create_server((HOST, 0)) as door:
+        assert (await knock(HOST, door.getsockname()[1])).answer == "open"
+    assert (await knock(HOST, free_port())).answer == "refused"
+    with deaf_port() as port:
+        assert (await knock(HOST, port, 0.1)).answer == "silent"
+
+
+async def test_a_name_is_resolved_and_one_that_is_none_says_so() -> None:
+    assert HOST in await resolve("localhost")
+    assert (await visit("no-such-host.invalid", 1)).fault
+    assert (await visit("a" * 100 + ".example", 1)).fault  # a label that is too long for a name
+
+
+@pytest.mark.parametrize(
+    ("closed", "seen", "todo"),
+    [
+        (Host("x.example", 1, fault="Name or service not known"), "no address", "internet connection"),
+        (host("refused", HOST), "this machine itself", "--announce"),
+        (host("refused"), "refuses", "coordinator is running"),
+        (host("silent", "192.168.1.5"), "private network", "--announce"),
+        (host("silent", "8.8.8.8"), "firewall drops", "port 7700"),
+        (host("unreachable", "8.8.8.8"), "no way", "internet connection"),
+    ],
+)
+def test_why_a_host_is_closed_decides_what_to_do(closed: Host, seen: str, todo: str) -> None:
+    said = closed_because(closed)
+    assert seen in said[0]
+    assert todo in said[1]
+
+
+# the broker
+
+
+@pytest.fixture
+async def coordinator() -> AsyncIterator[tuple[Invite, ControlPlane]]:
+    """A broker and, connected to it, what stands for a coordinator."""
+    port = free_port()
+    swarm = INVITE.model_copy(update={"broker": f"mqtt://{HOST}:{port}"})
+    control = ControlPlane(BrokerAddress.of(swarm), swarm.swarm, swarm.coordinators, Post(swarm.swarm, OWNER), "s")
+    async with brokers.embedded(HOST, port, swarm.password()):
+        running = asyncio.create_task(control.run())
+        await control.connected.wait()
+        yield swarm, control
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_a_live_coordinator_is_seen_and_its_phase(
+    coordinator: tuple[Invite, ControlPlane], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "RETAINED_SECONDS", 0.5)  # there is no job to come
+    swarm, control = coordinator
+    await control.publish(PRESENCE, Presence(online=True, session="s"))
+    await control.publish(PHASE, Phase(name="waiting", text="waiting for 2 more nodes"))
+    seen = await broker.look(swarm, BrokerAddress.of(swarm))
+    assert seen.coordinators == (OWNER.peer_id,)
+    assert {one.name: one.verdict for one in broker.judge([seen])} == {
+        "broker": Verdict.good,
+        "password": Verdict.good,
+        "alive": Verdict.good,
+        "phase": Verdict.good,
+        "job": Verdict.bad,
+    }
+
+
+async def test_a_password_that_is_wrong_is_told_from_a_broker_that_is_none(
+    coordinator: tuple[Invite, ControlPlane], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = coordinator[0].model_copy(update={"secret": "1" * 32})
+    said = broker.judge([await broker.look(swarm, BrokerAddress.of(swarm))])[-1]
+    assert (said.name, said.verdict) == ("password", Verdict.bad)
+    assert "newest invite" in said.todo
+
+    monkeypatch.setattr(broker, "LOGIN_SECONDS", 0.2)
+    with socket.create_server((HOST, 0)) as mute:
+        swarm = INVITE.model_copy(update={"broker": f"mqtt://{HOST}:{mute.getsockname()[1]}"})
+        said = broker.judge([await broker.look(swarm, BrokerAddress.of(swarm))])[-1]
+    assert "does not answer as an MQTT broker" in said.seen
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A self-signed one of localhost, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(datetime.now() - timedelta(days=2))
+        .not_valid_after(datetime.now() + timedelta(days=2))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path / "certificate.pem"
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(made.public_bytes(Encoding.PEM) + private)
+    return path
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_named(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that the invite vouches for is accepted."""
+    monkeypatch.setattr(broker, "LOGIN_SECONDS", 0.2)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server = await asyncio.start_server(lambda _, writer: writer.close(), HOST, 0, ssl=context)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        swarm = INVITE.model_copy(update={"broker": f"mqtts://localhost:{port}"})
+        said = broker.judge([await broker.look(swarm, BrokerAddress.of(swarm))])[-1]
+        assert (said.name, said.verdict) == ("TLS", Verdict.bad)
+        assert "self-signed" in said.seen or "self signed" in said.seen
+        swarm = swarm.model_copy(update={"broker_ca": certificate.read_text().partition("-----BEGIN PRIVATE")[0]})
+        seen = await broker.look(swarm, BrokerAddress.of(swarm))
+        assert seen.tls == ""
+
+
+def test_one_broker_that_serves_is_enough() -> None:
+    dead = broker.Seen(host("refused"))
+    assert worst(broker.judge([dead])) is Verdict.bad
+    job = object()
+    alive = broker.Seen(host("open"), entered=True, job=job, coordinators=(OTHER.peer_id,))  # type: ignore[arg-type]
+    assert worst(broker.judge([dead, alive])) is Verdict.warn
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("failed", Verdict.bad), ("done", Verdict.warn)])
+def test_a_swarm_that_is_over_is_said(name: str, verdict: Verdict) -> None:
+    phase = Phase.model_validate({"name": name, "text": "it is over"})
+    seen = broker.Seen(host("open"), entered=True, phase=phase)
+    assert next(one.verdict for one in broker.judge([seen]) if one.name == "phase") is verdict
+
+
+# the doors
+
+
+def swarm(*answers: str) -> doors.Seen:
+    """Doors of the owner's peer, and behind them another one's."""
+    peers = (OWNER.peer_id, OTHER.peer_id)
+    return doors.Seen([Door(f"/{peer}", peer, host(answer)) for peer, answer in zip(peers, answers, strict=False)])
+
+
+def test_doors_are_judged_by_whether_any_lets_in() -> None:
+    seen = swarm("refused", "open")
+    assert worst(doors.judge(seen, (OWNER.peer_id,))) is Verdict.bad
+    seen.connected, seen.members = [OTHER.peer_id], []
+    assert worst(doors.judge(seen, (OWNER.peer_id,))) is Verdict.warn
+
+
+def test_another_peer_than_the_invites_is_named() -> None:
+    seen = swarm("open")
+    seen.others[OWNER.peer_id] = OTHER.peer_id
+    (said,) = doors.judge(seen, (OWNER.peer_id,))
+    assert said.verdict is Verdict.bad
+    assert OTHER.peer_id[-6:] in said.seen
+    assert "newest invite" in said.todo
+
+
+def test_the_dht_says_who_is_there_and_how_old_their_records_are() -> None:
+    seen = swarm("open")
+    seen.connected = [OWNER.peer_id]
+    seen.members = [Member("a", 3.0, "1", ()), Member("b", 19.0, "1", ())]
+    assert "2 nodes, with records written 3 to 19 s ago" in doors.judge(seen, ())[-1].seen
+    seen.members, seen.dht_fault = None, "no answer for 8 s"
+    assert doors.judge(seen, ())[-1].verdict is Verdict.bad
+
+
+async def test_a_message_that_claims_to_be_huge_is_not_read() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(b"\xff\xff\x7f" + b"x" * 100)
+    with pytest.raises(ValueError, match="2097151 bytes"):
+        await outside._read(reader)
+    reader = asyncio.StreamReader()
+    reader.feed_data(outside._length(300) + b"y" * 300)
+    assert await outside._read(reader) == b"y" * 300
+
+
+# clock, reach, IPv6
+
+
+@pytest.mark.parametrize(
+    ("ahead", "error", "verdict"),
+    [
+        (None, 0.0, Verdict.warn),
+        (0.2, 0.1, Verdict.good),
+        (-1.5, 0.1, Verdict.warn),
+        (4.0, 0.1, Verdict.bad),
+        (-3600.0, 0.1, Verdict.bad),
+        (1.5, 1.0, Verdict.good),
+    ],
+)
+def test_the_clocks_offset_is_judged_beyond_what_is_uncertain(
+    ahead: float | None, error: float, verdict: Verdict
+) -> None:
+    (said,) = clock.judge(ahead, error)
+    assert said.verdict is verdict
+    if ahead == -3600.0:
+        assert "3,600.0 s ahead of" in said.seen
+
+
+def seen_at(*places: tuple[str, int]) -> list[Observation]:
+    """Different peers see this machine at these places."""
+    return [Observation(f"peer{i}", f"203.0.113.{i}", ip, port) for i, (ip, port) in enumerate(places)]
+
+
+@pytest.mark.parametrize(
+    ("own", "observations", "nat"),
+    [
+        (["8.8.8.8"], seen_at(("8.8.8.8", 7701)), "none"),
+        (["192.168.1.2"], seen_at(("192.168.1.2", 7701)), "same network"),
+        (["192.168.1.2"], seen_at(("8.8.8.8", 7701), ("8.8.8.8", 7701)), "preserving"),
+        (["192.168.1.2"], seen_at(("8.8.8.8", 40000), ("8.8.8.8", 40000)), "stable"),
+        (["192.168.1.2"], seen_at(("8.8.8.8", 40000), ("8.8.8.8", 40001)), "symmetric"),
+        (["192.168.1.2"], seen_at(("8.8.8.8", 7701), ("8.8.4.4", 7701)), "symmetric"),
+        (["192.168.1.2"], seen_at(("8.8.8.8", 7701), ("192.168.1.2", 7701)), "one preserving"),
+        (["192.168.1.2"], seen_at(("8.8.8.8", 40000)), "one changing"),
+        (["192.168.1.2"], seen_at((HOST, 7701)), "unknown"),
+        (["192.168.1.2"], [], "unknown"),
+    ],
+)
+def test_the_kind_of_nat_follows_from_what_peers_see(own: list[str], observations: list[Observation], nat: Nat) -> None:
+    assert reach.nat_of(own, 7701, observations) == nat
+
+
+def judged(places: list[Observation], answers: list[Answer], own: str = "192.168.1.2") -> dict[str, Finding]:
+    return {one.name: one for one in reach.judge((own,), 7701, places, (), answers, announced=False)}
+
+
+def test_a_symmetric_nat_asks_for_a_forwarded_port_unless_one_is_open() -> None:
+    places = seen_at(("8.8.8.8", 40000), ("8.8.8.8", 40001))
+    assert "forward a TCP port" in judged(places, [])["NAT"].todo
+    assert judged(places, [Answer("peer0", "yes")])["NAT"].verdict is Verdict.good
+
+
+def test_who_is_not_reached_without_nat_has_a_firewall() -> None:
+    no = [Answer("peer0", "no", "dial failed")]
+    assert "firewall" in judged(seen_at(("8.8.8.8", 7701)), no, own="8.8.8.8")["from outside"].todo
+    assert "forward" in judged(seen_at(("8.8.8.8", 40000)), no)["from outside"].todo
+    assert judged(seen_at(("8.8.8.8", 7701)), no)["from outside"].verdict is Verdict.good  # as behind any router
+    assert "not tested" in judged(seen_at(("8.8.8.8", 7701)), [Answer("peer0", "not offered")])["from outside"].seen
+
+
+def test_a_swarm_on_one_machine_needs_no_address() -> None:
+    (said,) = reach.judge(("192.168.1.2",), 7701, [], (), [], announced=False, local=True)
+    assert said.verdict is Verdict.good
+
+
+def test_a_router_behind_the_providers_nat_is_told() -> None:
+    (said, *_) = reach.judge(("192.168.1.2",), 7701, [], ("100.70.1.1",), [], announced=False)
+    assert "provider" in said.todo
+
+
+@pytest.mark.parametrize(
+    ("at", "answers", "verdict", "word"),
+    [
+        (host("open", "8.8.8.8"), [], Verdict.good, "no proof"),
+        (host("open", "8.8.8.8"), [Answer("p", "yes")], Verdict.good, "from outside"),
+        (host("silent", "8.8.8.8"), [], Verdict.warn, "no proof"),
+        (host("open", "192.168.1.2"), [], Verdict.warn, "no public address"),
+        (Host("x.example", 7701, fault="Name or service not known"), [], Verdict.bad, "no address"),
+        (None, [], Verdict.bad, ""),
+    ],
+)
+def test_announced_addresses_are_tried_and_believed_only_from_outside(
+    at: Host | None, answers: list[Answer], verdict: Verdict, word: str
+) -> None:
+    said = reach.judge_announce("x.example:7701", at, "", answers)
+    assert said.verdict is verdict
+    assert word in said.seen
+
+
+def test_ipv6_that_is_offered_and_does_not_answer_is_broken() -> None:
+    new, old = "2a00:1450::1", "8.8.8.8"
+    both = Host("x.example", 1, (Knock(old, 1, "open"), Knock(new, 1, "silent")))
+    assert ipv6.judge(("2a00:1450::2",), [both])[0].verdict is Verdict.warn
+    assert ipv6.judge(("192.168.1.2",), [both])[0].verdict is Verdict.good  # without an address nobody tries it
+    fine = Host("x.example", 1, (Knock(old, 1, "open"), Knock(new, 1, "open")))
+    assert "1 of the swarm's hosts" in ipv6.judge(("2a00:1450::2",), [fine])[0].seen
+
+
+# this machine
+
+
+def test_a_port_that_is_taken_is_told_and_the_one_beside_it_matters_less() -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        assert "taken" in ports.judge(ports.look(HOST, port))[0].seen
+    assert ports.judge([ports.Port(HOST, 7701), ports.Port(HOST, 7702, 98)])[1].verdict is Verdict.warn
+    assert worst(ports.judge(ports.look(HOST, 0))) is Verdict.good
+    assert "no address of this machine" in ports.judge(ports.look("192.0.2.77", 0))[0].seen
+
+
+def test_a_state_dir_in_use_is_told(tmp_path: Path) -> None:
+    state = tmp_path / "node"
+    assert leftovers.judge(leftovers.look(state))[0].verdict is Verdict.good
+    assert not state.exists()
+    with locked(state):
+        said = leftovers.judge(leftovers.look(state))[0]
+    assert said.verdict is Verdict.warn
+    assert f"process {os.getpid()}" in said.seen
+    (state / "key").write_bytes(b"")
+    (state / "key").chmod(0o644)
+    assert any("chmod 600" in one.todo for one in leftovers.judge(leftovers.look(state)))
+    assert leftovers.judge(leftovers.look(state / "key" / "node"))[0].verdict is Verdict.bad
+
+
+def test_what_killed_nodes_left_is_told() -> None:
+    assert "kill 17 18" in leftovers.judge(leftovers.Seen(daemons=(17, 18)))[0].todo
+    assert "3 folders" in leftovers.judge(leftovers.Seen(folders=3))[0].seen
+
+
+def test_memory_disk_and_open_files_are_compared_with_the_job() -> None:
+    need = Need(smallest_stage=10 << 30, corpus=1 << 20)
+    small = machine.Seen("cpu", memory=1 << 30, disk=1 << 30, open_files=256)
+    verdicts = {one.name: one.verdict for one in machine.judge(small, need)}
+    assert verdicts == {"memory": Verdict.bad, "disk": Verdict.warn, "open files": Verdict.warn}
+    large = machine.Seen("cpu", memory=64 << 30, disk=64 << 30, open_files=1024)
+    assert worst(machine.judge(large, need)) is Verdict.good
+    assert worst(machine.judge(large, None)) is Verdict.good
+
+
+def test_libraries_of_other_versions_are_told() -> None:
+    asked = ["numpy<2.4,>=1.26", "hivemind<1.2,>=1.1.11"]
+    (said,) = versions.judge({"numpy": "2.4.1", "hivemind": "1.1.12"}, asked)
+    assert said.todo.startswith("pip install 'numpy")
+    assert worst(versions.judge({"numpy": "2.3.5"}, asked)) is Verdict.bad
+    assert worst(versions.judge({"numpy": "2.3.5", "hivemind": "1.1.12"}, asked)) is Verdict.good
+    assert worst(versions.judge({}, [], fault="libcudart.so is missing")) is Verdict.bad
+    assert worst(versions.judge(*versions.look())) is Verdict.good
+    assert versions.judge_others("1", ["1", "2"]) == []
+    assert versions.judge_others("1", ["2"])[0].verdict is Verdict.warn
