@@ -178,7 +178,7 @@ def replicated_stages() -> list[Case]:
     cases += [at_point(point, 0, "one of two, first stage") for point in ARBITERS]
     cases += [at_point(point, -1, "one of two, last stage") for point in VOTERS]
     cases += [
-        at_point(point, 0, "one of each stage at once", 2) for point in ("before-send", "after-vote", "before-apply")
+        at_point(point, 0, "one of each stage at once", 2) for point in ("before-send", "before-vote", "before-apply")
     ]
     cases += [while_changing(point) for point in CHANGING]
     cases += [coordinator_dies_at(point) for point in ("after-call", "after-plan", "before-in-force")]
