@@ -19,7 +19,7 @@ from benchmarks.swarm import Swarm
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.netlab.lab import Lab
 from dtfm_coordinator.netlab.world import Wiring
-from dtfm_coordinator.networks.machines import V100_FLOPS
+from dtfm_coordinator.networks.groups import V100_FLOPS
 from dtfm_coordinator.requirements import workload
 from dtfm_protocol.job import Job
 from dtfm_protocol.plan import Plan
@@ -91,9 +91,7 @@ class World:
             )
             for number, node in enumerate(view.nodes)
         )
-        return View(
-            nodes=nodes, latency_ms=view.latency_ms * self.stretch, bandwidth_gbps=view.bandwidth_gbps * rates
-        )
+        return View(nodes=nodes, latency_ms=view.latency_ms * self.stretch, bandwidth_gbps=view.bandwidth_gbps * rates)
 
     def layer_seconds(self, number: int) -> LayerSeconds:
         """Of a device that stands for node `number`."""
@@ -186,9 +184,7 @@ class Running:
             # Peer ids are not known yet: the first plan only names as many.
             self._plan_file.write_text(_layout(forced), encoding="utf-8")
             options = ("--plan", str(self._plan_file), *options)
-        await swarm.serve(
-            job, "--announce", self.lab.address(count), "--min-nodes", count, *options, listen="0.0.0.0"
-        )
+        await swarm.serve(job, "--announce", self.lab.address(count), "--min-nodes", count, *options, listen="0.0.0.0")
         for number, node in enumerate(self.world.view.ids):
             daemon = await swarm.join("--pace", f"{self.world.pace(number) / 1e9:.9f}", within=self.lab.within(number))
             await swarm.until(lambda daemon=daemon: swarm.peer_of(daemon), 120, f"{node} has joined")

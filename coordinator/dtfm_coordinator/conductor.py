@@ -11,6 +11,7 @@ from dtfm_coordinator.archive import mark_of
 from dtfm_coordinator.gathering import Gathering
 from dtfm_coordinator.hearing import Hearing, Tools
 from dtfm_coordinator.history import Event
+from dtfm_coordinator.linkwatch import Pair
 from dtfm_coordinator.recovery import resume_from, shadows_of, source_of
 from dtfm_coordinator.succession import Succession
 from dtfm_protocol.control import EPOCH, PLAN
@@ -231,7 +232,7 @@ class Conductor:
         """
         assert self._hearing.plan is not None
         members = self._members.ready()
-        await self._gathering.probe(members)
+        await self._gathering.probe(members, anew=self._suspects())
         try:
             found = await self._gathering.plan_for(members)
         except UserError as error:
@@ -302,10 +303,20 @@ class Conductor:
         slow = frozenset() if self._planner.is_forced else self._hearing.pace.slow()
         return frozenset(came), frozenset(self._members.leaving(plan.peers)), slow
 
+    def _suspects(self) -> frozenset[Pair]:
+        """Links that may be others than they were."""
+        if self._planner.is_forced:
+            return frozenset()
+        present = {member.peer for member in self._members.ready()}
+        pairs = self._hearing.link_watch.suspects(self._hearing.links.gbps)
+        return frozenset(pair for pair in pairs if present.issuperset(pair))
+
     def _wish(self, plan: Plan) -> str:
         """Why another plan might be better than `plan`, if that was not looked into yet."""
         if self._planner.is_changed:
             return "the owner wants another layout"
+        if links := self._suspects():
+            return f"{', '.join(' -> '.join(map(short, pair)) for pair in sorted(links))} may have changed"
         now = self._situation(plan)
         if now == self._considered or not any(now):
             return ""

@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Collection
 
 from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
 from dtfm_coordinator.hearing import Hearing, Tools
+from dtfm_coordinator.linkwatch import Pair
 from dtfm_coordinator.members import Member
 from dtfm_protocol.control import PROBE, ProbeRound
 from dtfm_protocol.errors import UserError
@@ -83,9 +85,12 @@ class Gathering:
             if not await self._hearing.wait(moved, calm * (4 if busy else 1)):
                 return self._members.ready()
 
-    async def probe(self, members: list[Member]) -> None:
-        """Have all unknown links between `members` measured, in rounds of disjoint pairs."""
+    async def probe(self, members: list[Member], anew: Collection[Pair] = ()) -> None:
+        """Have all unknown links between `members` measured, in rounds of disjoint pairs, and those of `anew` again."""
         peers = [member.peer for member in members]
+        before = {pair: self._links.gbps(*pair) or 0.0 for pair in anew}
+        for pair in anew:
+            self._links.forget_pair(*pair)
         addresses = {member.peer: member.profile.addresses for member in members if member.profile}
         rounds = list(self._links.rounds(peers))
         for number, pairs in enumerate(rounds, 1):
@@ -108,6 +113,7 @@ class Gathering:
                 continue
             if report is not None:
                 self._links.reported(peer, report)
+        self._hearing.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
 
     def _has_probed(self, peer: str, turn: int) -> bool:
         member = self._members.get(peer)

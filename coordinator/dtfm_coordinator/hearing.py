@@ -12,6 +12,7 @@ from typing import Any
 from dtfm_coordinator.archive import Archive, mark_of
 from dtfm_coordinator.history import Event, append
 from dtfm_coordinator.linkmap import LinkMap
+from dtfm_coordinator.linkwatch import LinkWatch
 from dtfm_coordinator.members import Members
 from dtfm_coordinator.pace import Pace
 from dtfm_coordinator.planning import Planner
@@ -70,6 +71,7 @@ class Hearing:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self.members, self.links, self.pace = Members(), LinkMap(), Pace()
+        self.link_watch = LinkWatch(time.monotonic)
         self.rows = RowFile(tools.folder / "metrics.jsonl")
         self.plan: Plan | None = None
         """The one in force."""
@@ -136,6 +138,7 @@ class Hearing:
         plan = self.plan
         if plan is not None and message.plan_version == plan.version and message.state == "training":
             self.pace.reported(peer, plan.version, message.step, message.busy_seconds)
+            self.link_watch.reported(peer, plan.version, message.step, message.received_gbps)
             trains = all(map(self.trains, plan.peers))
             if trains and self.on_training is not None and await self.on_training(plan):
                 self._note_start(plan)

@@ -31,6 +31,17 @@ class LinkMap:
             for pair in [pair for pair in known if peer in pair]:
                 del known[pair]
 
+    def forget_pair(self, sender: str, receiver: str) -> None:
+        """A link is to be measured anew, both ways: that is how links are measured."""
+        for pair in ((sender, receiver), (receiver, sender)):
+            self._gbps.pop(pair, None)
+            self._latency_ms.pop(pair, None)
+        self._tried.discard(frozenset((sender, receiver)))
+
+    def gbps(self, sender: str, receiver: str) -> float | None:
+        """As measured; None where it was not, or in vain."""
+        return self._gbps.get((sender, receiver))
+
     def reported(self, reporter: str, report: LinkReport) -> None:
         """Take over what a peer has measured. One way is half the round trip."""
         for peer, link in report.links.items():

@@ -312,7 +312,7 @@ class Tasklets:
             if step == resumed + 1:
                 holdings.begun()
             self._journal.committed(row, steps)
-            self._journal.note(busy_seconds=machine.take_busy())
+            self._journal.note(busy_seconds=machine.take_busy(), received_gbps=exchange.inflow.take())
             self.say_standing()
             await self._keep(plan, state, row, parked=trainer.kept)
             if trainer.over:

@@ -7,11 +7,12 @@ from pydantic import Field
 
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.records import PeerName
+from dtfm_protocol.records import PeerName, Rate
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.standing import Mark, Standing
 
+MOST_NEIGHBOURS = 512
 Text = Annotated[str, Field(max_length=500)]
 
 
@@ -88,6 +89,8 @@ class Report(Schema):
     """Of state, for the plan that it is under."""
     busy_seconds: Annotated[float, Field(ge=0)] = 0.0
     """Of compute in the last step, as measured: a peer that has become slow is not a dead one."""
+    received_gbps: dict[PeerName, Rate] = Field({}, max_length=MOST_NEIGHBOURS)
+    """From each neighbour in the last step, by its fastest frame: a link that has become slow is measured anew."""
     probed: int = 0
     """The last probe round that this peer has finished and published."""
     rows: tuple[StepMetrics, ...] = ()

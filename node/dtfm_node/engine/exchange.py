@@ -17,6 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from dtfm_node.engine.inflow import Inflow
 from dtfm_node.engine.patience import PULSE_SECONDS, Patience
 from dtfm_node.trace import NO_TRACE, Tracer
 from dtfm_node.uplink import Uplink
@@ -97,6 +98,7 @@ class Exchange:
     ) -> None:
         self.bytes_sent = 0
         self.refused: Counter[Fault] = Counter()
+        self.inflow = Inflow()
         self._plane = plane
         self._plan_version = plan_version
         self._peers = frozenset(peers)
@@ -270,6 +272,7 @@ class Exchange:
             if self._over:
                 raise StreamClosed("nobody reads its evaluations any more")
         payload = await stream.read(header.size) if header.size else b""
+        self.inflow.came(stream.peer, header.size, time.monotonic() - begun)
         self._trace("receive", stream.peer, key, begun)
         if not posted.future.done():
             posted.future.set_result(payload)
