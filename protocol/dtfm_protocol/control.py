@@ -89,7 +89,7 @@ class Report(Schema):
     """Of state, for the plan that it is under."""
     busy_seconds: Annotated[float, Field(ge=0)] = 0.0
     """Of compute in the last step, as measured: a peer that has become slow is not a dead one."""
-    received_gbps: dict[PeerName, Rate] = Field({}, max_length=MOST_NEIGHBOURS)
+    received_gbps: dict[PeerName, Rate] = Field(default={}, max_length=MOST_NEIGHBOURS)
     """From each neighbour in the last step, by its fastest frame: a link that has become slow is measured anew."""
     probed: int = 0
     """The last probe round that this peer has finished and published."""
