@@ -24,9 +24,9 @@ from dtfm_coordinator import broker as brokers
 from dtfm_node.doctor import outside, report
 from dtfm_node.doctor.checks import broker, clock, doors, invite, ipv6, leftovers, machine, ports, reach, versions
 from dtfm_node.doctor.checks.doors import Door, Member, Observation
-from dtfm_node.doctor.checks.machine import Need
 from dtfm_node.doctor.checks.reach import Answer, Nat
 from dtfm_node.doctor.findings import Finding, Verdict, as_json, bad, clean, good, things_to_do, warn, worst
+from dtfm_node.doctor.need import Need
 from dtfm_node.doctor.wire import Host, Kind, Knock, closed_because, door_of, kind_of, knock, resolve, visit
 from dtfm_protocol.control import PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.envelope import Post
@@ -404,7 +404,7 @@ def test_the_kind_of_nat_follows_from_what_peers_see(own: list[str], observation
 
 
 def judged(places: list[Observation], answers: list[Answer], own: str = "192.168.1.2") -> dict[str, Finding]:
-    return {one.name: one for one in reach.judge((own,), 7701, places, (), answers, announced=False)}
+    return {one.name: one for one in reach.judge((own,), 7701, places, (), answers, [OTHER.peer_id], announced=False)}
 
 
 def test_a_symmetric_nat_asks_for_a_forwarded_port_unless_one_is_open() -> None:
@@ -421,13 +421,21 @@ def test_who_is_not_reached_without_nat_has_a_firewall() -> None:
     assert "not tested" in judged(seen_at(("8.8.8.8", 7701)), [Answer("peer0", "not offered")])["from outside"].seen
 
 
+def test_who_is_behind_nat_needs_a_relay() -> None:
+    places = seen_at(("8.8.8.8", 7701))
+    assert OTHER.peer_id[-6:] in judged(places, [])["relay"].seen
+    alone = reach.judge(("192.168.1.2",), 7701, places, (), [], [], announced=False)
+    assert (alone[-1].name, alone[-1].verdict) == ("relay", Verdict.warn)
+    assert "relay" not in judged(places, [Answer("peer0", "yes")])
+
+
 def test_a_swarm_on_one_machine_needs_no_address() -> None:
-    (said,) = reach.judge(("192.168.1.2",), 7701, [], (), [], announced=False, local=True)
+    (said,) = reach.judge(("192.168.1.2",), 7701, [], (), [], [], announced=False, local=True)
     assert said.verdict is Verdict.good
 
 
 def test_a_router_behind_the_providers_nat_is_told() -> None:
-    (said, *_) = reach.judge(("192.168.1.2",), 7701, [], ("100.70.1.1",), [], announced=False)
+    (said, *_) = reach.judge(("192.168.1.2",), 7701, [], ("100.70.1.1",), [], [], announced=False)
     assert "provider" in said.todo
 
 
@@ -498,6 +506,7 @@ def test_memory_disk_and_open_files_are_compared_with_the_job() -> None:
     large = machine.Seen("cpu", memory=64 << 30, disk=64 << 30, open_files=1024)
     assert worst(machine.judge(large, need)) is Verdict.good
     assert worst(machine.judge(large, None)) is Verdict.good
+    assert worst(machine.judge(large, Need(fault="no such architecture"))) is Verdict.bad
 
 
 def test_libraries_of_other_versions_are_told() -> None:

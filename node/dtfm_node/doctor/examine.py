@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from dtfm_node.doctor.checks import broker, clock, doors, invite, ipv6, leftovers, machine, ports, reach, versions
 from dtfm_node.doctor.findings import Finding, bad, warn
+from dtfm_node.doctor.need import Need, need_of
 from dtfm_node.doctor.options import Options
 from dtfm_node.doctor.outside import FAULTS, dial_back
 from dtfm_node.doctor.wire import Host, door_of, kind_of, own_addresses, visit
@@ -24,7 +25,7 @@ BROKER_SECONDS = 16.0
 SWARM_SECONDS = 20.0
 """For all about the other peers; what is under way then is given up, and what was seen until then is judged."""
 DEVICE_SECONDS = 8.0
-NEED_SECONDS = 12.0
+NEED_SECONDS = 18.0
 PEER_SECONDS = 4.0
 PEER_LIMIT = 3
 """Nodes of the swarm that are asked, beside the doors, at which address they see this machine."""
@@ -60,16 +61,11 @@ class Examination:
         # Before this machine's own libp2p daemon starts: it takes its port, and sweeps what killed nodes left.
         listen, port = self._listen(), options.port or announced_port(options.announce)
         free, left = ports.look(listen, port), leftovers.look(options.state_dir)
-        job, others = None, list[str]()
+        need, others = None, list[str]()
         if self._invite is not None:
             seen, ways = doors.Seen(), Ways(port)
-            brokers = await self._look_around(self._invite, seen, ways, listen, 0 if free[0].fault else port)
-            job = next((one.job for one in brokers if one.job is not None), None)
+            need = await self._look_around(self._invite, seen, ways, listen, 0 if free[0].fault else port)
             others = [member.version for member in seen.members or []]
-        need = None
-        if job is not None:
-            needed = asyncio.to_thread(machine.need_of, job)
-            need = await self._within("what the job needs", NEED_SECONDS, needed)
         looked = asyncio.to_thread(machine.look, options.state_dir, options.device)
         has = await self._within("this machine", DEVICE_SECONDS, looked)
         self.findings += [*ports.judge(free), *leftovers.judge(left)]
@@ -78,20 +74,14 @@ class Examination:
         self.findings += versions.judge_others(version("dtfm"), others)
         self.findings += self._unfinished
 
-    async def _look_around(
-        self, invite: Invite, seen: doors.Seen, ways: Ways, listen: str, port: int
-    ) -> list[broker.Seen]:
-        """Go out to the coordinator and to the peers, both at once."""
+    async def _look_around(self, invite: Invite, seen: doors.Seen, ways: Ways, listen: str, port: int) -> Need | None:
+        """Go out to the coordinator and to the peers, both at once; what the job needs, if that is known then."""
         own = own_addresses()
-        addresses = (BrokerAddress.of(invite), *BrokerAddress.others(invite))
         async with asyncio.TaskGroup() as tasks:
-            looking = [
-                tasks.create_task(self._within("the coordinator's broker", BROKER_SECONDS, broker.look(invite, one)))
-                for one in addresses
-            ]
+            asking = tasks.create_task(self._ask_coordinator(invite))
             visiting = self._visit(invite, seen, ways, listen, port)
             tasks.create_task(self._within("the other peers", SWARM_SECONDS, visiting))
-        brokers = [found for task in looking if (found := task.result()) is not None]
+        brokers, need = asking.result()
         hosts = [*(door.host for door in seen.doors), *(one.host for one in brokers)]
         self.findings += broker.judge(brokers)
         self.findings += doors.judge(seen, invite.coordinators)
@@ -103,13 +93,26 @@ class Examination:
             seen.observations,
             ways.mapped,
             ways.answers,
+            seen.relays,
             announced=announce is not None,
             local=self._is_local(),
         )
         if announce is not None:
             self.findings.append(reach.judge_announce(announce, ways.announce, ways.announce_fault, ways.answers))
         self.findings += ipv6.judge(own, hosts)
-        return brokers
+        return need
+
+    async def _ask_coordinator(self, invite: Invite) -> tuple[list[broker.Seen], Need | None]:
+        """Look at its brokers, and at what its job needs."""
+        addresses = (BrokerAddress.of(invite), *BrokerAddress.others(invite))
+        looks = (
+            self._within("the coordinator's broker", BROKER_SECONDS, broker.look(invite, one)) for one in addresses
+        )
+        brokers = [found for found in await asyncio.gather(*looks) if found is not None]
+        job = next((one.job for one in brokers if one.job is not None), None)
+        if job is None:
+            return brokers, None
+        return brokers, await self._within("what the job needs", NEED_SECONDS, need_of(job))
 
     async def _visit(self, invite: Invite, seen: doors.Seen, ways: Ways, listen: str, port: int) -> None:
         """Be a peer for a moment, under an identity that is thrown away."""

@@ -1,4 +1,4 @@
-"""What a libp2p peer tells about this machine: the address it sees it at, its clock, whether it can connect back.
+"""What a libp2p peer tells about this machine: where it sees it, its clock, whether it connects back, or relays.
 
 Two protocols of libp2p's own, which every `p2pd` serves: identify (specs/identify, IdentifyMessage) and AutoNAT v1
 (specs/autonat/autonat-v1.md), whose messages are protobuf with a length before them.
@@ -17,7 +17,9 @@ from hivemind.proto import dht_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
 from dtfm_node.doctor.wire import door_of
+from dtfm_protocol.planes.data import Unreachable
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane
+from dtfm_protocol.planes.relay import GUEST
 
 IDENTIFY = "/ipfs/id/1.0.0"
 AUTONAT = "/libp2p/autonat/1.0.0"
@@ -89,6 +91,19 @@ async def dial_back(plane: LibP2PDataPlane, peer: str, addresses: tuple[str, ...
         writer.close()
     status: dict[int, Reached] = {0: "yes", 100: "no"}
     return status.get(response.status, "refused"), str(response.text)
+
+
+async def relays(plane: LibP2PDataPlane, peer: str) -> bool:
+    """Whether a peer would relay to this machine. Raises one of FAULTS."""
+    async with asyncio.timeout(ASK_SECONDS):
+        try:
+            stream = await plane.open(peer, GUEST)
+        except Unreachable:
+            return False  # it does not offer that
+        try:
+            return await stream.read(1) != b""
+        finally:
+            await stream.close()
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:

@@ -1,12 +1,13 @@
 """The way to the other peers: TCP to the invite's doors, the libp2p peers behind them, and the DHT that they keep."""
 
 import asyncio
+import contextlib
 import re
 import time
 from dataclasses import dataclass, field
 
 from dtfm_node.doctor.findings import Finding, bad, good, warn
-from dtfm_node.doctor.outside import FAULTS, Clock, clock, observed
+from dtfm_node.doctor.outside import FAULTS, Clock, clock, observed, relays
 from dtfm_node.doctor.wire import OTHER_PROGRAM, Host, closed_because, door_of, kind_of, visit
 from dtfm_protocol.envelope import Post
 from dtfm_protocol.errors import Refused
@@ -75,6 +76,8 @@ class Seen:
     """Who is in the DHT; None: it was not read."""
     dht_fault: str = ""
     observations: list[Observation] = field(default_factory=list)
+    relays: list[str] = field(default_factory=list)
+    """Peers that would relay to this machine."""
 
 
 async def knock_at(invite: Invite) -> list[Door]:
@@ -115,17 +118,18 @@ async def _ask(seen: Seen, plane: LibP2PDataPlane, peer: str) -> None:
         seen.clocks[peer] = await clock(plane, peer)
     except FAULTS as error:
         seen.dht_fault = str(error) or "no answer"
+    with contextlib.suppress(*FAULTS):
+        if await relays(plane, peer):
+            seen.relays.append(peer)
     await look_back(seen, plane, peer)
 
 
 async def look_back(seen: Seen, plane: LibP2PDataPlane, peer: str) -> None:
     """Ask a connected peer at which address it sees this machine."""
-    try:
+    with contextlib.suppress(*FAULTS):  # one that does not tell is no fault of this machine
         place = await observed(plane, peer)
         if place is not None:
             seen.observations.append(Observation(peer, await _address_of(plane, peer), *place))
-    except FAULTS:
-        return  # one that does not tell is no fault of this machine
 
 
 async def _address_of(plane: LibP2PDataPlane, peer: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dtfm_node.doctor.checks.leftovers import nearest
 from dtfm_node.doctor.findings import Finding, bad, good, warn
-from dtfm_protocol.resolved import ResolvedJob
+from dtfm_node.doctor.need import Need
 
 GROUP = "this machine"
 OPEN_FILES = 512
@@ -28,14 +28,6 @@ class Seen:
     """Most that a process may have."""
 
 
-@dataclass(frozen=True)
-class Need:
-    """What the job asks of any node, in bytes."""
-
-    smallest_stage: int
-    corpus: int
-
-
 def look(state_dir: Path | None, device: str) -> Seen:
     """Ask the system, and torch for its device.
 
@@ -49,19 +41,6 @@ def look(state_dir: Path | None, device: str) -> Seen:
     return Seen(describe(chosen), free_memory(chosen), disk, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def need_of(job: ResolvedJob) -> Need:
-    """Of the least demanding stage; takes seconds, as the model's skeleton is built.
-
-    Raises:
-        UserError: the model cannot be built here.
-    """
-    from dtfm_protocol.model.sizes import smallest_stage_bytes
-
-    training = job.training
-    stage = smallest_stage_bytes(job.config, training.micro_batch, training.sequence_length, training.precision)
-    return Need(stage, job.corpus.tokens * (2 if job.corpus.dtype == "uint16" else 4))
-
-
 def judge(seen: Seen, need: Need | None) -> list[Finding]:
     """Compare; without `need` only what any job asks for."""
     return [_memory(seen, need), _disk(seen, need), _files(seen)]
@@ -71,6 +50,13 @@ def _memory(seen: Seen, need: Need | None) -> Finding:
     has = f"{seen.memory / 1e9:.3g} GB free on {seen.device}"
     if need is None:
         return good(GROUP, "memory", f"{has}; what the job needs is not known")
+    if need.fault:
+        return bad(
+            GROUP,
+            "model",
+            f"the job's model cannot be built here: {need.fault}",
+            "ask the swarm's owner which versions of dtfm and transformers to install",
+        )
     text = f"{has}; the job's smallest stage needs {need.smallest_stage / 1e9:.3g} GB"
     if seen.memory >= need.smallest_stage:
         return good(GROUP, "memory", text)
@@ -79,7 +65,7 @@ def _memory(seen: Seen, need: Need | None) -> Finding:
 
 def _disk(seen: Seen, need: Need | None) -> Finding:
     # Text, and beside the stage that is trained a snapshot of it.
-    wanted = SPARE_DISK if need is None else need.corpus + 2 * need.smallest_stage
+    wanted = SPARE_DISK if need is None or need.fault else need.corpus + 2 * need.smallest_stage
     text = f"{seen.disk / 1e9:.3g} GB free; a node of this job wants about {wanted / 1e9:.3g} GB"
     if seen.disk >= wanted:
         return good(GROUP, "disk", text)

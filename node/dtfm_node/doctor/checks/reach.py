@@ -49,6 +49,7 @@ def judge(
     observations: list[Observation],
     mapped: tuple[str, ...],
     answers: list[Answer],
+    relays: list[str],
     *,
     announced: bool,
     local: bool = False,
@@ -59,6 +60,7 @@ def judge(
         own: this machine's addresses.
         port: at which it listened meanwhile.
         mapped: addresses that are not this machine's, at which its router says it can be reached.
+        relays: peers that would relay to this machine.
         announced: whether the volunteer has said where this machine can be reached.
         local: whether the whole swarm is on this machine.
     """
@@ -68,7 +70,23 @@ def judge(
     reached = any(answer.reached == "yes" for answer in answers)
     found = [_judge_addresses(own, mapped), _judge_nat(nat, port, observations, relieved=reached or announced)]
     tested = _judge_answers(answers, nat, port)
-    return [*found, tested] if tested is not None else found
+    found += [tested] if tested is not None else []
+    if nat not in {"none", "same network", "unknown"} and not reached:
+        found.append(_judge_relays(relays, port))
+    return found
+
+
+def _judge_relays(relays: list[str], port: int) -> Finding:
+    """Only for a machine that others may not be able to connect to."""
+    if relays:
+        who = ", ".join(map(short, relays[:3]))
+        return good(GROUP, "relay", f"{who} relays between this machine and those that cannot connect to it")
+    return warn(
+        GROUP,
+        "relay",
+        "no peer relays: this machine and others behind NAT may not reach each other",
+        _forward(port),
+    )
 
 
 def _judge_addresses(own: tuple[str, ...], mapped: tuple[str, ...]) -> Finding:

@@ -1,0 +1,65 @@
+"""What a job asks of any node: worked out in a process of its own, as it takes seconds and must be possible to end.
+
+As a program: reads a job from standard input, and writes its `Need` as JSON.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+from dataclasses import asdict, dataclass
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.planes.libp2p import end_with_parent
+from dtfm_protocol.resolved import ResolvedJob
+
+
+@dataclass(frozen=True)
+class Need:
+    """In bytes."""
+
+    smallest_stage: int = 0
+    corpus: int = 0
+    fault: str = ""
+    """Why it is not known: the model cannot be built here."""
+
+
+async def need_of(job: ResolvedJob) -> Need:
+    """Ask that process, and end it where this is cancelled.
+
+    Raises:
+        OSError: it cannot be started, or has ended without an answer.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", __name__,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl+C is this side's to handle
+        preexec_fn=end_with_parent(signal.SIGKILL),
+    )  # fmt: skip
+    try:
+        said, _ = await process.communicate(job.model_dump_json().encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise OSError(f"the process that works it out has ended with code {process.returncode}")
+    return Need(**json.loads(said))
+
+
+def work_out(job: ResolvedJob) -> Need:
+    """Of the least demanding stage; the model's skeleton is built for it."""
+    from dtfm_protocol.model.sizes import smallest_stage_bytes
+
+    training = job.training
+    try:
+        stage = smallest_stage_bytes(job.config, training.micro_batch, training.sequence_length, training.precision)
+    except UserError as error:
+        return Need(fault=str(error))
+    return Need(stage, job.corpus.tokens * (2 if job.corpus.dtype == "uint16" else 4))
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(work_out(ResolvedJob.model_validate_json(sys.stdin.buffer.read())))))
