@@ -35,7 +35,7 @@ from dtfm_protocol.model.sizes import model_sizes, smallest_stage_bytes
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
 from dtfm_protocol.planes.direct import DirectDataPlane
 from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry, go_by
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane, announced_port
+from dtfm_protocol.planes.libp2p import LibP2PDataPlane, announced_port, by_peer
 from dtfm_protocol.records import Profile
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.transfers import SHADOW, SHARDS, STATE, serve_shards, serve_state
@@ -128,7 +128,13 @@ class Daemon:
         )
         async with (
             running as libp2p,
-            DirectDataPlane.running(libp2p, self._identity, listen=listen, port=port + 1 if port else 0) as plane,
+            DirectDataPlane.running(
+                libp2p,
+                self._identity,
+                listen=listen,
+                port=port + 1 if port else 0,
+                mirrors=tuple(by_peer(bootstrap)),
+            ) as plane,
             HivemindDiscovery.running(libp2p, registry, bootstrap) as discovery,
         ):
             shards = ShardFolder(self._folder / "tokens")

@@ -5,13 +5,16 @@ import contextlib
 import hashlib
 import os
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from dtfm_protocol.identity import Identity
+from dtfm_protocol.planes import direct
 from dtfm_protocol.planes import libp2p as planes_libp2p
 from dtfm_protocol.planes.data import DataPlane, Stream, StreamClosed
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane
+from dtfm_protocol.planes.direct import DirectDataPlane
+from dtfm_protocol.planes.libp2p import LibP2PDataPlane, by_peer
 from tests.netlab.homes import Homes, Host, why_not
 
 PATIENCE = 60.0
@@ -99,3 +102,66 @@ async def test_peers_at_home_are_reached_through_the_relay_and_again_after_it_wa
             for host, plane in ((first, a), (second, b)):
                 await host.do(plane.guest.wait())
             assert await second.do(exchanged(b, a.peer_id)) == "relayed"
+
+
+@dataclass
+class Peer:
+    """A member of the swarm on its machine."""
+
+    host: Host
+    libp2p: LibP2PDataPlane
+    plane: DirectDataPlane
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def on(cls, host: Host, doors: tuple[str, ...] = (), **options: object) -> AsyncIterator["Peer"]:
+        """A peer that offers `echo`."""
+        identity = Identity.generate()
+        libp2p = LibP2PDataPlane.running(identity, service, bootstrap=doors, **options)  # type: ignore[arg-type]
+        async with (
+            host.holding(libp2p) as below,
+            host.holding(DirectDataPlane.running(below, identity, mirrors=tuple(by_peer(doors)))) as plane,
+        ):
+            await host.do(plane.serve("echo", echo))
+            yield cls(host, below, plane)
+
+    async def addresses(self) -> tuple[str, ...]:
+        return await self.host.do(self.plane.addresses())
+
+    async def reach(self, other: "Peer") -> str:
+        """Meet `other`, as a node that is to measure a link does; the way of the stream."""
+        await self.host.do(self.plane.introduce(other.plane.peer_id, await other.addresses()))
+        return await self.host.do(exchanged(self.plane, other.plane.peer_id))
+
+
+async def test_each_pair_takes_the_best_way_that_its_routers_leave_it(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "PUNCH_SECONDS", 2.0)
+    one, two, odd = homes.inside
+    async with asyncio.timeout(PATIENCE), contextlib.AsyncExitStack() as stack:
+        door = await stack.enter_async_context(Peer.on(homes.open, relay=True))
+        doors = await door.addresses()
+        a, b, c = [await stack.enter_async_context(Peer.on(host, doors)) for host in (one, two, odd)]
+        ways = {}
+        for first, second, names in ((a, b, "ab"), (a, c, "ac"), (c, b, "cb"), (c, door, "cd"), (door, a, "da")):
+            ways[names] = await first.reach(second)
+            ways[names[::-1]] = await second.host.do(exchanged(second.plane, first.plane.peer_id))
+        assert {pair for pair, way in ways.items() if way == "punched"} == {"ab", "ba"}
+        assert {pair for pair, way in ways.items() if way == "relayed"} == {"ac", "ca", "bc", "cb"}
+        assert {pair for pair, way in ways.items() if way == "direct"} == {"cd", "dc", "da", "ad"}
+
+
+async def test_a_forwarded_port_that_is_announced_makes_a_home_reachable(homes: Homes) -> None:
+    one, two, odd = homes.inside
+    homes.forward(one, outside=4001, inside=4002)
+    announce = f"{homes.router_address(one)}:4001"
+    async with asyncio.timeout(PATIENCE), contextlib.AsyncExitStack() as stack:
+        door = await stack.enter_async_context(Peer.on(homes.open, relay=True))
+        doors = await door.addresses()
+        a = await stack.enter_async_context(Peer.on(one, doors, port=4002, announce=announce))
+        assert (await a.addresses())[0] == f"/ip4/{homes.router_address(one)}/tcp/4001/p2p/{a.plane.peer_id}"
+        for host in (two, odd):
+            other = await stack.enter_async_context(Peer.on(host, doors))
+            assert await other.reach(a) == "direct"
+            assert await one.do(exchanged(a.plane, other.plane.peer_id)) == "direct"

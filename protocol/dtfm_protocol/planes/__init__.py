@@ -4,6 +4,7 @@
 - `libp2p`: the data plane's engine, one libp2p daemon a process
 - `relay`: carries the streams of members that nobody can connect to (`Relay`)
 - `direct`: beside it, TLS from peer to peer where they can reach each other (`DirectDataPlane`)
+- `punch`: connections that two peers open from both sides, where routers let nobody in (`Hole`)
 - `direct_stream`, `certificates`: one such stream, and whose keys are trusted
 - `discovery`: who is here (`Discovery`): signed records that expire, on hivemind's DHT
 - `control`: plans, presence, reports over MQTT (`ControlPlane`)

@@ -2,7 +2,8 @@
 
 Through libp2p a tensor passes two more processes. Here it passes none: a stream is a TCP connection of its own, whose
 two ends have proven the keys that their peer ids carry. Peers meet over libp2p, which proves their peer ids, and give
-each other the certificates that they will show and the addresses at which they listen (`Endpoint`).
+each other the certificates that they will show and the addresses at which they listen (`Endpoint`). Two that meet over
+a relay, and cannot connect, try to open the connection from both sides (`punch`); its two ends prove the same.
 """
 
 import asyncio
@@ -14,15 +15,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.logs import log
 from dtfm_protocol.planes.certificates import CERTIFICATE_LIMIT, Trust
-from dtfm_protocol.planes.data import Handler, Stream, StreamClosed, Unreachable, read_message, write_message
+from dtfm_protocol.planes.data import Handler, Stream, StreamClosed, Unreachable, Way, read_message, write_message
 from dtfm_protocol.planes.direct_stream import PIECE_BYTES, DirectStream
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane, answer
+from dtfm_protocol.planes.punch import OUTSIDE_LIMIT, PUNCH, PUNCH_SECONDS, SEEN, Hole, Outside
 from dtfm_protocol.schema import Schema
 
 DIRECT = "direct"
@@ -32,7 +34,7 @@ CONNECT_SECONDS = 2.0
 HANDSHAKE_SECONDS = 10.0
 """For what follows until a stream is open: TLS and the service's name. A busy machine is slow to answer."""
 DETOUR_SECONDS = 60.0
-"""How long a peer that could be reached over libp2p only is not tried directly."""
+"""How long a peer that could not be connected to is not tried again."""
 PENDING_LIMIT = 64
 """Connections that have not proven a key yet; one more, and the oldest has to go."""
 HOST_LIMIT = 16
@@ -55,7 +57,9 @@ class Endpoint(Schema):
 class DirectDataPlane:
     """A peer that is reached directly where that is possible, and over libp2p. Create it with `running`."""
 
-    def __init__(self, libp2p: LibP2PDataPlane, identity: Identity, listener: socket.socket) -> None:
+    def __init__(
+        self, libp2p: LibP2PDataPlane, identity: Identity, listener: socket.socket, mirrors: tuple[str, ...]
+    ) -> None:
         self.libp2p = libp2p
         self.peer_id = libp2p.peer_id
         self.turned_away: Counter[str] = Counter()
@@ -63,11 +67,16 @@ class DirectDataPlane:
         self._listener = listener
         self._trust = Trust(identity)
         self._staging = memoryview(bytearray(PIECE_BYTES))  # used between two awaits only, so one does for all streams
-        self._handlers: dict[str, Handler] = {}
+        self._mirrors = tuple(dict.fromkeys(peer for peer in mirrors if peer != self.peer_id))
+        self._handlers: dict[str, Handler] = {SEEN: self._show}
         self._endpoints: dict[str, Endpoint] = {}
         """Of peers that have introduced themselves."""
         self._detours: dict[str, float] = {}
-        """Peers that are reached over libp2p only, and until when that is not questioned, in the loop's seconds."""
+        """Peers that could not be connected to, and until when that is not questioned, in the loop's seconds."""
+        self._relayed: set[str] = set()
+        """Peers with which there is no connection but over a relay."""
+        self._punched: set[str] = set()
+        """Of the peers that cannot be connected to, those with which it succeeds from both sides."""
         self._introducing: dict[str, asyncio.Lock] = {}
         self._pending: dict[DirectStream, None] = {}
         self._streams: set[DirectStream] = set()
@@ -76,7 +85,13 @@ class DirectDataPlane:
     @classmethod
     @contextlib.asynccontextmanager
     async def running(
-        cls, libp2p: LibP2PDataPlane, identity: Identity, *, listen: str = "0.0.0.0", port: int = 0
+        cls,
+        libp2p: LibP2PDataPlane,
+        identity: Identity,
+        *,
+        listen: str = "0.0.0.0",
+        port: int = 0,
+        mirrors: tuple[str, ...] = (),
     ) -> AsyncIterator["DirectDataPlane"]:
         """Listen for direct connections; every stream of either side is closed on leaving.
 
@@ -84,15 +99,17 @@ class DirectDataPlane:
             libp2p: running with the same `identity`; it stays open.
             listen: the address to listen at: the one that `libp2p` listens at.
             port: the port to listen at if there is one and it is free; 0: any.
+            mirrors: peers that can tell this one how it is seen from outside.
 
         Raises:
             UserError: nothing can listen at `listen`.
         """
         listener = _listener(listen, port if port < 65536 else 0)
-        plane = cls(libp2p, identity, listener)
+        plane = cls(libp2p, identity, listener, mirrors)
         try:
             plane._spawn(plane._accept())
             await libp2p.serve(DIRECT, plane._introduced)
+            await libp2p.serve(PUNCH, plane._punch)
             yield plane
         finally:
             for task in plane._tasks:
@@ -122,33 +139,72 @@ class DirectDataPlane:
     async def open(self, peer: str, service: str) -> Stream:
         """See `DataPlane.open`."""
         loop = asyncio.get_running_loop()
-        if self._detours.get(peer, 0.0) > loop.time():
-            return await self.libp2p.open(peer, service)
-        try:
-            return await self._open_directly(peer, service)
-        except _NoWay as error:
-            log.debug("no direct way to %s: %s", short(peer), error)
-        stream = await self.libp2p.open(peer, service)  # where this fails too, the peer is away: nothing to remember
-        self._detours[peer] = loop.time() + DETOUR_SECONDS
+        until = self._detours.get(peer)
+        if until is None:
+            try:
+                return await self._open_directly(peer, service)
+            except _NoWay as error:
+                log.debug("no direct way to %s: %s", short(peer), error)
+        elif until <= loop.time():
+            self._detours[peer] = loop.time() + DETOUR_SECONDS
+            self._spawn(self._look_again(peer))
+        stream: Stream | None = None
+        if peer in self._punched or (until is None and peer in self._relayed):
+            try:
+                stream = await self._open_punched(peer, service)
+                self._punched.add(peer)
+            except _NoWay as error:
+                self._punched.discard(peer)
+                log.debug("no connection with %s from both sides: %s", short(peer), error)
+        if stream is None:
+            stream = await self.libp2p.open(
+                peer, service
+            )  # where this fails too, the peer is away: nothing to remember
+        if peer not in self._detours:
+            self._detours[peer] = loop.time() + DETOUR_SECONDS
+            if peer in self._relayed:
+                self._spawn(self._look_again(peer))
         return stream
 
-    async def _open_directly(self, peer: str, service: str) -> DirectStream:
+    async def _look_again(self, peer: str) -> None:
+        """See whether there is a better way to `peer` than the one in use, which nobody waits for."""
+        try:
+            (await self._open_directly(peer, SEEN, anyway=True)).abort()
+        except (_NoWay, Unreachable):
+            if peer in self._relayed and peer not in self._punched:
+                with contextlib.suppress(_NoWay, Unreachable):
+                    (await self._open_punched(peer, SEEN)).abort()
+                    self._punched.add(peer)
+        else:
+            self._detours.pop(peer, None)
+            self._punched.discard(peer)
+            self._relayed.discard(peer)
+
+    async def _open_directly(
+        self, peer: str, service: str, hole: Hole | None = None, *, anyway: bool = False
+    ) -> DirectStream:
         """Open a stream to a peer's endpoint; if the one it gave does not hold any more, to the one it gives now.
+
+        Args:
+            hole: to connect from.
+            anyway: try also where only a relay reached the peer, so that libp2p has tried its addresses in vain.
 
         Raises:
             _NoWay: only libp2p may reach it.
             Unreachable: it does not offer the service.
         """
         known, fault = self._endpoints.get(peer), None
-        if known is not None:
+        if known is not None and (anyway or peer not in self._relayed):
             try:
-                return await self._dial(peer, known, service)
+                return await self._dial(peer, known, service, hole)
             except _NoWay as error:
                 fault = error
         endpoint = await self._ask(peer, known)
         if fault is not None and not fault.connected and endpoint == known:
             raise fault
-        return await self._dial(peer, endpoint, service)
+        if peer in self._relayed and not anyway:
+            raise _NoWay("only a relay reaches it")
+        return await self._dial(peer, endpoint, service, hole)
 
     async def _ask(self, peer: str, outdated: Endpoint | None) -> Endpoint:
         """Exchange endpoints over libp2p, unless somebody else just has.
@@ -164,7 +220,7 @@ class DirectDataPlane:
                 try:
                     async with asyncio.timeout(HANDSHAKE_SECONDS):
                         await write_message(stream, await self._endpoint())
-                        self._learn(peer, await read_message(stream, Endpoint, ENDPOINT_LIMIT))
+                        self._learn(stream, await read_message(stream, Endpoint, ENDPOINT_LIMIT))
                 finally:
                     await stream.close()
             except (ConnectionError, Refused, TimeoutError) as error:
@@ -173,8 +229,10 @@ class DirectDataPlane:
 
     async def _introduced(self, stream: Stream) -> None:
         """The other side of `_ask`."""
-        self._learn(stream.peer, await read_message(stream, Endpoint, ENDPOINT_LIMIT))
-        self._detours.pop(stream.peer, None)
+        endpoint = await read_message(stream, Endpoint, ENDPOINT_LIMIT)
+        if self._endpoints.get(stream.peer) != endpoint:
+            self._learn(stream, endpoint)
+            self._detours.pop(stream.peer, None)
         await write_message(stream, await self._endpoint())
 
     async def _endpoint(self) -> Endpoint:
@@ -183,29 +241,131 @@ class DirectDataPlane:
         port = int(self._listener.getsockname()[1])
         return Endpoint(hosts=hosts[:HOST_LIMIT], port=port, certificate=self._trust.certificate.hex())
 
-    def _learn(self, peer: str, endpoint: Endpoint) -> None:
-        """Trust the certificate of a peer whose peer id libp2p has proven."""
-        self._trust.admit(peer, bytes.fromhex(endpoint.certificate))
-        self._endpoints[peer] = endpoint
+    def _learn(self, stream: Stream, endpoint: Endpoint) -> None:
+        """Trust the certificate of a peer whose peer id libp2p has proven on `stream`."""
+        self._trust.admit(stream.peer, bytes.fromhex(endpoint.certificate))
+        self._endpoints[stream.peer] = endpoint
+        if stream.way == "relayed":
+            self._relayed.add(stream.peer)
+        else:
+            self._relayed.discard(stream.peer)
 
-    async def _dial(self, peer: str, endpoint: Endpoint, service: str) -> DirectStream:
+    async def _open_punched(self, peer: str, service: str) -> DirectStream:
+        """Open a stream over a connection that both sides open.
+
+        Raises:
+            _NoWay: it does not come about.
+            Unreachable: the peer does not offer the service.
+        """
+        try:
+            meeting = await self.libp2p.open(peer, PUNCH)
+        except Unreachable as error:
+            raise _NoWay(str(error)) from None
+        try:
+            with Hole() as hole:
+                async with self._seen(hole) as here:
+                    async with asyncio.timeout(HANDSHAKE_SECONDS):
+                        await write_message(meeting, here)
+                        there = await read_message(meeting, Outside, OUTSIDE_LIMIT)
+                    async with hole.meeting(there) as found:
+                        return await self._first_punched(peer, service, found)
+        except (StreamClosed, Refused, OSError) as error:  # a TimeoutError is an OSError
+            if isinstance(error, Unreachable):
+                raise
+            raise _NoWay(str(error) or "no answer") from None
+        finally:
+            await meeting.close()
+
+    async def _first_punched(self, peer: str, service: str, found: "asyncio.Queue[socket.socket]") -> DirectStream:
+        """A stream over the first connection that proves to be with `peer`.
+
+        Raises:
+            TimeoutError: none comes.
+            Unreachable: `peer` does not offer the service.
+        """
+        async with asyncio.timeout(PUNCH_SECONDS) as limit:
+            while True:
+                connection = await found.get()
+                limit.reschedule(asyncio.get_running_loop().time() + HANDSHAKE_SECONDS)
+                stream = self._stream(connection, self._trust.client, server_side=False, way="punched")
+                with contextlib.suppress(_NoWay):
+                    await self._prove(stream, peer)
+                    return await self._request(stream, service)
+
+    async def _punch(self, meeting: Stream) -> None:
+        """The other side of `_open_punched`: like a connection that was accepted, but for how it comes about."""
+        try:
+            async with asyncio.timeout(2 * HANDSHAKE_SECONDS + PUNCH_SECONDS):
+                there = await read_message(meeting, Outside, OUTSIDE_LIMIT)
+                with Hole() as hole:
+                    async with self._seen(hole) as here, hole.meeting(there) as found:
+                        await write_message(meeting, here)
+                        taking = asyncio.create_task(self._take_punched(found))
+                        try:
+                            await meeting.read(1)  # the other side closes it when it has a stream, or has given up
+                        finally:
+                            taking.cancel()
+        except (StreamClosed, _NoWay, OSError) as error:  # a TimeoutError is an OSError
+            log.debug("done with opening a connection with %s: %s", short(meeting.peer), error)
+
+    async def _take_punched(self, found: "asyncio.Queue[socket.socket]") -> None:
+        while True:
+            self._admit(await found.get(), "punched")
+
+    @contextlib.asynccontextmanager
+    async def _seen(self, hole: Hole) -> AsyncIterator[Outside]:
+        """How connections from `hole` are seen from outside; routers keep to it as long as the block lasts.
+
+        Raises:
+            _NoWay: nobody can tell.
+        """
+        for mirror in self._mirrors:
+            try:
+                stream = await self._open_directly(mirror, SEEN, hole, anyway=True)
+                async with _opening(stream):
+                    seen = await read_message(stream, Outside, OUTSIDE_LIMIT)
+            except (_NoWay, Unreachable) as error:
+                log.debug("%s does not tell how this peer is seen from outside: %s", short(mirror), error)
+                continue
+            try:
+                yield seen
+            finally:
+                stream.abort()
+            return
+        raise _NoWay("nobody tells how this peer is seen from outside")
+
+    async def _show(self, stream: Stream) -> None:
+        """Tell a peer how it is seen."""
+        assert isinstance(stream, DirectStream)  # this service is not offered over libp2p
+        host, port = stream.remote
+        try:
+            seen = Outside(host=host.removeprefix("::ffff:"), port=port)
+        except ValidationError:
+            raise Refused(f"{host} is no IPv4 address") from None
+        await write_message(stream, seen)
+        await stream.read(1)  # until it has no more use for the connection
+
+    async def _dial(self, peer: str, endpoint: Endpoint, service: str, hole: Hole | None = None) -> DirectStream:
         """Open a stream to `service` at `endpoint`.
 
         Raises:
             _NoWay: nobody there, or not `peer`, or it does not know this peer.
             Unreachable: it does not offer the service.
         """
-        stream = await self._first(peer, endpoint)
+        return await self._request(await self._first(peer, endpoint, hole), service)
+
+    async def _request(self, stream: DirectStream, service: str) -> DirectStream:
+        """Ask for `service` on a connection to a peer. Raises as `_dial`."""
         name = service.encode()
         async with _opening(stream):
             await stream.write(bytes([len(name)]), name)
             if await stream.read(1) != _YES:
-                raise Unreachable(f"{short(peer)} does not offer {service}")
+                raise Unreachable(f"{short(stream.peer)} does not offer {service}")
         return stream
 
-    async def _first(self, peer: str, endpoint: Endpoint) -> DirectStream:
+    async def _first(self, peer: str, endpoint: Endpoint, hole: Hole | None = None) -> DirectStream:
         """A connection to the first of the hosts that proves to be `peer`; all are tried at once."""
-        attempts = [asyncio.create_task(self._connect(peer, host, endpoint.port)) for host in endpoint.hosts]
+        attempts = [asyncio.create_task(self._connect(peer, host, endpoint.port, hole)) for host in endpoint.hosts]
         faults = [_NoWay("no connection to any of its addresses")]
         found: DirectStream | None = None
         try:
@@ -223,18 +383,23 @@ class DirectDataPlane:
                 if isinstance(other, DirectStream) and other is not found:
                     other.abort()
 
-    async def _connect(self, peer: str, host: str, port: int) -> DirectStream:
+    async def _connect(self, peer: str, host: str, port: int, hole: Hole | None = None) -> DirectStream:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                connection = await _connection(host, port)
+                connection = await (_connection(host, port) if hole is None else hole.connect(host, port))
         except (OSError, ValueError) as error:  # a ValueError: no host has such a name; a TimeoutError is an OSError
             raise _NoWay(f"{host} port {port}: {error or 'no answer'}") from None
         stream = self._stream(connection, self._trust.client, server_side=False)
+        await self._prove(stream, peer)
+        return stream
+
+    async def _prove(self, stream: DirectStream, peer: str) -> None:
+        """Have the other end prove that it is `peer`. Raises _NoWay where it is not."""
         async with _opening(stream):
+            host, port = stream.remote
             stream.peer = self._trust.owner(await stream.handshake())
             if stream.peer != peer:
                 raise Refused(f"{host} port {port} is {short(stream.peer)}'s")
-        return stream
 
     async def _accept(self) -> None:
         """Take connections, until cancelled."""
@@ -246,13 +411,17 @@ class DirectDataPlane:
                 self._turn_away(f"not accepted: {error.strerror}")
                 await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
                 continue
-            if len(self._pending) >= PENDING_LIMIT:
-                oldest = next(iter(self._pending))
-                del self._pending[oldest]
-                oldest.abort()
-            stream = self._stream(connection, self._trust.server, server_side=True)
-            self._pending[stream] = None
-            self._spawn(self._take(stream))
+            self._admit(connection)
+
+    def _admit(self, connection: socket.socket, way: Way = "direct") -> None:
+        """Let whoever has connected prove a key."""
+        if len(self._pending) >= PENDING_LIMIT:
+            oldest = next(iter(self._pending))
+            del self._pending[oldest]
+            oldest.abort()
+        stream = self._stream(connection, self._trust.server, server_side=True, way=way)
+        self._pending[stream] = None
+        self._spawn(self._take(stream))
 
     async def _take(self, stream: DirectStream) -> None:
         """Find out who has connected and for which service, and let its handler have the stream."""
@@ -279,8 +448,11 @@ class DirectDataPlane:
             log.debug("turned a direct connection away: %s", why)
         self.turned_away[why] += 1
 
-    def _stream(self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool) -> DirectStream:
-        stream = DirectStream(connection, context, self._staging, self._streams.discard, server_side=server_side)
+    def _stream(
+        self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool, way: Way = "direct"
+    ) -> DirectStream:
+        discard = self._streams.discard
+        stream = DirectStream(connection, context, self._staging, discard, server_side=server_side, way=way)
         self._streams.add(stream)
         return stream
 

@@ -180,7 +180,7 @@ class LibP2PDataPlane:
                 client: Any = type("P2PInFolder", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{folder}/"})
                 p2p = await client.replicate(Multiaddr(f"/unix{folder}/daemon.sock"))
                 # On loopback there is nobody who could not connect.
-                plane = cls(p2p, at, name_service, daemon, {} if relay or _is_local(listen) else _by_peer(bootstrap))
+                plane = cls(p2p, at, name_service, daemon, {} if relay or _is_local(listen) else by_peer(bootstrap))
                 try:
                     if relay:
                         await plane._be_relay()
@@ -397,7 +397,7 @@ def _is_local(listen: str) -> bool:
     return listen.startswith(_LOOPBACK)
 
 
-def _by_peer(addresses: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def by_peer(addresses: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """Multiaddresses by the peer that each of them ends in."""
     found: dict[str, tuple[str, ...]] = {}
     for address in addresses:
