@@ -447,7 +447,7 @@ def test_a_router_behind_the_providers_nat_is_told() -> None:
         (host("silent", "8.8.8.8"), [], Verdict.warn, "no proof"),
         (host("open", "192.168.1.2"), [], Verdict.warn, "no public address"),
         (Host("x.example", 7701, fault="Name or service not known"), [], Verdict.bad, "no address"),
-        (None, [], Verdict.bad, ""),
+        (None, [], Verdict.warn, "not tried"),
     ],
 )
 def test_announced_addresses_are_tried_and_believed_only_from_outside(
@@ -456,6 +456,11 @@ def test_announced_addresses_are_tried_and_believed_only_from_outside(
     said = reach.judge_announce("x.example:7701", at, "", answers)
     assert said.verdict is verdict
     assert word in said.seen
+
+
+def test_an_announced_address_of_another_form_is_refused() -> None:
+    said = reach.judge_announce("x.example", None, "--announce x.example: say the port too", [])
+    assert (said.verdict, said.todo) == (Verdict.bad, "write it as HOST:PORT")
 
 
 def test_ipv6_that_is_offered_and_does_not_answer_is_broken() -> None:

@@ -68,7 +68,9 @@ class Examination:
             others = [member.version for member in seen.members or []]
         looked = asyncio.to_thread(machine.look, options.state_dir, options.device)
         has = await self._within("this machine", DEVICE_SECONDS, looked)
-        self.findings += [*ports.judge(free), *leftovers.judge(left)]
+        if left.process is None:  # a node that runs here has its port, of course
+            self.findings += ports.judge(free)
+        self.findings += leftovers.judge(left)
         self.findings += machine.judge(has, need) if has is not None else []
         self.findings += versions.judge(*versions.look())
         self.findings += versions.judge_others(version("dtfm"), others)
@@ -161,7 +163,8 @@ class Examination:
         # Peers inside the same network would refuse: they connect to public addresses only.
         fit = [one.peer for one in seen.observations if kind_of(one.ip) == "global" and one.peer in seen.connected]
         offers = tuple(dict.fromkeys(offered))
-        await asyncio.gather(*(_ask_to_connect(ways, plane, peer, offers) for peer in fit[:ASKED_LIMIT]))
+        if offers:
+            await asyncio.gather(*(_ask_to_connect(ways, plane, peer, offers) for peer in fit[:ASKED_LIMIT]))
 
     def _is_local(self) -> bool:
         """Whether the swarm is on this machine alone; as `join` tells it."""

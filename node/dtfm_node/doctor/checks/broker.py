@@ -100,7 +100,7 @@ async def _enter(seen: Seen, invite: Invite, address: BrokerAddress) -> Seen:
         changed.set()
 
     def take_presence(peer: str, presence: Presence) -> None:
-        if peer in present or len(present) < LISTED_LIMIT:
+        if peer in present or peer in invite.coordinators or len(present) < LISTED_LIMIT:
             present[peer] = presence.online
         changed.set()
 
@@ -263,4 +263,4 @@ def _judge_phase(phase: Phase) -> Finding:
         return warn(
             GROUP, "phase", f"the job is done: {phase.text}", "ask the swarm's owner for the invite to the next job"
         )
-    return good(GROUP, "phase", f"{phase.name}: {phase.text}")
+    return good(GROUP, "phase", phase.text or phase.name)

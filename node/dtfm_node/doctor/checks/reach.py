@@ -167,8 +167,10 @@ def _judge_closed(nat: Nat, port: int, seen: str, why: str) -> Finding:
 def judge_announce(announce: str, host: Host | None, fault: str, answers: list[Answer]) -> Finding:
     """Whether `--announce` can be believed. `host`: what came of connecting there from here."""
     name = "--announce"
-    if fault or host is None:
-        return bad(GROUP, name, fault or "it was not looked at", "write it as HOST:PORT")
+    if fault:
+        return bad(GROUP, name, fault, "write it as HOST:PORT")
+    if host is None:
+        return warn(GROUP, name, f"{announce} was not tried", "mend what is bad above, and look again")
     if host.fault:
         return bad(GROUP, name, *closed_because(host))
     if any(answer.reached == "yes" for answer in answers):
