@@ -6,13 +6,11 @@ a layer's gradient; rates are divided by as much, delays stay. Compute is paced:
 devices that they stand for. Where even that is too much for the machine, all times are stretched by a factor.
 """
 
-import asyncio
 import contextlib
 import json
 import statistics
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.swarm import Swarm
@@ -163,16 +161,21 @@ class Running:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def running(cls, world: World, *options: str, forced: Plan | None = None) -> AsyncIterator["Running"]:
-        """Start lab, coordinator and peers, and wait until a first plan is in force.
+    async def running(
+        cls, world: World, *options: str, forced: Plan | None = None, trains: bool = True
+    ) -> AsyncIterator["Running"]:
+        """Start lab, coordinator and peers.
 
         Args:
             options: further ones of `serve`.
             forced: the first plan, by the view's ids; the coordinator's own where it is None.
+            trains: whether to wait until the first step is done.
         """
         async with Lab.running(world.wiring()) as lab, Swarm.running() as swarm:
             running = cls(world, lab, swarm)
             await running._start(options, forced)
+            if trains:
+                await swarm.until(lambda: swarm.step >= 1, 900, "the first step is done")
             yield running
 
     async def _start(self, options: Sequence[str], forced: Plan | None) -> None:
@@ -189,7 +192,12 @@ class Running:
             daemon = await swarm.join("--pace", f"{self.world.pace(number) / 1e9:.9f}", within=self.lab.within(number))
             await swarm.until(lambda daemon=daemon: swarm.peer_of(daemon), 120, f"{node} has joined")
             self.peers[node] = swarm.peer_of(daemon)
-        await swarm.until(lambda: swarm.step >= 1, 900, "the first step is done")
+
+    @property
+    def phase(self) -> str:
+        """What the coordinator says that it does."""
+        path = self.swarm.coordinator.folder / "status.json"
+        return str(json.loads(path.read_text())["phase"]) if path.exists() else ""
 
     @property
     def probed(self) -> View:

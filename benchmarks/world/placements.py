@@ -1,5 +1,6 @@
 """Plans to compare on one world: good ones, random ones, in the order of the devices, and as bad as can be found."""
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -24,7 +25,7 @@ def grid(peers: Sequence[str], stages: int, layers: int, micro_batches: int) -> 
     replicas = len(peers) // stages
     bounds = [layers * stage // stages for stage in range(stages + 1)]
     routes = [[peers[stage * replicas + k % replicas] for stage in range(stages)] for k in range(micro_batches)]
-    ranges = list(zip(bounds, bounds[1:], strict=False))
+    ranges = list(itertools.pairwise(bounds))
     return Plan.model_validate({"stages": ranges, "routes": routes, "schedule": "1f1b"})
 
 

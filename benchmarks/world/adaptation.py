@@ -1,0 +1,201 @@
+"""A link loses nine tenths of its rate while a swarm trains: when it is noticed, what is done, what is left.
+
+    python -m benchmarks.world.adaptation [--out benchmarks/results/adaptation.md]
+
+The coordinator plans for itself here. The link is the busiest of the plan in force. Then the same with a link that
+flaps, where the plan must not go to and fro.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.tables import keep, markdown, show
+from benchmarks.world.paced import Running, World, prediction
+from benchmarks.world.placements import searched
+from benchmarks.world.worlds import paper_world
+from dtfm_coordinator.netlab.world import Wiring
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.view import View
+
+LOST = 0.1
+"""What is left of the link's rate."""
+BEFORE_SECONDS, AFTER_SECONDS = 40.0, 150.0
+FLAP_SECONDS, FLAPS = 20.0, 6
+HEADINGS = ["what", "value"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A step."""
+
+    at: float
+    """Seconds since the beginning."""
+    step: int
+    seconds: float
+    plan: int
+
+
+def worse(world: World, wiring: Wiring, pair: tuple[str, str]) -> Wiring:
+    """The world's links with one pair slowed down, both ways."""
+    here, there = (world.view.ids.index(peer) for peer in pair)
+    rate = [list(row) for row in wiring.rate]
+    for i, j in ((here, there), (there, here)):
+        before = rate[i][j]
+        assert before is not None
+        rate[i][j] = before * LOST
+    return wiring.model_copy(update={"rate": rate})
+
+
+def worse_view(world: World, pair: tuple[str, str]) -> View:
+    """What the allocator would plan on if it knew."""
+    small = world.small
+    here, there = (small.ids.index(peer) for peer in pair)
+    bandwidth = np.array(small.bandwidth_gbps)
+    bandwidth[here, there] *= LOST
+    bandwidth[there, here] *= LOST
+    return View(nodes=small.nodes, latency_ms=small.latency_ms, bandwidth_gbps=bandwidth)
+
+
+def busiest(plan: Plan) -> tuple[str, str]:
+    """The pair of neighbours in most routes; of those the one in the middle of the pipeline."""
+    counts: dict[tuple[str, str], int] = {}
+    for route in plan.routes:
+        for pair in zip(route, route[1:], strict=False):
+            counts[pair] = counts.get(pair, 0) + 1
+    most = max(counts.values())
+    pairs = [pair for pair, count in counts.items() if count == most]
+    return pairs[len(pairs) // 2]
+
+
+class Watch:
+    """Notes steps and plans as they come."""
+
+    def __init__(self, running: Running) -> None:
+        self._running, self._begun = running, time.time()
+        self.samples: list[Sample] = []
+        self.plans: list[tuple[float, int, str]] = []
+
+    def now(self) -> float:
+        """Seconds since the beginning."""
+        return time.time() - self._begun
+
+    async def run(self, until: float) -> None:
+        """Watch until so many seconds since the beginning."""
+        swarm = self._running.swarm
+        while self.now() < until:
+            known = self.samples[-1].step if self.samples else swarm.step
+            version = swarm.layout()["version"]
+            for row in swarm.rows():
+                if row["step"] > known:
+                    self.samples.append(Sample(self.now(), row["step"], row["seconds"], version))
+            for event in swarm.events()[len(self.plans) :]:
+                self.plans.append((event.called_at - self._begun, event.plan, event.why))
+            await asyncio.sleep(0.2)
+
+    def throughput(self, start: float, end: float) -> float:
+        """Steps a minute."""
+        return 60 * sum(start <= one.at < end for one in self.samples) / (end - start)
+
+
+async def degrade(world: World) -> tuple[list[list[str]], dict[str, object]]:
+    """One link becomes slow, and stays so."""
+    async with Running.running(world) as running:
+        names = {peer: node for node, peer in running.peers.items()}
+        plan = Plan.model_validate(running.swarm.layout()).renamed(names)
+        pair = busiest(plan)
+        watch = Watch(running)
+        await watch.run(BEFORE_SECONDS)
+        wiring = worse(world, running.world.wiring(), pair)
+        await running.lab.change(wiring)
+        hit = watch.now()
+        await watch.run(hit + AFTER_SECONDS)
+        after = Plan.model_validate(running.swarm.layout()).renamed(names)
+        log = running.swarm.coordinator.folder.with_name("coordinator.log").read_text()
+    changed = worse_view(world, pair)
+    best = searched(world, changed)
+    news = [one for one in watch.plans if one[0] > hit]
+    under = hit + (news[0][0] - hit if news else AFTER_SECONDS)
+    settled = [one.seconds for one in watch.samples if one.at > hit + AFTER_SECONDS / 2]
+    rows = [
+        ["link", f"{pair[0]} - {pair[1]}, to {LOST:.0%} of its rate, both ways"],
+        [
+            "s a step before, measured (predicted)",
+            f"{_median(watch, 0, hit):.2f} ({prediction(world, world.small, plan):.2f})",
+        ],
+        ["s a step if nothing is done, predicted", f"{prediction(world, changed, plan):.2f}"],
+        ["s until a new plan is called", f"{news[0][0] - hit:.1f}" if news else "never"],
+        ["why", news[0][2] if news else ""],
+        ["s a step after, measured (predicted)", f"{np.median(settled):.2f} ({prediction(world, changed, after):.2f})"],
+        ["s a step of the best plan for the new world, predicted", f"{prediction(world, changed, best):.2f}"],
+        [
+            "steps a minute before / between / after",
+            " / ".join(
+                f"{watch.throughput(*span):.1f}"
+                for span in ((0, hit), (hit, under + 15), (hit + AFTER_SECONDS / 2, hit + AFTER_SECONDS))
+            ),
+        ],
+        ["new plans", str(len(news))],
+    ]
+    values = {
+        "hit": hit, "pair": pair, "samples": [vars(one) for one in watch.samples], "plans": watch.plans,
+        "predicted_before": prediction(world, world.small, plan), "undone": prediction(world, changed, plan),
+        "best": prediction(world, changed, best),
+    }  # fmt: skip
+    print(log[-1500:])
+    return rows, values
+
+
+async def flap(world: World) -> list[list[str]]:
+    """A link comes and goes."""
+    async with Running.running(world) as running:
+        names = {peer: node for node, peer in running.peers.items()}
+        pair = busiest(Plan.model_validate(running.swarm.layout()).renamed(names))
+        watch = Watch(running)
+        await watch.run(BEFORE_SECONDS / 2)
+        plain = world.wiring()
+        for _ in range(FLAPS):
+            for wiring in (worse(world, plain, pair), plain):
+                await running.lab.change(wiring)
+                await watch.run(watch.now() + FLAP_SECONDS)
+        end = watch.now()
+    return [
+        ["link", f"{pair[0]} - {pair[1]}, to {LOST:.0%} and back every {FLAP_SECONDS:.0f} s, {FLAPS} times"],
+        ["new plans", f"{len([one for one in watch.plans if one[0] > 0])} in {end:.0f} s"],
+        [
+            "steps a minute before / while it flaps",
+            f"{watch.throughput(0, BEFORE_SECONDS / 2):.1f} / {watch.throughput(BEFORE_SECONDS / 2, end):.1f}",
+        ],
+    ]
+
+
+def _median(watch: Watch, start: float, end: float) -> float:
+    return float(np.median([one.seconds for one in watch.samples if start <= one.at < end]))
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--without-flapping", action="store_true")
+    arguments = parser.parse_args()
+    world = paper_world(5, stretch=1.0, micro_batches=8)
+    rows, values = asyncio.run(degrade(world))
+    show("A link loses nine tenths of its rate", HEADINGS, rows)
+    parts = [f"{world.said}\n", markdown("A link loses nine tenths of its rate", HEADINGS, rows)]
+    if not arguments.without_flapping:
+        flapped = asyncio.run(flap(world))
+        show("A link flaps", HEADINGS, flapped)
+        parts.append(markdown("A link flaps", HEADINGS, flapped))
+    keep(arguments.out, "Adaptation", "python -m benchmarks.world.adaptation", parts)
+    if arguments.out is not None:
+        arguments.out.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The paper's result by the clock: the evolutionary plan against random, in-order and data-parallel ones, worldwide.
+
+    python -m benchmarks.world.result [--peers 8 16] [--steps 6] [--out benchmarks/results/paper_result.md]
+
+Measured on paced peers, beside what the simulator says of the same reduced world; and the simulator at 64 peers beside
+the paper's own measurements, so that reality = simulator at 8 and 16, and simulator = paper at 64.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.tables import keep, markdown, show
+from benchmarks.v100 import CELLS, FINAL, Cell, fitted_on_64, fitted_on_single_pipelines, variants
+from benchmarks.v100_runs import step_seconds
+from benchmarks.world.paced import Running, World, on_true_links
+from benchmarks.world.placements import at_random, grid, in_order, papers, searched
+from benchmarks.world.worlds import paper_world
+from dtfm_protocol.plan import Plan
+
+RANDOM_SEEDS = (1, 2, 3)
+HEADINGS = [
+    "peers",
+    "placement",
+    "shape",
+    "measured s",
+    "simulated s",
+    "measured / the paper's search",
+    "simulated / it",
+]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of placement."""
+
+    peers: int
+    name: str
+    shape: str
+    measured: float
+    simulated: float
+
+    def cells(self, base: "Row") -> list[str]:
+        """For a table."""
+        return [
+            str(self.peers), self.name, self.shape, f"{self.measured:.2f}", f"{self.simulated:.2f}",
+            f"{self.measured / base.measured:.2f}", f"{self.simulated / base.simulated:.2f}",
+        ]  # fmt: skip
+
+
+def placements(world: World) -> list[tuple[str, list[Plan]]]:
+    """By kind; of random ones several."""
+    small = world.small
+    return [
+        ("the paper's search", [papers(world, 8)]),
+        ("random", [at_random(world, 8, seed) for seed in RANDOM_SEEDS]),
+        ("in order (Megatron's ranks)", [in_order(world, 8)]),
+        ("data parallel alone", [grid(world.view.ids, 1, world.layers, world.micro_batches)]),
+        ("this allocator, 8 stages", [searched(world, small, 8)]),
+        ("this allocator", [searched(world, small)]),
+    ]
+
+
+async def measure(world: World, steps: int) -> list[Row]:
+    """All kinds of placement on one world."""
+    print(world.said, flush=True)
+    kinds = placements(world)
+    rows = []
+    async with Running.running(world, forced=kinds[0][1][0]) as running:
+        for name, plans in kinds:
+            # A step of data parallel alone takes long, and all are alike.
+            found = [await running.measure(plan, 3 if len(plan.stages) == 1 else steps) for plan in plans]
+            shape = f"{len(plans[0].stages)} x {max(len(plans[0].replicas(s)) for s in range(len(plans[0].stages)))}"
+            measured = statistics.median(one.median for one in found)
+            simulated = statistics.median(on_true_links(world, plan) for plan in plans)
+            rows.append(Row(len(world.view.nodes), name, shape, measured, simulated))
+            print(*rows[-1].cells(rows[0]), *(f"{one.median:.2f}" for one in found), sep="  ", flush=True)
+    return rows
+
+
+def at_64() -> tuple[list[str], list[list[str]]]:
+    """Case 5 at 64 devices: simulated and as the authors measured it."""
+    machine = fitted_on_64(list(variants(fitted_on_single_pipelines()).values())[FINAL])
+    rows = []
+    for batch in (1024, 4096):
+        cells: dict[str, Cell] = {name: (5, name, 24, batch) for name in ("scheduled", "random", "megatron")}  # type: ignore[dict-item]
+        ours = {name: step_seconds(*cell, machine) for name, cell in cells.items()}
+        paper = {name: CELLS[cell] for name, cell in cells.items()}
+        for name in ("random", "megatron"):
+            ratios = [seconds[name] / seconds["scheduled"] for seconds in (ours, paper)]
+            rows.append([f"B{batch}", f"{name} / scheduled", *(f"{ratio:.2f}" for ratio in ratios)])
+    return ["24 layers", "ratio", "simulated", "measured by the authors"], rows
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=int, nargs="+", default=[8, 16])
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    made, cells, values = [], [], []
+    for peers in arguments.peers:
+        world = paper_world(5, peers, stretch=2.0 * peers / 8, micro_batches=2 * peers)
+        made.append(f"- {world.said}\n")
+        rows = asyncio.run(measure(world, arguments.steps))
+        cells += [row.cells(rows[0]) for row in rows]
+        values += [vars(row) for row in rows]
+    headings, far = at_64()
+    show("Case 5", HEADINGS, cells)
+    show("64 devices", headings, far)
+    parts = [*made, markdown("Measured and simulated on the reduced world", HEADINGS, cells)]
+    parts.append(markdown("The simulator at 64 devices, and the paper", headings, far))
+    peers = " ".join(map(str, arguments.peers))
+    keep(arguments.out, "The paper's result", f"python -m benchmarks.world.result --peers {peers}", parts)
+    if arguments.out is not None:
+        arguments.out.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What the slow network costs: the best plan on a data centre's links and worldwide, for the same peers and model.
+
+python -m benchmarks.world.slowdown [--steps 6] [--out benchmarks/results/slowdown.md]
+"""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from benchmarks.tables import keep, markdown, show
+from benchmarks.world.paced import Running, on_true_links
+from benchmarks.world.placements import papers, searched
+from benchmarks.world.worlds import paper_world
+
+PAPER = {"B1024": (10.08, 43.78), "B4096": (32.98, 104.06)}
+"""Seconds on 64 V100s, cases 1 and 5, scheduled, 24 layers."""
+HEADINGS = ["plan", "peers", "micro-batches", "data centre s", "worldwide s", "slowdown measured", "simulated"]
+
+
+async def measure(micro_batches: int, steps: int) -> list[list[str]]:
+    """Both worlds with the same work."""
+    kinds = ("the paper's search, 8 stages", "this allocator")
+    seconds: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+    for case in (1, 5):
+        world = paper_world(case, micro_batches=micro_batches)
+        plans = dict(zip(kinds, (papers(world, 8), searched(world, world.small)), strict=True))
+        async with Running.running(world, forced=plans[kinds[0]]) as running:
+            for kind, plan in plans.items():
+                found = await running.measure(plan, steps)
+                seconds[kind].append((found.median, on_true_links(world, plan)))
+                print(world.said, kind, *seconds[kind][-1], sep="  ", flush=True)
+    return [
+        [
+            kind, "8", str(micro_batches), f"{near[0]:.2f}", f"{far[0]:.2f}", f"{far[0] / near[0]:.2f}",
+            f"{far[1] / near[1]:.2f}",
+        ]
+        for kind, (near, far) in seconds.items()
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    for micro_batches in (16, 64):
+        rows += asyncio.run(measure(micro_batches, arguments.steps))
+    for batch, (near, far) in PAPER.items():
+        rows.append([f"the paper, {batch}", "64", "", f"{near}", f"{far}", f"{far / near:.2f}", ""])
+    show("Slowdown against a data centre", HEADINGS, rows)
+    said = f"{paper_world(5).said}; likewise case 1.\n"
+    keep(arguments.out, "Slowdown", "python -m benchmarks.world.slowdown", [said, markdown("Seconds", HEADINGS, rows)])
+
+
+if __name__ == "__main__":
+    main()
