@@ -8,7 +8,9 @@ flaps, where the plan must not go to and fro.
 
 import argparse
 import asyncio
+import itertools
 import json
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,8 @@ from dtfm_protocol.view import View
 LOST = 0.1
 """What is left of the link's rate."""
 BEFORE_SECONDS, AFTER_SECONDS = 40.0, 150.0
+HAND_OVER_SECONDS = 15.0
+"""From the call of a new plan until its steps run at their own pace."""
 FLAP_SECONDS, FLAPS = 20.0, 6
 HEADINGS = ["what", "value"]
 
@@ -66,7 +70,7 @@ def busiest(plan: Plan) -> tuple[str, str]:
     """The pair of neighbours in most routes; of those the one in the middle of the pipeline."""
     counts: dict[tuple[str, str], int] = {}
     for route in plan.routes:
-        for pair in zip(route, route[1:], strict=False):
+        for pair in itertools.pairwise(route):
             counts[pair] = counts.get(pair, 0) + 1
     most = max(counts.values())
     pairs = [pair for pair, count in counts.items() if count == most]
@@ -116,38 +120,32 @@ async def degrade(world: World) -> tuple[list[list[str]], dict[str, object]]:
         hit = watch.now()
         await watch.run(hit + AFTER_SECONDS)
         after = Plan.model_validate(running.swarm.layout()).renamed(names)
-        log = running.swarm.coordinator.folder.with_name("coordinator.log").read_text()
     changed = worse_view(world, pair)
     best = searched(world, changed)
     news = [one for one in watch.plans if one[0] > hit]
     under = hit + (news[0][0] - hit if news else AFTER_SECONDS)
-    settled = [one.seconds for one in watch.samples if one.at > hit + AFTER_SECONDS / 2]
+    later = hit + AFTER_SECONDS / 2
+    spans = ((0.0, hit), (hit, under + HAND_OVER_SECONDS), (later, hit + AFTER_SECONDS))
+    rates = " / ".join(f"{watch.throughput(*span):.1f}" for span in spans)
+    expected = {
+        "before": prediction(world, world.small, plan),
+        "undone": prediction(world, changed, plan),
+        "after": prediction(world, changed, after),
+        "best": prediction(world, changed, best),
+    }
     rows = [
         ["link", f"{pair[0]} - {pair[1]}, to {LOST:.0%} of its rate, both ways"],
-        [
-            "s a step before, measured (predicted)",
-            f"{_median(watch, 0, hit):.2f} ({prediction(world, world.small, plan):.2f})",
-        ],
-        ["s a step if nothing is done, predicted", f"{prediction(world, changed, plan):.2f}"],
+        ["s a step before, measured (predicted)", f"{_median(watch, 0, hit):.2f} ({expected['before']:.2f})"],
+        ["s a step if nothing is done, predicted", f"{expected['undone']:.2f}"],
         ["s until a new plan is called", f"{news[0][0] - hit:.1f}" if news else "never"],
         ["why", news[0][2] if news else ""],
-        ["s a step after, measured (predicted)", f"{np.median(settled):.2f} ({prediction(world, changed, after):.2f})"],
-        ["s a step of the best plan for the new world, predicted", f"{prediction(world, changed, best):.2f}"],
-        [
-            "steps a minute before / between / after",
-            " / ".join(
-                f"{watch.throughput(*span):.1f}"
-                for span in ((0, hit), (hit, under + 15), (hit + AFTER_SECONDS / 2, hit + AFTER_SECONDS))
-            ),
-        ],
+        ["s a step after, measured (predicted)", f"{_median(watch, later, math.inf):.2f} ({expected['after']:.2f})"],
+        ["s a step of the best plan for the new world, predicted", f"{expected['best']:.2f}"],
+        ["steps a minute before / between / after", rates],
         ["new plans", str(len(news))],
     ]
-    values = {
-        "hit": hit, "pair": pair, "samples": [vars(one) for one in watch.samples], "plans": watch.plans,
-        "predicted_before": prediction(world, world.small, plan), "undone": prediction(world, changed, plan),
-        "best": prediction(world, changed, best),
-    }  # fmt: skip
-    print(log[-1500:])
+    samples = [vars(one) for one in watch.samples]
+    values = {"hit": hit, "pair": pair, "samples": samples, "plans": watch.plans, "expected": expected}
     return rows, values
 
 
@@ -164,13 +162,12 @@ async def flap(world: World) -> list[list[str]]:
                 await running.lab.change(wiring)
                 await watch.run(watch.now() + FLAP_SECONDS)
         end = watch.now()
+    calm = BEFORE_SECONDS / 2
+    rates = f"{watch.throughput(0, calm):.1f} / {watch.throughput(calm, end):.1f}"
     return [
         ["link", f"{pair[0]} - {pair[1]}, to {LOST:.0%} and back every {FLAP_SECONDS:.0f} s, {FLAPS} times"],
         ["new plans", f"{len([one for one in watch.plans if one[0] > 0])} in {end:.0f} s"],
-        [
-            "steps a minute before / while it flaps",
-            f"{watch.throughput(0, BEFORE_SECONDS / 2):.1f} / {watch.throughput(BEFORE_SECONDS / 2, end):.1f}",
-        ],
+        ["steps a minute before / while it flaps", rates],
     ]
 
 
