@@ -57,6 +57,11 @@ def clean(text: str, limit: int = TEXT_LIMIT) -> str:
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
+def counted(number: int, what: str) -> str:
+    """ "1 node", "2 nodes"."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
 def worst(findings: Iterable[Finding]) -> Verdict:
     """The verdict on all of them."""
     return max((finding.verdict for finding in findings), default=Verdict.good)

@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dtfm_node.doctor.findings import Finding, Verdict, things_to_do, worst
+from dtfm_node.doctor.findings import Finding, Verdict, counted, things_to_do, worst
 
 _MARKS = {Verdict.good: ("ok", "green"), Verdict.warn: ("warn", "yellow"), Verdict.bad: ("BAD", "bold red")}
 PIPE_COLUMNS = 1000
@@ -49,7 +49,7 @@ def _show_todo(console: Console, findings: list[Finding]) -> None:
         console.print(Text("nothing to do: this machine can take part", style="bold green"))
         return
     able = "this machine cannot take part yet" if worst(findings) is Verdict.bad else "this machine can take part"
-    console.print(Text(f"{able}; {len(todo)} {'thing' if len(todo) == 1 else 'things'} to do:", style="bold"))
+    console.print(Text(f"{able}; {counted(len(todo), 'thing')} to do:", style="bold"))
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", no_wrap=True, min_width=4)
     table.add_column(overflow="fold")

@@ -6,7 +6,7 @@ import secrets
 import ssl
 from dataclasses import dataclass, replace
 
-from dtfm_node.doctor.findings import Finding, bad, good, warn
+from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
 from dtfm_node.doctor.wire import OTHER_PROGRAM, Host, closed_because, visit
 from dtfm_protocol.control import JOB, PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.envelope import Post
@@ -237,7 +237,7 @@ def _judge_coordinator(seen: Seen) -> list[Finding]:
         )
     if seen.coordinators:
         who = ", ".join(map(short, seen.coordinators))
-        found.append(good(GROUP, "alive", f"coordinator {who} is connected, and {seen.members} nodes"))
+        found.append(good(GROUP, "alive", f"coordinator {who} is connected, and {counted(seen.members, 'node')}"))
     else:
         found.append(
             bad(

@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass, field
 
-from dtfm_node.doctor.findings import Finding, bad, good, warn
+from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
 from dtfm_node.doctor.outside import FAULTS, Clock, clock, observed, relays
 from dtfm_node.doctor.wire import OTHER_PROGRAM, Host, closed_because, door_of, kind_of, visit
 from dtfm_protocol.envelope import Post
@@ -274,4 +274,4 @@ def _judge_dht(seen: Seen) -> list[Finding]:
         return [good(GROUP, "DHT", "it answers; no node is listed yet")]
     ages = [member.age for member in seen.members]
     old = f"written {min(ages):.0f} s ago" if len(ages) == 1 else f"written {min(ages):.0f} to {max(ages):.0f} s ago"
-    return [good(GROUP, "DHT", f"it answers, and lists {len(ages)} nodes, with records {old}")]
+    return [good(GROUP, "DHT", f"it answers, and lists {counted(len(ages), 'node')}, with records {old}")]

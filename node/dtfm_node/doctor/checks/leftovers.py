@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from dtfm_node.doctor.findings import Finding, bad, good, warn
+from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
 from dtfm_protocol.statedir import holder, is_live
 
 GROUP = "this machine"
@@ -96,13 +96,17 @@ def judge(seen: Seen) -> list[Finding]:
             warn(
                 GROUP,
                 "leftovers",
-                f"{len(seen.daemons)} libp2p daemons (p2pd) of nodes that were killed still run",
+                f"{counted(len(seen.daemons), 'libp2p daemon')} (p2pd) of killed nodes still running",
                 f"end them: kill {which}",
             )
         )
     elif seen.folders:
         found.append(
-            good(GROUP, "leftovers", f"{seen.folders} folders of killed nodes, which the next start takes away")
+            good(
+                GROUP,
+                "leftovers",
+                f"{counted(seen.folders, 'folder')} of killed nodes, which the next start takes away",
+            )
         )
     else:
         found.append(good(GROUP, "leftovers", "none of killed nodes"))
