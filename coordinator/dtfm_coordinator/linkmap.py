@@ -6,8 +6,9 @@ import numpy as np
 
 from dtfm_coordinator.members import Member
 from dtfm_protocol.matrix import Matrix
+from dtfm_protocol.planes.data import Way
 from dtfm_protocol.records import LinkReport
-from dtfm_protocol.view import NodeView, View
+from dtfm_protocol.view import LinkWay, NodeView, View
 
 Pair = tuple[str, str]
 
@@ -18,6 +19,8 @@ class LinkMap:
     def __init__(self) -> None:
         self._latency_ms: dict[Pair, float] = {}
         self._gbps: dict[Pair, float] = {}
+        self._ways: dict[Pair, Way] = {}
+        """Of pairs that have no direct one."""
         self._tried: set[frozenset[str]] = set()
 
     def tried(self, pairs: Sequence[Pair]) -> None:
@@ -27,16 +30,19 @@ class LinkMap:
     def forget(self, peer: str) -> None:
         """A peer left; if it returns, its links may be others."""
         self._tried = {pair for pair in self._tried if peer not in pair}
-        for known in (self._latency_ms, self._gbps):
-            for pair in [pair for pair in known if peer in pair]:
-                del known[pair]
+        for pair in [pair for pair in self._gbps if peer in pair]:
+            self._forget_link(pair)
 
     def forget_pair(self, sender: str, receiver: str) -> None:
         """A link is to be measured anew, both ways: that is how links are measured."""
         for pair in ((sender, receiver), (receiver, sender)):
-            self._gbps.pop(pair, None)
-            self._latency_ms.pop(pair, None)
+            self._forget_link(pair)
         self._tried.discard(frozenset((sender, receiver)))
+
+    def _forget_link(self, pair: Pair) -> None:
+        self._gbps.pop(pair, None)
+        self._latency_ms.pop(pair, None)
+        self._ways.pop(pair, None)
 
     def gbps(self, sender: str, receiver: str) -> float | None:
         """As measured; None where it was not, or in vain."""
@@ -48,6 +54,10 @@ class LinkMap:
             for pair, gbps in (((reporter, peer), link.sent_gbps), ((peer, reporter), link.received_gbps)):
                 self._latency_ms[pair] = link.round_trip_ms / 2
                 self._gbps[pair] = gbps
+                if link.way == "direct":
+                    self._ways.pop(pair, None)
+                else:
+                    self._ways[pair] = link.way
 
     def known(self, a: str, b: str) -> bool:
         """Whether nothing is left to measure between two peers."""
@@ -110,10 +120,17 @@ class LinkMap:
                 )
             )
         ids = [member.peer for member in members]
+        there = set(ids)
+        ways = tuple(
+            LinkWay(sender=sender, receiver=receiver, way=way)
+            for (sender, receiver), way in sorted(self._ways.items())
+            if way != "direct" and sender != receiver and {sender, receiver} <= there
+        )
         return View(
             nodes=tuple(nodes),
             latency_ms=self._matrix(self._latency_ms, ids, np.nan),
             bandwidth_gbps=self._matrix(self._gbps, ids, 0.0),
+            ways=ways,
         )
 
     def _matrix(self, table: dict[Pair, float], ids: Sequence[str], failed: float) -> Matrix:

@@ -40,7 +40,7 @@ async def probe(plane: DataPlane, peer: str) -> Link:
         received = await _throughput(stream, "fetch", round_trip)
     finally:
         await stream.close()
-    return Link(round_trip_ms=round_trip * 1e3, sent_gbps=sent, received_gbps=received)
+    return Link(round_trip_ms=round_trip * 1e3, sent_gbps=sent, received_gbps=received, way=stream.way)
 
 
 async def answer(stream: Stream) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dtfm_protocol.job import Precision
+from dtfm_protocol.planes.data import Way
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.view import LayerSeconds
 
@@ -37,6 +38,8 @@ class Link(Schema):
     """Reporter to the other peer."""
     received_gbps: Rate
     """The other peer to the reporter."""
+    way: Way = "direct"
+    """That the probe took."""
 
 
 class LinkReport(Schema):

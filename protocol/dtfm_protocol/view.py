@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Self
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 import numpy as np
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, model_v
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.estimate import estimated_bandwidth, estimated_latency
 from dtfm_protocol.matrix import MOST_NODES, Matrix, parsed, rows
+from dtfm_protocol.planes.data import Way
 from dtfm_protocol.regions import COMPACT_FROM, compact, expanded
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.statedir import write_atomically
@@ -80,11 +81,21 @@ class NodeView(Schema):
     """Gbit/s that the peer can receive in all."""
 
 
+class LinkWay(Schema):
+    """How one peer's streams get to another, where that is not by a direct connection; `{"from", "to", "way"}`."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    sender: str = Field(validation_alias="from", serialization_alias="from")
+    receiver: str = Field(validation_alias="to", serialization_alias="to")
+    way: Literal["punched", "relayed"]
+
+
 class View(Schema):
     """Devices and the links between them. Row sends to column; the diagonal means nothing.
 
     `latency_ms` is one-way milliseconds, `bandwidth_gbps` Gbit/s, each of shape (N, N); 0 Gbit/s is a pair that cannot
-    talk, and null (NaN) one that was not measured.
+    talk, and null (NaN) one that was not measured. Pairs are direct but for those in `ways`.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, ignored_types=(cached_property,))
@@ -92,6 +103,7 @@ class View(Schema):
     nodes: tuple[NodeView, ...] = Field(min_length=1)
     latency_ms: LinkMatrix
     bandwidth_gbps: LinkMatrix
+    ways: tuple[LinkWay, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -112,12 +124,24 @@ class View(Schema):
             given = len(getattr(self, name))
             if given != count:
                 raise ValueError(f"{name}: {count} nodes need {count} rows of {count} entries, and there are {given}")
+        self._check_ways(seen)
         return self
+
+    def _check_ways(self, known: set[str]) -> None:
+        for number, link in enumerate(self.ways):
+            for key, peer in (("from", link.sender), ("to", link.receiver)):
+                if peer not in known:
+                    raise ValueError(f"ways.{number}.{key}: there is no node {peer!r}")
+            if link.sender == link.receiver:
+                raise ValueError(f"ways.{number}: from and to are the same")
+        if len(self._ways) != len(self.ways):
+            raise ValueError("ways: a pair occurs twice")
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, View)
             and self.nodes == other.nodes
+            and self._ways == other._ways
             and np.array_equal(self.latency_ms, other.latency_ms, equal_nan=True)
             and np.array_equal(self.bandwidth_gbps, other.bandwidth_gbps, equal_nan=True)
         )
@@ -126,6 +150,10 @@ class View(Schema):
     def ids(self) -> tuple[str, ...]:
         """Peer ids, in the order of the matrices."""
         return tuple(node.id for node in self.nodes)
+
+    def way(self, sender: str, receiver: str) -> Way:
+        """How the streams of one peer get to another."""
+        return self._ways.get((sender, receiver), "direct")
 
     def alpha(self) -> Matrix:
         """One-way delay in seconds, shape (N, N), zero diagonal; what was not measured is estimated (`estimate`)."""
@@ -137,6 +165,10 @@ class View(Schema):
         bandwidths: Matrix = self._bandwidth_gbps * GBIT
         np.fill_diagonal(bandwidths, np.inf)
         return bandwidths
+
+    @cached_property
+    def _ways(self) -> dict[tuple[str, str], Way]:
+        return {(link.sender, link.receiver): link.way for link in self.ways}
 
     @cached_property
     def _latency_ms(self) -> Matrix:
@@ -154,12 +186,13 @@ class View(Schema):
     def part(self, peers: Sequence[str]) -> Self:
         """The view of `peers` alone, in their order."""
         index = {peer: row for row, peer in enumerate(self.ids)}
-        chosen = [index[peer] for peer in peers]
+        chosen, there = [index[peer] for peer in peers], set(peers)
         block = np.ix_(chosen, chosen)
         return type(self)(
             nodes=tuple(self.nodes[row] for row in chosen),
             latency_ms=self.latency_ms[block],
             bandwidth_gbps=self.bandwidth_gbps[block],
+            ways=tuple(link for link in self.ways if link.sender in there and link.receiver in there),
         )
 
     @classmethod
@@ -193,12 +226,17 @@ class View(Schema):
         Raises:
             UserError: the file cannot be written.
         """
+        ways = {"ways": [link.model_dump(mode="json", by_alias=True) for link in self.ways]} if self.ways else {}
         if path.suffix == ".npz":
             packed = io.BytesIO()
             nodes = json.dumps([node.model_dump(mode="json", exclude_none=True) for node in self.nodes])
-            np.savez_compressed(
-                packed, nodes=np.array(nodes), latency_ms=self.latency_ms, bandwidth_gbps=self.bandwidth_gbps
-            )
+            arrays: dict[str, Any] = {
+                "nodes": np.array(nodes),
+                "latency_ms": self.latency_ms,
+                "bandwidth_gbps": self.bandwidth_gbps,
+            }
+            arrays |= {name: np.array(json.dumps(value)) for name, value in ways.items()}
+            np.savez_compressed(packed, **arrays)
             content: str | bytes = packed.getvalue()
         else:
             nodes_as_values = [node.model_dump(mode="json", exclude_none=True) for node in self.nodes]
@@ -211,7 +249,7 @@ class View(Schema):
                     "latency_ms": rows(self.latency_ms),
                     "bandwidth_gbps": rows(self.bandwidth_gbps),
                 }
-            content = _as_lines(values)
+            content = _as_lines(values | ways)
         write_atomically(path, content)
 
 
@@ -231,8 +269,8 @@ def _from_npz(data: bytes, path: Path) -> dict[str, Any]:
                 raise UserError(f"the view {path} unpacks to more than a view of {MOST_NODES} nodes takes")
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             values: dict[str, Any] = {name: arrays[name] for name in arrays.files}
-        if "nodes" in values:
-            values["nodes"] = json.loads(str(values["nodes"]), parse_constant=_refuse_constant)
+        for name in {"nodes", "ways"} & set(values):
+            values[name] = json.loads(str(values[name]), parse_constant=_refuse_constant)
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001  # a damaged archive fails in zlib, zipfile or numpy, each in its own way

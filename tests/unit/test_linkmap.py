@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dtfm_coordinator.linkmap import LinkMap
 from dtfm_coordinator.members import Member
 from dtfm_protocol.matrix import rows
+from dtfm_protocol.planes.data import Way
 from dtfm_protocol.records import Link, LinkReport, Profile
 from dtfm_protocol.view import LayerSeconds
 
@@ -93,6 +94,26 @@ def test_a_newer_report_replaces_an_older_one() -> None:
     view = links.view([member("a"), member("b")], "fp32")
     assert view.latency_ms[0, 1] == 2.0
     assert rows(view.bandwidth_gbps) == [[0.0, 0.3], [0.7, 0.0]]
+
+
+def test_a_view_says_which_pairs_are_not_direct() -> None:
+    links, members = LinkMap(), [member(peer) for peer in "abc"]
+
+    def says(reporter: str, **ways: Way) -> list[tuple[str, str, str]]:
+        measured = {
+            peer: Link(round_trip_ms=2.0, sent_gbps=1.0, received_gbps=1.0, way=way) for peer, way in ways.items()
+        }
+        links.reported(reporter, LinkReport(links=measured))
+        return [(link.sender, link.receiver, link.way) for link in links.view(members, "fp32").ways]
+
+    assert says("a", b="relayed", c="direct", z="relayed") == [("a", "b", "relayed"), ("b", "a", "relayed")]
+    assert says("b", a="punched") == [("a", "b", "punched"), ("b", "a", "punched")]
+    assert says("c", b="punched")[2:] == [("b", "c", "punched"), ("c", "b", "punched")]
+    links.forget("c")
+    links.forget_pair("b", "a")
+    assert says("a", c="direct") == []
+    assert says("a", b="relayed", a="relayed") == [("a", "b", "relayed"), ("b", "a", "relayed")]
+    assert says("b", a="direct") == []
 
 
 def test_a_peer_that_left_is_measured_anew_when_it_returns_and_the_others_are_not() -> None:

@@ -24,7 +24,7 @@ class Shaped:
     """One end of a stream whose transfers take time on `clock`: so many bits a second out and in, and a delay."""
 
     def __init__(self, inner: Stream, clock: Clock, up: float, down: float, delay: float) -> None:
-        self.peer, self._inner, self._clock = inner.peer, inner, clock
+        self.peer, self.way, self._inner, self._clock = inner.peer, "relayed", inner, clock
         self._up, self._down, self._delay = up, down, delay
         self._said = False
 
@@ -75,6 +75,7 @@ async def test_a_probe_finds_a_links_delay_and_both_speeds(
     assert link.round_trip_ms == pytest.approx(2e3 * delay, rel=0.1, abs=0.2)
     assert link.sent_gbps == pytest.approx(up * 1e-9, rel=0.1)
     assert link.received_gbps == pytest.approx(down * 1e-9, rel=0.1)
+    assert link.way == "relayed"
 
 
 async def test_a_thin_link_is_not_kept_busy_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,3 +240,35 @@ def test_a_view_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     for name in ("view.json", "view.npz"):
         with pytest.raises(UserError, match="cannot write"):
             View.read(DENSE, "view").save(tmp_path / "nowhere" / name)
+
+
+@pytest.mark.parametrize("name", ["view.json", "view.npz"])
+@pytest.mark.parametrize("form", [DENSE, BY_REGION], ids=["dense", "by region"])
+def test_pairs_that_are_not_direct_are_kept(form: dict[str, Any], name: str, tmp_path: Path) -> None:
+    ways = [{"from": "a", "to": "c", "way": "punched"}, {"from": "c", "to": "b", "way": "relayed"}]
+    view = View.read(form | {"ways": ways}, "view")
+    view.save(tmp_path / name)
+    read = View.load(tmp_path / name)
+    assert read == view
+    assert read != View.read(form, "view")
+    assert (read.way("a", "c"), read.way("c", "b"), read.way("b", "c")) == ("punched", "relayed", "direct")
+    assert [link.sender for link in read.part(["c", "b"]).ways] == ["c"]
+    View.read(form, "view").save(tmp_path / f"plain-{name}")
+    assert b"ways" not in (tmp_path / f"plain-{name}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("ways", "fault"),
+    [
+        ([{"from": "a", "to": "z", "way": "relayed"}], "ways.0.to: there is no node 'z'"),
+        ([{"from": "a", "to": "a", "way": "relayed"}], "ways.0: from and to are the same"),
+        (
+            [{"from": "a", "to": "b", "way": "relayed"}, {"from": "a", "to": "b", "way": "punched"}],
+            "a pair occurs twice",
+        ),
+        ([{"from": "a", "to": "b", "way": "tunnelled"}], "ways.0.way"),
+    ],
+)
+def test_ways_that_make_no_sense_are_refused(ways: list[dict[str, str]], fault: str) -> None:
+    with pytest.raises(UserError, match=fault):
+        View.read(DENSE | {"ways": ways}, "view")

@@ -14,6 +14,7 @@ from dtfm_coordinator.explain.critical import Bottleneck, Part, bottleneck, crit
 from dtfm_coordinator.explain.wording import link_named
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan import Plan
+from dtfm_protocol.planes.data import Way
 from dtfm_protocol.view import GBIT, View
 
 INPUT: dict[SpanKind, TransferKind] = {"forward": "activation", "backward": "gradient"}
@@ -72,6 +73,7 @@ class LinkFindings:
     gbps: float
     """Gbit/s of the pair alone."""
     latency_ms: float
+    way: Way = "direct"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ def step_findings(plan: Plan, view: View, work: Workload, played: Simulation) ->
         cost=played.cost,
         planned=plan.cost.total if plan.cost is not None and plan.cost.kind == "makespan" else None,
         stages=_stages(plan, view, work, played),
-        links=_links(links, played),
+        links=_links(view, links, played),
         path=path,
         bottleneck=bottleneck(path),
         idle=tuple(peer for peer in view.ids if plan.stage_of(peer) is None),
@@ -215,7 +217,7 @@ def _peer(
     )
 
 
-def _links(links: Links, played: Simulation) -> tuple[LinkFindings, ...]:
+def _links(view: View, links: Links, played: Simulation) -> tuple[LinkFindings, ...]:
     carried: dict[tuple[str, str], list[Transfer]] = defaultdict(list)
     for transfer in played.transfers:
         carried[transfer.sender, transfer.receiver].append(transfer)
@@ -231,6 +233,7 @@ def _links(links: Links, played: Simulation) -> tuple[LinkFindings, ...]:
                 busy=math.fsum(message.end - message.start for message in messages),
                 gbps=float(links.beta[pair]) / GBIT,
                 latency_ms=float(links.alpha[pair]) * 1e3,
+                way=view.way(sender, receiver),
             )
         )
     return tuple(sorted(found, key=lambda link: -link.busy))

@@ -101,6 +101,7 @@ def with_median_node(view: View, work: Workload) -> View:
         nodes=(*view.nodes, node),
         latency_ms=_bordered(view.alpha() * 1e3),
         bandwidth_gbps=_bordered(view.beta() / GBIT),
+        ways=view.ways,
     )
 
 

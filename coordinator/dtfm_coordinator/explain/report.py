@@ -125,8 +125,9 @@ def _link_table(found: StepFindings) -> Table:
         title_justify="left", caption=f"and {more} more" if more > 0 else None, caption_justify="left",
     )  # fmt: skip
     for link in found.links[:MOST_LINKS]:
+        way = "" if link.way == "direct" else f", {link.way}"
         table.add_row(
-            link_named(link.sender, link.receiver), ", ".join(link.kinds), size(link.bytes), seconds(link.busy),
+            link_named(link.sender, link.receiver) + way, ", ".join(link.kinds), size(link.bytes), seconds(link.busy),
             percent(link.busy, found.cost.total), f"{link.gbps:.3g}", f"{link.latency_ms:.3g}",
         )  # fmt: skip
     return table
