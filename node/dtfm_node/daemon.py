@@ -45,8 +45,8 @@ LEAVE_SECONDS = 60.0
 ALONE_SECONDS = 1.0
 """How long it waits for a broker that is gone."""
 LOOK_SECONDS = 0.1
-CLOCK_SECONDS = 5.0
-"""By so much clocks may differ before it matters to records that expire."""
+CLOCK_SECONDS = 2.0
+"""By so much clocks may differ before it matters: hivemind refuses 3 s."""
 CHALLENGE_SECONDS = 1.0
 """How long a live daemon with the same identity has to answer."""
 
@@ -235,7 +235,7 @@ class Daemon:
             where = BrokerAddress.of(self._invite)
             raise UserError(
                 f"no coordinator: its broker at {where} did not let this node in for {self._options.timeout:g} s "
-                f"({control.last_error or 'no answer'}); check that it runs and that the address is reachable from here"
+                f"({control.last_error or 'no answer'}); check that it runs; `dtfm-node doctor INVITE` finds out more"
             ) from None
         await control.publish(CHALLENGE, Challenge(session=self._session))
         await asyncio.sleep(CHALLENGE_SECONDS)
