@@ -22,12 +22,14 @@ class Listing:
     def __init__(self, plane: DataPlane, discovery: Discovery, registry: Registry, profile: Profile) -> None:
         self._plane, self._discovery, self._registry, self._profile = plane, discovery, registry, profile
         self._links: dict[str, Link] = {}
+        self._probing = asyncio.Lock()
 
     async def refresh(self) -> None:
         """Publish profile and links again before they expire, until cancelled."""
         while True:
             try:
                 listed = await self._registry.publish(self._discovery, self._profile)
+                await self.follow_ways()
                 if self._links:
                     await self._registry.publish(self._discovery, LinkReport(links=self._links))
                 if not listed:
@@ -36,6 +38,13 @@ class Listing:
                 # Training must go on without the DHT: it carries no tensor.
                 log.warning("cannot publish to the DHT: %s", error)
             await asyncio.sleep(RECORD_SECONDS / 3)
+
+    async def follow_ways(self) -> None:
+        """Measure anew the links of peers to which streams have come to take another way."""
+        for peer, link in list(self._links.items()):
+            if self._plane.way(peer) != link.way:
+                log.info("streams to %s are %s now: measuring that link anew", short(peer), self._plane.way(peer))
+                await self._probe(peer, ())
 
     async def measure(self, rounds: asyncio.Queue[ProbeRound], journal: Journal) -> None:
         """Measure the links that the coordinator asks for, one round at a time, until cancelled."""
@@ -54,7 +63,7 @@ class Listing:
 
     async def _probe(self, peer: str, addresses: tuple[str, ...]) -> None:
         try:
-            async with asyncio.timeout(PROBE_SECONDS):
+            async with self._probing, asyncio.timeout(PROBE_SECONDS):
                 if addresses:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses)

@@ -63,6 +63,9 @@ class DataPlane(Protocol):
     async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
         """Tell where `peer` can be reached, so that a stream can be opened without a search."""
 
+    def way(self, peer: str) -> Way | None:
+        """How the newest stream that was opened to `peer` gets there; None where there was none."""
+
     async def open(self, peer: str, service: str) -> Stream:
         """Open a stream to a service of `peer`.
 

@@ -77,6 +77,7 @@ class DirectDataPlane:
         """Peers with which there is no connection but over a relay."""
         self._punched: set[str] = set()
         """Of the peers that cannot be connected to, those with which it succeeds from both sides."""
+        self._ways: dict[str, Way] = {}
         self._introducing: dict[str, asyncio.Lock] = {}
         self._pending: dict[DirectStream, None] = {}
         self._streams: set[DirectStream] = set()
@@ -136,8 +137,17 @@ class DirectDataPlane:
         self._handlers[service] = handler
         await self.libp2p.serve(service, handler)
 
+    def way(self, peer: str) -> Way | None:
+        """See `DataPlane.way`."""
+        return self._ways.get(peer)
+
     async def open(self, peer: str, service: str) -> Stream:
         """See `DataPlane.open`."""
+        stream = await self._open(peer, service)
+        self._ways[peer] = stream.way
+        return stream
+
+    async def _open(self, peer: str, service: str) -> Stream:
         loop = asyncio.get_running_loop()
         until = self._detours.get(peer)
         if until is None:

@@ -131,6 +131,7 @@ class LibP2PDataPlane:
         self._relays = relays
         """Those that it may have, and their addresses."""
         self._introduced: dict[str, tuple[str, ...]] = {}
+        self._ways: dict[str, Way] = {}
         self.peer_id = str(p2p.peer_id)
         self._name_service = name_service
         self._announce = announce
@@ -244,9 +245,17 @@ class LibP2PDataPlane:
         except (P2PDaemonError, ValueError, OSError) as error:
             raise Unreachable(f"{short(peer)} cannot be reached at {', '.join(addresses)}: {error}") from None
 
+    def way(self, peer: str) -> Way | None:
+        """See `DataPlane.way`."""
+        return self._ways.get(peer)
+
     async def open(self, peer: str, service: str) -> LibP2PStream:
         """See `DataPlane.open`."""
-        name = self._name_service(service)
+        stream = await self._open(peer, self._name_service(service))
+        self._ways[peer] = stream.way
+        return stream
+
+    async def _open(self, peer: str, name: str) -> LibP2PStream:
         try:
             return await self._call(peer, name)
         except Unreachable:

@@ -61,6 +61,8 @@ class MemoryDataPlane:
 
     def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
         self.peer_id = peer_id
+        self.ways: dict[str, Way] = {}
+        """Of streams to peers; "direct" where nothing is said."""
         self._network = network
 
     async def addresses(self) -> tuple[str, ...]:
@@ -70,12 +72,17 @@ class MemoryDataPlane:
     async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
         """See `DataPlane.introduce`."""
 
+    def way(self, peer: str) -> Way | None:
+        """See `DataPlane.way`."""
+        return self.ways.get(peer)
+
     async def open(self, peer: str, service: str) -> MemoryStream:
         """See `DataPlane.open`."""
         handler = self._network.services.get((peer, service))
         if handler is None:
             raise Unreachable(f"{peer} does not offer {service}")
         here, there = MemoryStream.pair(self.peer_id, peer)
+        here.way = self.ways.setdefault(peer, "direct")
         task = asyncio.create_task(self._answer(handler, there))
         self._network.tasks.add(task)
         task.add_done_callback(self._network.tasks.discard)
