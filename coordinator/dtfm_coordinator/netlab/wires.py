@@ -67,47 +67,58 @@ class Wires(Generic[P]):
 
     def send(self, sender: int, receiver: int, packet: P, size: int, now: float) -> None:
         """Take a packet over; it is dropped where its queue is full, by chance, or where the pair cannot talk."""
+        self._pass(now)
         count = self.counts.setdefault((sender, receiver), Count())
         links = self._links
         rate, up = float(links.rate[sender, receiver]), links.up[sender]
         lost = links.loss > 0 and self._random.random() < links.loss
-        room = max(LEAST_QUEUE_BYTES, links.queue_seconds * min(rate, up)) if rate > 0 else -1.0
+        room = max(LEAST_QUEUE_BYTES, links.queue_seconds * min(rate, up)) if min(rate, up) > 0 else -1.0
 
         def left(packet: P, at: float) -> None:
             out = max(at + float(self._links.delay[sender, receiver]), self._last.get((sender, receiver), 0.0))
             self._last[sender, receiver] = out
             self._at(out, lambda at: self._come(sender, receiver, packet, size, at))
 
-        if lost or not self._up[sender].offer(_Item(receiver, packet, size, rate, left), up, room, now):
+        if lost or not self._up[sender].offer(_Item(receiver, packet, size, rate, now, left), up, room, now):
             count.dropped += 1
 
     def due(self, now: float) -> list[tuple[int, P, float]]:
         """What has arrived until `now`: receiver, packet, and when it was due."""
-        while self._events and self._events[0][0] <= now:
-            at, _, happen = heapq.heappop(self._events)
-            happen(at)
+        self._pass(now)
         arrived, self._arrived = self._arrived, []
         return arrived
 
     @property
     def next_time(self) -> float:
         """When something happens next; infinite where nothing is on the way."""
+        if self._arrived:
+            return self._arrived[0][2]
         return self._events[0][0] if self._events else math.inf
+
+    def _pass(self, now: float) -> None:
+        """Let everything happen that is due until `now`, each at its own time."""
+        while self._events and self._events[0][0] <= now:
+            at, _, happen = heapq.heappop(self._events)
+            happen(at)
 
     def _come(self, sender: int, receiver: int, packet: P, size: int, now: float) -> None:
         """A packet is through its delay."""
         count, down = self.counts[sender, receiver], self._links.down[receiver]
 
-        def left(packet: P, at: float) -> None:
+        def arrive(at: float) -> None:
             count.bytes += size
             count.packets += 1
             self._arrived.append((receiver, packet, at))
 
         if math.isinf(down):
-            left(packet, now)
+            arrive(now)
             return
-        room = max(LEAST_QUEUE_BYTES, self._links.queue_seconds * down)
-        if not self._down[receiver].offer(_Item(sender, packet, size, math.inf, left), down, room, now):
+
+        def left(packet: P, at: float) -> None:
+            self._at(at, arrive)
+
+        room = max(LEAST_QUEUE_BYTES, self._links.queue_seconds * down) if down > 0 else -1.0
+        if not self._down[receiver].offer(_Item(sender, packet, size, math.inf, now, left), down, room, now):
             count.dropped += 1
 
     def _at(self, time: float, happen: Callable[[float], None]) -> None:
@@ -125,6 +136,7 @@ class _Item(Generic[P]):
     size: int
     rate: float
     """Of its own pair."""
+    came: float
     left: Callable[[P, float], None]
 
 
@@ -153,6 +165,7 @@ class _Line(Generic[P]):
         self._queues: dict[int, _Queue[P]] = {}
         self._waiting: dict[int, _Queue[P]] = {}
         self._free = 0.0
+        self._rate = math.inf
         self._virtual = 0.0
         self._wake = math.inf
 
@@ -168,10 +181,11 @@ class _Line(Generic[P]):
             self._waiting[item.other] = queue
         queue.items.append(item)
         queue.bytes += item.size
-        self._serve(rate, now)
+        self._rate = rate
+        self._serve(now)
         return True
 
-    def _serve(self, rate: float, now: float) -> None:
+    def _serve(self, now: float) -> None:
         """Start what can start, and come back for the rest."""
         waiting = self._waiting
         while waiting and self._free <= now:
@@ -182,19 +196,23 @@ class _Line(Generic[P]):
             queue = waiting[other]
             item = queue.items.popleft()
             queue.bytes -= item.size
-            self._virtual = queue.finish
-            queue.finish += item.size
+            # Who could not use its share, for its pair is slower, has no claim to it later.
+            self._virtual = max(self._virtual, queue.finish)
+            queue.finish = self._virtual + item.size
             if not queue.items:
                 del waiting[other]
-            self._free = now + item.size / rate
-            queue.free = now + item.size / item.rate
+            self._free = now + item.size / self._rate
+            # Its pair has been at it since it could, though the line was at another's packet until now.
+            own = item.size / item.rate
+            queue.free = max(queue.free, item.came, now - own) + own
             item.left(item.packet, max(self._free, queue.free))
         if waiting:
             wake = max(self._free, min(queue.free for queue in waiting.values()))
             if not now < self._wake <= wake:
                 self._wake = wake
-                self._at(wake, lambda at: self._woken(rate, at))
+                self._at(wake, self._woken)
 
-    def _woken(self, rate: float, at: float) -> None:
-        self._wake = math.inf
-        self._serve(rate, at)
+    def _woken(self, at: float) -> None:
+        if at == self._wake:
+            self._wake = math.inf
+            self._serve(at)
