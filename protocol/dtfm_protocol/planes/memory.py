@@ -82,7 +82,7 @@ class MemoryDataPlane:
         if handler is None:
             raise Unreachable(f"{peer} does not offer {service}")
         here, there = MemoryStream.pair(self.peer_id, peer)
-        here.way = self.ways.setdefault(peer, "direct")
+        here.way = there.way = self.ways.setdefault(peer, "direct")
         task = asyncio.create_task(self._answer(handler, there))
         self._network.tasks.add(task)
         task.add_done_callback(self._network.tasks.discard)

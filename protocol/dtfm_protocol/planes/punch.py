@@ -64,13 +64,18 @@ class Hole:
     def __exit__(self, *_: object) -> None:
         self._listener.close()
 
+    @property
+    def port(self) -> int:
+        """The local one."""
+        return int(self._listener.getsockname()[1])
+
     async def connect(self, host: str, port: int) -> socket.socket:
         """A connection from the hole.
 
         Raises:
             OSError: it does not come about.
         """
-        connection = _socket(int(self._listener.getsockname()[1]))
+        connection = _socket(self.port)
         try:
             await asyncio.get_running_loop().sock_connect(connection, (host, port))
         except BaseException:
