@@ -115,13 +115,13 @@ class Script(Schema):
             ends = [(event.sender, event.receiver)]
             if event.both and event.sender != event.receiver:
                 ends.append((event.receiver, event.sender))
+            # A set: there and back have links in common where both ends are in one region.
+            for i, j in {(i, j) for one, other in ends for i in _named(one, view) for j in _named(other, view)}:
+                if i != j:
+                    delay[i][j] *= of_delay
+                    rate[i][j] = _times(rate[i][j], of_rate)
             for sender, receiver in ends:
                 senders, receivers = _named(sender, view), _named(receiver, view)
-                for i in senders:
-                    for j in receivers:
-                        if i != j:
-                            delay[i][j] *= of_delay
-                            rate[i][j] = _times(rate[i][j], of_rate)
                 if receiver == "*":
                     for i in senders:
                         up[i] = _times(up[i], of_rate)
