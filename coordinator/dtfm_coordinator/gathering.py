@@ -105,15 +105,19 @@ class Gathering:
             if not await self._hearing.wait(finished, ROUND_SECONDS):
                 log.warning("round %d of link measurements was not finished in %.0f s", number, ROUND_SECONDS)
             self._links.tried(pairs)
-        for peer in peers:
-            try:
-                report = await self._tools.registry.links(self._tools.discovery, peer)
-            except (OSError, RuntimeError) as error:
-                log.warning("cannot read the links of %s: %s", short(peer), error)
-                continue
+        # Only who has just measured is asked for: a lookup waits for seconds where a DHT peer has fallen silent.
+        await asyncio.gather(*(self._read(peer) for peer in sorted({peer for pairs in rounds for peer, _ in pairs})))
+        self._hearing.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
+
+    async def _read(self, peer: str) -> None:
+        """Take over what a peer has published of its links."""
+        try:
+            report = await self._tools.registry.links(self._tools.discovery, peer)
+        except (OSError, RuntimeError) as error:
+            log.warning("cannot read the links of %s: %s", short(peer), error)
+        else:
             if report is not None:
                 self._links.reported(peer, report)
-        self._hearing.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
 
     def _has_probed(self, peer: str, turn: int) -> bool:
         member = self._members.get(peer)
