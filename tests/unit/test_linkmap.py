@@ -167,3 +167,40 @@ def test_who_has_become_slower_than_its_profile_is_planned_for_as_it_is() -> Non
     assert seconds == LayerSeconds(forward=0.1, backward=0.2, optimizer=0.4).times(3.0)
     assert seconds is not None
     assert (seconds.forward, seconds.optimizer, seconds.weight) == (0.1 * 3.0, 0.4 * 3.0, None)
+
+
+def test_a_link_is_known_as_it_was_measured_last_or_not_at_all() -> None:
+    links = LinkMap()
+    assert links.gbps("a", "b") is None
+    links.tried([("a", "b"), ("a", "c")])
+    links.reported("a", report(b=(20.0, 0.1, 0.5)))
+    assert (links.gbps("a", "b"), links.gbps("b", "a")) == (0.1, 0.5)
+    assert links.gbps("a", "c") is None
+    links.reported("b", report(a=(4.0, 0.7, 0.3)))
+    assert (links.gbps("a", "b"), links.gbps("b", "a")) == (0.3, 0.7)
+
+
+def test_a_pair_that_is_forgotten_is_measured_anew_both_ways_and_no_other_is() -> None:
+    links, peers = LinkMap(), ["a", "b", "c"]
+    links.tried(list(itertools.combinations(peers, 2)))
+    links.reported("a", report(b=(2.0, 1.0, 1.0), c=(2.0, 1.0, 1.0)))
+    links.reported("b", report(c=(2.0, 1.0, 1.0)))
+    links.forget_pair("b", "a")
+    assert links.gbps("a", "b") is links.gbps("b", "a") is None
+    assert not links.known("a", "b")
+    assert links.known("a", "c")
+    assert links.known("b", "c")
+    assert [{frozenset(pair) for pair in pairs} for pairs in links.rounds(peers)] == [{frozenset("ab")}]
+    view = links.view([member(peer) for peer in peers], "fp32")
+    assert rows(view.bandwidth_gbps) == [[0.0, None, 1.0], [None, 0.0, 1.0], [1.0, 1.0, 0.0]]
+    assert rows(view.latency_ms) == [[0.0, None, 1.0], [None, 0.0, 1.0], [1.0, 1.0, 0.0]]
+    links.tried([("a", "b")])
+    links.reported("a", report(b=(6.0, 0.25, 0.5)))
+    assert (links.gbps("a", "b"), links.gbps("b", "a")) == (0.25, 0.5)
+    assert list(links.rounds(peers)) == []
+
+
+def test_forgetting_a_pair_that_nobody_knows_does_no_harm() -> None:
+    links = LinkMap()
+    links.forget_pair("a", "b")
+    assert links.gbps("a", "b") is None

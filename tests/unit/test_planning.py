@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dtfm_coordinator.planning import Planner
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Checkpointing, Evaluation, Planning, Training, Wire
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.resolved import Corpus, ResolvedJob, Shard
@@ -68,3 +69,52 @@ def test_a_forced_plan_takes_the_jobs_wire_and_keeps_its_own_recomputing() -> No
 def test_an_open_schedule_is_chosen() -> None:
     plan = Planner(job(stages=2, replicas=1), None, 0).plan(VIEW)
     assert plan.reason.startswith(f"2 stages x 1 peer, {plan.schedule}: ")
+
+
+def test_an_owner_may_fix_another_layout_while_the_run_goes_on() -> None:
+    planner = Planner(job(stages=2, replicas=1), None, 0)
+    assert (planner.is_forced, planner.is_changed) == (False, False)
+    planner.plan(VIEW)
+    assert not planner.is_changed
+    planner.force(Plan.model_validate(FORCED | {"stages": [(0, 1), (1, 4)]}))
+    assert (planner.is_forced, planner.is_changed) == (True, True)
+    plan = planner.plan(VIEW)
+    assert (plan.stages, plan.reason) == (((0, 1), (1, 4)), "forced by --plan")
+    assert (planner.is_forced, planner.is_changed) == (True, False)
+    assert planner.plan(VIEW, plan).stages == plan.stages
+
+
+def test_a_layout_that_is_fixed_from_the_start_is_no_change() -> None:
+    planner = Planner(job(), Plan.model_validate(FORCED), 0)
+    assert (planner.is_forced, planner.is_changed) == (True, False)
+    planner.force(Plan.model_validate(FORCED | {"stages": [(0, 3), (3, 4)]}))
+    assert planner.is_changed
+    assert planner.plan(VIEW).stages == ((0, 3), (3, 4))
+    assert not planner.is_changed
+
+
+def test_another_layout_keeps_peers_where_the_plan_in_force_has_them() -> None:
+    planner = Planner(job(), Plan.model_validate(FORCED | {"routes": [("c", "b")] * 4}), 0)
+    before = planner.plan(VIEW)
+    planner.force(Plan.model_validate(FORCED | {"stages": [(0, 3), (3, 4)]}))
+    assert planner.plan(VIEW, before).routes == before.routes == (("c", "b"),) * 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"stages": [(0, 2), (2, 5)]}, "cover 5 layers and the model has 4"),
+        ({"routes": [("one", "two")] * 3}, "3 routes and a step has 4 micro-batches"),
+    ],
+)
+def test_a_layout_that_does_not_fit_the_job_changes_nothing(wrong: dict[str, object], words: str) -> None:
+    planner = Planner(job(stages=2, replicas=1), None, 0)
+    with pytest.raises(UserError, match=words):
+        planner.force(Plan.model_validate(FORCED | wrong))
+    assert (planner.is_forced, planner.is_changed) == (False, False)
+    planner.force(Plan.model_validate(FORCED))
+    planner.plan(VIEW)
+    with pytest.raises(UserError, match=words):
+        planner.force(Plan.model_validate(FORCED | wrong))
+    assert not planner.is_changed
+    assert planner.plan(VIEW).stages == ((0, 2), (2, 4))
