@@ -12,6 +12,7 @@ from dtfm_protocol.identity import Identity
 from dtfm_protocol.planes import direct
 from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable, read_message, write_message
 from dtfm_protocol.planes.direct import DIRECT, DirectDataPlane
+from dtfm_protocol.planes.direct_stream import DirectStream
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.planes.punch import OUTSIDE_LIMIT, PUNCH, SEEN, Hole, Outside
 
@@ -142,6 +143,33 @@ async def test_a_peer_is_told_the_address_that_it_has_connected_from() -> None:
             stream = await world.a._open_directly(MIRROR.peer_id, SEEN, hole, anyway=True)
             assert await read_message(stream, Outside) == Outside(host="127.0.0.1", port=hole.port)
             await stream.close()
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_what_one_side_finds_out_about_punching_the_other_one_knows(
+    works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proving = DirectDataPlane._prove
+
+    async def prove(plane: DirectDataPlane, stream: DirectStream, peer: str) -> None:
+        if peer == BOB.peer_id and not works:
+            stream.abort()
+            raise direct._NoWay("not today")
+        await proving(plane, stream, peer)
+
+    monkeypatch.setattr(DirectDataPlane, "_prove", prove)
+    monkeypatch.setattr(direct, "PUNCH_SECONDS", PATIENCE if works else 0.2)
+    async with World.built() as world:
+        await world.a.serve("echo", world.echo)
+        way = await world.way()
+        assert way == ("punched" if works else "relayed")
+        while ALICE.peer_id not in world.b._detours:  # noqa: ASYNC110 - nothing signals that Bob has heard how it ended
+            await asyncio.sleep(0.01)
+        stream = await world.b.open(ALICE.peer_id, "echo")
+        assert stream.way == way
+        await stream.close()
+        assert isinstance(world.b.libp2p, Meeting)
+        assert world.b.libp2p.opened == [DIRECT, PUNCH if works else "echo"]
 
 
 async def test_where_a_better_way_appears_it_is_found_while_the_other_one_serves() -> None:

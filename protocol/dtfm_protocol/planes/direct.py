@@ -278,7 +278,10 @@ class DirectDataPlane:
                         await write_message(meeting, here)
                         there = await read_message(meeting, Outside, OUTSIDE_LIMIT)
                     async with hole.meeting(there) as found:
-                        return await self._first_punched(peer, service, found)
+                        stream = await self._first_punched(peer, service, found)
+                        with contextlib.suppress(StreamClosed):
+                            await meeting.write(_YES)  # so that the other side need not find it out as well
+                        return stream
         except (StreamClosed, Refused, OSError) as error:  # a TimeoutError is an OSError
             if isinstance(error, Unreachable):
                 raise
@@ -304,6 +307,7 @@ class DirectDataPlane:
 
     async def _punch(self, meeting: Stream) -> None:
         """The other side of `_open_punched`: like a connection that was accepted, but for how it comes about."""
+        succeeded = False
         try:
             async with asyncio.timeout(2 * HANDSHAKE_SECONDS + PUNCH_SECONDS):
                 there = await read_message(meeting, Outside, OUTSIDE_LIMIT)
@@ -312,11 +316,15 @@ class DirectDataPlane:
                         await write_message(meeting, here)
                         taking = asyncio.create_task(self._take_punched(found))
                         try:
-                            await meeting.read(1)  # the other side closes it when it has a stream, or has given up
+                            # The other side closes the meeting when it has a stream, and says so, or has given up.
+                            succeeded = await meeting.read(1) == _YES
                         finally:
                             taking.cancel()
         except (StreamClosed, _NoWay, OSError) as error:  # a TimeoutError is an OSError
-            log.debug("done with opening a connection with %s: %s", short(meeting.peer), error)
+            log.debug("no connection with %s from both sides: %s", short(meeting.peer), error)
+        if meeting.peer in self._relayed:
+            (self._punched.add if succeeded else self._punched.discard)(meeting.peer)
+            self._detours.setdefault(meeting.peer, asyncio.get_running_loop().time() + DETOUR_SECONDS)
 
     async def _take_punched(self, found: "asyncio.Queue[socket.socket]") -> None:
         while True:
