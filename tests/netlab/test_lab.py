@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -142,10 +143,10 @@ async def test_programs_on_hosts_find_the_delays_and_rates_that_were_asked_for_a
     asked.delay[0][1], asked.delay[1][0] = 0.025, 0.005
     asked.delay[0][2] = asked.delay[2][0] = 0.03
     async with Lab.running(asked) as lab, gauge(lab) as tool:
-        for one, other in [(0, 1), (1, 0), (0, 2), (1, 2)]:
+        for one, other in [(0, 1), (0, 2), (1, 2)]:
             trip = asked.round_trip(one, other)
             most = 1.2 * trip + 0.003
-            assert trip <= await found(lambda pair=(one, other): tool.round_trip(*pair), trip, most) <= most  # type: ignore[misc]
+            assert trip <= await found(partial(tool.round_trip, one, other, 10), trip, most) <= most
 
         async def rate(pair: tuple[int, int]) -> float:
             return (await tool.rates([pair], 1.5))[0] / PAYLOAD
@@ -155,7 +156,7 @@ async def test_programs_on_hosts_find_the_delays_and_rates_that_were_asked_for_a
         assert before.bytes[0, 1] > 1.3 * 9 * MBIT
 
         await lab.change(wiring(1.0, 30.0))
-        assert 0.002 <= await found(lambda: tool.round_trip(0, 2), 0.002, 0.0054) <= 0.0054
+        assert 0.002 <= await found(lambda: tool.round_trip(0, 2, 10), 0.002, 0.0054) <= 0.0054
         assert await found(lambda: rate((0, 2)), 27 * MBIT, 33 * MBIT) == pytest.approx(30 * MBIT, rel=0.1)
         after = await lab.counts()
         assert after.bytes[0, 1] >= before.bytes[0, 1]
