@@ -41,11 +41,12 @@ async def campaign(layout: Layout, cases: Sequence[Case]) -> tuple[list[Outcome]
     calm = await undisturbed(layout, steps)
     compared = min(COMPARED_STEPS, steps)
     first, some, every = (difference(rows, reference, 1, end) for end in (20, compared, steps))
-    calm_first, calm_some = (difference(calm, reference[: len(calm)], 1, end) for end in (20, compared))
+    calm_first, calm_some = (difference(calm, reference, 1, end) for end in (20, compared))
+    lost = f" The metrics of {steps - len(rows)} steps were lost with all who knew them." if len(rows) < steps else ""
     return outcomes, (
         f"Loss beside one process's: {first:.1e} over 20 steps, {some:.1e} over {compared:,}, {every:.1e} over all "
         f"{steps:,}; of an undisturbed swarm of the same shapes: {calm_first:.1e} over 20, {calm_some:.1e} over "
-        f"{compared:,}."
+        f"{compared:,}.{lost}"
     )
 
 

@@ -108,10 +108,10 @@ async def _happen(swarm: Swarm, case: Case, *, returning: bool) -> Outcome:
 
 
 def difference(rows: list[dict[str, Any]], reference: list[dict[str, Any]], first: int, end: int) -> float:
-    """Largest relative difference of the loss over steps `first` to `end`."""
-    pairs = list(zip(rows, reference, strict=True))[first - 1 : end]
-    assert all(row["step"] == other["step"] for row, other in pairs)
-    return max(abs(row["loss"] - other["loss"]) / abs(other["loss"]) for row, other in pairs)
+    """Largest relative difference of the loss over steps `first` to `end`, as far as both have recorded them."""
+    losses = {row["step"]: row["loss"] for row in reference}
+    pairs = [(row["loss"], losses[row["step"]]) for row in rows if first <= row["step"] <= end]
+    return max(abs(loss - other) / abs(other) for loss, other in pairs)
 
 
 def _line(outcome: Outcome) -> str:

@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--without-flapping", action="store_true")
     arguments = parser.parse_args()
-    world = paper_world(5, stretch=1.0, micro_batches=8)
+    world = paper_world(5)
     rows, values = asyncio.run(degrade(world))
     show("A link loses nine tenths of its rate", HEADINGS, rows)
     parts = [f"{world.said}\n", markdown("A link loses nine tenths of its rate", HEADINGS, rows)]

@@ -207,7 +207,7 @@ class Running:
             node.model_copy(update={"id": name, "region": self.world.view.nodes[number].region})
             for number, (node, name) in enumerate(zip(view.nodes, self.world.view.ids, strict=True))
         )
-        return view.model_copy(update={"nodes": nodes})
+        return View(nodes=nodes, latency_ms=view.latency_ms, bandwidth_gbps=view.bandwidth_gbps)
 
     async def measure(self, plan: Plan, steps: int, warm: int = 2) -> Measured:
         """Have the swarm train under `plan`, whose peers go by the view's ids; what its steps take.

@@ -104,7 +104,7 @@ def main() -> None:
     arguments = parser.parse_args()
     made, cells, values = [], [], []
     for peers in arguments.peers:
-        world = paper_world(5, peers, stretch=2.0 * peers / 8, micro_batches=2 * peers)
+        world = paper_world(5, peers, stretch=peers / 8, micro_batches=peers)
         made.append(f"- {world.said}\n")
         rows = asyncio.run(measure(world, arguments.steps))
         cells += [row.cells(rows[0]) for row in rows]

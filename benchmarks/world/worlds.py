@@ -6,22 +6,16 @@ from dtfm_coordinator.networks.paper import paper_network
 
 HOME_SHRINK = 32.0
 """Homes train a smaller model than 64 V100s do: its messages are 512 KiB, as of hidden 512, sequence 512, in fp16."""
+NAMES = {1: "data centre", 3: "two universities", 4: "regional", 5: "worldwide"}
 
 
-def paper_world(case: int, peers: int = 8, **changes: float) -> World:
+def paper_world(case: int, peers: int = 8, *, micro_batches: int = 8, stretch: float = 1.0) -> World:
     """One of the paper's networks with fewer peers."""
-    names = {1: "data centre", 3: "two universities", 4: "regional", 5: "worldwide"}
-    world = World(f"case {case}, {names[case]}", paper_network(case, peers), stretch=2.0)
-    return _changed(world, changes)
+    name = f"case {case}, {NAMES[case]}"
+    return World(name, paper_network(case, peers), micro_batches=micro_batches, stretch=stretch)
 
 
-def home_world(peers: int = 8, seed: int = 3, **changes: float) -> World:
+def home_world(peers: int = 8, *, seed: int = 3, micro_batches: int = 8, stretch: float = 1.0) -> World:
     """Volunteers at home: unequal devices, asymmetric lines."""
-    world = World("home volunteers", network("home", peers, seed), shrink=HOME_SHRINK, stretch=2.0)
-    return _changed(world, changes)
-
-
-def _changed(world: World, changes: dict[str, float]) -> World:
-    from dataclasses import replace
-
-    return replace(world, **changes)  # type: ignore[arg-type]
+    view = network("home", peers, seed)
+    return World("home volunteers", view, micro_batches=micro_batches, shrink=HOME_SHRINK, stretch=stretch)

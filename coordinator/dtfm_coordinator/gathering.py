@@ -1,6 +1,7 @@
 """Who is there, how they are connected, and the best layout for them."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Collection
 
@@ -18,6 +19,8 @@ SETTLE_SECONDS = 1.5
 """Nobody must have joined or left for so long before a plan is made: volunteers arrive in bursts."""
 QUICK_SECONDS = 0.2
 """The same in the middle of a run, where everyone waits, and who is there is known."""
+READ_SECONDS, QUICK_READ_SECONDS = 10.0, 0.5
+"""For what peers have published of their links, after rounds of probes and without any."""
 ROUND_SECONDS = 60.0
 """A round of probes that takes longer goes on without the slow ones."""
 
@@ -105,8 +108,10 @@ class Gathering:
             if not await self._hearing.wait(finished, ROUND_SECONDS):
                 log.warning("round %d of link measurements was not finished in %.0f s", number, ROUND_SECONDS)
             self._links.tried(pairs)
-        # Only who has just measured is asked for: a lookup waits for seconds where a DHT peer has fallen silent.
-        await asyncio.gather(*(self._read(peer) for peer in sorted({peer for pairs in rounds for peer, _ in pairs})))
+        # Others may have measured on their own. A lookup waits for seconds where a DHT peer has fallen silent.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READ_SECONDS if rounds else QUICK_READ_SECONDS):
+                await asyncio.gather(*map(self._read, peers))
         self._hearing.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
 
     async def _read(self, peer: str) -> None:

@@ -110,11 +110,14 @@ class Display:
 
 def show_timeouts(timeouts: dict[str, dict[str, float]]) -> None:
     """Print how long this node waits for each peer, and what that follows from."""
-    table = Table("peer", "pulses come every", "silent: gone after", "longest action", "stuck after", title="patience")
+    table = Table(
+        "peer", "pulses come every", "there and back", "silent: gone after", "longest action", "stuck after",
+        title="patience",
+    )  # fmt: skip
     for peer, one in timeouts.items():
         gap = f"{one['gap']:.2f} +- {one['deviation']:.2f} s"
         table.add_row(
-            short(peer), gap, f"{one['silence_limit']:.1f} s", f"{one['longest_action']:.2f} s",
-            f"{one['action_limit']:.0f} s",
+            short(peer), gap, f"{one['round_trip'] * 1e3:.0f} ms", f"{one['silence_limit']:.1f} s",
+            f"{one['longest_action']:.2f} s",            f"{one['action_limit']:.0f} s",
         )  # fmt: skip
     Console(highlight=False).print(table)

@@ -9,6 +9,7 @@ from dtfm_node.engine.patience import (
     FIRST_SECONDS,
     LONGEST_SECONDS,
     PULSE_SECONDS,
+    ROUND_TRIPS,
     SHORTEST_SECONDS,
     STUCK_SECONDS,
     STUCK_TIMES,
@@ -83,3 +84,15 @@ def test_the_action_that_takes_long_now_is_no_measure_of_itself() -> None:
         patience.pulse(now := now + PULSE_SECONDS, PULSE_SECONDS * step)
     assert patience.action_limit == STUCK_SECONDS
     assert patience.fault(now)
+
+
+def test_a_silence_may_last_as_long_as_a_lost_pulse_takes_to_come_again() -> None:
+    patience, _ = after([PULSE_SECONDS] * 20)
+    assert patience.silence_limit == SHORTEST_SECONDS
+    patience.echo(0.5)
+    assert patience.silence_limit == PULSE_SECONDS + ROUND_TRIPS * 0.5
+    for _ in range(100):
+        patience.echo(0.01)
+    assert patience.silence_limit == SHORTEST_SECONDS
+    patience.echo(100.0)
+    assert patience.silence_limit == LONGEST_SECONDS

@@ -1,6 +1,7 @@
 """Hosts of a lab: network namespaces, each with an address and a TUN device."""
 
 import contextlib
+import itertools
 import os
 import re
 import subprocess
@@ -12,6 +13,8 @@ from dtfm_protocol.errors import UserError
 
 _PREFIX = "lab"
 _NAME = re.compile(rf"^{_PREFIX}(\d+)-\d+$")
+_numbers = itertools.count()
+"""A process may have several labs."""
 _MTU = 1500
 _QUEUE_PACKETS = 5000
 _CONGESTION_CONTROL = "cubic"
@@ -20,6 +23,9 @@ _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 _SETTINGS = (
     "net.ipv6.conf.all.disable_ipv6=1",
     f"net.ipv4.tcp_congestion_control={_CONGESTION_CONTROL}",
+    # Else the window of a connection that was idle for a moment begins anew, and a step's first messages take round
+    # trips that a link shrunk with the model's sizes would not show: windows do not shrink with them.
+    "net.ipv4.tcp_slow_start_after_idle=0",
     # A namespace's processes keep no memory of a link that has since changed.
     "net.ipv4.tcp_no_metrics_save=1",
 )
@@ -42,11 +48,12 @@ class Hosts:
         check()
         _sweep()
         _allow()
-        names = [f"{_PREFIX}{os.getpid()}-{number}" for number in range(count)]
+        names: list[str] = []
         devices: list[int] = []
         try:
-            for number, name in enumerate(names):
-                devices.append(_make(name, number))
+            for number in range(count):
+                names.append(f"{_PREFIX}{os.getpid()}-{next(_numbers)}")
+                devices.append(_make(names[-1], number))
             yield cls(names, devices)
         finally:
             for device in devices:
@@ -83,7 +90,7 @@ def check() -> None:
 
 def _make(name: str, number: int) -> int:
     _run("ip", "netns", "add", name)
-    tun = f"tun{os.getpid()}.{number}"[:15]
+    tun = name.replace(_PREFIX, "tun")[:15]
     device = open_tun(tun)
     _run("ip", "link", "set", tun, "netns", name)
     for command in (

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from dtfm_protocol.matrix import Matrix
 
 P = TypeVar("P")
-LEAST_QUEUE_BYTES = 64 << 10
+LEAST_QUEUE_BYTES = 72 << 10
 """A queue takes this much however slow its link is: what Linux sends in one piece."""
 
 

@@ -9,7 +9,7 @@ To each peer there are three streams: urgent frames do not queue behind the all-
 import asyncio
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -34,6 +34,7 @@ TRAINING = "training"
 """The data plane's service that takes training streams."""
 QUEUE_FRAMES = 8
 """Frames that wait for a slow link before the sender has to wait too."""
+UNANSWERED_PULSES = 256
 UNREAD_EVALUATIONS = 4
 """Evaluation frames of one peer that are taken in before they are asked for. How far training frames may run ahead the
 schedule bounds: no peer has more micro-batches in flight than it says."""
@@ -214,10 +215,12 @@ class Exchange:
         patience = self.patience.setdefault(stream.peer, Patience(time.monotonic()))
         try:
             while True:
-                header = Header.parse(await stream.read(HEADER_BYTES))
+                data = await stream.read(HEADER_BYTES)
+                header = Header.parse(data)
                 if header.key.kind is not Kind.PULSE or header.size:
                     raise Refused("what is no pulse")
                 patience.pulse(time.monotonic(), header.key.index / 1000)
+                await stream.write(data)
         except StreamClosed:
             # Its frames' streams end, too, if it is gone; what they still bring must not be lost before.
             self.patience.pop(stream.peer, None)
@@ -240,19 +243,37 @@ class Exchange:
         """Tell a peer that this one lives, as long as neither counts the other as gone."""
         while peer not in self._lost:
             stream: Stream | None = None
+            echoes: asyncio.Task[None] | None = None
             try:
                 stream = await self._plane.open(peer, TRAINING)
                 await write_message(stream, Hello(plan_version=self._plan_version, pulses=True))
+                sent: deque[float] = deque(maxlen=UNANSWERED_PULSES)
+                echoes = asyncio.create_task(self._take_echoes(stream, sent))
                 while True:
                     key = Key(Kind.PULSE, 0, min(1 << 31, round(1000 * self._action_seconds())))
+                    sent.append(time.monotonic())
                     await stream.write(Header(self._plan_version, key, 0).pack())
                     await asyncio.sleep(PULSE_SECONDS)
             except ConnectionError as error:
                 log.debug("no pulses to %s: %s", short(peer), error)
             finally:
+                if echoes is not None:
+                    echoes.cancel()
                 if stream is not None:
                     await stream.close()
             await asyncio.sleep(PULSE_SECONDS)
+
+    async def _take_echoes(self, stream: Stream, sent: deque[float]) -> None:
+        """Learn from the answers to pulses how long the way to a peer and back takes."""
+        with contextlib.suppress(StreamClosed):
+            while True:
+                await stream.read(HEADER_BYTES)
+                if not sent:
+                    return  # more answers than pulses: they tell nothing
+                patience = self.patience.get(stream.peer)
+                took = time.monotonic() - sent.popleft()
+                if patience is not None:
+                    patience.echo(took)
 
     async def _take_frame(self, stream: Stream) -> None:
         data = await stream.read(HEADER_BYTES)

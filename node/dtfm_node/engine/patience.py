@@ -12,6 +12,9 @@ FIRST_SECONDS = 3.0
 """Before enough is known of a peer."""
 ENOUGH = 6
 """Gaps after which it is."""
+ROUND_TRIPS = 4.0
+"""A pulse that is lost on the way comes after the next one's acknowledgement and its own second way, or somewhat later:
+a silence must be longer."""
 STUCK_SECONDS = 20.0
 STUCK_TIMES = 20.0
 """An action may take so many times the longest one before it."""
@@ -27,6 +30,7 @@ class Patience:
         self._deviation = 0.0
         self._longest_action = 0.0
         self._action = 0.0
+        self._round_trip = 0.0
 
     def pulse(self, now: float, action_seconds: float) -> None:
         """It lives, and is at one action for so long (0: it computes nothing)."""
@@ -40,6 +44,10 @@ class Patience:
             self._longest_action = max(self._longest_action, self._action)
         self._action = action_seconds
 
+    def echo(self, round_trip: float) -> None:
+        """It has answered a pulse after so many seconds; queues on the way included. A longer one counts at once."""
+        self._round_trip = max(round_trip, self._round_trip + (round_trip - self._round_trip) / 8)
+
     def excuse(self, now: float) -> None:
         """This side did not listen for a while."""
         self._heard = max(self._heard, now)
@@ -49,7 +57,8 @@ class Patience:
         """Seconds of silence after which it is gone."""
         if self._gaps < ENOUGH:
             return FIRST_SECONDS
-        return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, self._mean + 8 * self._deviation))
+        on_the_way = PULSE_SECONDS + ROUND_TRIPS * self._round_trip
+        return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, on_the_way, self._mean + 8 * self._deviation))
 
     @property
     def action_limit(self) -> float:
@@ -62,6 +71,7 @@ class Patience:
         return {
             "gap": self._mean,
             "deviation": self._deviation,
+            "round_trip": self._round_trip,
             "silence_limit": self.silence_limit,
             "longest_action": self._longest_action,
             "action_limit": self.action_limit,
