@@ -26,6 +26,8 @@ Take = Callable[[str, TensorEntry, Bytes], Awaitable[None]]
 CATALOGUE_SECONDS = 60.0
 """For a source to hash what it has."""
 PIECE_SECONDS = 60.0
+AHEAD_BYTES = PIECE_LIMIT
+"""What one source is asked for before it has answered."""
 
 
 class Lacking(ConnectionError):
@@ -138,34 +140,54 @@ class Fetch:
             raise Lacking(f"nobody who answers has {min(lacking)} of {self._mark} ({len(lacking)} tensors are lacking)")
 
     async def _pull(self, peer: str, stream: Stream, keys: frozenset[str], take: Take) -> None:
-        """Take one piece after the other from a source, until none is left that it could give."""
-        while (piece := await self._next(keys)) is not None:
+        """Take one piece after the other from a source, until none is left that it could give.
+
+        Small pieces are asked for ahead of their turn: a state has hundreds of them, and each would cost a round trip.
+        How many grows with those that came, twofold a round trip: one who gives nothing holds up a single one.
+        """
+        asked: deque[WantPiece] = deque()
+        ahead = 1
+        while asked or await self._any_left(keys):
             try:
                 async with asyncio.timeout(PIECE_SECONDS):
-                    await write_message(stream, piece)
+                    while len(asked) < ahead and sum(piece.size for piece in asked) < AHEAD_BYTES:
+                        piece = self._take(keys)
+                        if piece is None:
+                            break
+                        asked.append(piece)
+                        await write_message(stream, piece)
+                    if not asked:
+                        continue  # another source was quicker
                     found = await read_message(stream, Found)
-                    if found.size != piece.size:
+                    if found.size != asked[0].size:
                         raise Refused("it gives no more of it")
-                    data = await stream.read(piece.size)
+                    data = await stream.read(asked[0].size)
             except (ConnectionError, Refused, TimeoutError) as error:
                 log.info("%s gives no more of %s: %s", short(peer), self._mark, error or "no answer")
-                await self._put_back(piece)
+                await self._put_back(asked)
                 return
+            piece = asked.popleft()
+            ahead += 1
             self.result.bytes += piece.size
             self.result.sources.add(peer)
             await self._put(peer, piece, data, take)
 
-    async def _next(self, keys: frozenset[str]) -> WantPiece | None:
-        """The next piece of one of `keys`. Waits while others' pieces are under way, as they may come back."""
+    def _take(self, keys: frozenset[str]) -> WantPiece | None:
+        """The next piece of one of `keys`, if one is left."""
+        for _ in range(len(self._pieces)):
+            if self._pieces[0].key in keys:
+                return self._start(self._pieces.popleft())
+            self._pieces.rotate(-1)
+        return None
+
+    async def _any_left(self, keys: frozenset[str]) -> bool:
+        """Whether a piece of `keys` is to be asked for; waits while others' are under way, as they may come back."""
         async with self._changed:
-            while True:
-                for _ in range(len(self._pieces)):
-                    if self._pieces[0].key in keys:
-                        return self._start(self._pieces.popleft())
-                    self._pieces.rotate(-1)
+            while not any(piece.key in keys for piece in self._pieces):
                 if not keys & self._under_way.keys():
-                    return None
+                    return False
                 await self._changed.wait()
+            return True
 
     def _start(self, piece: WantPiece) -> WantPiece:
         entry = self._agreed[piece.key]
@@ -174,9 +196,9 @@ class Fetch:
             self._under_way[piece.key] = _Tensor(entry, bytearray(entry.bytes), count)
         return piece
 
-    async def _put_back(self, piece: WantPiece) -> None:
+    async def _put_back(self, pieces: Collection[WantPiece]) -> None:
         async with self._changed:
-            self._pieces.appendleft(piece)
+            self._pieces.extendleft(pieces)
             self._changed.notify_all()
 
     async def _put(self, peer: str, piece: WantPiece, data: Bytes, take: Take) -> None:

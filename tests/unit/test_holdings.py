@@ -256,7 +256,7 @@ def test_of_other_layers_only_what_both_have_stays(holdings: Holdings) -> None:
 
 
 def job() -> ResolvedJob:
-    config = state_of("only")._config
+    config = state_of("only").config
     return ResolvedJob(
         name="tiny",
         config=config,

@@ -51,7 +51,7 @@ def row(step: int) -> StepMetrics:
 
 def state_under(plan: Plan, me: str) -> StageState:
     """A stage that has been trained for a step."""
-    state = StageState(state_of("only")._config, plan, me, TRAINING, torch.device("cpu"))
+    state = StageState(state_of("only").config, plan, me, TRAINING, torch.device("cpu"))
     state.initialise()
     train(state, 1)
     return state
