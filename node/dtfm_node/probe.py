@@ -12,10 +12,10 @@ from dtfm_protocol.schema import Schema
 
 PROBE = "probe"
 ECHOES = 9
-FIRST_BYTES, LAST_BYTES = 1 << 18, 1 << 25
+FIRST_BYTES, LAST_BYTES = 1 << 16, 1 << 25
 ENOUGH_SECONDS = 0.2
-"""A transfer that takes this long, beyond the round trip, says how fast the link is."""
-_PIECE = 1 << 18
+"""A second half that takes this long, and no less than the round trip, says how fast the link is."""
+_PIECE = 1 << 14
 _ECHO = b"dtfmecho"
 
 
@@ -23,8 +23,14 @@ class ProbeRequest(Schema):
     """Opens one measurement on a probe stream."""
 
     kind: Literal["echo", "send", "fetch"]
-    """send: `size` bytes come, acknowledge them; fetch: send `size` bytes."""
+    """send: `size` bytes come, say how long their second half took; fetch: send `size` bytes."""
     size: Annotated[int, Field(ge=0, le=LAST_BYTES)] = 0
+
+
+class Swallowed(Schema):
+    """How long the second half of a transfer took."""
+
+    seconds: Annotated[float, Field(ge=0)]
 
 
 async def probe(plane: DataPlane, peer: str) -> Link:
@@ -51,8 +57,7 @@ async def answer(stream: Stream) -> None:
             for _ in range(ECHOES):
                 await stream.write(await stream.read(len(_ECHO)))
         elif request.kind == "send":
-            await _swallow(stream, request.size)
-            await stream.write(_ECHO)
+            await write_message(stream, Swallowed(seconds=await _swallow(stream, request.size)))
         else:
             await _pour(stream, request.size)
 
@@ -70,20 +75,20 @@ async def _round_trip(stream: Stream) -> float:
 
 
 async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float) -> float:
-    """Gbit/s of the last of ever larger transfers: the first ones open the congestion window."""
+    """Gbit/s of the second half of the last of ever larger transfers, as it came in.
+
+    The first half, and the transfers before, open the congestion window: their round trips are no rate.
+    """
     size = FIRST_BYTES
     while True:
-        begun = time.perf_counter()
         await write_message(stream, ProbeRequest(kind=kind, size=size))
         if kind == "send":
             await _pour(stream, size)
-            await stream.read(len(_ECHO))
+            seconds = (await read_message(stream, Swallowed)).seconds
         else:
-            await _swallow(stream, size)
-        # A request and its answer cost one round trip that the bytes themselves do not.
-        seconds = max(time.perf_counter() - begun - round_trip, 1e-6)
-        if seconds >= ENOUGH_SECONDS or size >= LAST_BYTES:
-            return size * 8e-9 / seconds
+            seconds = await _swallow(stream, size)
+        if seconds >= max(ENOUGH_SECONDS, round_trip) or size >= LAST_BYTES:
+            return size / 2 * 8e-9 / max(seconds, 1e-6)
         size = min(LAST_BYTES, 4 * size)
 
 
@@ -93,6 +98,11 @@ async def _pour(stream: Stream, size: int) -> None:
         await stream.write(piece[: min(_PIECE, size - offset)])
 
 
-async def _swallow(stream: Stream, size: int) -> None:
+async def _swallow(stream: Stream, size: int) -> float:
+    """Take in `size` bytes; seconds that the second half took."""
+    half = time.perf_counter()
     for offset in range(0, size, _PIECE):
         await stream.read(min(_PIECE, size - offset))
+        if offset + _PIECE <= size // 2:
+            half = time.perf_counter()
+    return time.perf_counter() - half

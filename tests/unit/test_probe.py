@@ -21,11 +21,11 @@ class Clock:
 
 
 class Shaped:
-    """One end of a stream whose transfers take time on `clock`: so many bits a second out and in, and a delay."""
+    """One end of a stream to which data come with so many bits a second, and a delay, on `clock`."""
 
-    def __init__(self, inner: Stream, clock: Clock, up: float, down: float, delay: float) -> None:
+    def __init__(self, inner: Stream, clock: Clock, down: float, delay: float) -> None:
         self.peer, self.way, self._inner, self._clock = inner.peer, "relayed", inner, clock
-        self._up, self._down, self._delay = up, down, delay
+        self._down, self._delay = down, delay
         self._said = False
 
     async def read(self, size: int) -> Bytes:
@@ -38,7 +38,6 @@ class Shaped:
 
     async def write(self, *buffers: Bytes) -> None:
         self._said = True
-        self._clock.now += 8 * sum(map(len, buffers)) / self._up
         await self._inner.write(*buffers)
 
     async def close(self) -> None:
@@ -48,9 +47,9 @@ class Shaped:
 class ShapedPlane(MemoryDataPlane):
     """A plane whose streams go over a slow link."""
 
-    def __init__(self, network: MemoryNetwork, clock: Clock, up: float, down: float, delay: float) -> None:
+    def __init__(self, network: MemoryNetwork, clock: Clock, down: float, delay: float) -> None:
         super().__init__(network, "me")
-        self._shape = (clock, up, down, delay)
+        self._shape = (clock, down, delay)
 
     async def open(self, peer: str, service: str) -> Stream:  # type: ignore[override]
         return Shaped(await super().open(peer, service), *self._shape)
@@ -70,8 +69,12 @@ async def test_a_probe_finds_a_links_delay_and_both_speeds(
 ) -> None:
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)
-    await answering(network)
-    link = await probe.probe(ShapedPlane(network, clock, up, down, delay), "other")
+
+    async def answer(stream: Stream) -> None:
+        await probe.answer(Shaped(stream, clock, up, 0.0))
+
+    await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
+    link = await probe.probe(ShapedPlane(network, clock, down, delay), "other")
     assert link.round_trip_ms == pytest.approx(2e3 * delay, rel=0.1, abs=0.2)
     assert link.sent_gbps == pytest.approx(up * 1e-9, rel=0.1)
     assert link.received_gbps == pytest.approx(down * 1e-9, rel=0.1)
@@ -83,7 +86,7 @@ async def test_a_thin_link_is_not_kept_busy_for_long(monkeypatch: pytest.MonkeyP
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)
     await answering(network)
-    await probe.probe(ShapedPlane(network, clock, 1e6, 1e6, 0.01), "other")
+    await probe.probe(ShapedPlane(network, clock, 1e6, 0.01), "other")
     assert clock.now < 2 * (8 * probe.FIRST_BYTES / 1e6 + 1)
 
 
@@ -92,7 +95,7 @@ async def test_on_a_link_too_fast_to_time_the_figures_are_still_numbers(monkeypa
     monkeypatch.setattr(probe, "time", clock)
     monkeypatch.setattr(probe, "LAST_BYTES", 1 << 20)
     await answering(network)
-    link = await probe.probe(ShapedPlane(network, clock, 1e18, 1e18, 1e-9), "other")
+    link = await probe.probe(ShapedPlane(network, clock, 1e18, 1e-9), "other")
     assert 0 < link.sent_gbps < 1e12
     assert 0 < link.received_gbps < 1e12
 
