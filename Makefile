@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test lint equivalence bench-allocator bench-engine chaos soak clean
+.PHONY: demo test lint equivalence bench-allocator bench-engine bench-world chaos soak clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,16 @@ bench-engine: $(VENV)/installed
 	$(BIN)/python -m benchmarks.memory --out benchmarks/results/memory.md
 	$(BIN)/python -m benchmarks.codecs --out benchmarks/results/codecs.md
 	$(BIN)/python -m benchmarks.equivalence --out benchmarks/results/equivalence.md
+
+bench-world: $(VENV)/installed
+	$(BIN)/python -m benchmarks.world.lab --out benchmarks/results/lab.md
+	$(BIN)/python -m benchmarks.world.probing --out benchmarks/results/probing.md
+	$(BIN)/python -m benchmarks.world.prediction --out benchmarks/results/prediction.md
+	$(BIN)/python -m benchmarks.world.result --out benchmarks/results/paper_result.md
+	$(BIN)/python -m benchmarks.world.slowdown --out benchmarks/results/slowdown.md
+	$(BIN)/python -m benchmarks.world.nat --out benchmarks/results/nat.md
+	$(BIN)/python -m benchmarks.world.adaptation --out benchmarks/results/adaptation.md
+	$(BIN)/python -m benchmarks.world.figures benchmarks/results
 
 chaos: $(VENV)/installed
 	$(BIN)/python -m benchmarks.chaos --only lone --out benchmarks/results/chaos_lone.md

@@ -1,0 +1,97 @@
+"""How true the lab is: delays, rates, and how flows share a line, beside what was asked for.
+
+python -m benchmarks.world.lab [--out benchmarks/results/lab.md]
+"""
+
+import argparse
+import asyncio
+from itertools import permutations
+from pathlib import Path
+
+from benchmarks.tables import keep, markdown, show
+from dtfm_coordinator.netlab.accuracy import PAYLOAD, Gauge
+from dtfm_coordinator.netlab.lab import Lab
+from dtfm_coordinator.netlab.world import Wiring
+
+LINKS = ((1.0, 1.0), (10.0, 10.0), (50.0, 1.0), (50.0, 100.0), (150.0, 2.0), (5.0, 200.0))
+"""One-way milliseconds and Mbit/s."""
+SHARED_MBIT = 8.0
+PAIRS = ["delay ms", "rate Mbit/s", "round trip ms, asked", "found", "payload Mbit/s, possible", "found", "share"]
+SHARES = ["what", "Mbit/s of each, fair", "found"]
+Links = dict[tuple[int, int], tuple[float, float]]
+
+
+def wiring(count: int, links: Links, up: dict[int, float] | None = None) -> Wiring:
+    """Hosts with links of one-way milliseconds and Mbit/s, and uplinks of Mbit/s; other links have no limit."""
+    delay = [[links.get((i, j), (0.0, 0.0))[0] / 1e3 for j in range(count)] for i in range(count)]
+    rate = [[links[i, j][1] * 1.25e5 if (i, j) in links else None for j in range(count)] for i in range(count)]
+    limits = [(up or {}).get(host) for host in range(count)]
+    return Wiring(
+        delay=delay, rate=rate, up=[None if one is None else one * 1.25e5 for one in limits], down=[None] * count
+    )
+
+
+async def pairs() -> list[list[str]]:
+    """Each kind of link by itself."""
+    rows = []
+    for milliseconds, rate in LINKS:
+        asked = wiring(2, dict.fromkeys(permutations(range(2), 2), (milliseconds, rate)))
+        async with Lab.running(asked) as lab:
+            gauge = Gauge(lab)
+            try:
+                found = await gauge.pair(0, 1)
+            finally:
+                await gauge.close()
+        possible = rate * PAYLOAD
+        got = found.rate * 8e-6
+        rows.append(
+            [
+                f"{milliseconds:g}", f"{rate:g}", f"{2 * milliseconds:g}", f"{found.round_trip * 1e3:.2f}",
+                f"{possible:.3f}", f"{got:.3f}", f"{got / possible:.1%}",
+            ]
+        )  # fmt: skip
+        print(*rows[-1], sep="  ", flush=True)
+    return rows
+
+
+async def shares() -> list[list[str]]:
+    """Flows that share an uplink: alike, with unlike delays, and one that has a limit of its own."""
+    half = SHARED_MBIT / 2
+    cases: dict[str, tuple[Links, tuple[float, float]]] = {
+        "two alike": ({(0, 1): (20, 100), (0, 2): (20, 100)}, (half, half)),
+        "delays of 5 and 100 ms": ({(0, 1): (5, 100), (0, 2): (100, 100)}, (half, half)),
+        "one has 2 Mbit/s of its own": ({(0, 1): (20, 2), (0, 2): (20, 100)}, (2.0, SHARED_MBIT - 2)),
+    }
+    rows = []
+    for name, (links, fair) in cases.items():
+        back = {(there, here): (link[0], 100.0) for (here, there), link in links.items()}
+        async with Lab.running(wiring(3, links | back, {0: SHARED_MBIT})) as lab:
+            gauge = Gauge(lab)
+            try:
+                found = await gauge.rates([(0, 1), (0, 2)], 6.0)
+            finally:
+                await gauge.close()
+        rows.append(
+            [
+                f"{SHARED_MBIT:g} Mbit/s uplink: {name}", " / ".join(f"{one * PAYLOAD:.2f}" for one in fair),
+                " / ".join(f"{one * 8e-6:.2f}" for one in found),
+            ]
+        )  # fmt: skip
+        print(*rows[-1], sep="  ", flush=True)
+    return rows
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    alone, shared = asyncio.run(pairs()), asyncio.run(shares())
+    show("One link", PAIRS, alone)
+    show("Flows that share a line", SHARES, shared)
+    parts = [markdown("One link", PAIRS, alone), markdown("Flows that share a line", SHARES, shared)]
+    keep(arguments.out, "The lab's own accuracy", "python -m benchmarks.world.lab", parts)
+
+
+if __name__ == "__main__":
+    main()
