@@ -13,8 +13,9 @@ from dtfm_protocol.schema import Schema
 PROBE = "probe"
 ECHOES = 9
 FIRST_BYTES, LAST_BYTES = 1 << 16, 1 << 25
-ENOUGH_SECONDS = 0.2
-"""A second half that takes this long, and no less than the round trip, says how fast the link is."""
+ENOUGH_SECONDS = 0.4
+ENOUGH_ROUND_TRIPS = 4.0
+"""A transfer that takes this long says how fast the link is, if another one was before it."""
 _PIECE = 1 << 14
 _ECHO = b"dtfmecho"
 
@@ -23,12 +24,12 @@ class ProbeRequest(Schema):
     """Opens one measurement on a probe stream."""
 
     kind: Literal["echo", "send", "fetch"]
-    """send: `size` bytes come, say how long their second half took; fetch: send `size` bytes."""
+    """send: `size` bytes come, say how long they took; fetch: send `size` bytes."""
     size: Annotated[int, Field(ge=0, le=LAST_BYTES)] = 0
 
 
 class Swallowed(Schema):
-    """How long the second half of a transfer took."""
+    """How long a transfer took, from its first piece on."""
 
     seconds: Annotated[float, Field(ge=0)]
 
@@ -75,11 +76,12 @@ async def _round_trip(stream: Stream) -> float:
 
 
 async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float) -> float:
-    """Gbit/s of the second half of the last of ever larger transfers, as it came in.
+    """Gbit/s of the last of ever larger transfers, as it came in.
 
-    The first half, and the transfers before, open the congestion window: their round trips are no rate.
+    The first ones open the congestion window: their round trips are no rate. A transfer is looked at as a whole: what
+    was lost of its beginning comes late, and much of the rest at once with it.
     """
-    size = FIRST_BYTES
+    size, is_first = FIRST_BYTES, True
     while True:
         await write_message(stream, ProbeRequest(kind=kind, size=size))
         if kind == "send":
@@ -87,9 +89,11 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
             seconds = (await read_message(stream, Swallowed)).seconds
         else:
             seconds = await _swallow(stream, size)
-        if seconds >= max(ENOUGH_SECONDS, round_trip) or size >= LAST_BYTES:
-            return size / 2 * 8e-9 / max(seconds, 1e-6)
-        size = min(LAST_BYTES, 4 * size)
+        enough = seconds >= max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
+        if (enough and not is_first) or size >= LAST_BYTES:
+            return (size - _PIECE) * 8e-9 / max(seconds, 1e-6)
+        # One that took long enough began slowly if it was the first.
+        size, is_first = min(LAST_BYTES, (2 if enough else 4) * size), False
 
 
 async def _pour(stream: Stream, size: int) -> None:
@@ -99,10 +103,10 @@ async def _pour(stream: Stream, size: int) -> None:
 
 
 async def _swallow(stream: Stream, size: int) -> float:
-    """Take in `size` bytes; seconds that the second half took."""
-    half = time.perf_counter()
+    """Take in `size` bytes; seconds from the first piece to the last."""
+    begun = time.perf_counter()
     for offset in range(0, size, _PIECE):
         await stream.read(min(_PIECE, size - offset))
-        if offset + _PIECE <= size // 2:
-            half = time.perf_counter()
-    return time.perf_counter() - half
+        if not offset:
+            begun = time.perf_counter()
+    return time.perf_counter() - begun

@@ -82,12 +82,12 @@ async def test_a_probe_finds_a_links_delay_and_both_speeds(
 
 
 async def test_a_thin_link_is_not_kept_busy_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transfer that is long enough to tell is the last one."""
+    """A transfer that is long enough to tell, and not the first one, is the last one."""
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)
     await answering(network)
     await probe.probe(ShapedPlane(network, clock, 1e6, 0.01), "other")
-    assert clock.now < 2 * (8 * probe.FIRST_BYTES / 1e6 + 1)
+    assert clock.now < 2 * (3 * 8 * probe.FIRST_BYTES / 1e6 + 1)
 
 
 async def test_on_a_link_too_fast_to_time_the_figures_are_still_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
