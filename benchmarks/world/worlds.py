@@ -4,8 +4,8 @@ from benchmarks.world.paced import World
 from dtfm_coordinator.networks import network
 from dtfm_coordinator.networks.paper import paper_network
 
-HOME_SHRINK = 32.0
-"""Homes train a smaller model than 64 V100s do: its messages are 512 KiB, as of hidden 512, sequence 512, in fp16."""
+HOME_SHRINK = 16.0
+"""Homes train a smaller model than 64 V100s do: its messages are 256 KiB."""
 NAMES = {1: "data centre", 3: "two universities", 4: "regional", 5: "worldwide"}
 
 

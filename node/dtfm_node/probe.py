@@ -13,8 +13,8 @@ from dtfm_protocol.schema import Schema
 PROBE = "probe"
 ECHOES = 9
 FIRST_BYTES, LAST_BYTES = 1 << 16, 1 << 25
-ENOUGH_SECONDS = 0.4
-ENOUGH_ROUND_TRIPS = 4.0
+ENOUGH_SECONDS = 1.0
+ENOUGH_ROUND_TRIPS = 6.0
 """A transfer that takes this long says how fast the link is, if another one was before it."""
 _PIECE = 1 << 14
 _ECHO = b"dtfmecho"
