@@ -21,30 +21,30 @@ from benchmarks.world.worlds import paper_world
 from dtfm_coordinator.explain.figure import write
 from dtfm_protocol.plan import Plan
 
-# Degrees east and north; AWS's regions are named by state or city.
+# Degrees east and north; AWS's regions are named by state or city. Those close together are drawn somewhat apart.
 PLACES = {
     "Oregon": (-120.5, 45.8),
-    "Virginia": (-77.5, 38.9),
-    "Ohio": (-83.0, 40.0),
-    "Tokyo": (139.7, 35.7),
-    "Seoul": (127.0, 37.6),
-    "London": (-0.1, 51.5),
-    "Frankfurt": (8.7, 50.1),
-    "Ireland": (-7.5, 53.3),
+    "Virginia": (-74.0, 37.0),
+    "Ohio": (-88.0, 41.5),
+    "Tokyo": (141.0, 36.0),
+    "Seoul": (123.0, 39.5),
+    "London": (0.0, 48.5),
+    "Frankfurt": (16.0, 51.0),
+    "Ireland": (-15.0, 54.0),
 }
 LAND, LINE, INK = "#e9ecef", "#c9d0d6", "#343a40"
 
 
 def world_map(world: World, plans: dict[str, Plan], said: dict[str, str]) -> Figure:
     """The pipelines of plans on a map of the world, one map a plan; peers of one city side by side."""
-    figure = Figure(figsize=(11.0, 3.9 * len(plans)), layout="constrained")
+    figure = Figure(figsize=(11.0, 2.85 * len(plans)), layout="constrained")
     rings = json.loads((Path(__file__).parent / "land.json").read_text(encoding="utf-8"))["rings"]
     for axes, (name, plan) in zip(np.atleast_1d(figure.subplots(len(plans), 1)), plans.items(), strict=True):
         for ring in rings:
             x, y = zip(*ring, strict=True)
             axes.fill(x, y, facecolor=LAND, edgecolor=LINE, linewidth=0.4, zorder=0)
         _pipelines(axes, world, plan)
-        axes.set(xlim=(-170, 180), ylim=(8, 72), aspect=1.35, xticks=[], yticks=[])
+        axes.set(xlim=(-138, 156), ylim=(18, 66), aspect=1.3, xticks=[], yticks=[])
         axes.set_title(f"{name}: {said[name]}", loc="left", fontsize=11, color=INK)
         for side in axes.spines.values():
             side.set_visible(False)
@@ -57,7 +57,7 @@ def _pipelines(axes: Axes, world: World, plan: Plan) -> None:
     for node in world.view.nodes:
         assert node.region is not None
         x, y = PLACES[node.region]
-        at[node.id] = (x + 4.0 * seen[node.region], y - 2.5 * seen[node.region])
+        at[node.id] = (x + 3.4 * seen[node.region], y - 3.4 * seen[node.region])
         seen[node.region] += 1
     stage_of = {peer: stage for route in plan.routes for stage, peer in enumerate(route)}
     for number, route in enumerate(dict.fromkeys(plan.routes)):
@@ -71,12 +71,12 @@ def _pipelines(axes: Axes, world: World, plan: Plan) -> None:
                 },
             )  # fmt: skip
     for peer, (x, y) in at.items():
-        axes.scatter(x, y, s=150, color=INK if peer in stage_of else LINE, edgecolors="white", linewidths=1.0, zorder=4)
+        axes.scatter(x, y, s=120, color=INK if peer in stage_of else LINE, edgecolors="white", linewidths=1.0, zorder=4)
         text = str(stage_of[peer] + 1) if peer in stage_of else ""
         axes.text(x, y, text, ha="center", va="center", color="white", fontsize=8, zorder=5)
     for region in seen:
         x, y = PLACES[region]
-        axes.text(x, y + 3.6, region, ha="center", fontsize=8.5, color=INK, zorder=6)
+        axes.text(x, y + 3.0, region, ha="center", fontsize=8.5, color=INK, zorder=6)
 
 
 def predicted_against_measured(rows: list[dict[str, Any]]) -> Figure:
