@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from dtfm_coordinator.history import Event, read
+from dtfm_protocol.planes.libp2p import end_with_parent
 
 BIN = Path(sys.executable).parent
 JOB = """
@@ -79,6 +80,7 @@ class Daemon:
             self.process = await asyncio.create_subprocess_exec(
                 *self.within, str(BIN / self.arguments[0]), *self.arguments[1:],
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
+                preexec_fn=end_with_parent(signal.SIGKILL),
             )  # fmt: skip
 
     def arm(self, fault: str) -> None:

@@ -98,21 +98,33 @@ class Gathering:
         rounds = list(self._links.rounds(peers))
         for number, pairs in enumerate(rounds, 1):
             await self._hearing.say("probing", f"measuring links: round {number} of {len(rounds)}")
-            # Unique over restarts of the coordinator, too: nodes report the last round that they have finished.
-            turn = ProbeRound(id=time.time_ns() // 1_000_000, pairs=tuple(pairs), addresses=addresses)
-            await self._tools.control.publish(PROBE, turn)
-
-            def finished(turn: ProbeRound = turn) -> bool:
-                return all(self._has_probed(peer, turn.id) for peer, _ in turn.pairs)
-
-            if not await self._hearing.wait(finished, ROUND_SECONDS):
-                log.warning("round %d of link measurements was not finished in %.0f s", number, ROUND_SECONDS)
+            await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
             self._links.tried(pairs)
-        # Others may have measured on their own. A lookup waits for seconds where a DHT peer has fallen silent.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(READ_SECONDS if rounds else QUICK_READ_SECONDS):
-                await asyncio.gather(*map(self._read, peers))
+        await self._read_all(peers, READ_SECONDS if rounds else QUICK_READ_SECONDS)
+        fans = list(self._links.fans(peers))
+        for number, fanned in enumerate(fans, 1):
+            await self._hearing.say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
+            await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
+        if fans:
+            await self._read_all(peers, READ_SECONDS)
         self._hearing.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
+
+    async def _have_probed(self, turn: ProbeRound) -> None:
+        """Ask for a round of measurements, and wait for them."""
+        await self._tools.control.publish(PROBE, turn)
+        acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans]
+
+        if not await self._hearing.wait(lambda: all(self._has_probed(peer, turn.id) for peer in acting), ROUND_SECONDS):
+            log.warning("a round of link measurements was not finished in %.0f s", ROUND_SECONDS)
+
+    async def _read_all(self, peers: list[str], seconds: float) -> None:
+        """Take over what peers have published of their links, measured on their own or not.
+
+        A lookup waits for seconds where a DHT peer has fallen silent.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*map(self._read, peers))
 
     async def _read(self, peer: str) -> None:
         """Take over what a peer has published of its links."""
@@ -129,3 +141,8 @@ class Gathering:
         if member is None or not member.online:
             return True  # nothing to wait for
         return member.report is not None and member.report.probed >= turn
+
+
+def _now() -> int:
+    """A number for a round, unique over restarts, too: nodes report the last one that they have finished."""
+    return time.time_ns() // 1_000_000

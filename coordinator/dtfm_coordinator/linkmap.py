@@ -5,12 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from dtfm_coordinator.members import Member
+from dtfm_protocol.control import Fan
 from dtfm_protocol.matrix import Matrix
 from dtfm_protocol.planes.data import Way
-from dtfm_protocol.records import LinkReport
+from dtfm_protocol.records import Limits, LinkReport
 from dtfm_protocol.view import LinkWay, NodeView, View
 
 Pair = tuple[str, str]
+FAN = 3
+"""How many others a peer sends to at once when its limits are measured."""
+FAST_GBPS = 2.0
+"""Links that are all faster are no home's."""
 
 
 class LinkMap:
@@ -22,6 +27,9 @@ class LinkMap:
         self._ways: dict[Pair, Way] = {}
         """Of pairs that have no direct one."""
         self._tried: set[frozenset[str]] = set()
+        self._limits: dict[str, Limits] = {}
+        self._fanned: set[str] = set()
+        """Who was asked for its limits."""
 
     def tried(self, pairs: Sequence[Pair]) -> None:
         """These pairs were asked to measure; those of which no report comes count as unable to talk."""
@@ -32,6 +40,8 @@ class LinkMap:
         self._tried = {pair for pair in self._tried if peer not in pair}
         for pair in [pair for pair in self._gbps if peer in pair]:
             self._forget_link(pair)
+        self._limits.pop(peer, None)
+        self._fanned.discard(peer)
 
     def forget_pair(self, sender: str, receiver: str) -> None:
         """A link is to be measured anew, both ways: that is how links are measured."""
@@ -50,6 +60,8 @@ class LinkMap:
 
     def reported(self, reporter: str, report: LinkReport) -> None:
         """Take over what a peer has measured. One way is half the round trip."""
+        if report.limits is not None:
+            self._limits[reporter] = report.limits
         for peer, link in report.links.items():
             for pair, gbps in (((reporter, peer), link.sent_gbps), ((peer, reporter), link.received_gbps)):
                 self._latency_ms[pair] = link.round_trip_ms / 2
@@ -82,6 +94,30 @@ class LinkMap:
                 yield pairs
             ring = [ring[0], ring[-1], *ring[1:-1]]
 
+    def fans(self, peers: Sequence[str]) -> Iterator[list[Fan]]:
+        """Rounds of disjoint groups in which peers, each once, measure what they can send and receive in all.
+
+        Each beside those to which it has the fastest links. Who has none that is slow, or too few, is left out: what
+        they share is then no home's line.
+        """
+        left = [peer for peer in peers if peer not in self._fanned]
+        while left:
+            busy: set[str] = set()
+            chosen = []
+            for centre in left:
+                others = [o for o in peers if o not in busy and o != centre and self._measured(centre, o)]
+                others = sorted(others, key=lambda other: -self._gbps[centre, other])[:FAN]
+                if centre in busy or (len(others) < FAN and busy):
+                    continue
+                self._fanned.add(centre)
+                gbps = {other: (self._gbps[centre, other], self._gbps[other, centre]) for other in others}
+                if len(others) > 1 and min(min(both) for both in gbps.values()) < FAST_GBPS:
+                    chosen.append(Fan(centre=centre, gbps=gbps))
+                    busy |= {centre, *others}
+            left = [peer for peer in left if peer not in self._fanned]
+            if chosen:
+                yield chosen
+
     def _measured(self, a: str, b: str) -> bool:
         """Whether a measurement succeeded; one that failed is tried again whenever there is a new plan to make."""
         return (a, b) in self._gbps and (b, a) in self._gbps
@@ -111,12 +147,15 @@ class LinkMap:
         for member in members:
             profile = member.profile
             assert profile is not None
+            limits = self._limits.get(member.peer, Limits())
             nodes.append(
                 NodeView(
                     id=member.peer,
                     flops={str(name): value for name, value in profile.flops.items()}.get(precision),
                     layer_seconds=profile.layer_seconds.times((slower or {}).get(member.peer, 1.0)),
                     memory_bytes=profile.memory_bytes,
+                    up_gbps=limits.up_gbps,
+                    down_gbps=limits.down_gbps,
                 )
             )
         ids = [member.peer for member in members]

@@ -2,16 +2,17 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
 from dtfm_node.journal import Journal
-from dtfm_node.probe import probe
+from dtfm_node.probe import fan, probe
 from dtfm_protocol.control import ProbeRound
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
 from dtfm_protocol.planes.data import DataPlane, Unreachable
 from dtfm_protocol.planes.discovery import RECORD_SECONDS, Discovery, Registry
-from dtfm_protocol.records import Link, LinkReport, Profile
+from dtfm_protocol.records import Limits, Link, LinkReport, Profile
 
 PROBE_SECONDS = 30.0
 
@@ -22,6 +23,7 @@ class Listing:
     def __init__(self, plane: DataPlane, discovery: Discovery, registry: Registry, profile: Profile) -> None:
         self._plane, self._discovery, self._registry, self._profile = plane, discovery, registry, profile
         self._links: dict[str, Link] = {}
+        self._limits: Limits | None = None
         self._probing = asyncio.Lock()
 
     async def refresh(self) -> None:
@@ -31,7 +33,7 @@ class Listing:
                 listed = await self._registry.publish(self._discovery, self._profile)
                 await self.follow_ways()
                 if self._links:
-                    await self._registry.publish(self._discovery, LinkReport(links=self._links))
+                    await self._registry.publish(self._discovery, self._report)
                 if not listed:
                     log.warning("no DHT peer took this node's profile; trying again")
             except (OSError, RuntimeError) as error:
@@ -53,13 +55,33 @@ class Listing:
             mine = [other for peer, other in turn.pairs if peer == self._plane.peer_id]
             for other in mine:
                 await self._probe(other, turn.addresses.get(other, ()))
+            for one in turn.fans:
+                if one.centre == self._plane.peer_id:
+                    mine += one.gbps
+                    await self._measure_limits(one.gbps, turn.addresses)
             if mine:
                 try:
-                    await self._registry.publish(self._discovery, LinkReport(links=self._links))
+                    await self._registry.publish(self._discovery, self._report)
                 except (OSError, RuntimeError) as error:
                     log.warning("cannot publish links to the DHT: %s", error)
                 journal.note(probed=turn.id)
                 journal.hurry()
+
+    @property
+    def _report(self) -> LinkReport:
+        return LinkReport(links=self._links, limits=self._limits)
+
+    async def _measure_limits(
+        self, gbps: Mapping[str, tuple[float, float]], addresses: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        try:
+            async with self._probing, asyncio.timeout(PROBE_SECONDS):
+                for peer in gbps:
+                    with contextlib.suppress(Unreachable):
+                        await self._plane.introduce(peer, addresses.get(peer, ()))
+                self._limits = await fan(self._plane, gbps)
+        except (ConnectionError, Refused, TimeoutError) as error:
+            log.warning("cannot measure what this machine can send and receive in all: %s", error or "no answer")
 
     async def _probe(self, peer: str, addresses: tuple[str, ...]) -> None:
         try:

@@ -1,13 +1,16 @@
 """Links: round-trip time and throughput to another peer, both ways, over the same streams that training uses."""
 
+import asyncio
+import contextlib
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from dtfm_protocol.planes.data import DataPlane, Stream, read_message, write_message
-from dtfm_protocol.records import Link
+from dtfm_protocol.records import Limits, Link
 from dtfm_protocol.schema import Schema
 
 PROBE = "probe"
@@ -16,6 +19,10 @@ FIRST_BYTES, LAST_BYTES = 1 << 16, 1 << 25
 ENOUGH_SECONDS = 1.0
 ENOUGH_ROUND_TRIPS = 6.0
 """A transfer that takes this long says how fast the link is, if another one was before it."""
+FAN_SECONDS = 1.0
+"""Of what each link can carry, for a transfer beside others."""
+SHARED = 0.8
+"""Links that together carry less than so much of what they carry alone share a limit."""
 _PIECE = 1 << 14
 _ECHO = b"dtfmecho"
 
@@ -48,6 +55,39 @@ async def probe(plane: DataPlane, peer: str) -> Link:
     finally:
         await stream.close()
     return Link(round_trip_ms=round_trip * 1e3, sent_gbps=sent, received_gbps=received, way=stream.way)
+
+
+async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]]) -> Limits:
+    """What this peer can send to, and receive from, several others at once.
+
+    Args:
+        gbps: to and from each of them, as measured alone.
+
+    Raises:
+        ConnectionError: one of them cannot be reached, or vanished.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        streams = {}
+        for peer in gbps:
+            streams[peer] = await plane.open(peer, PROBE)
+            stack.push_async_callback(streams[peer].close)
+        up = await _together(streams, "send", {peer: there for peer, (there, _) in gbps.items()})
+        down = await _together(streams, "fetch", {peer: back for peer, (_, back) in gbps.items()})
+    return Limits(up_gbps=up, down_gbps=down)
+
+
+async def _together(
+    streams: Mapping[str, Stream], kind: Literal["send", "fetch"], alone: Mapping[str, float]
+) -> float | None:
+    """Gbit/s of transfers over all of `streams` at once, where that is less than they have alone."""
+    size = {peer: int(min(LAST_BYTES, max(FIRST_BYTES, gbps * 1.25e8 * FAN_SECONDS))) for peer, gbps in alone.items()}
+    seconds = [0.0]
+    for share in (4, 1):  # the first, smaller ones open the congestion windows
+        seconds = await asyncio.gather(
+            *(_transfer(stream, kind, size[peer] // share) for peer, stream in streams.items())
+        )
+    found = sum(size.values()) * 8e-9 / max(*seconds, 1e-6)
+    return found if found < SHARED * sum(alone.values()) else None
 
 
 async def answer(stream: Stream) -> None:
@@ -83,17 +123,21 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
     """
     size, is_first = FIRST_BYTES, True
     while True:
-        await write_message(stream, ProbeRequest(kind=kind, size=size))
-        if kind == "send":
-            await _pour(stream, size)
-            seconds = (await read_message(stream, Swallowed)).seconds
-        else:
-            seconds = await _swallow(stream, size)
+        seconds = await _transfer(stream, kind, size)
         enough = seconds >= max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
         if (enough and not is_first) or size >= LAST_BYTES:
             return (size - _PIECE) * 8e-9 / max(seconds, 1e-6)
         # One that took long enough began slowly if it was the first.
         size, is_first = min(LAST_BYTES, (2 if enough else 4) * size), False
+
+
+async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int) -> float:
+    """Seconds that one transfer takes to come in, from its first piece on."""
+    await write_message(stream, ProbeRequest(kind=kind, size=size))
+    if kind == "send":
+        await _pour(stream, size)
+        return (await read_message(stream, Swallowed)).seconds
+    return await _swallow(stream, size)
 
 
 async def _pour(stream: Stream, size: int) -> None:

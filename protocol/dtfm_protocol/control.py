@@ -59,11 +59,20 @@ class Epoch(Schema):
     """The newest plan whose peers all hold its state: nobody needs what was held for it before."""
 
 
+class Fan(Schema):
+    """One peer measures what it can send to, and receive from, several others at once."""
+
+    centre: PeerName
+    gbps: dict[PeerName, tuple[Rate, Rate]]
+    """To and from each of the others, as measured alone."""
+
+
 class ProbeRound(Schema):
-    """Disjoint pairs that measure their links at the same time; the first of a pair acts."""
+    """Disjoint pairs and groups that measure at the same time; the first of a pair acts."""
 
     id: int
-    pairs: tuple[tuple[PeerName, PeerName], ...]
+    pairs: tuple[tuple[PeerName, PeerName], ...] = ()
+    fans: tuple[Fan, ...] = ()
     addresses: dict[PeerName, tuple[str, ...]]
 
 

@@ -42,11 +42,20 @@ class Link(Schema):
     """That the probe took."""
 
 
+class Limits(Schema):
+    """What a peer can send and receive in all, where that is less than its links have together; else null."""
+
+    up_gbps: Rate | None = None
+    down_gbps: Rate | None = None
+
+
 class LinkReport(Schema):
     """All links that one peer has probed."""
 
     kind: Literal["links"] = "links"
     links: dict[PeerName, Link]
+    limits: Limits | None = None
+    """None where they were not measured."""
 
 
 Record = Profile | LinkReport

@@ -10,7 +10,7 @@ from dtfm_coordinator.linkmap import LinkMap
 from dtfm_coordinator.members import Member
 from dtfm_protocol.matrix import rows
 from dtfm_protocol.planes.data import Way
-from dtfm_protocol.records import Link, LinkReport, Profile
+from dtfm_protocol.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.view import LayerSeconds
 
 
@@ -204,3 +204,40 @@ def test_forgetting_a_pair_that_nobody_knows_does_no_harm() -> None:
     links = LinkMap()
     links.forget_pair("a", "b")
     assert links.gbps("a", "b") is None
+
+
+def all_linked(peers: list[str], gbps: float) -> LinkMap:
+    links = LinkMap()
+    for here, there in itertools.combinations(peers, 2):
+        links.reported(here, report(**{there: (20.0, gbps, gbps)}))
+    return links
+
+
+@given(peers=st.lists(st.text("abcdefgh", min_size=1, max_size=3), unique=True, min_size=3, max_size=13))
+@settings(max_examples=60)
+def test_each_peer_is_the_centre_of_one_group_and_nobody_is_in_two_at_a_time(peers: list[str]) -> None:
+    links = all_linked(peers, 0.1)
+    rounds = list(links.fans(peers))
+    for fans in rounds:
+        busy = [peer for fan in fans for peer in (fan.centre, *fan.gbps)]
+        assert len(set(busy)) == len(busy)
+        assert all(len(fan.gbps) > 1 for fan in fans)
+    assert sorted(fan.centre for fans in rounds for fan in fans) == sorted(peers)
+    assert list(links.fans(peers)) == []
+    links.forget(peers[0])
+    assert list(links.fans(peers[1:])) == []
+
+
+def test_nobody_is_asked_for_limits_where_all_links_are_fast_or_there_is_only_one() -> None:
+    assert list(all_linked(["a", "b", "c"], 10.0).fans(["a", "b", "c"])) == []
+    assert list(all_linked(["a", "b"], 0.1).fans(["a", "b"])) == []
+
+
+def test_a_peers_limits_are_in_the_view() -> None:
+    links = all_linked(["a", "b"], 0.1)
+    links.reported("a", LinkReport(links={}, limits=Limits(up_gbps=0.05)))
+    first, second = links.view([member("a"), member("b")], "fp32").nodes
+    assert (first.up_gbps, first.down_gbps) == (0.05, None)
+    assert (second.up_gbps, second.down_gbps) == (None, None)
+    links.forget("a")
+    assert links.view([member("a")], "fp32").nodes[0].up_gbps is None

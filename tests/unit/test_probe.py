@@ -55,8 +55,8 @@ class ShapedPlane(MemoryDataPlane):
         return Shaped(await super().open(peer, service), *self._shape)
 
 
-async def answering(network: MemoryNetwork) -> None:
-    await MemoryDataPlane(network, "other").serve(probe.PROBE, probe.answer)
+async def answering(network: MemoryNetwork, peer: str = "other") -> None:
+    await MemoryDataPlane(network, peer).serve(probe.PROBE, probe.answer)
 
 
 @pytest.mark.parametrize(
@@ -130,3 +130,26 @@ async def test_an_answer_ends_with_its_stream() -> None:
     await ours.close()
     with pytest.raises(StreamClosed):
         await answer
+
+
+async def test_links_that_share_a_line_carry_together_what_the_line_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, network = Clock(), MemoryNetwork()  # the clock goes on with every byte that comes to anybody: a shared line
+    monkeypatch.setattr(probe, "time", clock)
+
+    async def answer(stream: Stream) -> None:
+        await probe.answer(Shaped(stream, clock, 20e6, 0.0))
+
+    for peer in "abc":
+        await MemoryDataPlane(network, peer).serve(probe.PROBE, answer)
+    limits = await probe.fan(ShapedPlane(network, clock, 50e6, 0.01), dict.fromkeys("abc", (0.02, 0.05)))
+    assert limits.up_gbps == pytest.approx(0.02, rel=0.1)
+    assert limits.down_gbps == pytest.approx(0.05, rel=0.1)
+
+
+async def test_links_that_carry_all_at_once_have_no_common_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "time", Clock())
+    network = MemoryNetwork()
+    for peer in "abc":
+        await answering(network, peer)
+    limits = await probe.fan(MemoryDataPlane(network, "me"), dict.fromkeys("abc", (0.02, 0.05)))
+    assert (limits.up_gbps, limits.down_gbps) == (None, None)
