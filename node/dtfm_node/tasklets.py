@@ -308,7 +308,11 @@ class Tasklets:
         text = f"stage {state.index + 1} of {len(plan.stages)}"
         self._journal.say("training", text, step=resumed, fetched_bytes=fetched.bytes)
         for step in range(resumed + 1, steps + 1):
-            row = await trainer.step(step, prepare)
+            try:
+                row = await trainer.step(step, prepare)
+            finally:
+                if trainer.final is not None:  # whatever breaks after the commit: nobody else may be left who knows it
+                    self._journal.remember([trainer.final])
             if step == resumed + 1:
                 holdings.begun()
             self._journal.committed(row, steps)

@@ -22,8 +22,11 @@ async def happens(layout: Layout, cases: Sequence[Case], most_repeated: int) -> 
         outcomes = await run(swarm, layout, cases, STEPS, returning=False)
         assert [outcome.case for outcome in outcomes] == list(cases)
         assert sum(outcome.repeated for outcome in outcomes) <= most_repeated
-        rows = swarm.rows()
-        same_curve(rows, await solo(swarm.folder, swarm.folder / "job.toml"))
+        rows, reference = swarm.rows(), await solo(swarm.folder, swarm.folder / "job.toml")
+        # An evaluation that a fault interrupts is not made up for.
+        cut_short = [row["step"] for row in rows if row["eval_loss"] is None and row["step"] % 10 == 0]
+        assert len(cut_short) <= len(cases)
+        same_curve(rows, [row | ({"eval_loss": None} if row["step"] in cut_short else {}) for row in reference])
 
 
 async def test_a_lone_stage_is_lost_in_the_middle_of_a_frame_and_another_one_leaves() -> None:

@@ -61,6 +61,8 @@ class Trainer:
         self._hidden = state.hidden_size
         self._partners: set[str] = set()
         self._stopping = self._kept = False
+        self.final: StepMetrics | None = None
+        """What is known of the newest step that is final; its evaluation is not among it."""
         self.over = False
         """Whether the arbiter has ended the plan."""
         self.kept = False
@@ -123,6 +125,7 @@ class Trainer:
         point("before-vote", step)
         commit = await self._ballot(step, Ballot.STEP, vote, len(self._plan.routes))
         self._begun = time.monotonic()
+        row = self.final = self._row(step, commit)
         point("before-apply", step)
         await self._machine.run("optimizer", "AdamW", self._state.apply, commit.grad_norm, step=step)
         point("after-apply", step)
@@ -130,6 +133,10 @@ class Trainer:
         begun = time.monotonic()
         eval_loss = await self._evaluate(step) if self.evaluates(step) else None
         self._begun += time.monotonic() - begun
+        return row.model_copy(update={"eval_loss": eval_loss})
+
+    def _row(self, step: int, commit: Commit) -> StepMetrics:
+        """What is known of a step as soon as it is final."""
         training = self._job.training
         return StepMetrics(
             step=step,
@@ -141,7 +148,6 @@ class Trainer:
             grad_norm=commit.grad_norm,
             predicted_seconds=self._plan.cost.total if self._plan.cost is not None else None,
             bytes_sent=commit.bytes_sent,
-            eval_loss=eval_loss,
         )
 
     def evaluates(self, step: int) -> bool:
