@@ -17,7 +17,7 @@ PROBE = "probe"
 ECHOES = 9
 FIRST_BYTES, LAST_BYTES = 1 << 16, 1 << 25
 ENOUGH_SECONDS = 1.0
-ENOUGH_ROUND_TRIPS = 6.0
+ENOUGH_ROUND_TRIPS = 4.0
 """A transfer that takes this long says how fast the link is, if another one was before it."""
 FAN_SECONDS = 1.0
 """Of what each link can carry, for a transfer beside others."""
