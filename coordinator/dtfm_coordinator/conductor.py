@@ -155,6 +155,7 @@ class Conductor:
         await self._hearing.say("training", f"back: looking for the peers of plan {plan.version}")
         await self._hearing.wait(decided, RETURN_SECONDS)
         all_train = all(map(self._hearing.trains, plan.peers))
+        await self._gathering.recall({*plan.peers, *plan.idle})
         if self._taken_over:
             return Change("another coordinator leads now", gently=all_train, layout=plan)
         if all_train:
@@ -232,7 +233,10 @@ class Conductor:
         """
         assert self._hearing.plan is not None
         members = self._members.ready()
-        await self._gathering.probe(members, anew=self._suspects())
+        plan = self._hearing.plan
+        probing = self._gathering.probe(members, anew=self._suspects())
+        if not await self._hearing.unless(lambda: bool(self._broken(plan)), probing):
+            return None  # who is gone must not wait until links are measured, which may take minutes
         try:
             found = await self._gathering.plan_for(members)
         except UserError as error:
@@ -288,7 +292,7 @@ class Conductor:
             return Change(wish, gently=True)
         broken = self._members.broken(plan.peers, plan.version)
         for lost in broken.report.lost if broken is not None and broken.report is not None else ():
-            self._hearing.links.forget(lost)  # whether peers reach it is measured anew
+            self._hearing.links.forget(lost)  # whether peers reach it is measured anew, once it is back
         if self._rows.last <= plan.resume.mark.step:
             # A plan that achieved nothing: the next one may fail in the same way, so do not try them in a rush.
             self._fruitless += 1
@@ -319,7 +323,9 @@ class Conductor:
             return f"{', '.join(' -> '.join(map(short, pair)) for pair in sorted(links))} may have changed"
         now = self._situation(plan)
         if now == self._considered or not any(now):
-            return ""
+            # Links of spares are measured while all is well: when they are needed, everyone waits.
+            new = self._hearing.links.untried(self._members.settled())
+            return f"{', '.join(map(short, new))} may have links that nobody knows" if new else ""
         words = zip(now, ("came", "wants to leave", "has become slow"), strict=True)
         return "; ".join(f"{', '.join(map(short, sorted(who)))} {word}" for who, word in words if who)
 

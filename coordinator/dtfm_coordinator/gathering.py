@@ -41,6 +41,13 @@ class Gathering:
         why = ""
         while True:
             members = await self._gather(needed, why)
+            if self._hearing.plan is not None:
+                # A run that stands still does not wait for measurements if it can do without: who has just come back
+                # is measured, and made use of, once it goes on.
+                known = self._links.acquainted(members)
+                if len(known) < len(members):
+                    with contextlib.suppress(UserError):
+                        return await self.plan_for(known)
             await self.probe(members)
             try:
                 return await self.plan_for(members)
@@ -88,6 +95,10 @@ class Gathering:
             if not await self._hearing.wait(moved, calm * (4 if busy else 1)):
                 return self._members.ready()
 
+    async def recall(self, peers: Collection[str]) -> None:
+        """Take over what `peers` have measured for an earlier life of this coordinator, or for another one."""
+        await self._read_all(peers, QUICK_READ_SECONDS)
+
     async def probe(self, members: list[Member], anew: Collection[Pair] = ()) -> None:
         """Have all unknown links between `members` measured, in rounds of disjoint pairs, and those of `anew` again."""
         peers = [member.peer for member in members]
@@ -117,7 +128,7 @@ class Gathering:
         if not await self._hearing.wait(lambda: all(self._has_probed(peer, turn.id) for peer in acting), ROUND_SECONDS):
             log.warning("a round of link measurements was not finished in %.0f s", ROUND_SECONDS)
 
-    async def _read_all(self, peers: list[str], seconds: float) -> None:
+    async def _read_all(self, peers: Collection[str], seconds: float) -> None:
         """Take over what peers have published of their links, measured on their own or not.
 
         A lookup waits for seconds where a DHT peer has fallen silent.

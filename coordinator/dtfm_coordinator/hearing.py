@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -198,6 +198,19 @@ class Hearing:
                     await self._changed.wait()
                 return True
         return condition()
+
+    async def unless(self, condition: Callable[[], bool], work: Coroutine[Any, Any, None]) -> bool:
+        """Do `work`, but give it up once something that was heard makes `condition` true; whether it was done."""
+        working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(self.wait(condition))
+        try:
+            await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+            return working.done()
+        finally:
+            working.cancel()
+            waiting.cancel()
+            await asyncio.gather(working, waiting, return_exceptions=True)
 
     async def say(self, name: str, text: str) -> None:
         """Change the phase, for nodes, log and status."""

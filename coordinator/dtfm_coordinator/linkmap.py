@@ -75,6 +75,25 @@ class LinkMap:
         """Whether nothing is left to measure between two peers."""
         return frozenset((a, b)) in self._tried
 
+    def untried(self, peers: Sequence[str]) -> list[str]:
+        """Those of `peers` of whose links to each other one was neither measured nor tried in vain."""
+        return [peer for peer in peers if self._open(peer, peers)]
+
+    def acquainted(self, members: Sequence[Member]) -> list[Member]:
+        """`members` without those whose links to the others are yet to be measured; who knows least goes first."""
+        left = list(members)
+        while left:
+            peers = [member.peer for member in left]
+            strangest = max(left, key=lambda member: (len(self._open(member.peer, peers)), member.order))
+            if not self._open(strangest.peer, peers):
+                break
+            left.remove(strangest)
+        return left
+
+    def _open(self, peer: str, others: Sequence[str]) -> list[str]:
+        """To which of `others` the link of `peer` was neither measured nor tried in vain."""
+        return [o for o in others if o != peer and not self.known(peer, o) and not self._measured(peer, o)]
+
     def rounds(self, peers: Sequence[str]) -> Iterator[list[Pair]]:
         """Rounds of disjoint pairs in which all unknown links get measured, so that no probe disturbs another.
 

@@ -100,11 +100,14 @@ class Members:
         found = (self.get(peer) for peer in peers)
         return [member.peer for member in found if member and member.online and member.report and member.report.leaving]
 
-    def newcomers(self, known: Collection[str]) -> list[str]:
-        """Who is ready and not among `known`; nobody as long as others are still coming: they arrive in bursts."""
-        ready = {member.peer for member in self.ready()}
+    def settled(self) -> list[str]:
+        """Who is ready; nobody as long as others are still coming: they arrive in bursts."""
         coming = any(m.report is None or m.profile is None or m.report.state == "measuring" for m in self.heard())
-        return [] if coming else sorted(ready - set(known))
+        return [] if coming else [member.peer for member in self.ready()]
+
+    def newcomers(self, known: Collection[str]) -> list[str]:
+        """Who has settled and is not among `known`."""
+        return sorted(set(self.settled()) - set(known))
 
     def waiting_for(self, needed: int) -> str:
         """What `needed` ready nodes lack, in one line."""

@@ -241,3 +241,33 @@ def test_a_peers_limits_are_in_the_view() -> None:
     assert (second.up_gbps, second.down_gbps) == (None, None)
     links.forget("a")
     assert links.view([member("a")], "fp32").nodes[0].up_gbps is None
+
+
+def test_links_that_nobody_tried_are_told_by_their_peers() -> None:
+    links = LinkMap()
+    assert links.untried(["a"]) == []
+    assert links.untried(["a", "b", "c"]) == ["a", "b", "c"]
+    links.reported("a", report(b=(1.0, 1.0, 1.0)))
+    links.tried([("a", "c")])
+    assert links.untried(["a", "b", "c"]) == ["b", "c"]
+    links.tried([("c", "b")])  # in vain; it is not asked for again as long as all is well
+    assert links.untried(["a", "b", "c"]) == []
+    links.forget("a")
+    assert links.untried(["a", "b", "c"]) == ["a", "b", "c"]
+
+
+def test_who_is_yet_to_be_measured_is_left_out_and_nobody_else() -> None:
+    links, members = LinkMap(), [member(peer) for peer in "abcd"]
+
+    def left() -> str:
+        return "".join(one.peer for one in links.acquainted(members))
+
+    assert len(left()) == 1  # whose links to itself need no measurement
+    links.reported("a", report(b=(1.0, 1.0, 1.0), c=(1.0, 1.0, 1.0), d=(1.0, 1.0, 1.0)))
+    links.reported("b", report(c=(1.0, 1.0, 1.0), d=(1.0, 1.0, 1.0)))
+    links.tried([("c", "d")])
+    assert left() == "abcd"
+    links.forget("a")
+    assert left() == "bcd"
+    links.tried([("b", "a"), ("c", "a")])
+    assert left() in {"abc", "bcd"}  # one of the two that do not know each other
