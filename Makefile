@@ -42,7 +42,6 @@ bench-engine: $(VENV)/installed
 
 bench-world: $(VENV)/installed
 	$(BIN)/python -m benchmarks.world.lab --out benchmarks/results/lab.md
-	$(BIN)/python -m benchmarks.world.probing --out benchmarks/results/probing.md
 	$(BIN)/python -m benchmarks.world.prediction --out benchmarks/results/prediction.md
 	$(BIN)/python -m benchmarks.world.result --out benchmarks/results/paper_result.md
 	$(BIN)/python -m benchmarks.world.slowdown --out benchmarks/results/slowdown.md

@@ -6,6 +6,7 @@ a layer's gradient; rates are divided by as much, delays stay. Compute is paced:
 devices that they stand for. Where even that is too much for the machine, all times are stretched by a factor.
 """
 
+import asyncio
 import contextlib
 import json
 import statistics
@@ -31,6 +32,8 @@ HUB_SECONDS, HUB_RATE = 5e-3, 125e6
 """The coordinator's machine: one-way delay and bytes a second to and from everybody. No tensor passes through it."""
 FAST = 20.0
 """While peers hand state over to go to another plan, links are so many times faster: that is not what is measured."""
+SPAN_SECONDS, FEWEST_STEPS = 45.0, 3
+"""Steps are measured for so long where all that are asked for take longer, but at least so many."""
 LAYERS = 24
 JOB = """
 name = "world"
@@ -188,10 +191,15 @@ class Running:
             self._plan_file.write_text(_layout(forced), encoding="utf-8")
             options = ("--plan", str(self._plan_file), *options)
         await swarm.serve(job, "--announce", self.lab.address(count), "--min-nodes", count, *options, listen="0.0.0.0")
-        for number, node in enumerate(self.world.view.ids):
+
+        async def join(number: int, node: str) -> None:
             daemon = await swarm.join("--pace", f"{self.world.pace(number) / 1e9:.9f}", within=self.lab.within(number))
-            await swarm.until(lambda daemon=daemon: swarm.peer_of(daemon), 120, f"{node} has joined")
+            await swarm.until(lambda: swarm.peer_of(daemon), 180, f"{node} has joined")
             self.peers[node] = swarm.peer_of(daemon)
+
+        async with asyncio.TaskGroup() as joining:
+            for number, node in enumerate(self.world.view.ids):
+                joining.create_task(join(number, node))
 
     @property
     def phase(self) -> str:
@@ -213,6 +221,7 @@ class Running:
         """Have the swarm train under `plan`, whose peers go by the view's ids; what its steps take.
 
         Args:
+            steps: that are counted; fewer if they are slow.
             warm: steps that are not counted: new connections open their windows in them.
         """
         swarm = self.swarm
@@ -230,8 +239,17 @@ class Running:
         """What the next steps under the plan in force take."""
         swarm = self.swarm
         first = swarm.step + 1 + warm  # the one under way began on other links
-        await swarm.until(lambda: swarm.step >= first + steps, 1800, f"{steps} steps are measured")
-        rows = [row for row in swarm.rows() if first < row["step"] <= first + steps]
+
+        def counted() -> list[dict[str, Any]]:
+            return [row for row in swarm.rows() if first < row["step"] <= first + steps]
+
+        def enough() -> bool:
+            rows = counted()
+            spent = sum(row["seconds"] for row in rows)
+            return len(rows) >= steps or (len(rows) >= FEWEST_STEPS and spent >= SPAN_SECONDS)
+
+        await swarm.until(enough, 1800, f"{steps} steps are measured")
+        rows = counted()
         names = {peer: node for node, peer in self.peers.items()}
         plan = Plan.model_validate(swarm.layout())
         return Measured(plan.renamed(names), tuple(float(row["seconds"]) for row in rows))

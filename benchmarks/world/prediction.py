@@ -16,9 +16,10 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.tables import keep, markdown, show
+from benchmarks.world import probing
 from benchmarks.world.paced import Running, World, on_true_links
 from benchmarks.world.placements import adversarial, at_random, in_order, searched
-from benchmarks.world.worlds import home_world, paper_world
+from benchmarks.world.worlds import chosen
 from dtfm_protocol.plan import Plan
 
 HEADINGS = ["world", "placement", "shape", "measured", "spread", "predicted", "off", "on the links as asked for"]
@@ -49,11 +50,6 @@ class Row:
         ]  # fmt: skip
 
 
-def chosen(name: str) -> World:
-    """A world by its name."""
-    return home_world() if name == "home" else paper_world(int(name))
-
-
 def placements(world: World) -> list[tuple[str, Plan]]:
     """What is tried: good, in order, random, adversarial."""
     small = world.small
@@ -69,12 +65,14 @@ def placements(world: World) -> list[tuple[str, Plan]]:
     ]
 
 
-async def measure(world: World, steps: int) -> list[Row]:
-    """All placements of one world."""
+async def measure(world: World, steps: int) -> tuple[list[Row], list[list[str]], str]:
+    """All placements of one world; what probing found there, for a table and in words."""
     print(world.said, flush=True)
     plans = placements(world)
     rows = []
-    async with Running.running(world, forced=plans[0][1]) as running:
+    async with Running.running(world, forced=plans[0][1], trains=False) as running:
+        errors, spent = await probing.measure(running)
+        print(*(" ".join(one.cells()) for one in errors), spent, sep="\n", flush=True)
         for name, plan in plans:
             measured = await running.measure(plan, steps)
             cost = measured.plan.cost
@@ -85,7 +83,7 @@ async def measure(world: World, steps: int) -> list[Row]:
             row = Row(world.name, name, shape, measured.median, spread, cost.total, on_true_links(world, plan))
             print(*row.cells(), " ".join(f"{s:.2f}" for s in measured.seconds), sep="  ", flush=True)
             rows.append(row)
-    return rows
+    return rows, [one.cells() for one in errors], spent
 
 
 def summary(rows: list[Row]) -> str:
@@ -107,19 +105,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     rows: list[Row] = []
-    made = []
+    found: list[list[str]] = []
+    made, spent = [], []
+    command = f"python -m benchmarks.world.prediction --worlds {' '.join(arguments.worlds)} --steps {arguments.steps}"
     for name in arguments.worlds:
         world = chosen(name)
         made.append(f"- {world.said}\n")
-        rows += asyncio.run(measure(world, arguments.steps))
-    cells = [row.cells() for row in rows]
+        more, errors, text = asyncio.run(measure(world, arguments.steps))
+        rows, found = rows + more, found + errors
+        spent.append(f"- {text}\n")
+        cells = [row.cells() for row in rows]
+        # After each world: this takes an hour.
+        parts = [*made, markdown("Seconds a step", HEADINGS, cells), summary(rows)]
+        parts += [markdown("Links as the swarm measured them first", probing.HEADINGS, found), "".join(spent)]
+        keep(arguments.out, "Prediction", command, parts)
+        if arguments.out is not None:
+            values = [{**vars(row)} for row in rows]
+            arguments.out.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     show("Predicted and measured seconds a step", HEADINGS, cells)
+    show("Links as the swarm measured them", probing.HEADINGS, found)
     print(summary(rows))
-    command = f"python -m benchmarks.world.prediction --worlds {' '.join(arguments.worlds)} --steps {arguments.steps}"
-    keep(arguments.out, "Prediction", command, [*made, markdown("Seconds a step", HEADINGS, cells), summary(rows)])
-    if arguments.out is not None:
-        values = [{**vars(row)} for row in rows]
-        arguments.out.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What probing finds against what is there: latency and throughput of every ordered pair, bytes and seconds spent.
 
-    python -m benchmarks.world.probing [--out benchmarks/results/probing.md]
+    python -m benchmarks.world.probing [--worlds 5 home]
+
+benchmarks.world.prediction does the same before it predicts anything, and keeps it.
 
 True latency is one way as asked of the emulator; true throughput is what TCP's full packets carry of the rate.
 """
@@ -9,16 +11,17 @@ import argparse
 import asyncio
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.tables import keep, markdown, show
+from benchmarks.tables import show
 from benchmarks.world.paced import Running, World
-from benchmarks.world.worlds import home_world, paper_world
+from benchmarks.world.worlds import chosen
 from dtfm_coordinator.netlab.accuracy import PAYLOAD
 from dtfm_protocol.view import GBIT
 
+WORST = 8
+"""Pairs that are printed."""
 HEADINGS = ["world", "pairs", "what", "median error", "95 %", "worst", "worst pair"]
 
 
@@ -41,16 +44,15 @@ class Errors:
         ]  # fmt: skip
 
 
-async def measure(world: World) -> tuple[list[Errors], str]:
-    """Have a swarm gather in a world, and compare its view with it."""
-    async with Running.running(world, trains=False) as running:
-        swarm, lab = running.swarm, running.lab
-        await swarm.until(lambda: running.phase == "probing", 120, "links are measured")
-        begun, before = time.monotonic(), await lab.counts()
-        await swarm.until(lambda: running.phase != "probing", 900, "all links are measured")
-        seconds, after = time.monotonic() - begun, await lab.counts()
-        await swarm.until(lambda: (swarm.coordinator.folder / "view.json").exists(), 60, "there is a view")
-        probed = running.probed
+async def measure(running: Running) -> tuple[list[Errors], str]:
+    """Have a swarm gather in its world, and compare its view with it."""
+    world, swarm, lab = running.world, running.swarm, running.lab
+    await swarm.until(lambda: running.phase == "probing", 120, "links are measured")
+    begun, before = time.monotonic(), await lab.counts()
+    await swarm.until(lambda: running.phase != "probing", 900, "all links are measured")
+    seconds, after = time.monotonic() - begun, await lab.counts()
+    await swarm.until(lambda: (swarm.coordinator.folder / "view.json").exists(), 60, "there is a view")
+    probed = running.probed
     spent = sum(after.bytes.values()) - sum(before.bytes.values())
     names, wiring = world.view.ids, world.wiring()
     latency, throughput = {}, {}
@@ -61,24 +63,30 @@ async def measure(world: World) -> tuple[list[Errors], str]:
                 latency[here, there] = probed.latency_ms[i, j] / (wiring.round_trip(i, j) / 2 * 1e3) - 1
                 true = wiring.path_rate(i, j) * PAYLOAD
                 throughput[here, there] = probed.bandwidth_gbps[i, j] * GBIT / true - 1
-    text = f"{spent / 1e6:.1f} MB in {seconds:.0f} s, {after.late_most * 1e3:.1f} ms late at most"
+    text = f"{world.name}: {spent / 1e6:.1f} MB in {seconds:.0f} s, {after.late_most * 1e3:.1f} ms late at most"
     return [Errors(world.name, "latency", latency), Errors(world.name, "throughput", throughput)], text
+
+
+async def alone(world: World) -> tuple[list[Errors], str]:
+    """A swarm that does no more than that."""
+    async with Running.running(world, trains=False) as running:
+        return await measure(running)
 
 
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--worlds", nargs="+", default=["5", "home"])
     arguments = parser.parse_args()
     rows: list[list[str]] = []
-    said = []
-    for world in (paper_world(5), home_world()):
-        errors, text = asyncio.run(measure(world))
+    for name in arguments.worlds:
+        errors, text = asyncio.run(alone(chosen(name)))
         rows += [one.cells() for one in errors]
-        said.append(f"- {world.said}: {text}\n")
+        for one in errors:
+            for pair, off in sorted(one.relative.items(), key=lambda item: -abs(item[1]))[:WORST]:
+                print(f"{one.what}: {pair[0]} -> {pair[1]} {off:+.1%}")
+        print(text, flush=True)
     show("Probing", HEADINGS, rows)
-    print("".join(said))
-    keep(arguments.out, "Probing", "python -m benchmarks.world.probing", [markdown("Errors", HEADINGS, rows), *said])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,11 @@ def paper_world(case: int, peers: int = 8, *, micro_batches: int = 8, stretch: f
     return World(name, paper_network(case, peers), micro_batches=micro_batches, stretch=stretch)
 
 
+def chosen(name: str) -> World:
+    """One by its name: the number of a case, or "home"."""
+    return home_world() if name == "home" else paper_world(int(name))
+
+
 def home_world(peers: int = 8, *, seed: int = 3, micro_batches: int = 8, stretch: float = 1.0) -> World:
     """Volunteers at home: unequal devices, asymmetric lines."""
     view = network("home", peers, seed)
