@@ -1,0 +1,329 @@
+"""Layouts for those who are ready: measured first where there is time, and without waiting where everyone waits."""
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dtfm_coordinator import gathering, members
+from dtfm_coordinator.gathering import Gathering
+from dtfm_coordinator.linkwatch import FIRST_PAUSE, LinkWatch, Pair
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.view import View
+
+from .peers import GBPS, UP_GBPS, Peers, plan_of, until
+
+AB: Pair = ("a", "b")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SETTLE_SECONDS", "QUICK_SECONDS"):
+        monkeypatch.setattr(gathering, name, 0.01)
+    monkeypatch.setattr(gathering, "ROUND_SECONDS", 3600.0)
+    monkeypatch.setattr(members, "SILENT_SECONDS", 3600.0)  # these report but once
+
+
+class Swarm(Peers):
+    """Peers, and the coordinator's part that makes layouts for them."""
+
+    def __init__(self, folder: Path, fewest_nodes: int = 1, min_nodes: int | None = None) -> None:
+        super().__init__(folder, fewest_nodes)
+        self.now = 1000.0
+        self.hearing.link_watch = LinkWatch(lambda: self.now)
+        self.one = Gathering(self.tools, self.hearing, min_nodes)
+
+    async def layout(self) -> Plan:
+        return await asyncio.wait_for(self.one.layout(), 5)
+
+    async def probe(self, *anew: Pair) -> None:
+        await asyncio.wait_for(self.one.probe(self.ready(), anew), 5)
+
+    async def trains(self, *peers: str) -> Plan:
+        """Those have been measured, and a plan for them is in force."""
+        await self.join(*peers)
+        await self.probe()
+        self.hearing.plan = plan_of(*peers)
+        self.control.said.clear()
+        return self.hearing.plan
+
+    def suspects(self) -> frozenset[Pair]:
+        return self.hearing.link_watch.suspects(self.hearing.links.gbps)
+
+    @property
+    def planned(self) -> list[str]:
+        """For whom the planner was asked, time after time."""
+        return ["".join(sorted(view.ids)) for view in self.planner.views]
+
+
+def ids_of(plan: Plan) -> str:
+    return "".join(sorted(plan.peers))
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Swarm:
+    """One whose planner takes any view."""
+    return Swarm(tmp_path)
+
+
+def is_measured(view: View) -> bool:
+    return not np.isnan(view.bandwidth_gbps).any()
+
+
+@pytest.mark.parametrize("own", [None, 4])
+async def test_the_first_layout_waits_for_enough_and_is_made_when_all_pairs_are_measured(
+    tmp_path: Path, own: int | None
+) -> None:
+    """The planner needs 3; the owner may want more."""
+    swarm = Swarm(tmp_path, 3, own)
+    wanted = "abcd"[: own or 3]
+    await swarm.join(*wanted[:-1])
+    waiting = asyncio.create_task(swarm.layout())
+    await until(lambda: bool(swarm.phases))
+    assert swarm.phases[0].name == "waiting"
+    assert f"{len(wanted) - 1} of {len(wanted)} are ready" in swarm.phases[0].text
+    assert (swarm.rounds, swarm.planned) == ([], [])
+    await swarm.join(wanted[-1])
+    assert ids_of(await waiting) == wanted
+    assert swarm.asked == ["".join(pair) for pair in itertools.combinations(wanted, 2)]
+    (view,) = swarm.planner.views
+    assert is_measured(view)
+    assert swarm.planner.before == [None]
+    assert [name for name, _ in itertools.groupby(phase.name for phase in swarm.phases)] == [
+        "waiting",
+        "probing",
+        "planning",
+    ]
+    assert (tmp_path / "view.json").exists()
+
+
+async def test_who_comes_while_it_settles_is_planned_for_too(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "SETTLE_SECONDS", 3600.0)
+    await swarm.join("a", "b")
+    waiting = asyncio.create_task(swarm.layout())
+    await asyncio.sleep(0.02)
+    assert swarm.control.said == []
+    monkeypatch.setattr(gathering, "SETTLE_SECONDS", 0.01)
+    await swarm.join("c")
+    assert ids_of(await waiting) == "abc"
+
+
+async def test_what_fewer_nodes_lack_is_said_until_more_have_come(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.planner.needed = 4
+    await swarm.join("a", "b")
+    waiting = asyncio.create_task(swarm.layout())
+    await until(lambda: bool(swarm.planned) and swarm.phases[-1].name == "waiting")
+    assert swarm.phases[-1].text == "2 more are needed"
+    await swarm.join("c")
+    await asyncio.sleep(0.05)
+    assert swarm.planned == ["ab"]
+    await swarm.join("d")
+    assert ids_of(await waiting) == "abcd"
+    assert swarm.planned == ["ab", "abcd"]
+
+
+async def test_after_a_view_that_no_plan_fits_one_more_node_is_waited_for(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.planner.needed, swarm.planner.as_missing = 3, False
+    await swarm.join("a", "b")
+    waiting = asyncio.create_task(swarm.layout())
+    await until(lambda: bool(swarm.planned) and swarm.phases[-1].name == "waiting")
+    assert swarm.phases[-1].text == "none fits"
+    await swarm.join("c")
+    assert ids_of(await waiting) == "abc"
+
+
+async def test_a_repair_leaves_out_who_is_yet_to_be_measured_and_asks_for_no_measurement(swarm: Swarm) -> None:
+    plan = await swarm.trains("a", "b")
+    await swarm.join("c", "d")
+    assert ids_of(await swarm.layout()) == "ab"
+    assert swarm.rounds == []
+    assert "probing" not in {phase.name for phase in swarm.phases}
+    assert swarm.planned == ["ab"]
+    assert swarm.planner.before == [plan]
+    assert is_measured(swarm.planner.views[0])
+
+
+@pytest.mark.parametrize("as_missing", [True, False])
+async def test_a_repair_has_the_rest_measured_where_it_cannot_do_without(swarm: Swarm, as_missing: bool) -> None:
+    await swarm.trains("a", "b")
+    swarm.planner.needed, swarm.planner.as_missing = 3, as_missing
+    await swarm.join("c")
+    assert ids_of(await swarm.layout()) == "abc"
+    assert swarm.asked == ["ac", "bc"]
+    assert swarm.planned == ["ab", "abc"]
+    assert is_measured(swarm.planner.views[1])
+
+
+async def test_a_repair_for_those_who_are_all_measured_asks_for_no_measurement(swarm: Swarm) -> None:
+    await swarm.trains("a", "b", "c")
+    await swarm.goodbye("c")
+    assert ids_of(await swarm.layout()) == "ab"
+    assert swarm.rounds == []
+    assert swarm.planned == ["ab"]
+
+
+async def test_a_repair_does_not_wait_for_as_many_as_the_start(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, 2, 3)
+    await swarm.trains("a", "b", "c")
+    await swarm.goodbye("c")
+    assert ids_of(await swarm.layout()) == "ab"
+
+
+async def test_nothing_is_planned_for_who_has_gone_or_whom_nobody_reaches(swarm: Swarm) -> None:
+    swarm.gbps = {frozenset(pair): None for pair in ("ad", "bd", "cd", "de")}
+    await swarm.join("a", "b", "c", "d", "e")
+    there = swarm.ready()
+    await swarm.probe()
+    await swarm.goodbye("c")
+    assert ids_of(await swarm.one.plan_for(there)) == "abe"
+
+
+async def test_only_what_is_unknown_is_measured_and_what_was_tried_in_vain_is_tried_again(swarm: Swarm) -> None:
+    swarm.gbps[frozenset("ac")] = None
+    await swarm.join("a", "b", "c")
+    await swarm.probe()
+    assert swarm.asked == ["ab", "ac", "bc"]
+    assert swarm.rounds[0].addresses == {peer: (f"/p2p/{peer}",) for peer in "abc"}
+    swarm.control.said.clear()
+    await swarm.probe()
+    assert swarm.asked == ["ac"]
+
+
+async def test_the_next_round_waits_until_all_who_act_have_finished_the_last(swarm: Swarm) -> None:
+    swarm.silent = set("abcd")
+    await swarm.join("a", "b", "c", "d")
+    probing = asyncio.create_task(swarm.probe())
+    await until(lambda: len(swarm.rounds) == 1)
+    (turn,) = swarm.rounds
+    (first, _), (second, _) = turn.pairs
+    await swarm.finish(first, turn)
+    await swarm.finish(second, turn.model_copy(update={"id": turn.id - 1}))
+    await asyncio.sleep(0.02)
+    assert len(swarm.rounds) == 1
+    swarm.silent = set()
+    await swarm.finish(second, turn)
+    await probing
+    assert len(swarm.rounds) == 3
+
+
+async def test_a_round_that_somebody_never_finishes_goes_on_without(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "ROUND_SECONDS", 0.05)
+    await swarm.join("a", "b", "c")
+    swarm.silent = {"a"}
+    await swarm.probe()
+    assert swarm.asked == ["ab", "ac", "bc"]
+    acted_by_a = {frozenset(pair) for turn in swarm.rounds for pair in turn.pairs if pair[0] == "a"}
+    assert acted_by_a
+    links = swarm.hearing.links
+    for pair in itertools.combinations("abc", 2):
+        assert links.known(*pair)
+        assert links.gbps(*pair) == (None if frozenset(pair) in acted_by_a else GBPS)
+
+
+async def test_nobody_waits_for_who_leaves_in_the_midst_of_a_round(swarm: Swarm) -> None:
+    await swarm.join("a", "b")
+    swarm.silent = {"a", "b"}
+    probing = asyncio.create_task(swarm.probe())
+    await until(lambda: bool(swarm.rounds))
+    await swarm.goodbye(swarm.rounds[0].pairs[0][0])
+    await probing
+    assert swarm.hearing.links.gbps("a", "b") is None
+
+
+async def test_what_slow_lines_carry_in_all_is_measured_once_after_the_links(swarm: Swarm) -> None:
+    swarm.gbps = {frozenset(pair): 0.1 for pair in itertools.combinations("abc", 2)}
+    await swarm.join("a", "b", "c")
+    plan = await swarm.layout()
+    assert ids_of(plan) == "abc"
+    assert [fan.centre for turn in swarm.rounds for fan in turn.fans] == ["a", "b", "c"]
+    kinds = [bool(turn.fans) for turn in swarm.rounds]
+    assert kinds == sorted(kinds)
+    assert [node.up_gbps for node in swarm.planner.views[0].nodes] == [UP_GBPS] * 3
+    swarm.control.said.clear()
+    await swarm.probe()
+    assert swarm.rounds == []
+
+
+async def test_the_next_group_waits_until_the_last_has_measured(swarm: Swarm) -> None:
+    await swarm.join("a", "b", "c")
+    for pair in itertools.combinations("abc", 2):
+        swarm.records.measure(*pair, 0.1)
+    await swarm.one.recall("abc")
+    swarm.silent = {"a"}
+    probing = asyncio.create_task(swarm.probe())
+    await until(lambda: bool(swarm.rounds))
+    await asyncio.sleep(0.02)
+    (turn,) = swarm.rounds
+    await swarm.finish("a", turn)
+    await probing
+    assert [[fan.centre for fan in turn.fans] for turn in swarm.rounds] == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize("found", [0.1, None])
+async def test_a_suspect_is_measured_again_and_no_other_and_where_it_is_slow_it_is_looked_at_later(
+    swarm: Swarm, found: float | None
+) -> None:
+    await swarm.trains("a", "b", "c")
+    swarm.gbps[frozenset(AB)] = found
+    await swarm.probe(AB)
+    assert swarm.asked == ["ab"]
+    assert swarm.hearing.links.gbps(*AB) == found
+    assert swarm.hearing.links.gbps("b", "c") == GBPS
+    assert swarm.suspects() == set()
+    swarm.now += FIRST_PAUSE
+    assert swarm.suspects() == {AB}
+
+
+async def test_a_suspect_that_is_found_as_it_was_is_left_alone(swarm: Swarm) -> None:
+    await swarm.trains("a", "b", "c")
+    await swarm.probe(AB)
+    assert swarm.asked == ["ab"]
+    swarm.now += 2 * FIRST_PAUSE
+    assert swarm.suspects() == set()
+
+
+async def test_a_suspect_is_judged_by_what_it_was_before_and_not_by_what_others_are(swarm: Swarm) -> None:
+    swarm.gbps[frozenset(AB)] = 0.4
+    await swarm.trains("a", "b")
+    swarm.gbps[frozenset(AB)] = 0.3
+    await swarm.probe(AB)
+    swarm.now += 2 * FIRST_PAUSE
+    assert swarm.suspects() == set()
+
+
+async def test_what_frames_told_before_a_look_is_no_reason_for_another(swarm: Swarm) -> None:
+    await swarm.trains("a", "b")
+    for step in (1, 2):
+        await swarm.report("b", "training", plan_version=1, step=step, received_gbps={"a": 0.1})
+    assert swarm.suspects() == {AB}
+    await swarm.probe(*swarm.suspects())
+    assert swarm.hearing.links.gbps(*AB) == GBPS
+    assert swarm.suspects() == set()
+
+
+async def test_links_that_were_published_are_taken_over_without_any_probing(swarm: Swarm) -> None:
+    await swarm.join("a", "b", "c")
+    swarm.records.measure("a", "b", 1.0)
+    swarm.records.measure("b", "c", 3.0)
+    await asyncio.wait_for(swarm.one.recall({"a", "b"}), 5)
+    links = swarm.hearing.links
+    assert (links.gbps("a", "b"), links.gbps("c", "b"), links.gbps("a", "c")) == (1.0, 3.0, None)
+    assert swarm.control.said == []
+
+
+@pytest.mark.parametrize("error", [None, OSError("the DHT does not answer"), RuntimeError("closed")])
+async def test_links_that_cannot_be_read_keep_no_others_from_being_taken_over(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    monkeypatch.setattr(gathering, "QUICK_READ_SECONDS", 0.05)
+    swarm.records.unread["a"] = error
+    swarm.records.measure("a", "c", 1.0)
+    swarm.records.measure("b", "c", 3.0)
+    await asyncio.wait_for(swarm.one.recall(["a", "b"]), 5)
+    assert (swarm.hearing.links.gbps("b", "c"), swarm.hearing.links.gbps("a", "c")) == (3.0, None)
