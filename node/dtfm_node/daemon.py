@@ -138,11 +138,11 @@ class Daemon:
             HivemindDiscovery.running(libp2p, registry, bootstrap) as discovery,
         ):
             shards = ShardFolder(self._folder / "tokens")
-            await plane.serve(probe.PROBE, probe.answer)
+            uplink = Uplink()
+            await plane.serve(probe.PROBE, lambda stream: probe.answer(stream, uplink.measured))
             await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
             job = await self._bulletin.job()
             profile = await self._measure(job, machine, await plane.addresses())
-            uplink = Uplink()
             snapshots = Snapshots(self._folder / "snapshots")
             await asyncio.to_thread(snapshots.load)
             holdings = Holdings(snapshots, machine.compute)
@@ -150,7 +150,7 @@ class Daemon:
             self._bulletin.on_kept = keeper.confirm
             await plane.serve(STATE, lambda stream: serve_state(stream, holdings))
             await plane.serve(SHADOW, keeper.take_copy)
-            listing = Listing(plane, discovery, registry, profile)
+            listing = Listing(plane, discovery, registry, profile, uplink)
             promise = self._folder / "promise.json"
             tasklets = Tasklets(job, machine, plane, shards, holdings, keeper, self._journal, uplink, promise)
             await tasklets.listen()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from dtfm_node.journal import Journal
 from dtfm_node.probe import fan, probe
+from dtfm_node.uplink import Uplink
 from dtfm_protocol.control import ProbeRound
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import short
@@ -20,8 +21,11 @@ PROBE_SECONDS = 30.0
 class Listing:
     """One peer's records."""
 
-    def __init__(self, plane: DataPlane, discovery: Discovery, registry: Registry, profile: Profile) -> None:
+    def __init__(
+        self, plane: DataPlane, discovery: Discovery, registry: Registry, profile: Profile, uplink: Uplink
+    ) -> None:
         self._plane, self._discovery, self._registry, self._profile = plane, discovery, registry, profile
+        self._uplink = uplink
         self._links: dict[str, Link] = {}
         self._limits: Limits | None = None
         self._probing = asyncio.Lock()
@@ -89,7 +93,8 @@ class Listing:
                 if addresses:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses)
-                self._links[peer] = await probe(self._plane, peer)
+                link = self._links[peer] = await probe(self._plane, peer)
+                self._uplink.measured(peer, link.sent_gbps)
         except (ConnectionError, Refused, TimeoutError) as error:
             self._links.pop(peer, None)
             log.warning("cannot measure the link to %s: %s", short(peer), error or "no answer")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -30,9 +30,10 @@ _ECHO = b"dtfmecho"
 class ProbeRequest(Schema):
     """Opens one measurement on a probe stream."""
 
-    kind: Literal["echo", "send", "fetch"]
-    """send: `size` bytes come, say how long they took; fetch: send `size` bytes."""
+    kind: Literal["echo", "send", "fetch", "found"]
+    """send: `size` bytes come, say how long they took; fetch: send `size` bytes; found: so many `gbps` you can send."""
     size: Annotated[int, Field(ge=0, le=LAST_BYTES)] = 0
+    gbps: Annotated[float, Field(ge=0)] = 0.0
 
 
 class Swallowed(Schema):
@@ -52,6 +53,7 @@ async def probe(plane: DataPlane, peer: str) -> Link:
         round_trip = await _round_trip(stream)
         sent = await _throughput(stream, "send", round_trip)
         received = await _throughput(stream, "fetch", round_trip)
+        await write_message(stream, ProbeRequest(kind="found", gbps=received))
     finally:
         await stream.close()
     return Link(round_trip_ms=round_trip * 1e3, sent_gbps=sent, received_gbps=received, way=stream.way)
@@ -90,8 +92,12 @@ async def _together(
     return found if found < SHARED * sum(alone.values()) else None
 
 
-async def answer(stream: Stream) -> None:
-    """The other side of `probe`; ends when the stream does."""
+async def answer(stream: Stream, found: Callable[[str, float], None]) -> None:
+    """The other side of `probe`; ends when the stream does.
+
+    Args:
+        found: called with the peer, and the Gbit/s that it says it can receive.
+    """
     while True:
         request = await read_message(stream, ProbeRequest)
         if request.kind == "echo":
@@ -99,8 +105,10 @@ async def answer(stream: Stream) -> None:
                 await stream.write(await stream.read(len(_ECHO)))
         elif request.kind == "send":
             await write_message(stream, Swallowed(seconds=await _swallow(stream, request.size)))
-        else:
+        elif request.kind == "fetch":
             await _pour(stream, request.size)
+        else:
+            found(stream.peer, request.gbps)
 
 
 async def _round_trip(stream: Stream) -> float:

@@ -1,17 +1,39 @@
-"""Who may use this machine's line: frames that somebody's compute waits for go first, bulk when none is under way."""
+"""Who may use this machine's line, and how fast: frames that somebody's compute waits for go first, bulk when none is
+under way, and all of them hardly faster than their link can carry.
+
+TCP by itself sends faster and faster until a queue on the way is full and loses packets. Where both ends do so at once,
+as in an all-reduce, each one's acknowledgements wait in the queue that the other has filled, and half a world apart a
+fifth of the rate is lost (docs/world.md).
+"""
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterator
+
+HEADROOM = 1.25
+"""Streams may be so many times faster than their link was measured: what was measured may be too little."""
+UNPACED = 2.5e8
+"""Bytes a second of a link that is no bottleneck: pacing costs the kernel some work."""
 
 
 class Uplink:
     """One for all that a node sends. Bulk senders ask before each piece, so that none holds the line for long."""
 
     def __init__(self) -> None:
+        self._rates: dict[str, float] = {}
         self._urgent = 0
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def measured(self, peer: str, gbps: float) -> None:
+        """Note what the link to `peer` carries."""
+        self._rates[peer] = gbps * 1.25e8
+
+    def pace(self, peer: str) -> float:
+        """Bytes a second that a stream to `peer` should not exceed."""
+        rate = self._rates.get(peer, math.inf)
+        return HEADROOM * rate if 0 < rate < UNPACED else math.inf
 
     @contextlib.contextmanager
     def urgent(self) -> Iterator[None]:

@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import socket
 import ssl
+import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -163,6 +166,22 @@ async def test_a_payload_of_any_size_arrives_whole(size: int) -> None:
         await b.serve("echo", echo)
         async with opened(a, b.peer_id, "echo") as stream:
             await echoed(stream, os.urandom(min(size, 1 << 20)) * max(1, size >> 20))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel has to pace")
+async def test_a_paced_stream_keeps_its_pace_until_it_may_go_on_as_fast_as_it_can() -> None:
+    async with two_peers() as (a, b):
+        await b.serve("echo", echo)
+        async with opened(a, b.peer_id, "echo") as stream:
+            await echoed(stream, bytes(1 << 10))
+            stream.pace(1e6)
+            begun = time.monotonic()
+            await echoed(stream, bytes(1 << 19))
+            assert time.monotonic() - begun > 0.3  # at full speed it takes some milliseconds
+            stream.pace(math.inf)
+            await echoed(stream, bytes(1 << 25))  # paced it would take longer than a test may
+            await stream.close()
+            stream.pace(1e6)  # nothing happens
 
 
 async def test_what_is_read_can_be_written_to() -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from dtfm_node.engine.exchange import PIECE_BYTES, TRAINING, Exchange, Hello
-from dtfm_node.uplink import Uplink
+from dtfm_node.uplink import HEADROOM, Uplink
 from dtfm_protocol.frames import HEADER_BYTES, Key, Kind
 from dtfm_protocol.planes.data import Bytes, Stream, read_message
-from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork
+from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 
 PEERS = ("a", "b", "c")
 PACKET = 1 << 14
@@ -157,3 +157,32 @@ async def test_a_part_arrives_whole_whatever_pieces_it_is_sent_in(size: int) -> 
         sent = sum(packet.size for packet in one.plane.line.carried)
         hello = 4 + len(Hello(plan_version=1).model_dump_json())
         assert sent == hello + HEADER_BYTES + size
+
+
+async def test_streams_are_paced_as_soon_as_a_link_was_measured() -> None:
+    """And at its new pace once it was measured again."""
+    network, uplink = MemoryNetwork(), Uplink()
+    paces: list[float] = []
+
+    class Paced(MemoryDataPlane):
+        async def open(self, peer: str, service: str) -> MemoryStream:
+            stream = await super().open(peer, service)
+            stream.pace = paces.append  # type: ignore[method-assign]
+            return stream
+
+    async with asyncio.timeout(5), Exchange.running(MemoryDataPlane(network, "b"), 1, PEERS) as other:
+
+        async def serve(stream: Stream) -> None:
+            hello = await read_message(stream, Hello)
+            await (other.take_pulses(stream) if hello.pulses else other.serve(stream))
+
+        await other._plane.serve(TRAINING, serve)
+        async with Exchange.running(Paced(network, "a"), 1, PEERS, uplink) as a:
+            for step, gbps in enumerate((None, 0.01, 0.01, 0.02), 1):
+                if gbps is not None:
+                    uplink.measured("b", gbps)
+                key = Key(Kind.ACTIVATION, step, 0, 0)
+                other.post("a", key, 1)
+                await a.send("b", key, b"x")
+                await other.receive("a", key)
+    assert paces == [HEADROOM * 1.25e6, HEADROOM * 2.5e6]

@@ -6,6 +6,7 @@ import pytest
 
 from dtfm_node import listing as listings
 from dtfm_node.listing import Listing
+from dtfm_node.uplink import HEADROOM, Uplink
 from dtfm_protocol.envelope import Post
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.planes.discovery import Registry
@@ -26,7 +27,8 @@ PROFILE = Profile(
 async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     network, me = MemoryNetwork(), Identity.generate()
     plane, discovery = MemoryDataPlane(network, me.peer_id), MemoryDiscovery(network, me.peer_id)
-    listing = Listing(plane, discovery, Registry("swarm", Post("swarm", me)), PROFILE)
+    uplink = Uplink()
+    listing = Listing(plane, discovery, Registry("swarm", Post("swarm", me)), PROFILE, uplink)
     measured: list[str] = []
 
     async def measure(plane: MemoryDataPlane, peer: str) -> Link:
@@ -47,3 +49,4 @@ async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch
         await listing.follow_ways()
         assert measured == ["near", "far", "far"]
         assert listing._links["far"].way == "relayed"
+    assert uplink.pace("near") == HEADROOM * 1.25e8

@@ -10,6 +10,10 @@ from dtfm_protocol.planes.data import Bytes, Stream, StreamClosed, Unreachable, 
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 
 
+def ignore(peer: str, gbps: float) -> None:
+    """What this side can send is of no interest."""
+
+
 class Clock:
     """Seconds that pass only where the test says so."""
 
@@ -40,6 +44,9 @@ class Shaped:
         self._said = True
         await self._inner.write(*buffers)
 
+    def pace(self, bytes_per_second: float) -> None:
+        self._inner.pace(bytes_per_second)
+
     async def close(self) -> None:
         await self._inner.close()
 
@@ -56,7 +63,7 @@ class ShapedPlane(MemoryDataPlane):
 
 
 async def answering(network: MemoryNetwork, peer: str = "other") -> None:
-    await MemoryDataPlane(network, peer).serve(probe.PROBE, probe.answer)
+    await MemoryDataPlane(network, peer).serve(probe.PROBE, lambda stream: probe.answer(stream, ignore))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +78,7 @@ async def test_a_probe_finds_a_links_delay_and_both_speeds(
     monkeypatch.setattr(probe, "time", clock)
 
     async def answer(stream: Stream) -> None:
-        await probe.answer(Shaped(stream, clock, up, 0.0))
+        await probe.answer(Shaped(stream, clock, up, 0.0), ignore)
 
     await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
     link = await probe.probe(ShapedPlane(network, clock, down, delay), "other")
@@ -121,12 +128,12 @@ async def test_a_request_for_more_than_the_largest_transfer_is_refused(message: 
     ours, theirs = MemoryStream.pair("me", "other")
     await write_message(ours, probe.ProbeRequest.model_construct(**message))
     with pytest.raises(Refused, match="ProbeRequest"):
-        await probe.answer(theirs)
+        await probe.answer(theirs, ignore)
 
 
 async def test_an_answer_ends_with_its_stream() -> None:
     ours, theirs = MemoryStream.pair("me", "other")
-    answer = asyncio.create_task(probe.answer(theirs))
+    answer = asyncio.create_task(probe.answer(theirs, ignore))
     await ours.close()
     with pytest.raises(StreamClosed):
         await answer
@@ -137,7 +144,7 @@ async def test_links_that_share_a_line_carry_together_what_the_line_does(monkeyp
     monkeypatch.setattr(probe, "time", clock)
 
     async def answer(stream: Stream) -> None:
-        await probe.answer(Shaped(stream, clock, 20e6, 0.0))
+        await probe.answer(Shaped(stream, clock, 20e6, 0.0), ignore)
 
     for peer in "abc":
         await MemoryDataPlane(network, peer).serve(probe.PROBE, answer)
@@ -153,3 +160,16 @@ async def test_links_that_carry_all_at_once_have_no_common_limit(monkeypatch: py
         await answering(network, peer)
     limits = await probe.fan(MemoryDataPlane(network, "me"), dict.fromkeys("abc", (0.02, 0.05)))
     assert (limits.up_gbps, limits.down_gbps) == (None, None)
+
+
+async def test_the_other_side_learns_what_it_can_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, network, told = Clock(), MemoryNetwork(), asyncio.Queue[tuple[str, float]]()
+    monkeypatch.setattr(probe, "time", clock)
+
+    async def answer(stream: Stream) -> None:
+        await probe.answer(Shaped(stream, clock, 1e9, 0.0), lambda *found: told.put_nowait(found))
+
+    await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
+    link = await probe.probe(ShapedPlane(network, clock, 2e6, 0.01), "other")
+    async with asyncio.timeout(1):
+        assert await told.get() == ("me", link.received_gbps)

@@ -1,10 +1,11 @@
 """Who may use the line: bulk waits while anything urgent is being sent, and not longer."""
 
 import asyncio
+import math
 
 import pytest
 
-from dtfm_node.uplink import Uplink
+from dtfm_node.uplink import HEADROOM, UNPACED, Uplink
 
 
 async def settle() -> None:
@@ -51,3 +52,15 @@ async def test_bulk_gets_a_turn_between_two_urgent_frames() -> None:
         await settle()
         assert not again.done()
     await again
+
+
+def test_who_sends_over_a_slow_link_is_held_to_little_more_than_it_carries() -> None:
+    uplink = Uplink()
+    assert uplink.pace("a") == math.inf
+    uplink.measured("a", 0.008)
+    assert uplink.pace("a") == HEADROOM * 1e6
+    assert uplink.pace("b") == math.inf
+    uplink.measured("a", UNPACED * 8e-9)  # no bottleneck any more
+    assert uplink.pace("a") == math.inf
+    uplink.measured("a", 0.0)  # which nobody could send at
+    assert uplink.pace("a") == math.inf

@@ -8,6 +8,7 @@ To each peer there are three streams: urgent frames do not queue behind the all-
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
@@ -342,8 +343,11 @@ class Exchange:
         try:
             stream = await self._plane.open(peer, TRAINING)
             await write_message(stream, Hello(plan_version=self._plan_version))
+            pace = math.inf
             while True:
                 header, payload = await queue.get()
+                if pace != (pace := self._uplink.pace(peer)):
+                    stream.pace(pace)
                 under_way = True
                 begun = time.monotonic()
                 point("before-send", header.key.step)

@@ -48,6 +48,9 @@ class Stream(Protocol):
             StreamClosed: the other end is gone.
         """
 
+    def pace(self, bytes_per_second: float) -> None:
+        """Send no faster from now on, where the transport can do that; infinite: as fast as it goes."""
+
     async def close(self) -> None:
         """End the stream; idempotent."""
 

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import math
 import socket
 import ssl
+import struct
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +20,8 @@ PIECE_BYTES = 256 << 10
 """What is encrypted, or taken from a socket, at once."""
 _TOGETHER_BYTES = 16 << 10
 """Small buffers of one write share TLS records of this size."""
+_SO_MAX_PACING_RATE, _NO_PACE = 47, (1 << 64) - 1
+"""From <asm-generic/socket.h>; Python does not name it."""
 _LARGE_BYTES = 64 << 10
 _READ_BYTES = 1 << 30
 """The largest size that OpenSSL takes is an int's."""
@@ -143,6 +148,13 @@ class DirectStream:
             except asyncio.CancelledError:
                 self.abort()
                 raise
+
+    def pace(self, bytes_per_second: float) -> None:
+        """See `Stream.pace`. The kernel does it (Linux)."""
+        if sys.platform.startswith("linux"):
+            limit = _NO_PACE if math.isinf(bytes_per_second) else max(1, int(bytes_per_second))
+            with contextlib.suppress(OSError):  # the stream has ended
+                self._socket.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", limit))
 
     async def close(self) -> None:
         """See `Stream.close`. What has been written is the kernel's by now, which goes on sending it."""

@@ -96,6 +96,9 @@ class LibP2PStream:
                 return
             await other.write(piece)
 
+    def pace(self, bytes_per_second: float) -> None:
+        """See `Stream.pace`. The socket is the daemon's, which cannot do that."""
+
     async def close(self) -> None:
         """See `Stream.close`."""
         self._writer.close()

@@ -38,6 +38,9 @@ class MemoryStream:
             self._other._incoming.feed_data(bytes(buffer))
         await asyncio.sleep(0)
 
+    def pace(self, bytes_per_second: float) -> None:
+        """See `Stream.pace`. Memory has no line that could be full."""
+
     async def close(self) -> None:
         """See `Stream.close`."""
         other, self._other = self._other, None
