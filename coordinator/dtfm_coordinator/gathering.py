@@ -63,6 +63,8 @@ class Gathering:
         """
         heard = {member.peer for member in self._members.ready()}
         members = self._links.reachable([member for member in members if member.peer in heard])
+        if not members:
+            raise UserError("no node is left, or none of them reaches another one: `dtfm-node doctor` says why")
         await self._hearing.say("planning", f"planning for {len(members)} nodes")
         view = self._links.view(members, self._tools.job.training.precision, self._hearing.pace.factors())
         plan = await asyncio.to_thread(self._tools.planner.plan, view, self._hearing.plan)
@@ -103,8 +105,14 @@ class Gathering:
         """Have all unknown links between `members` measured, in rounds of disjoint pairs, and those of `anew` again."""
         peers = [member.peer for member in members]
         before = {pair: self._links.gbps(*pair) or 0.0 for pair in anew}
-        for pair in anew:
-            self._links.forget_pair(*pair)
+        with contextlib.ExitStack() as undo:
+            for pair in anew:
+                undo.callback(self._links.forget_pair(*pair))
+            await self._probe(peers, members)
+            undo.pop_all()  # who is interrupted knows what was known before
+        self._hearing.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
+
+    async def _probe(self, peers: list[str], members: list[Member]) -> None:
         addresses = {member.peer: member.profile.addresses for member in members if member.profile}
         rounds = list(self._links.rounds(peers))
         for number, pairs in enumerate(rounds, 1):
@@ -118,7 +126,6 @@ class Gathering:
             await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
         if fans:
             await self._read_all(peers, READ_SECONDS)
-        self._hearing.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
 
     async def _have_probed(self, turn: ProbeRound) -> None:
         """Ask for a round of measurements, and wait for them."""
@@ -151,7 +158,7 @@ class Gathering:
         member = self._members.get(peer)
         if member is None or not member.online:
             return True  # nothing to wait for
-        return member.report is not None and member.report.probed >= turn
+        return member.report is not None and member.report.probed == turn
 
 
 def _now() -> int:

@@ -121,9 +121,11 @@ class Hearing:
         before = self.members.get(peer)
         was_online = before is not None and before.online
         self.members.seen(peer, message)
-        if message.online != was_online:
-            log.info("%s %s", short(peer), "joined" if message.online else "left")
-            if not message.online:
+        member = self.members.get(peer)
+        is_online = member is not None and member.online
+        if is_online != was_online:
+            log.info("%s %s", short(peer), "joined" if is_online else "left")
+            if not is_online:
                 self.links.forget(peer)
         self._changed.set()
 
@@ -132,7 +134,8 @@ class Hearing:
         await self.tell_ledger()
 
     async def _hear_report(self, peer: str, message: Report) -> None:
-        self.members.reported(peer, message)
+        if not self.members.reported(peer, message):
+            return
         if self.on_standing is not None:
             await self.on_standing(peer, message.standing)
         plan = self.plan

@@ -1,6 +1,7 @@
 """Which links are known, who measures next, and the view that follows. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -43,11 +44,27 @@ class LinkMap:
         self._limits.pop(peer, None)
         self._fanned.discard(peer)
 
-    def forget_pair(self, sender: str, receiver: str) -> None:
-        """A link is to be measured anew, both ways: that is how links are measured."""
-        for pair in ((sender, receiver), (receiver, sender)):
+    def forget_pair(self, sender: str, receiver: str) -> Callable[[], None]:
+        """A link is to be measured anew, both ways: that is how links are measured.
+
+        What is returned takes that back, where it has not been measured since.
+        """
+        both = (sender, receiver), (receiver, sender)
+        tables: tuple[dict[Pair, Any], ...] = (self._gbps, self._latency_ms, self._ways)
+        known = [(table, pair, table[pair]) for table in tables for pair in both if pair in table]
+        was_tried = self.known(sender, receiver)
+
+        def undo() -> None:
+            if not self._measured(sender, receiver):
+                for table, pair, value in known:
+                    table[pair] = value
+                if was_tried:
+                    self.tried([(sender, receiver)])
+
+        for pair in both:
             self._forget_link(pair)
         self._tried.discard(frozenset((sender, receiver)))
+        return undo
 
     def _forget_link(self, pair: Pair) -> None:
         self._gbps.pop(pair, None)

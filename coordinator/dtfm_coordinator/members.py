@@ -51,17 +51,18 @@ class Members:
             member.report = None
         member.session, member.online = presence.session, presence.online
 
-    def reported(self, peer: str, report: Report) -> None:
-        """A report came: the peer is there, whatever its presence said last."""
+    def reported(self, peer: str, report: Report) -> bool:
+        """A report came: the peer is there, whatever its presence said last. False where its session is over."""
         member = self._member(peer)
         if member.session and report.session != member.session and member.online:
-            return  # of a session that is over
+            return False  # of a session that is over
         before, member.report = member.report, report
         member.session, member.online = report.session, True
         member.heard = self._clock()
         for peer_lost in report.lost:
             if before is None or peer_lost not in before.lost:
                 self._member(peer_lost).suspected = self._clock()
+        return True
 
     def listed(self, profiles: dict[str, Profile]) -> None:
         """The DHT was read."""

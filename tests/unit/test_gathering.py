@@ -327,3 +327,40 @@ async def test_links_that_cannot_be_read_keep_no_others_from_being_taken_over(
     swarm.records.measure("b", "c", 3.0)
     await asyncio.wait_for(swarm.one.recall(["a", "b"]), 5)
     assert (swarm.hearing.links.gbps("b", "c"), swarm.hearing.links.gbps("a", "c")) == (3.0, None)
+
+
+async def test_where_nobody_reaches_another_one_more_nodes_are_waited_for(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.join("a", "b", "c")
+    swarm.gbps = dict.fromkeys(map(frozenset, itertools.combinations("abc", 2)))
+    laying = asyncio.create_task(swarm.layout())
+    await until(lambda: any("reaches" in phase.text for phase in swarm.phases))
+    swarm.gbps = {}
+    await swarm.join("d")
+    assert ids_of(await laying) == "abcd"
+
+
+async def test_a_look_at_suspects_that_is_given_up_leaves_them_known_as_they_were(swarm: Swarm) -> None:
+    await swarm.trains("a", "b", "c")
+    swarm.silent = {"a", "b"}
+    looking = asyncio.create_task(swarm.one.probe(swarm.ready(), {AB}))
+    await until(lambda: len(swarm.rounds) == 1)
+    assert swarm.hearing.links.gbps(*AB) is None
+    looking.cancel()
+    await asyncio.wait([looking])
+    assert swarm.hearing.links.gbps(*AB) == GBPS
+    assert swarm.hearing.links.untried(["a", "b", "c"]) == []
+
+
+async def test_a_round_is_not_done_because_a_clock_was_ahead_once(swarm: Swarm) -> None:
+    await swarm.join("a", "b")
+    for peer in "ab":
+        await swarm.report(peer, probed=1 << 60)
+    swarm.silent = {"a", "b"}
+    probing = asyncio.create_task(swarm.one.probe(swarm.ready()))
+    await until(lambda: len(swarm.rounds) == 1)
+    await asyncio.sleep(0.02)
+    assert not probing.done()
+    swarm.silent = set()
+    await swarm.control.answer(swarm.rounds[0])  # type: ignore[misc]
+    await asyncio.wait_for(probing, 5)

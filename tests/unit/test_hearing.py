@@ -356,3 +356,29 @@ async def test_a_phase_is_told_when_it_is_another_one(tmp_path: Path) -> None:
     for text in ("for one", "for one", "for two"):
         await peers.hearing.say("waiting", text)
     assert [(phase.name, phase.text) for phase in peers.phases] == [("waiting", "for one"), ("waiting", "for two")]
+
+
+async def test_the_last_will_of_a_session_that_is_over_means_nothing(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    await peers.join("a", "b")
+    peers.records.measure("a", "b", 1.0)
+    peers.hearing.links.reported("a", peers.records.measured["a"])
+    await peers.hello("a", session="two")
+    await peers.hello("a", online=False, session="one")
+    assert peers.hearing.links.gbps("a", "b") == 1.0
+
+
+async def test_a_report_of_a_session_that_is_over_means_nothing(tmp_path: Path) -> None:
+    peers, heard = Peers(tmp_path), []
+
+    async def stands(peer: str, standing: object) -> None:
+        heard.append(peer)
+
+    peers.hearing.on_standing = stands
+    await peers.join("a")
+    await peers.hello("a", session="two")
+    heard.clear()
+    await peers.report("a", session="one")
+    assert heard == []
+    await peers.report("a", session="two")
+    assert heard == ["a"]
