@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from dtfm_coordinator.history import Event, read
-from dtfm_protocol.planes.libp2p import end_with_parent
+from dtfm_protocol.children import end_with_parent
 
 BIN = Path(sys.executable).parent
 JOB = """

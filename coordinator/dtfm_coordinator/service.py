@@ -28,11 +28,12 @@ from dtfm_protocol.invite import Invite
 from dtfm_protocol.job import Job
 from dtfm_protocol.logs import log
 from dtfm_protocol.plan import Plan
+from dtfm_protocol.planes.addresses import announced
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane, split_broker_url
 from dtfm_protocol.planes.data import DataPlane
 from dtfm_protocol.planes.direct import DirectDataPlane
 from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane, announced
+from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 from dtfm_protocol.prepare import prepare
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.statedir import write_atomically

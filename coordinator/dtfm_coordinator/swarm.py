@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from dtfm_coordinator.service import Coordinator, Options
+from dtfm_protocol.children import end_with_parent
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Job
 from dtfm_protocol.logs import log
-from dtfm_protocol.planes.libp2p import end_with_parent
 
 STOP_SECONDS = 15.0
 

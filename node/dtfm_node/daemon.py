@@ -32,10 +32,11 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.model.sizes import model_sizes, smallest_stage_bytes
+from dtfm_protocol.planes.addresses import announced_port, by_peer
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
 from dtfm_protocol.planes.direct import DirectDataPlane
 from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry, go_by
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane, announced_port, by_peer
+from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 from dtfm_protocol.records import Profile
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.transfers import SHADOW, SHARDS, STATE, serve_shards, serve_state

@@ -11,9 +11,10 @@ import pytest
 
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.planes import libp2p as planes_libp2p
+from dtfm_protocol.planes.addresses import by_peer
 from dtfm_protocol.planes.data import DataPlane, Stream, StreamClosed
 from dtfm_protocol.planes.direct import DirectDataPlane
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane, by_peer
+from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 from tests.netlab.homes import Homes, Host, why_not
 
 PATIENCE = 120.0

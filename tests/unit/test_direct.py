@@ -26,9 +26,10 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, public_key_of
 from dtfm_protocol.logs import log
 from dtfm_protocol.planes import certificates, direct
+from dtfm_protocol.planes.addresses import hosts_of
 from dtfm_protocol.planes.certificates import CERTIFICATE_LIMIT, Trust, issue, signer
 from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable, read_message, write_message
-from dtfm_protocol.planes.direct import DIRECT, DirectDataPlane, Endpoint, hosts_of
+from dtfm_protocol.planes.direct import DIRECT, DirectDataPlane, Endpoint
 from dtfm_protocol.planes.direct_stream import DirectStream
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream

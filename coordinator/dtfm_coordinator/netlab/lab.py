@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from dtfm_coordinator.netlab.hosts import Hosts, address
 from dtfm_coordinator.netlab.world import Wiring
+from dtfm_protocol.children import end_with_parent
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.planes.libp2p import end_with_parent
 
 _ANSWER_SECONDS = 10.0
 _LINE_LIMIT = 1 << 24

@@ -16,8 +16,9 @@ from dtfm_node.doctor.wire import Host, door_of, kind_of, own_addresses, visit
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
+from dtfm_protocol.planes.addresses import announced, announced_port
 from dtfm_protocol.planes.control import BrokerAddress
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane, announced, announced_port
+from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 
 T = TypeVar("T")
 

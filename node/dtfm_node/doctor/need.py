@@ -9,8 +9,8 @@ import signal
 import sys
 from dataclasses import asdict, dataclass
 
+from dtfm_protocol.children import end_with_parent
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.planes.libp2p import end_with_parent
 from dtfm_protocol.resolved import ResolvedJob
 
 

@@ -1,12 +1,16 @@
 """The three planes on which peers meet, each behind a small interface.
 
 - `data`: byte streams from peer to peer (`DataPlane`, `Stream`), and the messages that open them
-- `libp2p`: the data plane's engine, one libp2p daemon a process
+- `libp2p`: the data plane's engine, one libp2p daemon a process (`p2pd`); `addresses`: multiaddresses
 - `relay`: carries the streams of members that nobody can connect to (`Relay`)
 - `direct`: beside it, TLS from peer to peer where they can reach each other (`DirectDataPlane`)
 - `punch`: connections that two peers open from both sides, where routers let nobody in (`Hole`)
-- `direct_stream`, `certificates`: one such stream, and whose keys are trusted
+- `direct_stream`, `certificates`, `sockets`: one such stream, whose keys are trusted, and TCP below it
 - `discovery`: who is here (`Discovery`): signed records that expire, on hivemind's DHT
 - `control`: plans, presence, reports over MQTT (`ControlPlane`)
 - `memory`: in-memory twins of data plane and discovery, for tests
 """
+
+import os
+
+os.environ.setdefault("HIVEMIND_LOGLEVEL", "CRITICAL")  # its warnings are for its own developers; ours name the cause

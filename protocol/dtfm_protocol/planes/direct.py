@@ -8,7 +8,6 @@ a relay, and cannot connect, try to open the connection from both sides (`punch`
 
 import asyncio
 import contextlib
-import re
 import socket
 import ssl
 from collections import Counter
@@ -17,14 +16,16 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.logs import log
+from dtfm_protocol.planes.addresses import hosts_of
 from dtfm_protocol.planes.certificates import CERTIFICATE_LIMIT, Trust
 from dtfm_protocol.planes.data import Handler, Stream, StreamClosed, Unreachable, Way, read_message, write_message
 from dtfm_protocol.planes.direct_stream import PIECE_BYTES, DirectStream
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane, answer
 from dtfm_protocol.planes.punch import OUTSIDE_LIMIT, PUNCH, PUNCH_SECONDS, SEEN, Hole, Outside
+from dtfm_protocol.planes.sockets import connected_to, listener_at
 from dtfm_protocol.schema import Schema
 
 DIRECT = "direct"
@@ -42,7 +43,6 @@ ENDPOINT_LIMIT = 16 << 10
 """Bytes of the largest `Endpoint` message."""
 _ACCEPT_PAUSE_SECONDS = 0.5
 _YES, _NO = b"\x01", b"\x00"
-_HOST = re.compile(r"^/(?:ip4|ip6|dns|dns4|dns6)/([^/]+)/tcp/")
 
 
 class Endpoint(Schema):
@@ -105,7 +105,7 @@ class DirectDataPlane:
         Raises:
             UserError: nothing can listen at `listen`.
         """
-        listener = _listener(listen, port if port < 65536 else 0)
+        listener = listener_at(listen, port if port < 65536 else 0)
         plane = cls(libp2p, identity, listener, mirrors)
         try:
             plane._spawn(plane._accept())
@@ -404,7 +404,7 @@ class DirectDataPlane:
     async def _connect(self, peer: str, host: str, port: int, hole: Hole | None = None) -> DirectStream:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                connection = await (_connection(host, port) if hole is None else hole.connect(host, port))
+                connection = await (connected_to(host, port) if hole is None else hole.connect(host, port))
         except (OSError, ValueError) as error:  # a ValueError: no host has such a name; a TimeoutError is an OSError
             raise _NoWay(f"{host} port {port}: {error or 'no answer'}") from None
         stream = self._stream(connection, self._trust.client, server_side=False)
@@ -500,39 +500,3 @@ async def _opening(stream: DirectStream) -> AsyncIterator[None]:
     except BaseException:
         stream.abort()
         raise
-
-
-def hosts_of(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """The hosts of multiaddresses, each once, but for relays': there it is not the peer that listens."""
-    found = (_HOST.match(address) for address in addresses if "/p2p-circuit" not in address)
-    return tuple(dict.fromkeys(match[1] for match in found if match is not None))
-
-
-def _listener(listen: str, port: int) -> socket.socket:
-    """A socket that listens at `port`, or where that is taken at any."""
-    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
-    try:
-        listener = socket.create_server((listen, port), family=family)
-    except OSError as error:
-        if not port:
-            raise UserError(f"cannot listen on {listen} for direct streams: {error}") from None
-        log.info("cannot take direct streams at port %d (%s): taking another", port, error)
-        return _listener(listen, 0)
-    listener.setblocking(False)
-    return listener
-
-
-async def _connection(host: str, port: int) -> socket.socket:
-    """A TCP connection.
-
-    Raises:
-        OSError: it does not come about.
-    """
-    connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        connection.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connection, (host, port))
-    except BaseException:
-        connection.close()
-        raise
-    return connection

@@ -1,23 +1,9 @@
-"""The data plane on libp2p: one daemon (hivemind's `p2pd`) a process, started, watched and ended here."""
+"""The data plane on libp2p, through the daemon that `p2pd` starts and ends."""
 
 import asyncio
 import contextlib
-import ctypes
-import fcntl
-import os
-import shutil
-import signal
-import socket
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from importlib.resources import files
-from pathlib import Path
 from typing import Any, TypeVar
-
-import base58
-
-os.environ.setdefault("HIVEMIND_LOGLEVEL", "CRITICAL")  # its warnings are for its own developers; ours name the cause
 
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
@@ -26,10 +12,11 @@ from hivemind.utils.multiaddr import Multiaddr
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.logs import log
+from dtfm_protocol.planes import p2pd
+from dtfm_protocol.planes.addresses import announced, binary, by_peer, is_local
 from dtfm_protocol.planes.data import Bytes, Handler, Stream, StreamClosed, Unreachable, Way
 from dtfm_protocol.planes.relay import GUEST, HOP, STOP, Relay
 
-STARTUP_SECONDS = 20.0
 CLOSE_SECONDS = 1.0
 SHUTDOWN_SECONDS = 3.0
 RELAY_SECONDS = 5.0
@@ -39,12 +26,8 @@ ADDRESS_LIMIT = 16
 RELAY_ADDRESS_LIMIT = 4
 """Of these, those over relays."""
 _CIRCUIT = "/p2p-circuit"
-_P2P = b"\xa5\x03"
-"""The code of /p2p in binary multiaddresses, 421, as a varint."""
 _CHUNK = 1 << 18
-_FOLDER = "dtfm-"
 T = TypeVar("T", bound=Stream)
-_LOOPBACK = ("127.", "localhost", "::1")
 
 
 class LibP2PStream:
@@ -165,26 +148,14 @@ class LibP2PDataPlane:
         Raises:
             UserError: the daemon does not start, with what it said.
         """
-        _sweep()
-        folder = Path(tempfile.mkdtemp(prefix=_FOLDER))  # short: a Unix socket's path has at most 108 bytes
-        holder = os.open(folder / "lock.new", os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(holder, fcntl.LOCK_EX)
-        (folder / "lock.new").rename(folder / "lock")  # from now on another process's `_sweep` may look at it
-        try:
-            key = folder / "key"
-            key.touch(mode=0o600)
-            key.write_bytes(identity.to_libp2p())
-            at = announced(announce, port, identity.peer_id)
-            daemon = await _start(_arguments(folder, key, listen, port, at, bootstrap))
-            drain: asyncio.Task[None] | None = None
+        at = announced(announce, port, identity.peer_id)
+        async with p2pd.running(identity, listen, port, at, bootstrap) as (daemon, folder):
             p2p: Any = None
             try:
-                await _ready(daemon)
-                drain = asyncio.create_task(_drain(daemon))
                 client: Any = type("P2PInFolder", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{folder}/"})
-                p2p = await client.replicate(Multiaddr(f"/unix{folder}/daemon.sock"))
+                p2p = await client.replicate(Multiaddr(f"/unix{p2pd.socket_of(folder)}"))
                 # On loopback there is nobody who could not connect.
-                plane = cls(p2p, at, name_service, daemon, {} if relay or _is_local(listen) else by_peer(bootstrap))
+                plane = cls(p2p, at, name_service, daemon, {} if relay or is_local(listen) else by_peer(bootstrap))
                 try:
                     if relay:
                         await plane._be_relay()
@@ -199,15 +170,6 @@ class LibP2PDataPlane:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(SHUTDOWN_SECONDS):
                             await p2p.shutdown()
-                if daemon.returncode is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        daemon.terminate()
-                    await daemon.wait()
-                if drain is not None:
-                    await drain
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(holder)
 
     async def watch(self) -> None:
         """Wait, until cancelled, for what must not happen.
@@ -243,7 +205,7 @@ class LibP2PDataPlane:
 
     async def _connect(self, peer: str, addresses: tuple[str, ...]) -> None:
         try:
-            where = [_binary(address.removesuffix(f"/p2p/{peer}")) for address in addresses]
+            where = [binary(address.removesuffix(f"/p2p/{peer}")) for address in addresses]
             await self.p2p._client.connect(PeerID.from_base58(peer), where)
         except (P2PDaemonError, ValueError, OSError) as error:
             raise Unreachable(f"{short(peer)} cannot be reached at {', '.join(addresses)}: {error}") from None
@@ -360,149 +322,3 @@ async def answer(handler: Callable[[T], Awaitable[None]], stream: T) -> None:
         log.exception("a stream of %s failed here", short(stream.peer))
     finally:
         await stream.close()
-
-
-def _sweep() -> None:
-    """Take away the folders of processes that were killed: nobody holds their locks any more."""
-    for lock in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/lock"):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(lock, os.O_RDWR)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(lock.parent, ignore_errors=True)
-            finally:
-                os.close(descriptor)
-
-
-def _arguments(
-    folder: Path, key: Path, listen: str, port: int, announced: tuple[str, ...], bootstrap: tuple[str, ...]
-) -> list[str]:
-    """The daemon's command line."""
-    try:
-        listen = listen if ":" in listen else socket.gethostbyname(listen)
-    except OSError:
-        raise UserError(f"--listen {listen}: no such address on this machine") from None
-    family = "ip6" if ":" in listen else "ip4"
-    local = _is_local(listen)
-    arguments = [
-        str(files("hivemind.hivemind_cli") / "p2pd"),
-        f"-listen=/unix{folder}/daemon.sock",
-        f"-id={key}",
-        f"-hostAddrs=/{family}/{listen}/tcp/{port}",
-        "-dhtServer=1",
-        "-connManager=1",
-        f"-natPortMap={0 if local else 1}",
-        f"-autonat={0 if local else 1}",
-        "-relay=1",
-        "-relayService=0",  # see `relay`
-        "-tls=1",
-        f"-idleTimeout={STARTUP_SECONDS:.0f}s",
-    ]
-    if announced:
-        arguments.append(f"-announceAddrs={','.join(announced)}")
-    if bootstrap:
-        arguments += ["-b=1", f"-bootstrapPeers={','.join(bootstrap)}"]
-    return arguments
-
-
-def _is_local(listen: str) -> bool:
-    return listen.startswith(_LOOPBACK)
-
-
-def by_peer(addresses: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Multiaddresses by the peer that each of them ends in."""
-    found: dict[str, tuple[str, ...]] = {}
-    for address in addresses:
-        peer = address.rpartition("/p2p/")[2]
-        found[peer] = (*found.get(peer, ()), address)
-    return found
-
-
-def _binary(address: str) -> Multiaddr:
-    """A multiaddress as libp2p's daemon reads it: hivemind codes a peer id as a CID, which the daemon refuses.
-
-    Raises:
-        ValueError: it is none.
-    """
-    first, *rest = address.split("/p2p/")
-    data = Multiaddr(first).to_bytes()
-    for part in rest:
-        peer, slash, more = part.partition("/")
-        identity = base58.b58decode(peer)
-        if len(identity) > 127:
-            raise ValueError(f"{peer} is no peer id")
-        data += _P2P + bytes([len(identity)]) + identity + (Multiaddr(slash + more).to_bytes() if slash else b"")
-    return Multiaddr(data)
-
-
-def announced_port(announce: str | None) -> int:
-    """The port of an `announce` of the form HOST:PORT, else 0."""
-    host, _, port = (announce or "").rpartition(":")
-    return int(port) if port.isdigit() and host and ":" not in host else 0
-
-
-def announced(announce: str | None, port: int, peer_id: str) -> tuple[str, ...]:
-    """`announce` ("host" or "host:port") as multiaddresses of `peer_id`; none where it is None.
-
-    Raises:
-        UserError: it is not of that form.
-    """
-    if announce is None:
-        return ()
-    given = announced_port(announce)
-    host, number = announce.removesuffix(f":{given}") if given else announce, given or port
-    if not 0 < number < 65536 or not host:
-        raise UserError(f"--announce {announce}: say the port too, as HOST:PORT, or listen on a fixed one")
-    kind = "ip6" if ":" in host else "ip4" if host.replace(".", "").isdigit() else "dns4"
-    return (f"/{kind}/{host}/tcp/{number}/p2p/{peer_id}",)
-
-
-async def _start(arguments: list[str]) -> asyncio.subprocess.Process:
-    try:
-        return await asyncio.create_subprocess_exec(
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "GOLOG_LOG_LEVEL": "error", "GOLOG_LOG_FMT": "json"},
-            # Ctrl+C in a terminal goes to the whole group; the daemon must outlive it until this side has said goodbye.
-            start_new_session=True,
-            preexec_fn=end_with_parent(signal.SIGKILL),
-        )
-    except OSError as error:
-        raise UserError(f"cannot start the libp2p daemon that hivemind ships: {error}") from None
-
-
-async def _ready(daemon: asyncio.subprocess.Process) -> None:
-    """Wait until the daemon says its peer id."""
-    assert daemon.stdout is not None
-    said = "nothing"
-    try:
-        async with asyncio.timeout(STARTUP_SECONDS):
-            while line := await daemon.stdout.readline():
-                said = line.decode(errors="replace").strip()
-                if said.startswith("Peer ID:"):
-                    return
-    except TimeoutError:
-        pass
-    raise UserError(f"the libp2p daemon did not start; it said: {said[:300]}")
-
-
-async def _drain(daemon: asyncio.subprocess.Process) -> None:
-    """Read what the daemon prints, so that it never blocks on a full pipe."""
-    assert daemon.stdout is not None
-    while line := await daemon.stdout.readline():
-        log.debug("p2pd: %s", line.decode(errors="replace").strip())
-
-
-def end_with_parent(number: signal.Signals) -> Callable[[], None] | None:
-    """For `preexec_fn`: have the kernel send the child `number` when its parent dies, even by kill -9. Linux only."""
-    if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None)  # loaded here: after the fork nothing may import or allocate much
-    set_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
-
-    def ask() -> None:
-        libc.prctl(set_death_signal, int(number))
-
-    return ask

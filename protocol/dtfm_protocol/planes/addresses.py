@@ -1,0 +1,71 @@
+"""Multiaddresses: whose they are, where they lead, and how they are announced."""
+
+import re
+
+import base58
+from hivemind.utils.multiaddr import Multiaddr
+
+from dtfm_protocol.errors import UserError
+
+_P2P = b"\xa5\x03"
+"""The code of /p2p in binary multiaddresses, 421, as a varint."""
+_HOST = re.compile(r"^/(?:ip4|ip6|dns|dns4|dns6)/([^/]+)/tcp/")
+_LOOPBACK = ("127.", "localhost", "::1")
+
+
+def by_peer(addresses: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Multiaddresses by the peer that each of them ends in."""
+    found: dict[str, tuple[str, ...]] = {}
+    for address in addresses:
+        peer = address.rpartition("/p2p/")[2]
+        found[peer] = (*found.get(peer, ()), address)
+    return found
+
+
+def hosts_of(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """The hosts of multiaddresses, each once, but for relays': there it is not the peer that listens."""
+    found = (_HOST.match(address) for address in addresses if "/p2p-circuit" not in address)
+    return tuple(dict.fromkeys(match[1] for match in found if match is not None))
+
+
+def is_local(listen: str) -> bool:
+    return listen.startswith(_LOOPBACK)
+
+
+def binary(address: str) -> Multiaddr:
+    """A multiaddress as libp2p's daemon reads it: hivemind codes a peer id as a CID, which the daemon refuses.
+
+    Raises:
+        ValueError: it is none.
+    """
+    first, *rest = address.split("/p2p/")
+    data = Multiaddr(first).to_bytes()
+    for part in rest:
+        peer, slash, more = part.partition("/")
+        identity = base58.b58decode(peer)
+        if len(identity) > 127:
+            raise ValueError(f"{peer} is no peer id")
+        data += _P2P + bytes([len(identity)]) + identity + (Multiaddr(slash + more).to_bytes() if slash else b"")
+    return Multiaddr(data)
+
+
+def announced_port(announce: str | None) -> int:
+    """The port of an `announce` of the form HOST:PORT, else 0."""
+    host, _, port = (announce or "").rpartition(":")
+    return int(port) if port.isdigit() and host and ":" not in host else 0
+
+
+def announced(announce: str | None, port: int, peer_id: str) -> tuple[str, ...]:
+    """`announce` ("host" or "host:port") as multiaddresses of `peer_id`; none where it is None.
+
+    Raises:
+        UserError: it is not of that form.
+    """
+    if announce is None:
+        return ()
+    given = announced_port(announce)
+    host, number = announce.removesuffix(f":{given}") if given else announce, given or port
+    if not 0 < number < 65536 or not host:
+        raise UserError(f"--announce {announce}: say the port too, as HOST:PORT, or listen on a fixed one")
+    kind = "ip6" if ":" in host else "ip4" if host.replace(".", "").isdigit() else "dns4"
+    return (f"/{kind}/{host}/tcp/{number}/p2p/{peer_id}",)
