@@ -95,29 +95,41 @@ def at_64() -> tuple[list[str], list[list[str]]]:
     return ["24 layers", "ratio", "simulated", "measured by the authors"], rows
 
 
+def world_of(peers: int) -> World:
+    """Worldwide with so many peers. More of them share the machine, so all times are longer."""
+    return paper_world(5, peers, stretch=peers / 8, micro_batches=peers)
+
+
+def write(out: Path, rows: list[Row]) -> None:
+    """Keep all rows, as a table and as values."""
+    sizes = sorted({row.peers for row in rows})
+    by_size = [[row for row in rows if row.peers == size] for size in sizes]
+    headings, far = at_64()
+    parts = [f"- {world_of(size).said}\n" for size in sizes]
+    cells = [row.cells(some[0]) for some in by_size for row in some]
+    parts.append(markdown("Measured and simulated on the reduced world", HEADINGS, cells))
+    parts.append(markdown("The simulator at 64 devices, and the paper", headings, far))
+    command = f"python -m benchmarks.world.result --peers {' '.join(map(str, sizes))}"
+    keep(out, "The paper's result", command, parts)
+    values = json.dumps([vars(row) for some in by_size for row in some], indent=1)
+    out.with_suffix(".json").write_text(values + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=int, nargs="+", default=[8, 16])
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="rows of other sizes that it has stay")
     arguments = parser.parse_args()
-    made, cells, values = [], [], []
     for peers in arguments.peers:
-        world = paper_world(5, peers, stretch=peers / 8, micro_batches=peers)
-        made.append(f"- {world.said}\n")
-        rows = asyncio.run(measure(world, arguments.steps))
-        cells += [row.cells(rows[0]) for row in rows]
-        values += [vars(row) for row in rows]
-    headings, far = at_64()
-    show("Case 5", HEADINGS, cells)
-    show("64 devices", headings, far)
-    parts = [*made, markdown("Measured and simulated on the reduced world", HEADINGS, cells)]
-    parts.append(markdown("The simulator at 64 devices, and the paper", headings, far))
-    peers = " ".join(map(str, arguments.peers))
-    keep(arguments.out, "The paper's result", f"python -m benchmarks.world.result --peers {peers}", parts)
-    if arguments.out is not None:
-        arguments.out.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+        rows = asyncio.run(measure(world_of(peers), arguments.steps))
+        show("Case 5", HEADINGS, [row.cells(rows[0]) for row in rows])
+        if arguments.out is not None:
+            beside = arguments.out.with_suffix(".json")
+            known = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else []
+            write(arguments.out, [row for row in (Row(**value) for value in known) if row.peers != peers] + rows)
+    show("64 devices", *at_64())
 
 
 if __name__ == "__main__":

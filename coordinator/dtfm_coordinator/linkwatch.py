@@ -15,6 +15,8 @@ SLOWER = 2.0
 """A link whose fastest frames come so many times slower than it was measured is looked at."""
 STEPS = 2
 """In a row."""
+MUCH_SLOWER = 4.0
+"""Of so much, one step says enough."""
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds before a link that was found slow is looked at again."""
 
@@ -63,10 +65,10 @@ class LinkWatch:
         found = {pair for pair, slow in self._slow.items() if self._clock() >= slow.due}
         for pair, seen in self._seen.items():
             measured = known(*pair)
-            if len(seen) < STEPS or measured is None:
+            if not seen or measured is None:
                 continue
             bound = min(measured, self._checked.get(pair, measured))
-            if max(seen) * SLOWER < bound:
+            if seen[-1] * MUCH_SLOWER < bound or (len(seen) == STEPS and max(seen) * SLOWER < bound):
                 found.add(pair)
         return frozenset(found)
 

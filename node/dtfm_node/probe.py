@@ -19,6 +19,8 @@ FIRST_BYTES, LAST_BYTES = 1 << 16, 1 << 25
 ENOUGH_SECONDS = 1.0
 ENOUGH_ROUND_TRIPS = 4.0
 """A transfer that takes this long says how fast the link is, if another one was before it."""
+FIRST_ROUND_TRIPS = 8.0
+"""The first one says it if it takes this long: a round trip then carries less than TCP's first window (10 packets)."""
 FAN_SECONDS = 1.0
 """Of what each link can carry, for a transfer beside others."""
 SHARED = 0.8
@@ -132,11 +134,11 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
     size, is_first = FIRST_BYTES, True
     while True:
         seconds = await _transfer(stream, kind, size)
-        enough = seconds >= max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
-        if (enough and not is_first) or size >= LAST_BYTES:
+        round_trips = FIRST_ROUND_TRIPS if is_first else ENOUGH_ROUND_TRIPS
+        if seconds >= max(ENOUGH_SECONDS, round_trips * round_trip) or size >= LAST_BYTES:
             return (size - _PIECE) * 8e-9 / max(seconds, 1e-6)
-        # One that took long enough began slowly if it was the first.
-        size, is_first = min(LAST_BYTES, (2 if enough else 4) * size), False
+        # One that took long began slowly if it was the first.
+        size, is_first = min(LAST_BYTES, (2 if seconds >= ENOUGH_SECONDS else 4) * size), False
 
 
 async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int) -> float:

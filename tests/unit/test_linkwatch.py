@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from dtfm_coordinator.linkwatch import FIRST_PAUSE, LONGEST_PAUSE, SLOWER, STEPS, LinkWatch, Pair
+from dtfm_coordinator.linkwatch import FIRST_PAUSE, LONGEST_PAUSE, MUCH_SLOWER, SLOWER, STEPS, LinkWatch, Pair
 
 AB: Pair = ("a", "b")
 BA: Pair = ("b", "a")
@@ -48,11 +48,11 @@ def test_a_link_is_suspected_after_several_slow_steps_and_not_after_one() -> Non
 
 def test_one_fast_frame_in_the_last_steps_clears_a_link() -> None:
     world = World(ab=1.0)
-    world.steps(0.1, 0.1, 0.9)
+    world.steps(0.3, 0.3, 0.9)
     assert world.suspects() == NONE
-    world.steps(*[0.1] * (STEPS - 1))
+    world.steps(*[0.3] * (STEPS - 1))
     assert world.suspects() == NONE
-    world.steps(0.1)
+    world.steps(0.3)
     assert world.suspects() == {AB}
 
 
@@ -63,6 +63,16 @@ def test_frames_at_half_of_what_was_measured_are_fine() -> None:
     assert world.suspects() == NONE
     world.steps(*[0.99 / SLOWER] * STEPS)
     assert world.suspects() == {AB}
+
+
+def test_one_step_is_enough_where_a_link_is_much_slower() -> None:
+    world = World(ab=1.0)
+    world.steps(1.0 / MUCH_SLOWER)
+    assert world.suspects() == NONE
+    world.steps(0.99 / MUCH_SLOWER)
+    assert world.suspects() == {AB}
+    world.steps(1.0)
+    assert world.suspects() == NONE
 
 
 def test_links_are_told_apart_by_direction() -> None:
@@ -85,7 +95,7 @@ def test_a_step_that_is_reported_again_counts_once() -> None:
     """Reports come every second, steps more slowly."""
     world = World(ab=1.0)
     for _ in range(5):
-        world.watch.reported("b", 1, 1, {"a": 0.1})
+        world.watch.reported("b", 1, 1, {"a": 0.3})
     assert world.suspects() == NONE
 
 
