@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.world.paced import World
 from benchmarks.world.placements import at_random, papers
-from benchmarks.world.worlds import paper_world
+from benchmarks.world.result import world_of
 from dtfm_coordinator.explain.figure import write
 from dtfm_protocol.plan import Plan
 
@@ -135,15 +135,16 @@ def main() -> None:
     figures: dict[str, Figure] = {}
     result = folder / "paper_result.json"
     if result.exists():
-        rows = json.loads(result.read_text(encoding="utf-8"))
-        most = max(row["peers"] for row in rows)
-        world = paper_world(5, most)
-        measured = {row["name"]: row["measured"] for row in rows if row["peers"] == most}
+        values = json.loads(result.read_text(encoding="utf-8"))
+        most = max(map(int, values))
+        world = world_of(most)
+        measured = {row["name"]: row["measured"] for row in values[str(most)]}
         plans = {"the paper's search": papers(world, 8), "random": at_random(world, 8, 1)}
         said = {name: f"{measured[name]:.1f} s a step, {most} paced peers in eight cities" for name in plans}
         figures["world_map"] = world_map(world, plans, said)
     if (folder / "prediction.json").exists():
-        rows = json.loads((folder / "prediction.json").read_text(encoding="utf-8"))
+        worlds = json.loads((folder / "prediction.json").read_text(encoding="utf-8")).values()
+        rows = [row for world in worlds for row in world["rows"]]
         figures["prediction"] = predicted_against_measured(rows)
     if (folder / "adaptation.json").exists():
         figures["adaptation"] = adaptation(json.loads((folder / "adaptation.json").read_text(encoding="utf-8")))

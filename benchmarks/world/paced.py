@@ -194,7 +194,7 @@ class Running:
 
         async def join(number: int, node: str) -> None:
             daemon = await swarm.join("--pace", f"{self.world.pace(number) / 1e9:.9f}", within=self.lab.within(number))
-            await swarm.until(lambda: swarm.peer_of(daemon), 180, f"{node} has joined")
+            await swarm.until(lambda: swarm.peer_of(daemon), 600, f"{node} has joined")
             self.peers[node] = swarm.peer_of(daemon)
 
         async with asyncio.TaskGroup() as joining:

@@ -8,14 +8,14 @@ probed, made before the steps were taken.
 
 import argparse
 import asyncio
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
 
-from benchmarks.tables import keep, markdown, show
+from benchmarks.tables import keep, markdown, show, values_with
 from benchmarks.world import probing
 from benchmarks.world.paced import Running, World, on_true_links
 from benchmarks.world.placements import adversarial, at_random, in_order, searched
@@ -97,34 +97,35 @@ def summary(rows: list[Row]) -> str:
     )
 
 
+def write(out: Path | None, values: dict[str, dict[str, Any]]) -> None:
+    """Print and keep the rows of all worlds."""
+    rows = [Row(**row) for value in values.values() for row in value["rows"]]
+    links = [cells for value in values.values() for cells in value["links"]]
+    cells = [row.cells() for row in rows]
+    show("Predicted and measured seconds a step", HEADINGS, cells)
+    show("Links as the swarm measured them", probing.HEADINGS, links)
+    print(summary(rows))
+    parts = [
+        *(f"- {chosen(name).said}\n" for name in values),
+        markdown("Seconds a step", HEADINGS, cells),
+        summary(rows),
+    ]
+    parts.append(markdown("Links as the swarm had measured them", probing.HEADINGS, links))
+    parts.append("".join(f"- {value['spent']}\n" for value in values.values()))
+    keep(out, "Prediction", f"python -m benchmarks.world.prediction --worlds {' '.join(values)}", parts)
+
+
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", nargs="+", default=["3", "4", "5", "home"])
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="rows of other worlds that it has stay")
     arguments = parser.parse_args()
-    rows: list[Row] = []
-    found: list[list[str]] = []
-    made, spent = [], []
-    command = f"python -m benchmarks.world.prediction --worlds {' '.join(arguments.worlds)} --steps {arguments.steps}"
     for name in arguments.worlds:
-        world = chosen(name)
-        made.append(f"- {world.said}\n")
-        more, errors, text = asyncio.run(measure(world, arguments.steps))
-        rows, found = rows + more, found + errors
-        spent.append(f"- {text}\n")
-        cells = [row.cells() for row in rows]
-        # After each world: this takes an hour.
-        parts = [*made, markdown("Seconds a step", HEADINGS, cells), summary(rows)]
-        parts += [markdown("Links as the swarm measured them first", probing.HEADINGS, found), "".join(spent)]
-        keep(arguments.out, "Prediction", command, parts)
-        if arguments.out is not None:
-            values = [{**vars(row)} for row in rows]
-            arguments.out.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    show("Predicted and measured seconds a step", HEADINGS, cells)
-    show("Links as the swarm measured them", probing.HEADINGS, found)
-    print(summary(rows))
+        rows, found, spent = asyncio.run(measure(chosen(name), arguments.steps))
+        value = {"rows": [vars(row) for row in rows], "links": found, "spent": spent}
+        write(arguments.out, values_with(arguments.out, name, value))  # after each world: all take an hour
 
 
 if __name__ == "__main__":

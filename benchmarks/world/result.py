@@ -8,12 +8,12 @@ the paper's own measurements, so that reality = simulator at 8 and 16, and simul
 
 import argparse
 import asyncio
-import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.tables import keep, markdown, show
+from benchmarks.tables import keep, markdown, show, values_with
 from benchmarks.v100 import CELLS, FINAL, Cell, fitted_on_64, fitted_on_single_pipelines, variants
 from benchmarks.v100_runs import step_seconds
 from benchmarks.world.paced import Running, World, on_true_links
@@ -100,19 +100,15 @@ def world_of(peers: int) -> World:
     return paper_world(5, peers, stretch=peers / 8, micro_batches=peers)
 
 
-def write(out: Path, rows: list[Row]) -> None:
-    """Keep all rows, as a table and as values."""
-    sizes = sorted({row.peers for row in rows})
-    by_size = [[row for row in rows if row.peers == size] for size in sizes]
+def write(out: Path | None, values: dict[str, list[dict[str, Any]]]) -> None:
+    """Keep the rows of all sizes."""
+    by_size = {int(size): [Row(**value) for value in rows] for size, rows in values.items()}
     headings, far = at_64()
-    parts = [f"- {world_of(size).said}\n" for size in sizes]
-    cells = [row.cells(some[0]) for some in by_size for row in some]
+    parts = [f"- {world_of(size).said}\n" for size in by_size]
+    cells = [row.cells(rows[0]) for rows in by_size.values() for row in rows]
     parts.append(markdown("Measured and simulated on the reduced world", HEADINGS, cells))
     parts.append(markdown("The simulator at 64 devices, and the paper", headings, far))
-    command = f"python -m benchmarks.world.result --peers {' '.join(map(str, sizes))}"
-    keep(out, "The paper's result", command, parts)
-    values = json.dumps([vars(row) for some in by_size for row in some], indent=1)
-    out.with_suffix(".json").write_text(values + "\n", encoding="utf-8")
+    keep(out, "The paper's result", f"python -m benchmarks.world.result --peers {' '.join(values)}", parts)
 
 
 def main() -> None:
@@ -125,10 +121,7 @@ def main() -> None:
     for peers in arguments.peers:
         rows = asyncio.run(measure(world_of(peers), arguments.steps))
         show("Case 5", HEADINGS, [row.cells(rows[0]) for row in rows])
-        if arguments.out is not None:
-            beside = arguments.out.with_suffix(".json")
-            known = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else []
-            write(arguments.out, [row for row in (Row(**value) for value in known) if row.peers != peers] + rows)
+        write(arguments.out, values_with(arguments.out, str(peers), [vars(row) for row in rows]))
     show("64 devices", *at_64())
 
 

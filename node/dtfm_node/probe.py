@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dtfm_node.uplink import HEADROOM, UNPACED
 from dtfm_protocol.planes.data import DataPlane, Stream, read_message, write_message
 from dtfm_protocol.records import Limits, Link
 from dtfm_protocol.schema import Schema
@@ -21,6 +23,8 @@ ENOUGH_ROUND_TRIPS = 4.0
 """A transfer that takes this long says how fast the link is, if another one was before it."""
 FIRST_ROUND_TRIPS = 8.0
 """The first one says it if it takes this long: a round trip then carries less than TCP's first window (10 packets)."""
+HELD_BACK = 0.85
+"""A transfer that comes at more than so much of its pace may be slower than its link."""
 FAN_SECONDS = 1.0
 """Of what each link can carry, for a transfer beside others."""
 SHARED = 0.8
@@ -35,6 +39,8 @@ class ProbeRequest(Schema):
     kind: Literal["echo", "send", "fetch", "found"]
     """send: `size` bytes come, say how long they took; fetch: send `size` bytes; found: so many `gbps` you can send."""
     size: Annotated[int, Field(ge=0, le=LAST_BYTES)] = 0
+    pace: Annotated[float, Field(ge=0)] = 0.0
+    """Bytes a second that you should not exceed; 0: none."""
     gbps: Annotated[float, Field(ge=0)] = 0.0
 
 
@@ -85,10 +91,11 @@ async def _together(
 ) -> float | None:
     """Gbit/s of transfers over all of `streams` at once, where that is less than they have alone."""
     size = {peer: int(min(LAST_BYTES, max(FIRST_BYTES, gbps * 1.25e8 * FAN_SECONDS))) for peer, gbps in alone.items()}
+    pace = {peer: HEADROOM * gbps * 1.25e8 for peer, gbps in alone.items()}
     seconds = [0.0]
     for share in (4, 1):  # the first, smaller ones open the congestion windows
         seconds = await asyncio.gather(
-            *(_transfer(stream, kind, size[peer] // share) for peer, stream in streams.items())
+            *(_transfer(stream, kind, size[peer] // share, pace[peer]) for peer, stream in streams.items())
         )
     found = sum(size.values()) * 8e-9 / max(*seconds, 1e-6)
     return found if found < SHARED * sum(alone.values()) else None
@@ -108,6 +115,7 @@ async def answer(stream: Stream, found: Callable[[str, float], None]) -> None:
         elif request.kind == "send":
             await write_message(stream, Swallowed(seconds=await _swallow(stream, request.size)))
         elif request.kind == "fetch":
+            stream.pace(request.pace or math.inf)
             await _pour(stream, request.size)
         else:
             found(stream.peer, request.gbps)
@@ -126,25 +134,30 @@ async def _round_trip(stream: Stream) -> float:
 
 
 async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float) -> float:
-    """Gbit/s of the last of ever larger transfers, as it came in.
+    """Gbit/s of the last of several transfers, as it came in.
 
-    The first ones open the congestion window: their round trips are no rate. A transfer is looked at as a whole: what
-    was lost of its beginning comes late, and much of the rest at once with it.
+    The first ones open the congestion window: their round trips are no rate. Each is held to little more than the one
+    before it has found, so that no queue on the way runs full: what it loses comes late, and stalls the rest. One that
+    was held back has not found what the link carries.
     """
-    size, is_first = FIRST_BYTES, True
+    size, pace, round_trips = FIRST_BYTES, math.inf, FIRST_ROUND_TRIPS
     while True:
-        seconds = await _transfer(stream, kind, size)
-        round_trips = FIRST_ROUND_TRIPS if is_first else ENOUGH_ROUND_TRIPS
-        if seconds >= max(ENOUGH_SECONDS, round_trips * round_trip) or size >= LAST_BYTES:
-            return (size - _PIECE) * 8e-9 / max(seconds, 1e-6)
-        # One that took long began slowly if it was the first.
-        size, is_first = min(LAST_BYTES, (2 if seconds >= ENOUGH_SECONDS else 4) * size), False
+        seconds = max(1e-6, await _transfer(stream, kind, size, pace))
+        rate = (size - _PIECE) / seconds
+        was_held_back = rate > HELD_BACK * pace
+        if size >= LAST_BYTES or (seconds >= max(ENOUGH_SECONDS, round_trips * round_trip) and not was_held_back):
+            return rate * 8e-9
+        pace = rate * (2.0 if was_held_back or math.isinf(pace) else HEADROOM)
+        pace, round_trips = pace if pace < UNPACED else math.inf, ENOUGH_ROUND_TRIPS
+        enough = 1.25 * rate * max(ENOUGH_SECONDS, round_trips * round_trip)
+        size = int(min(LAST_BYTES, 4 * size, max(size, enough)))
 
 
-async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int) -> float:
+async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float) -> float:
     """Seconds that one transfer takes to come in, from its first piece on."""
-    await write_message(stream, ProbeRequest(kind=kind, size=size))
+    await write_message(stream, ProbeRequest(kind=kind, size=size, pace=0.0 if math.isinf(pace) else pace))
     if kind == "send":
+        stream.pace(pace)
         await _pour(stream, size)
         return (await read_message(stream, Swallowed)).seconds
     return await _swallow(stream, size)

@@ -101,10 +101,10 @@ def test_a_step_that_is_reported_again_counts_once() -> None:
 
 def test_a_new_plan_forgets_what_frames_told_under_the_last() -> None:
     world = World(ab=1.0)
-    world.steps(*[0.1] * STEPS)
+    world.steps(*[0.3] * STEPS)
     world.watch.reported("c", 2, 99, {})
     assert world.suspects() == NONE
-    world.steps(*[0.1] * (STEPS - 1), plan=2)
+    world.steps(*[0.3] * (STEPS - 1), plan=2)
     assert world.suspects() == NONE
     world.steps(0.1, plan=2)
     assert world.suspects() == {AB}
@@ -113,10 +113,10 @@ def test_a_new_plan_forgets_what_frames_told_under_the_last() -> None:
 def test_the_same_step_of_a_new_plan_counts() -> None:
     """A step is done again where a plan broke in it."""
     world = World(ab=1.0)
-    world.watch.reported("b", 1, 7, {"a": 0.1})
+    world.watch.reported("b", 1, 7, {"a": 0.3})
     for step in range(7, 7 + STEPS):
         assert world.suspects() == NONE
-        world.watch.reported("b", 2, step, {"a": 0.1})
+        world.watch.reported("b", 2, step, {"a": 0.3})
     assert world.suspects() == {AB}
 
 
@@ -150,7 +150,7 @@ def test_under_a_new_plan_a_link_that_was_looked_at_is_judged_by_its_measure_aga
 
 def test_a_link_that_was_found_slow_is_not_suspected_for_being_as_it_was_found() -> None:
     world = World(ab=1.0)
-    world.steps(*[0.1] * STEPS)
+    world.steps(*[0.3] * STEPS)
     world.looked(0.1)
     world.steps(*[0.1] * 5)
     world.steps(*[0.09] * 5, plan=2)
