@@ -21,7 +21,7 @@ QUICK_SECONDS = 0.2
 """The same in the middle of a run, where everyone waits, and who is there is known."""
 READ_SECONDS, QUICK_READ_SECONDS = 10.0, 0.5
 """For what peers have published of their links, after rounds of probes and without any."""
-ROUND_SECONDS = 60.0
+ROUND_SECONDS = 75.0
 """A round of probes that takes longer goes on without the slow ones."""
 
 

@@ -15,7 +15,7 @@ from dtfm_protocol.planes.data import DataPlane, Unreachable
 from dtfm_protocol.planes.discovery import RECORD_SECONDS, Discovery, Registry
 from dtfm_protocol.records import Limits, Link, LinkReport, Profile
 
-PROBE_SECONDS = 30.0
+PROBE_SECONDS = 60.0
 
 
 class Listing:

@@ -23,6 +23,9 @@ ENOUGH_ROUND_TRIPS = 4.0
 """A transfer that takes this long says how fast the link is, if another one was before it."""
 FIRST_ROUND_TRIPS = 8.0
 """The first one says it if it takes this long: a round trip then carries less than TCP's first window (10 packets)."""
+STEADY = 1.1
+"""A transfer that is faster than the one before by less has found what the link carries."""
+MOST_TRANSFERS = 8
 HELD_BACK = 0.85
 """A transfer that comes at more than so much of its pace may be slower than its link."""
 FAN_SECONDS = 1.0
@@ -138,19 +141,23 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
 
     The first ones open the congestion window: their round trips are no rate. Each is held to little more than the one
     before it has found, so that no queue on the way runs full: what it loses comes late, and stalls the rest. One that
-    was held back has not found what the link carries.
+    was held back, or is faster than the one before, has not found what the link carries.
     """
-    size, pace, round_trips = FIRST_BYTES, math.inf, FIRST_ROUND_TRIPS
+    size, pace, rates = FIRST_BYTES, math.inf, [0.0]
+    enough = max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
     while True:
         seconds = max(1e-6, await _transfer(stream, kind, size, pace))
-        rate = (size - _PIECE) / seconds
+        rate, before = (size - _PIECE) / seconds, rates[-1]
+        rates.append(rate)
         was_held_back = rate > HELD_BACK * pace
-        if size >= LAST_BYTES or (seconds >= max(ENOUGH_SECONDS, round_trips * round_trip) and not was_held_back):
+        if before == 0.0 and seconds >= max(ENOUGH_SECONDS, FIRST_ROUND_TRIPS * round_trip):
             return rate * 8e-9
-        pace = rate * (2.0 if was_held_back or math.isinf(pace) else HEADROOM)
-        pace, round_trips = pace if pace < UNPACED else math.inf, ENOUGH_ROUND_TRIPS
-        enough = 1.25 * rate * max(ENOUGH_SECONDS, round_trips * round_trip)
-        size = int(min(LAST_BYTES, 4 * size, max(size, enough)))
+        is_steady = seconds >= enough and not was_held_back and rate < STEADY * before
+        if is_steady or size >= LAST_BYTES or len(rates) > MOST_TRANSFERS:
+            return max(rate, before) * 8e-9
+        pace = rate * (2.0 if was_held_back or before == 0.0 else HEADROOM)
+        pace = pace if pace < UNPACED else math.inf
+        size = int(min(LAST_BYTES, 4 * size, max(size, 1.25 * rate * enough)))
 
 
 async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float) -> float:
