@@ -25,6 +25,10 @@ ROUND_SECONDS = 75.0
 """A round of probes that takes longer goes on without the slow ones."""
 
 
+RETRY_SECONDS = 60.0
+"""After a view that no plan fits; sooner if somebody comes."""
+
+
 class Gathering:
     """Makes layouts for those who are ready."""
 
@@ -82,11 +86,12 @@ class Gathering:
                 text = self._members.waiting_for(needed)
                 await self._hearing.say("waiting", why or text)
 
-                def told(text: str = text) -> bool:
+                def told(text: str = text, needed: int = needed) -> bool:
                     return self._members.waiting_for(needed) != text
 
-                await self._hearing.wait(told)
-                continue
+                if await self._hearing.wait(told, RETRY_SECONDS if why else None) or not why:
+                    continue
+                needed = min(needed, len(self._members.ready()))  # links that could not be measured may be well again
             ready = {member.peer for member in self._members.ready()}
             busy = len(self._members.online()) > len(ready)
 

@@ -1,5 +1,6 @@
 """From a view to the plan that is published: the owner's forced layout, or the allocator's."""
 
+import math
 from functools import cached_property
 
 from dtfm_coordinator.allocator.allocate import allocate
@@ -95,4 +96,7 @@ class Planner:
         placed = plan.renamed(names).model_copy(
             update={"idle": tuple(free[len(placeholders) :]), "reason": "forced by --plan", **changes}
         )
-        return placed.model_copy(update={"cost": as_cost(predict(view, self._workload, placed).cost)})
+        cost = predict(view, self._workload, placed).cost
+        if not math.isfinite(cost.total):
+            raise UserError("--plan: it has two nodes talk to each other whose link could not be measured")
+        return placed.model_copy(update={"cost": as_cost(cost)})

@@ -113,7 +113,7 @@ class Fetch:
                 await write_message(stream, WantCatalogue(mark=self._mark))
                 tensors = (await read_message(stream, Catalogue, CATALOGUE_LIMIT)).tensors
         except (ConnectionError, Refused, TimeoutError) as error:
-            log.info("%s gives nothing of %s: %s", short(peer), self._mark, error or "no answer")
+            log.info("%s gives nothing of %s: %s", short(peer), self._mark, str(error) or "no answer")
             if stream is not None:
                 await stream.close()
             return None
@@ -163,7 +163,7 @@ class Fetch:
                         raise Refused("it gives no more of it")
                     data = await stream.read(asked[0].size)
             except (ConnectionError, Refused, TimeoutError) as error:
-                log.info("%s gives no more of %s: %s", short(peer), self._mark, error or "no answer")
+                log.info("%s gives no more of %s: %s", short(peer), self._mark, str(error) or "no answer")
                 await self._put_back(asked)
                 return
             piece = asked.popleft()

@@ -85,7 +85,7 @@ class Listing:
                         await self._plane.introduce(peer, addresses.get(peer, ()))
                 self._limits = await fan(self._plane, gbps)
         except (ConnectionError, Refused, TimeoutError) as error:
-            log.warning("cannot measure what this machine can send and receive in all: %s", error or "no answer")
+            log.warning("cannot measure what this machine can send and receive in all: %s", str(error) or "no answer")
 
     async def _probe(self, peer: str, addresses: tuple[str, ...]) -> None:
         try:
@@ -97,4 +97,4 @@ class Listing:
                 self._uplink.measured(peer, link.sent_gbps)
         except (ConnectionError, Refused, TimeoutError) as error:
             self._links.pop(peer, None)
-            log.warning("cannot measure the link to %s: %s", short(peer), error or "no answer")
+            log.warning("cannot measure the link to %s: %s", short(peer), str(error) or "no answer")

@@ -364,3 +364,16 @@ async def test_a_round_is_not_done_because_a_clock_was_ahead_once(swarm: Swarm) 
     swarm.silent = set()
     await swarm.control.answer(swarm.rounds[0])  # type: ignore[misc]
     await asyncio.wait_for(probing, 5)
+
+
+async def test_links_that_could_not_be_measured_are_tried_again_though_nobody_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "RETRY_SECONDS", 0.05)
+    swarm = Swarm(tmp_path)
+    await swarm.join("a", "b", "c")
+    swarm.gbps = dict.fromkeys(map(frozenset, itertools.combinations("abc", 2)))
+    laying = asyncio.create_task(swarm.layout())
+    await until(lambda: any("reaches" in phase.text for phase in swarm.phases))
+    swarm.gbps = {}
+    assert ids_of(await laying) == "abc"

@@ -118,3 +118,11 @@ def test_a_layout_that_does_not_fit_the_job_changes_nothing(wrong: dict[str, obj
         planner.force(Plan.model_validate(FORCED | wrong))
     assert not planner.is_changed
     assert planner.plan(VIEW).stages == ((0, 2), (2, 4))
+
+
+def test_a_forced_plan_over_a_link_that_could_not_be_measured_is_refused_in_one_line() -> None:
+    bandwidth = np.ones((3, 3))
+    bandwidth[0, 1] = 0.0
+    view = View(nodes=VIEW.nodes, latency_ms=VIEW.latency_ms, bandwidth_gbps=bandwidth)
+    with pytest.raises(UserError, match="link could not be measured"):
+        Planner(job(), Plan.model_validate(FORCED), 0).plan(view)
