@@ -5,6 +5,8 @@ python -m benchmarks.world.lab [--out benchmarks/results/lab.md]
 
 import argparse
 import asyncio
+import statistics
+import sys
 from itertools import permutations
 from pathlib import Path
 
@@ -18,6 +20,10 @@ LINKS = ((1.0, 1.0), (10.0, 10.0), (50.0, 1.0), (50.0, 100.0), (150.0, 2.0), (5.
 SHARED_MBIT = 8.0
 PAIRS = ["delay ms", "rate Mbit/s", "round trip ms, asked", "found", "payload Mbit/s, possible", "found", "share"]
 SHARES = ["what", "Mbit/s of each, fair", "found"]
+FAR = (238.0, 0.668, 594_432)
+"""Seoul and London in a world of the benchmarks: one-way milliseconds, Mbit/s; and a part of a stage's gradients."""
+PACED, WARM = 1.25, 2
+BOTH = ["pace", "seconds, median", "most", "seconds at the link's rate", "packets dropped"]
 Links = dict[tuple[int, int], tuple[float, float]]
 
 
@@ -81,6 +87,36 @@ async def shares() -> list[list[str]]:
     return rows
 
 
+async def both_ways(paced: bool) -> list[str]:
+    """All-reduces of a pair half a world apart."""
+    milliseconds, rate, size = FAR
+    asked = wiring(2, dict.fromkeys(permutations(range(2), 2), (milliseconds, rate)))
+    pace = str(PACED * rate * 1.25e5 if paced else 0)
+    program = (sys.executable, "-m", "benchmarks.world.both_ways")
+    async with Lab.running(asked) as lab:
+        serving = await asyncio.create_subprocess_exec(*lab.within(0), *program, "serve", str(size), pace)
+        await asyncio.sleep(1.0)
+        going = await asyncio.create_subprocess_exec(
+            *lab.within(1), *program, "go", str(size), pace, lab.address(0), stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await going.communicate()
+        await serving.wait()
+        counts = await lab.counts()
+    seconds = [float(line) / 2 for line in said.decode().split()][WARM:]
+    fair = size / (rate * PAYLOAD * 1.25e5) + milliseconds / 1e3
+    row = [
+        f"{PACED:g} x its rate" if paced else "none", f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}",
+        f"{fair:.2f}", str(sum(counts.dropped.values())),
+    ]  # fmt: skip
+    print(*row, sep="  ", flush=True)
+    return row
+
+
+async def both_ways_each() -> list[list[str]]:
+    """Unpaced and paced, at the same time."""
+    return list(await asyncio.gather(both_ways(paced=False), both_ways(paced=True)))
+
+
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -89,7 +125,12 @@ def main() -> None:
     alone, shared = asyncio.run(pairs()), asyncio.run(shares())
     show("One link", PAIRS, alone)
     show("Flows that share a line", SHARES, shared)
+    both = asyncio.run(both_ways_each())
+    milliseconds, rate, size = FAR
+    title = f"{size / 1e3:.0f} kB each way at once over {milliseconds:g} ms and {rate:g} Mbit/s"
+    show(title, BOTH, both)
     parts = [markdown("One link", PAIRS, alone), markdown("Flows that share a line", SHARES, shared)]
+    parts.append(markdown(title, BOTH, both))
     keep(arguments.out, "The lab's own accuracy", "python -m benchmarks.world.lab", parts)
 
 
