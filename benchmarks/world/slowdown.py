@@ -1,6 +1,6 @@
 """What the slow network costs: the best plan on a data centre's links and worldwide, for the same peers and model.
 
-python -m benchmarks.world.slowdown [--steps 6] [--out benchmarks/results/slowdown.md]
+python -m benchmarks.world.slowdown [--micro-batches 16 64] [--steps 6] [--out benchmarks/results/slowdown.md]
 """
 
 import argparse
@@ -41,17 +41,19 @@ async def measure(micro_batches: int, steps: int) -> list[list[str]]:
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--micro-batches", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     rows = []
-    for micro_batches in (16, 64):
+    for micro_batches in arguments.micro_batches:
         rows += asyncio.run(measure(micro_batches, arguments.steps))
     for batch, (near, far) in PAPER.items():
         rows.append([f"the paper, {batch}", "64", "", f"{near}", f"{far}", f"{far / near:.2f}", ""])
     show("Slowdown against a data centre", HEADINGS, rows)
     said = f"{paper_world(5).said}; likewise case 1.\n"
-    keep(arguments.out, "Slowdown", "python -m benchmarks.world.slowdown", [said, markdown("Seconds", HEADINGS, rows)])
+    command = f"python -m benchmarks.world.slowdown --micro-batches {' '.join(map(str, arguments.micro_batches))}"
+    keep(arguments.out, "Slowdown", command, [said, markdown("Seconds", HEADINGS, rows)])
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ SETTLE_SECONDS = 1.5
 """Nobody must have joined or left for so long before a plan is made: volunteers arrive in bursts."""
 QUICK_SECONDS = 0.2
 """The same in the middle of a run, where everyone waits, and who is there is known."""
-READ_SECONDS, QUICK_READ_SECONDS = 10.0, 0.5
-"""For what peers have published of their links, after rounds of probes and without any."""
+READ_SECONDS, QUICK_READ_SECONDS = 60.0, 0.5
+"""For what peers have published of their links, after rounds of probes and without any. A lookup takes several round
+trips, and peers whose links are not read count as unable to talk."""
 ROUND_SECONDS = 75.0
 """A round of probes that takes longer goes on without the slow ones."""
 
@@ -145,9 +146,15 @@ class Gathering:
 
         A lookup waits for seconds where a DHT peer has fallen silent.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await asyncio.gather(*map(self._read, peers))
+        reading = {asyncio.create_task(self._read(peer)): peer for peer in peers}
+        try:
+            _, late = await asyncio.wait(reading, timeout=seconds) if reading else ((), ())
+            if late and seconds >= READ_SECONDS:
+                names = ", ".join(short(reading[task]) for task in late)
+                log.warning("the links of %s could not be read from the DHT in %.0f s", names, seconds)
+        finally:
+            for task in reading:
+                task.cancel()
 
     async def _read(self, peer: str) -> None:
         """Take over what a peer has published of its links."""
