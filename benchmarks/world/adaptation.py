@@ -82,8 +82,11 @@ class Watch:
 
     def __init__(self, running: Running) -> None:
         self._running, self._begun = running, time.time()
+        self._first = running.swarm.step
         self.samples: list[Sample] = []
         self.plans: list[tuple[float, int, str]] = []
+        self.noticed = 0.0
+        """When links were first measured anew."""
 
     def now(self) -> float:
         """Seconds since the beginning."""
@@ -93,7 +96,9 @@ class Watch:
         """Watch until so many seconds since the beginning."""
         swarm = self._running.swarm
         while self.now() < until:
-            known = self.samples[-1].step if self.samples else swarm.step
+            if not self.noticed and self._running.phase == "probing":
+                self.noticed = self.now()
+            known = self.samples[-1].step if self.samples else self._first
             version = swarm.layout()["version"]
             for row in swarm.rows():
                 if row["step"] > known:
@@ -117,7 +122,7 @@ async def degrade(world: World) -> tuple[list[list[str]], dict[str, object]]:
         await watch.run(BEFORE_SECONDS)
         wiring = worse(world, running.world.wiring(), pair)
         await running.lab.change(wiring)
-        hit = watch.now()
+        hit, watch.noticed = watch.now(), 0.0
         await watch.run(hit + AFTER_SECONDS)
         after = Plan.model_validate(running.swarm.layout()).renamed(names)
     changed = worse_view(world, pair)
@@ -137,6 +142,10 @@ async def degrade(world: World) -> tuple[list[list[str]], dict[str, object]]:
         ["link", f"{pair[0]} - {pair[1]}, to {LOST:.0%} of its rate, both ways"],
         ["s a step before, measured (predicted)", f"{_median(watch, 0, hit):.2f} ({expected['before']:.2f})"],
         ["s a step if nothing is done, predicted", f"{expected['undone']:.2f}"],
+        [
+            "s until it was noticed: the link is measured anew",
+            f"{watch.noticed - hit:.1f}" if watch.noticed else "never",
+        ],
         ["s until a new plan is called", f"{news[0][0] - hit:.1f}" if news else "never"],
         ["why", news[0][2] if news else ""],
         ["s a step after, measured (predicted)", f"{_median(watch, later, math.inf):.2f} ({expected['after']:.2f})"],
