@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from benchmarks.world.paced import World
 from benchmarks.world.placements import at_random, papers
@@ -96,6 +97,10 @@ def predicted_against_measured(rows: list[dict[str, Any]]) -> Figure:
             [row["predicted"] for row in own], [row["measured"] for row in own], color=colour, label=world, zorder=3
         )
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50]))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_locator(NullLocator())
     axes.set(xlabel="predicted seconds a step", ylabel="measured seconds a step (paced peers)")
     axes.legend(frameon=False, fontsize=9)
     axes.grid(color=LAND, linewidth=0.6)

@@ -202,3 +202,17 @@ async def test_a_dht_that_nobody_answers_for_is_a_user_error() -> None:
             async with HivemindDiscovery.running(plane, registry, (nobody,)):
                 pass
         assert "\n" not in str(caught.value)
+
+
+async def test_who_has_struck_all_others_off_its_list_meets_them_again_and_is_seen() -> None:
+    async with on_dht() as (one, other):
+        for member_, lost in ((one, other), (other, one)):
+            assert isinstance(member_.discovery, HivemindDiscovery)
+            table = member_.discovery._node.protocol.routing_table
+            for node in list(table.uid_to_peer_id):
+                del table[node]
+            assert not table.peer_id_to_uid, lost
+        assert await other.registry.publish(other.discovery, profile())
+        async with asyncio.timeout(PATIENCE):
+            while other.peer not in await one.registry.profiles(one.discovery):
+                await asyncio.sleep(0.1)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgpack
 from hivemind.dht.node import DHTNode
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.utils.timed_storage import get_dht_time
 
@@ -18,6 +19,7 @@ from dtfm_protocol.envelope import Post, read_body
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
+from dtfm_protocol.planes.addresses import by_peer
 from dtfm_protocol.planes.libp2p import SHUTDOWN_SECONDS, LibP2PDataPlane
 from dtfm_protocol.records import Entry, LinkReport, Profile, Record
 
@@ -38,9 +40,10 @@ class Discovery(Protocol):
 class HivemindDiscovery:
     """Discovery on a hivemind DHT that lives on the data plane's own libp2p daemon. Create it with `running`."""
 
-    def __init__(self, node: Any, peer_id: str) -> None:
+    def __init__(self, node: Any, peer_id: str, bootstrap: tuple[str, ...] = ()) -> None:
         self._node = node
         self._peer_id = peer_id
+        self._bootstrap = [PeerID.from_base58(peer) for peer in by_peer(bootstrap)]
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -65,7 +68,7 @@ class HivemindDiscovery:
         except RuntimeError:
             raise UserError(f"no DHT peer answers at {', '.join(bootstrap)}: is the coordinator running?") from None
         try:
-            yield cls(node, plane.peer_id)
+            yield cls(node, plane.peer_id, bootstrap)
         finally:
             with contextlib.suppress(TimeoutError):  # it waits for answers of a daemon that may be gone
                 async with asyncio.timeout(SHUTDOWN_SECONDS):
@@ -73,13 +76,26 @@ class HivemindDiscovery:
 
     async def publish(self, key: str, record: bytes, seconds: float) -> bool:
         """See `Discovery.publish`."""
+        await self._meet_again()
         try:
             return bool(await self._node.store(key, record, _clock() + seconds, subkey=self._peer_id))
         except P2PDaemonError as error:
             raise OSError(f"the DHT does not answer: {error}") from None
 
+    async def _meet_again(self) -> None:
+        """Join anew where that is needed.
+
+        hivemind strikes off its list who once fails to answer in time. A peer that has struck off all others, because
+        it or they were busy or cut off for a moment, would be alone with its records for good.
+        """
+        protocol = self._node.protocol
+        lost = [peer for peer in self._bootstrap if peer not in protocol.routing_table]
+        await asyncio.gather(*(protocol.call_ping(peer, strict=False) for peer in lost))
+
     async def collect(self, key: str) -> dict[str, bytes]:
         """See `Discovery.collect`."""
+        if not self._node.protocol.routing_table.peer_id_to_uid:
+            await self._meet_again()
         try:
             found = await self._node.get(key, latest=True)
         except P2PDaemonError as error:
