@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 
 from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
 from dtfm_coordinator.hearing import Hearing, Tools
@@ -14,6 +15,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
 from dtfm_protocol.plan import Plan
+from dtfm_protocol.records import LinkReport
 
 SETTLE_SECONDS = 1.5
 """Nobody must have joined or left for so long before a plan is made: volunteers arrive in bursts."""
@@ -26,6 +28,8 @@ ROUND_SECONDS = 75.0
 """A round of probes that takes longer goes on without the slow ones."""
 
 
+READ_AGAIN_SECONDS, LOOK_AGAIN_SECONDS = 20.0, 1.0
+"""For a record that does not have yet what its peer has just measured; and between two looks at it."""
 RETRY_SECONDS = 60.0
 """After a view that no plan fits; sooner if somebody comes."""
 
@@ -121,11 +125,14 @@ class Gathering:
     async def _probe(self, peers: list[str], members: list[Member]) -> None:
         addresses = {member.peer: member.profile.addresses for member in members if member.profile}
         rounds = list(self._links.rounds(peers))
+        due: dict[str, set[str]] = defaultdict(set)
         for number, pairs in enumerate(rounds, 1):
             await self._hearing.say("probing", f"measuring links: round {number} of {len(rounds)}")
             await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
             self._links.tried(pairs)
-        await self._read_all(peers, READ_SECONDS if rounds else QUICK_READ_SECONDS)
+            for peer, other in pairs:
+                due[peer].add(other)
+        await self._read_all(peers, READ_SECONDS if rounds else QUICK_READ_SECONDS, due)
         fans = list(self._links.fans(peers))
         for number, fanned in enumerate(fans, 1):
             await self._hearing.say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
@@ -141,12 +148,17 @@ class Gathering:
         if not await self._hearing.wait(lambda: all(self._has_probed(peer, turn.id) for peer in acting), ROUND_SECONDS):
             log.warning("a round of link measurements was not finished in %.0f s", ROUND_SECONDS)
 
-    async def _read_all(self, peers: Collection[str], seconds: float) -> None:
+    async def _read_all(
+        self, peers: Collection[str], seconds: float, due: Mapping[str, Collection[str]] | None = None
+    ) -> None:
         """Take over what peers have published of their links, measured on their own or not.
 
         A lookup waits for seconds where a DHT peer has fallen silent.
+
+        Args:
+            due: links, by peer, that must have been measured just now.
         """
-        reading = {asyncio.create_task(self._read(peer)): peer for peer in peers}
+        reading = {asyncio.create_task(self._read(peer, (due or {}).get(peer, ()))): peer for peer in peers}
         try:
             _, late = await asyncio.wait(reading, timeout=seconds) if reading else ((), ())
             if late and seconds >= READ_SECONDS:
@@ -156,15 +168,23 @@ class Gathering:
             for task in reading:
                 task.cancel()
 
-    async def _read(self, peer: str) -> None:
-        """Take over what a peer has published of its links."""
-        try:
-            report = await self._tools.registry.links(self._tools.discovery, peer)
-        except (OSError, RuntimeError) as error:
-            log.warning("cannot read the links of %s: %s", short(peer), error)
-        else:
+    async def _read(self, peer: str, due: Collection[str]) -> None:
+        """Take over what a peer has published of its links; if what is `due` is not there yet, look again for a while.
+
+        The DHT promises nothing about when a new record is found in place of an older one.
+        """
+        end = time.monotonic() + READ_AGAIN_SECONDS
+        while True:
+            report: LinkReport | None = None
+            try:
+                report = await self._tools.registry.links(self._tools.discovery, peer)
+            except (OSError, RuntimeError) as error:
+                log.warning("cannot read the links of %s: %s", short(peer), error)
             if report is not None:
                 self._links.reported(peer, report)
+            if set(due) <= set(report.links if report is not None else ()) or time.monotonic() > end:
+                return
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     def _has_probed(self, peer: str, turn: int) -> bool:
         member = self._members.get(peer)

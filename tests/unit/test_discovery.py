@@ -214,5 +214,5 @@ async def test_who_has_struck_all_others_off_its_list_meets_them_again_and_is_se
             assert not table.peer_id_to_uid, lost
         assert await other.registry.publish(other.discovery, profile())
         async with asyncio.timeout(PATIENCE):
-            while other.peer not in await one.registry.profiles(one.discovery):
+            while other.peer not in await one.registry.profiles(one.discovery):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)

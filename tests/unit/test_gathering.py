@@ -11,6 +11,7 @@ from dtfm_coordinator import gathering, members
 from dtfm_coordinator.gathering import Gathering
 from dtfm_coordinator.linkwatch import FIRST_PAUSE, LinkWatch, Pair
 from dtfm_protocol.plan import Plan
+from dtfm_protocol.records import LinkReport
 from dtfm_protocol.view import View
 
 from .peers import GBPS, UP_GBPS, Peers, plan_of, until
@@ -23,6 +24,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SETTLE_SECONDS", "QUICK_SECONDS"):
         monkeypatch.setattr(gathering, name, 0.01)
     monkeypatch.setattr(gathering, "ROUND_SECONDS", 3600.0)
+    monkeypatch.setattr(gathering, "READ_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(gathering, "LOOK_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(members, "SILENT_SECONDS", 3600.0)  # these report but once
 
 
@@ -377,3 +380,20 @@ async def test_links_that_could_not_be_measured_are_tried_again_though_nobody_co
     await until(lambda: any("reaches" in phase.text for phase in swarm.phases))
     swarm.gbps = {}
     assert ids_of(await laying) == "abc"
+
+
+async def test_a_record_that_is_older_than_the_measurement_is_looked_up_again(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "READ_AGAIN_SECONDS", 3600.0)
+    await swarm.join("a", "b")
+    lookup, looks = swarm.records.links, 0
+
+    async def late(discovery: object, peer: str) -> LinkReport | None:
+        nonlocal looks
+        looks += 1
+        return await lookup(discovery, peer) if looks > 4 else LinkReport(links={})
+
+    monkeypatch.setattr(swarm.records, "links", late)
+    await swarm.probe()
+    assert swarm.hearing.links.gbps(*AB) == GBPS
