@@ -123,12 +123,12 @@ def adaptation(values: dict[str, Any]) -> Figure:
             axes.axvline(at, color="#2ca02c", linewidth=1.2)
             axes.text(at, 0.86 * top, " new plan", color="#2ca02c", va="top", fontsize=9)
     end = max(one["at"] for one in samples)
-    for level, text in (
-        (expected["undone"], "if nothing were done"),
-        (expected["best"], "best plan for the new world"),
+    for level, text, side in (
+        (expected["undone"], "if nothing were done", "bottom"),
+        (expected["best"], "best plan for the new world", "top"),
     ):
         axes.hlines(level, values["hit"], end, color=INK, linestyles="dotted", linewidth=1.0)
-        axes.text(end, level, f"{text} (predicted)", ha="right", va="bottom", fontsize=8.5, color=INK)
+        axes.text(end, level, f"{text} (predicted)", ha="right", va=side, fontsize=8.5, color=INK)
     axes.set(xlabel="seconds", ylabel="seconds a step", ylim=(0, top))
     axes.grid(color=LAND, linewidth=0.6)
     return figure

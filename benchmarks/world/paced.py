@@ -178,7 +178,7 @@ class Running:
             running = cls(world, lab, swarm)
             await running._start(options, forced)
             if trains:
-                await swarm.until(lambda: swarm.step >= 1, 900, "the first step is done")
+                await swarm.until(lambda: swarm.step >= 1, 3600, "the first step is done")
             yield running
 
     async def _start(self, options: Sequence[str], forced: Plan | None) -> None:
