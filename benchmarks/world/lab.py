@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import statistics
 import sys
+from collections.abc import Awaitable, Callable
 from itertools import permutations
 from pathlib import Path
 
@@ -117,21 +118,31 @@ async def both_ways_each() -> list[list[str]]:
     return list(await asyncio.gather(both_ways(paced=False), both_ways(paced=True)))
 
 
+TABLES: dict[str, tuple[str, list[str], Callable[[], Awaitable[list[list[str]]]]]] = {
+    "links": ("One link", PAIRS, pairs),
+    "shares": ("Flows that share a line", SHARES, shares),
+    "both": (
+        f"{FAR[2] / 1e3:.0f} kB each way at once over {FAR[0]:g} ms and {FAR[1]:g} Mbit/s, again and again",
+        BOTH,
+        both_ways_each,
+    ),
+}
+
+
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=list(TABLES))
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    alone, shared = asyncio.run(pairs()), asyncio.run(shares())
-    show("One link", PAIRS, alone)
-    show("Flows that share a line", SHARES, shared)
-    both = asyncio.run(both_ways_each())
-    milliseconds, rate, size = FAR
-    title = f"{size / 1e3:.0f} kB each way at once over {milliseconds:g} ms and {rate:g} Mbit/s"
-    show(title, BOTH, both)
-    parts = [markdown("One link", PAIRS, alone), markdown("Flows that share a line", SHARES, shared)]
-    parts.append(markdown(title, BOTH, both))
-    keep(arguments.out, "The lab's own accuracy", "python -m benchmarks.world.lab", parts)
+    parts = []
+    for name, (title, headings, measure) in TABLES.items():
+        if arguments.only in (None, name):
+            rows = asyncio.run(measure())
+            show(title, headings, rows)
+            parts.append(markdown(title, headings, rows))
+    command = "python -m benchmarks.world.lab" + (f" --only {arguments.only}" if arguments.only else "")
+    keep(arguments.out, "The lab's own accuracy", command, parts)
 
 
 if __name__ == "__main__":
