@@ -147,6 +147,7 @@ class Conductor:
         await self._succession.repeat()
         await self._hearing.tell_ledger()
         if self._succession.epoch.called > plan.version:
+            await self._gathering.recall({*plan.peers, *plan.idle})
             return Change("the coordinator is back, and was about to plan anew")
 
         def decided() -> bool:

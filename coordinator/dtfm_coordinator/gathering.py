@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
@@ -125,40 +124,47 @@ class Gathering:
     async def _probe(self, peers: list[str], members: list[Member]) -> None:
         addresses = {member.peer: member.profile.addresses for member in members if member.profile}
         rounds = list(self._links.rounds(peers))
-        due: dict[str, set[str]] = defaultdict(set)
+        done: dict[str, int] = {}
         for number, pairs in enumerate(rounds, 1):
             await self._hearing.say("probing", f"measuring links: round {number} of {len(rounds)}")
-            await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
+            done |= await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
             self._links.tried(pairs)
-            for peer, other in pairs:
-                due[peer].add(other)
-        await self._read_all(peers, READ_SECONDS if rounds else QUICK_READ_SECONDS, due)
+        await self._read_all(peers, READ_SECONDS if rounds else QUICK_READ_SECONDS, done)
         fans = list(self._links.fans(peers))
         for number, fanned in enumerate(fans, 1):
             await self._hearing.say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
-            await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
+            done |= await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
         if fans:
-            await self._read_all(peers, READ_SECONDS)
+            await self._read_all(peers, READ_SECONDS, done)
 
-    async def _have_probed(self, turn: ProbeRound) -> None:
-        """Ask for a round of measurements, and wait for them."""
+    async def _have_probed(self, turn: ProbeRound) -> dict[str, int]:
+        """Ask for a round of measurements, and wait for them; the round's id by peer that has finished its part."""
         await self._tools.control.publish(PROBE, turn)
         acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans]
 
-        if not await self._hearing.wait(lambda: all(self._has_probed(peer, turn.id) for peer in acting), ROUND_SECONDS):
+        def finished(peer: str) -> bool:
+            member = self._members.get(peer)
+            return member is not None and member.report is not None and member.report.probed == turn.id
+
+        def awaited(peer: str) -> bool:
+            member = self._members.get(peer)
+            return member is not None and member.online and not finished(peer)
+
+        if not await self._hearing.wait(lambda: not any(map(awaited, acting)), ROUND_SECONDS):
             log.warning("a round of link measurements was not finished in %.0f s", ROUND_SECONDS)
+        return {peer: turn.id for peer in acting if finished(peer)}
 
     async def _read_all(
-        self, peers: Collection[str], seconds: float, due: Mapping[str, Collection[str]] | None = None
+        self, peers: Collection[str], seconds: float, done: Mapping[str, int] | None = None
     ) -> None:
         """Take over what peers have published of their links, measured on their own or not.
 
         A lookup waits for seconds where a DHT peer has fallen silent.
 
         Args:
-            due: links, by peer, that must have been measured just now.
+            done: by peer, the round that it has finished last: its record must have come so far.
         """
-        reading = {asyncio.create_task(self._read(peer, (due or {}).get(peer, ()))): peer for peer in peers}
+        reading = {asyncio.create_task(self._read(peer, (done or {}).get(peer))): peer for peer in peers}
         try:
             _, late = await asyncio.wait(reading, timeout=seconds) if reading else ((), ())
             if late and seconds >= READ_SECONDS:
@@ -168,8 +174,8 @@ class Gathering:
             for task in reading:
                 task.cancel()
 
-    async def _read(self, peer: str, due: Collection[str]) -> None:
-        """Take over what a peer has published of its links; if what is `due` is not there yet, look again for a while.
+    async def _read(self, peer: str, done: int | None) -> None:
+        """Take over what a peer has published of its links; if round `done` is not in it yet, look again for a while.
 
         The DHT promises nothing about when a new record is found in place of an older one.
         """
@@ -182,15 +188,9 @@ class Gathering:
                 log.warning("cannot read the links of %s: %s", short(peer), error)
             if report is not None:
                 self._links.reported(peer, report)
-            if set(due) <= set(report.links if report is not None else ()) or time.monotonic() > end:
+            if done is None or (report is not None and report.probed == done) or time.monotonic() > end:
                 return
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
-
-    def _has_probed(self, peer: str, turn: int) -> bool:
-        member = self._members.get(peer)
-        if member is None or not member.online:
-            return True  # nothing to wait for
-        return member.report is not None and member.report.probed == turn
 
 
 def _now() -> int:

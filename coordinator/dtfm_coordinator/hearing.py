@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dtfm_coordinator.acquaintances import Acquaintances
 from dtfm_coordinator.archive import Archive, mark_of
 from dtfm_coordinator.history import Event, append
 from dtfm_coordinator.linkmap import LinkMap
@@ -72,6 +73,7 @@ class Hearing:
         self._tools = tools
         self.members, self.links, self.pace = Members(), LinkMap(), Pace()
         self.link_watch = LinkWatch(time.monotonic)
+        self._acquaintances = Acquaintances(tools.folder)
         self.rows = RowFile(tools.folder / "metrics.jsonl")
         self.plan: Plan | None = None
         """The one in force."""
@@ -101,6 +103,8 @@ class Hearing:
             try:
                 self.members.listed(await self._tools.registry.profiles(self._tools.discovery))
                 self._changed.set()
+                here = self.members.online()
+                self._acquaintances.remember({m.peer: m.profile.addresses for m in here if m.profile is not None})
             except (OSError, RuntimeError) as error:
                 log.warning("cannot read the DHT: %s", error)
             try:

@@ -1,12 +1,11 @@
 """From a view to the plan that is published: the owner's forced layout, or the allocator's."""
 
 import math
-from functools import cached_property
 
 from dtfm_coordinator.allocator.allocate import allocate
+from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.workload import Workload, as_cost, predict
-from dtfm_coordinator.requirements import requirements
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.resolved import ResolvedJob
@@ -16,8 +15,9 @@ from dtfm_protocol.view import View
 class Planner:
     """Plans one job, as often as the swarm changes."""
 
-    def __init__(self, job: ResolvedJob, forced: Plan | None, seed: int) -> None:
+    def __init__(self, job: ResolvedJob, demand: ModelDemand, forced: Plan | None, seed: int) -> None:
         self._job, self._forced, self._seed = job, forced, seed
+        self._workload = Workload(demand, job.training.micro_batches, job.plan)
         self.is_changed = False
         """Whether the owner has fixed another layout since the last plan."""
         if forced is not None:
@@ -49,11 +49,6 @@ class Planner:
             return len(self._forced.peers)
         stages, replicas = self._job.plan.stages, self._job.plan.replicas
         return (1 if stages == "auto" else stages) * (1 if replicas == "auto" else replicas)
-
-    @cached_property
-    def _workload(self) -> Workload:
-        job = self._job
-        return Workload(requirements(job.config, job.training), job.training.micro_batches, job.plan)
 
     def plan(self, view: View, in_force: Plan | None = None) -> Plan:
         """A plan for the peers of `view`, without version.

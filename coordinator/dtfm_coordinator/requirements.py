@@ -1,13 +1,20 @@
 """What a job asks of its peers: its model's sizes, for the allocator."""
 
+import hashlib
+import json
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_protocol.data.tokenizer import vocabulary_size
 from dtfm_protocol.job import Job, Training
-from dtfm_protocol.model.config import resolve_config
-from dtfm_protocol.model.sizes import activation_bytes, model_sizes
+from dtfm_protocol.statedir import write_atomically
+
+_DEMAND = TypeAdapter(ModelDemand)
 
 
 def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
@@ -16,6 +23,8 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
     Raises:
         UserError: the config makes no model.
     """
+    from dtfm_protocol.model.sizes import activation_bytes, model_sizes
+
     sizes = model_sizes(config)
     kept = activation_bytes(config, training.micro_batch, training.sequence_length, training.precision)
     tokens = training.micro_batch * training.sequence_length
@@ -36,11 +45,32 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
     )
 
 
+def kept_requirements(config: dict[str, Any], training: Training, folder: Path) -> ModelDemand:
+    """Like `requirements`, but found out only once for a state dir.
+
+    To lay out a model takes seconds, most of them to import torch and transformers; who comes back into a run that goes
+    on is awaited.
+    """
+    made_from = [config, training.model_dump(mode="json"), *map(version, ("dtfm", "torch", "transformers"))]
+    path, stamp = folder / "demand.json", hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before["stamp"] == stamp:
+            return _DEMAND.validate_python(before["demand"])
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    demand = requirements(config, training)
+    write_atomically(path, json.dumps({"stamp": stamp, "demand": _DEMAND.dump_python(demand, mode="json")}, indent=1))
+    return demand
+
+
 def workload(job: Job) -> Workload:
     """A job file as the allocator sees it, without reading its text.
 
     Raises:
         UserError: the model or the tokenizer cannot be made.
     """
+    from dtfm_protocol.model.config import resolve_config
+
     config = resolve_config(job.model, vocabulary_size(job.data), job.training.sequence_length)
     return Workload(requirements(config, job.training), job.training.micro_batches, job.plan)

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtfm_coordinator import broker
+from dtfm_coordinator.acquaintances import Acquaintances
 from dtfm_coordinator.archive import Archive
 from dtfm_coordinator.conductor import Conductor
 from dtfm_coordinator.doors import open_doors
 from dtfm_coordinator.endpoints import Endpoints
 from dtfm_coordinator.hearing import Tools
 from dtfm_coordinator.planning import Planner
+from dtfm_coordinator.requirements import kept_requirements
 from dtfm_coordinator.standby import FIRST_LOOK_SECONDS, TAKEOVER_SECONDS, Standby
 from dtfm_protocol.card import Card
 from dtfm_protocol.card import Standby as Appointed
@@ -97,14 +99,15 @@ class Coordinator:
         """
         options, folder = self._options, self._folder
         job = await asyncio.to_thread(prepare, self._job, folder, log.info)
-        planner = Planner(job, self._forced, options.seed)
+        demand = await asyncio.to_thread(kept_requirements, job.config, job.training, folder)
+        planner = Planner(job, demand, self._forced, options.seed)
         archive = Archive(CheckpointStore(folder / "checkpoints"), job)
         ends = Endpoints.choose(folder, options)
         invite = self._first or self._draft_invite(ends)
         post = Post(self._swarm, self._identity)
         registry = Registry(self._swarm, post)
         async with contextlib.AsyncExitStack() as stack:
-            doors = await self._doors(invite)
+            doors, known = await self._doors(invite), await Acquaintances(folder).recall()
             running = LibP2PDataPlane.running(
                 self._identity,
                 invite.service,
@@ -119,7 +122,7 @@ class Coordinator:
                 libp2p, self._identity, listen=options.listen, port=ends.data + 1 if options.port else 0
             )
             plane = await stack.enter_async_context(direct)
-            discovery = await stack.enter_async_context(HivemindDiscovery.running(libp2p, registry, doors))
+            discovery = await stack.enter_async_context(HivemindDiscovery.running(libp2p, registry, doors, known))
             await self._serve(plane, archive)
             if self._first is None:
                 invite = invite.model_copy(update={"dht": await plane.addresses()})

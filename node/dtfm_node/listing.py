@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 
 from dtfm_node.journal import Journal
@@ -12,7 +13,7 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
 from dtfm_protocol.planes.data import DataPlane, Unreachable
-from dtfm_protocol.planes.discovery import RECORD_SECONDS, Discovery, Registry
+from dtfm_protocol.planes.discovery import LINKS_SECONDS, RECORD_SECONDS, Discovery, Registry
 from dtfm_protocol.records import Limits, Link, LinkReport, Profile
 
 PROBE_SECONDS = 60.0
@@ -28,6 +29,8 @@ class Listing:
         self._uplink = uplink
         self._links: dict[str, Link] = {}
         self._limits: Limits | None = None
+        self._probed = 0
+        self._links_due = 0.0
         self._probing = asyncio.Lock()
 
     async def refresh(self) -> None:
@@ -36,8 +39,8 @@ class Listing:
             try:
                 listed = await self._registry.publish(self._discovery, self._profile)
                 await self.follow_ways()
-                if self._links:
-                    await self._registry.publish(self._discovery, self._report)
+                if self._links and time.monotonic() > self._links_due:
+                    await self._publish_links()
                 if not listed:
                     log.warning("no DHT peer took this node's profile; trying again")
             except (OSError, RuntimeError) as error:
@@ -51,6 +54,7 @@ class Listing:
             if self._plane.way(peer) != link.way:
                 log.info("streams to %s are %s now: measuring that link anew", short(peer), self._plane.way(peer))
                 await self._probe(peer, ())
+                self._links_due = 0.0
 
     async def measure(self, rounds: asyncio.Queue[ProbeRound], journal: Journal) -> None:
         """Measure the links that the coordinator asks for, one round at a time, until cancelled."""
@@ -64,16 +68,18 @@ class Listing:
                     mine += one.gbps
                     await self._measure_limits(one.gbps, turn.addresses)
             if mine:
+                self._probed = turn.id
                 try:
-                    await self._registry.publish(self._discovery, self._report)
+                    await self._publish_links()
                 except (OSError, RuntimeError) as error:
                     log.warning("cannot publish links to the DHT: %s", error)
                 journal.note(probed=turn.id)
                 journal.hurry()
 
-    @property
-    def _report(self) -> LinkReport:
-        return LinkReport(links=self._links, limits=self._limits)
+    async def _publish_links(self) -> None:
+        report = LinkReport(links=self._links, limits=self._limits, probed=self._probed)
+        if await self._registry.publish(self._discovery, report):
+            self._links_due = time.monotonic() + LINKS_SECONDS / 3
 
     async def _measure_limits(
         self, gbps: Mapping[str, tuple[float, float]], addresses: Mapping[str, tuple[str, ...]]

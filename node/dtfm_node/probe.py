@@ -42,9 +42,9 @@ class ProbeRequest(Schema):
     kind: Literal["echo", "send", "fetch", "found"]
     """send: `size` bytes come, say how long they took; fetch: send `size` bytes; found: so many `gbps` you can send."""
     size: Annotated[int, Field(ge=0, le=LAST_BYTES)] = 0
-    pace: Annotated[float, Field(ge=0)] = 0.0
+    pace: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """Bytes a second that you should not exceed; 0: none."""
-    gbps: Annotated[float, Field(ge=0)] = 0.0
+    gbps: Annotated[float, Field(ge=0, le=1e6)] = 0.0
 
 
 class Swallowed(Schema):
@@ -94,7 +94,7 @@ async def _together(
 ) -> float | None:
     """Gbit/s of transfers over all of `streams` at once, where that is less than they have alone."""
     size = {peer: int(min(LAST_BYTES, max(FIRST_BYTES, gbps * 1.25e8 * FAN_SECONDS))) for peer, gbps in alone.items()}
-    pace = {peer: HEADROOM * gbps * 1.25e8 for peer, gbps in alone.items()}
+    pace = {peer: _paced(HEADROOM * gbps * 1.25e8) for peer, gbps in alone.items()}
     seconds = [0.0]
     for share in (4, 1):  # the first, smaller ones open the congestion windows
         seconds = await asyncio.gather(
@@ -155,9 +155,13 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
         is_steady = seconds >= enough and not was_held_back and rate < STEADY * before
         if is_steady or size >= LAST_BYTES or len(rates) > MOST_TRANSFERS:
             return max(rate, before) * 8e-9
-        pace = rate * (2.0 if was_held_back or before == 0.0 else HEADROOM)
-        pace = pace if pace < UNPACED else math.inf
+        pace = _paced(rate * (2.0 if was_held_back or before == 0.0 else HEADROOM))
         size = int(min(LAST_BYTES, 4 * size, max(size, 1.25 * rate * enough)))
+
+
+def _paced(rate: float) -> float:
+    """A pace of `rate` bytes a second; none where that is no bottleneck."""
+    return rate if rate < UNPACED else math.inf
 
 
 async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float) -> float:

@@ -1,7 +1,10 @@
 """From a job file to what can be trained: tokenizer, token shards, the model's config, pretrained weights."""
 
+import hashlib
 import json
+import platform
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +12,11 @@ from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.batches import Batches
-from dtfm_protocol.data.shards import tokenize
+from dtfm_protocol.data.shards import ShardFolder, tokenize
+from dtfm_protocol.data.text import text_files
 from dtfm_protocol.data.tokenizer import save
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job import Job
-from dtfm_protocol.model.check import TESTED, check_sliceable
-from dtfm_protocol.model.config import build_config, resolve_config
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.statedir import write_atomically
 
@@ -25,9 +27,54 @@ MATHEMATICS = ("name", "config", "pretrained", "corpus", "training")
 def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
     """Make everything that `job` needs, in `folder`: `tokens/`, `tokenizer/`, `job.json`, a pretrained step 0.
 
+    Where all of it is there, made from the same job and files, nothing is read again: who comes back into a run that
+    goes on is awaited.
+
     Raises:
         UserError: the job cannot be trained, or `folder` belongs to another one.
     """
+    stamp = _stamp(job)
+    if (before := _made_before(folder, stamp)) is not None:
+        return before
+    resolved = _make(job, folder, say)
+    write_atomically(folder / "prepared", f"{stamp}\n{_digest(folder / 'job.json')}\n")
+    return resolved
+
+
+def _stamp(job: Job) -> str:
+    """A hash of all that a prepared folder is made from: the job, its files as they lie there, and the programs."""
+    folders = [Path(job.data.tokenizer), *([job.model.path] if job.model.path is not None else [])]
+    files = text_files(job.data) + sorted(file for folder in folders for file in folder.glob("*"))
+    seen = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+    programs = [platform.python_version(), *map(version, ("dtfm", "transformers", "tokenizers"))]
+    return hashlib.sha256(json.dumps([job.model_dump(mode="json"), seen, programs]).encode()).hexdigest()
+
+
+def _made_before(folder: Path, stamp: str) -> ResolvedJob | None:
+    """What `folder` was prepared for, if that was from the same, and all of it is still there."""
+    shards, store = ShardFolder(folder / "tokens"), CheckpointStore(folder / "checkpoints")
+    try:
+        if (folder / "prepared").read_text(encoding="ascii").split() != [stamp, _digest(folder / "job.json")]:
+            return None
+        job = ResolvedJob.model_validate_json((folder / "job.json").read_bytes())
+        for shard in job.corpus.shards:
+            shards.open(shard, job.corpus.dtype)
+    except (OSError, ValueError, Refused):
+        return None
+    if not any((folder / "tokenizer").glob("*")) or (job.pretrained and store.newest() is None):
+        return None
+    return job
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _make(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
+    # Seconds of importing that who comes back is spared.
+    from dtfm_protocol.model.check import TESTED, check_sliceable
+    from dtfm_protocol.model.config import resolve_config
+
     corpus, tokenizer = tokenize(job.data, folder / "tokens", say)
     Batches(corpus, job.training, job.evaluation)  # says at once when the text is too short
     config = resolve_config(job.model, corpus.vocab_size, job.training.sequence_length)
@@ -77,6 +124,8 @@ def _keep_pretrained(resolved: ResolvedJob, job: Job, folder: Path, say: Callabl
         UserError: they do not fit the model's config.
     """
     from transformers import AutoModelForCausalLM
+
+    from dtfm_protocol.model.config import build_config
 
     store = CheckpointStore(folder / "checkpoints")
     if store.newest() is not None:

@@ -56,6 +56,8 @@ class LinkReport(Schema):
     links: dict[PeerName, Link]
     limits: Limits | None = None
     """None where they were not measured."""
+    probed: int = 0
+    """The last round of probes that is in it (`ProbeRound.id`)."""
 
 
 Record = Profile | LinkReport

@@ -88,6 +88,10 @@ class Records:
             links[other] = Link(round_trip_ms=20.0, sent_gbps=gbps, received_gbps=gbps)
         self.measured[peer] = self._of(peer).model_copy(update={"links": links})
 
+    def finish(self, peer: str, turn: int) -> None:
+        """Have `peer` publish that a round is in its record."""
+        self.measured[peer] = self._of(peer).model_copy(update={"probed": turn})
+
     def limit(self, peer: str) -> None:
         """Have `peer` publish what it can send in all."""
         self.measured[peer] = self._of(peer).model_copy(update={"limits": Limits(up_gbps=UP_GBPS)})
@@ -202,7 +206,8 @@ class Peers:
         return [body for topic, body in self.control.said if topic is PHASE and isinstance(body, Phase)]
 
     async def finish(self, peer: str, turn: ProbeRound) -> None:
-        """`peer` says that it has done its part of a round."""
+        """`peer` says that it has done its part of a round, and has published what came of it."""
+        self.records.finish(peer, turn.id)
         await self.report(peer, probed=turn.id)
 
     async def _answer(self, turn: ProbeRound) -> None:

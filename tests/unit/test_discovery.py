@@ -60,19 +60,21 @@ def member(identity: Identity, discovery: Discovery, registry: Registry | None =
 @contextlib.asynccontextmanager
 async def on_dht() -> AsyncIterator[tuple[Member, Member]]:
     """Two members on a real DHT on 127.0.0.1."""
-    async with contextlib.AsyncExitStack() as stack:
-        members: list[Member] = []
-        bootstrap: tuple[str, ...] = ()
-        for _ in range(2):
-            identity = Identity.generate()
-            plane = await stack.enter_async_context(
-                LibP2PDataPlane.running(identity, lambda name: name, listen="127.0.0.1", bootstrap=bootstrap)
-            )
-            registry = Registry(SWARM, Post(SWARM, identity))
-            discovery = await stack.enter_async_context(HivemindDiscovery.running(plane, registry, bootstrap))
-            members.append(member(identity, discovery, registry))
-            bootstrap = bootstrap or await plane.addresses()
-        yield members[0], members[1]
+    async with joined(Identity.generate()) as (one, doors), joined(Identity.generate(), doors) as (other, _):
+        yield one, other
+
+
+@contextlib.asynccontextmanager
+async def joined(
+    identity: Identity, bootstrap: tuple[str, ...] = (), acquaintances: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[Member, tuple[str, ...]]]:
+    """A member on a real DHT on 127.0.0.1, and where it is reached."""
+    registry = Registry(SWARM, Post(SWARM, identity))
+    async with (
+        LibP2PDataPlane.running(identity, lambda name: name, listen="127.0.0.1", bootstrap=bootstrap) as plane,
+        HivemindDiscovery.running(plane, registry, bootstrap, acquaintances) as discovery,
+    ):
+        yield member(identity, discovery, registry), await plane.addresses()
 
 
 @contextlib.asynccontextmanager
@@ -216,3 +218,23 @@ async def test_who_has_struck_all_others_off_its_list_meets_them_again_and_is_se
         async with asyncio.timeout(PATIENCE):
             while other.peer not in await one.registry.profiles(one.discovery):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
+
+
+async def test_who_opened_the_network_finds_it_again_by_those_who_are_still_in_it() -> None:
+    """None of whom publishes anything meanwhile, and one of whom is gone."""
+    first = Identity.generate()
+    gone = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
+    async with asyncio.timeout(PATIENCE), contextlib.AsyncExitStack() as stack:
+        async with joined(first) as (_, doors):
+            other, there = await stack.enter_async_context(joined(Identity.generate(), doors))
+            assert await other.registry.publish(other.discovery, profile())
+        async with joined(first) as (alone, _):
+            assert await alone.registry.profiles(alone.discovery) == {}
+        async with joined(first, (), (gone, *there)) as (back, _):
+            assert await back.registry.profiles(back.discovery) == {other.peer: profile()}
+
+
+async def test_who_finds_none_of_its_acquaintances_starts_alone() -> None:
+    gone = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
+    async with asyncio.timeout(PATIENCE), joined(Identity.generate(), (), (gone,)) as (alone, _):
+        assert await alone.registry.profiles(alone.discovery) == {}

@@ -24,7 +24,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SETTLE_SECONDS", "QUICK_SECONDS"):
         monkeypatch.setattr(gathering, name, 0.01)
     monkeypatch.setattr(gathering, "ROUND_SECONDS", 3600.0)
-    monkeypatch.setattr(gathering, "READ_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(gathering, "READ_AGAIN_SECONDS", 3600.0)
     monkeypatch.setattr(gathering, "LOOK_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(members, "SILENT_SECONDS", 3600.0)  # these report but once
 
@@ -332,13 +332,18 @@ async def test_links_that_cannot_be_read_keep_no_others_from_being_taken_over(
     assert (swarm.hearing.links.gbps("b", "c"), swarm.hearing.links.gbps("a", "c")) == (3.0, None)
 
 
-async def test_where_nobody_reaches_another_one_more_nodes_are_waited_for(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
+async def lay_out_strangers(swarm: Swarm) -> asyncio.Task[Plan]:
+    """Look for a layout of three of whom nobody reached another one; they do from now on."""
     await swarm.join("a", "b", "c")
     swarm.gbps = dict.fromkeys(map(frozenset, itertools.combinations("abc", 2)))
     laying = asyncio.create_task(swarm.layout())
     await until(lambda: any("reaches" in phase.text for phase in swarm.phases))
     swarm.gbps = {}
+    return laying
+
+
+async def test_where_nobody_reaches_another_one_more_nodes_are_waited_for(swarm: Swarm) -> None:
+    laying = await lay_out_strangers(swarm)
     await swarm.join("d")
     assert ids_of(await laying) == "abcd"
 
@@ -370,22 +375,15 @@ async def test_a_round_is_not_done_because_a_clock_was_ahead_once(swarm: Swarm) 
 
 
 async def test_links_that_could_not_be_measured_are_tried_again_though_nobody_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "RETRY_SECONDS", 0.05)
-    swarm = Swarm(tmp_path)
-    await swarm.join("a", "b", "c")
-    swarm.gbps = dict.fromkeys(map(frozenset, itertools.combinations("abc", 2)))
-    laying = asyncio.create_task(swarm.layout())
-    await until(lambda: any("reaches" in phase.text for phase in swarm.phases))
-    swarm.gbps = {}
-    assert ids_of(await laying) == "abc"
+    assert ids_of(await (await lay_out_strangers(swarm))) == "abc"
 
 
 async def test_a_record_that_is_older_than_the_measurement_is_looked_up_again(
     swarm: Swarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "READ_AGAIN_SECONDS", 3600.0)
     await swarm.join("a", "b")
     lookup, looks = swarm.records.links, 0
 

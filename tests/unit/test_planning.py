@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dtfm_coordinator.planning import Planner
+from dtfm_coordinator.requirements import requirements
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Checkpointing, Evaluation, Planning, Training, Wire
 from dtfm_protocol.plan import Plan
@@ -35,8 +36,13 @@ def job(**planning: object) -> ResolvedJob:
     )
 
 
+def for_job(forced: Plan | None, **planning: object) -> Planner:
+    resolved = job(**planning)
+    return Planner(resolved, requirements(resolved.config, resolved.training), forced, 0)
+
+
 def placed(forced: dict[str, object], **planning: object) -> Plan:
-    return Planner(job(**planning), Plan.model_validate(FORCED | forced), 0).plan(VIEW)
+    return for_job(Plan.model_validate(FORCED | forced), **planning).plan(VIEW)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +73,12 @@ def test_a_forced_plan_takes_the_jobs_wire_and_keeps_its_own_recomputing() -> No
 
 
 def test_an_open_schedule_is_chosen() -> None:
-    plan = Planner(job(stages=2, replicas=1), None, 0).plan(VIEW)
+    plan = for_job(None, stages=2, replicas=1).plan(VIEW)
     assert plan.reason.startswith(f"2 stages x 1 peer, {plan.schedule}: ")
 
 
 def test_an_owner_may_fix_another_layout_while_the_run_goes_on() -> None:
-    planner = Planner(job(stages=2, replicas=1), None, 0)
+    planner = for_job(None, stages=2, replicas=1)
     assert (planner.is_forced, planner.is_changed) == (False, False)
     planner.plan(VIEW)
     assert not planner.is_changed
@@ -85,7 +91,7 @@ def test_an_owner_may_fix_another_layout_while_the_run_goes_on() -> None:
 
 
 def test_a_layout_that_is_fixed_from_the_start_is_no_change() -> None:
-    planner = Planner(job(), Plan.model_validate(FORCED), 0)
+    planner = for_job(Plan.model_validate(FORCED))
     assert (planner.is_forced, planner.is_changed) == (True, False)
     planner.force(Plan.model_validate(FORCED | {"stages": [(0, 3), (3, 4)]}))
     assert planner.is_changed
@@ -94,7 +100,7 @@ def test_a_layout_that_is_fixed_from_the_start_is_no_change() -> None:
 
 
 def test_another_layout_keeps_peers_where_the_plan_in_force_has_them() -> None:
-    planner = Planner(job(), Plan.model_validate(FORCED | {"routes": [("c", "b")] * 4}), 0)
+    planner = for_job(Plan.model_validate(FORCED | {"routes": [("c", "b")] * 4}))
     before = planner.plan(VIEW)
     planner.force(Plan.model_validate(FORCED | {"stages": [(0, 3), (3, 4)]}))
     assert planner.plan(VIEW, before).routes == before.routes == (("c", "b"),) * 4
@@ -108,7 +114,7 @@ def test_another_layout_keeps_peers_where_the_plan_in_force_has_them() -> None:
     ],
 )
 def test_a_layout_that_does_not_fit_the_job_changes_nothing(wrong: dict[str, object], words: str) -> None:
-    planner = Planner(job(stages=2, replicas=1), None, 0)
+    planner = for_job(None, stages=2, replicas=1)
     with pytest.raises(UserError, match=words):
         planner.force(Plan.model_validate(FORCED | wrong))
     assert (planner.is_forced, planner.is_changed) == (False, False)
@@ -125,4 +131,4 @@ def test_a_forced_plan_over_a_link_that_could_not_be_measured_is_refused_in_one_
     bandwidth[0, 1] = 0.0
     view = View(nodes=VIEW.nodes, latency_ms=VIEW.latency_ms, bandwidth_gbps=bandwidth)
     with pytest.raises(UserError, match="link could not be measured"):
-        Planner(job(), Plan.model_validate(FORCED), 0).plan(view)
+        for_job(Plan.model_validate(FORCED)).plan(view)

@@ -123,8 +123,16 @@ async def test_a_peer_that_vanishes_in_the_middle_is_a_closed_stream() -> None:
         await probe.probe(MemoryDataPlane(network, "me"), "other")
 
 
-@pytest.mark.parametrize("message", [{"kind": "echo", "size": -1}, {"kind": "fetch", "size": probe.LAST_BYTES + 1}])
-async def test_a_request_for_more_than_the_largest_transfer_is_refused(message: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"kind": "echo", "size": -1},
+        {"kind": "fetch", "size": probe.LAST_BYTES + 1},
+        {"kind": "fetch", "pace": 1e300},
+        {"kind": "found", "gbps": 1e300},
+    ],
+)
+async def test_a_request_for_what_no_link_has_is_refused(message: dict[str, object]) -> None:
     ours, theirs = MemoryStream.pair("me", "other")
     await write_message(ours, probe.ProbeRequest.model_construct(**message))
     with pytest.raises(Refused, match="ProbeRequest"):

@@ -19,15 +19,18 @@ def read_text(data: Data) -> list[str]:
         UserError: names the glob that matches no file, or the file that cannot be read or is not UTF-8, or says
             that there is no text at all.
     """
-    if data.text == "cpython":
-        documents = _manual()
-    else:
-        files = {file for pattern in data.text for file in _matches(pattern)}
-        documents = [_read(file) for file in sorted(files)]
+    documents = _manual() if data.text == "cpython" else [_read(file) for file in text_files(data)]
     documents = [document for document in documents if document]
     if not documents:
         raise UserError(f"data.text: there is no text in {data.text}: every file is empty")
     return documents
+
+
+def text_files(data: Data) -> list[Path]:
+    """The files of the corpus, sorted; none where it is Python's manual. Raises as `read_text`."""
+    if data.text == "cpython":
+        return []
+    return sorted({file for pattern in data.text for file in _matches(pattern)})
 
 
 def _manual() -> list[str]:

@@ -26,7 +26,7 @@ Reader = Callable[[str, Any], Awaitable[None] | None]
 
 KEEP_ALIVE_SECONDS = 10
 """The broker takes a silent peer for dead after one and a half of these."""
-RETRY_SECONDS = (0.2, 5.0)
+RETRY_SECONDS = (0.2, 2.0)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,18 @@ from dtfm_protocol.planes.libp2p import SHUTDOWN_SECONDS, LibP2PDataPlane
 from dtfm_protocol.records import Entry, LinkReport, Profile, Record
 
 RECORD_SECONDS = 60.0
-"""How long a record stays; its writer refreshes it three times as often."""
+"""How long a profile stays; its writer refreshes it three times as often."""
+LINKS_SECONDS = 600.0
+"""The same for links: they are long in a large swarm, and say nothing of who is here."""
+REPLICAS = 20
+"""As many as a bucket of the routing table has peers, as in Kademlia: in a swarm that is not larger, everyone holds
+every record, so that a lookup finds it whoever answers late."""
+ANSWER_SECONDS = 5.0
+"""Half a world away, over a line that is being measured, an answer takes longer than hivemind's 3 s; who takes longer
+than allowed is not asked again for a while."""
+
+MEET_SECONDS = 2.0
+"""For connecting to the peers of an earlier life."""
 
 
 class Discovery(Protocol):
@@ -48,17 +59,31 @@ class HivemindDiscovery:
     @classmethod
     @contextlib.asynccontextmanager
     async def running(
-        cls, plane: LibP2PDataPlane, registry: "Registry", bootstrap: tuple[str, ...] = ()
+        cls,
+        plane: LibP2PDataPlane,
+        registry: "Registry",
+        bootstrap: tuple[str, ...] = (),
+        acquaintances: tuple[str, ...] = (),
     ) -> AsyncIterator["HivemindDiscovery"]:
         """Join the DHT that `bootstrap` belongs to, or start one.
+
+        Args:
+            acquaintances: where peers were reached in an earlier life, who may belong to it, too.
 
         Raises:
             UserError: none of `bootstrap` answers.
         """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MEET_SECONDS):
+                meetings = (plane.introduce(peer, ats) for peer, ats in by_peer(acquaintances).items())
+                await asyncio.gather(*meetings, return_exceptions=True)
         try:
             node = await DHTNode.create(
                 p2p=plane.p2p,
-                initial_peers=list(bootstrap) or None,
+                initial_peers=[*bootstrap, *acquaintances] or None,
+                ensure_bootstrap_success=bool(bootstrap),
+                num_replicas=REPLICAS,
+                wait_timeout=ANSWER_SECONDS,
                 record_validator=_Validator(registry),
                 # A peer's newest record must be seen at once: a cached or half-replicated one would plan on the past.
                 cache_locally=False,
@@ -68,7 +93,7 @@ class HivemindDiscovery:
         except RuntimeError:
             raise UserError(f"no DHT peer answers at {', '.join(bootstrap)}: is the coordinator running?") from None
         try:
-            yield cls(node, plane.peer_id, bootstrap)
+            yield cls(node, plane.peer_id, bootstrap + acquaintances)
         finally:
             with contextlib.suppress(TimeoutError):  # it waits for answers of a daemon that may be gone
                 async with asyncio.timeout(SHUTDOWN_SECONDS):
@@ -138,9 +163,9 @@ class Registry:
 
     async def publish(self, discovery: Discovery, record: Record) -> bool:
         """Sign `record` and store it as this peer's."""
-        return await discovery.publish(
-            self._key(record.kind, self._post.peer_id), self._post.seal("record", Entry(record=record)), RECORD_SECONDS
-        )
+        seconds = LINKS_SECONDS if isinstance(record, LinkReport) else RECORD_SECONDS
+        sealed = self._post.seal("record", Entry(record=record))
+        return await discovery.publish(self._key(record.kind, self._post.peer_id), sealed, seconds)
 
     async def profiles(self, discovery: Discovery) -> dict[str, Profile]:
         """The profile of every peer that has a valid one."""

@@ -1,0 +1,143 @@
+"""What a job's state dir is filled with, and when that is done anew."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dtfm_coordinator import requirements
+from dtfm_protocol import prepare as preparing
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job import Job
+from dtfm_protocol.prepare import prepare
+from dtfm_protocol.resolved import ResolvedJob
+
+JOB = """
+name = "tiny"
+[model]
+architecture = "llama"
+hidden_size = 16
+intermediate_size = 32
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 2
+[data]
+text = ["text.txt"]
+[training]
+steps = {steps}
+global_batch = 2
+micro_batch = 1
+sequence_length = 8
+learning_rate = 1e-3
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with a job and its text."""
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 40)
+    (tmp_path / "job.toml").write_text(JOB.format(steps=5))
+    return tmp_path
+
+
+def prepared(home: Path) -> tuple[ResolvedJob, list[str]]:
+    """The job, and what was said of the work that it took."""
+    said: list[str] = []
+    return prepare(Job.load(home / "job.toml"), home / "state", said.append), said
+
+
+def test_who_comes_back_reads_nothing_again(home: Path) -> None:
+    job, work = prepared(home)
+    assert work
+    assert prepared(home) == (job, [])
+
+
+def rewrite_text(home: Path) -> None:
+    (home / "text.txt").write_text("that is the question: to be or not to be? " * 40)
+    os.utime(home / "text.txt", (1, 1))
+
+
+def lose(path: str) -> Callable[[Path], None]:
+    def strike(home: Path) -> None:
+        shutil.rmtree(home / "state" / path) if (home / "state" / path).is_dir() else (home / "state" / path).unlink()
+
+    strike.__name__ = f"lose_{path}"
+    return strike
+
+
+def tear_a_shard(home: Path) -> None:
+    shard = next((home / "state/tokens").iterdir())
+    shard.write_bytes(shard.read_bytes()[:-2])
+
+
+def change_what_was_made(home: Path) -> None:
+    path = home / "state/job.json"
+    path.write_text(path.read_text() + " ")
+
+
+@pytest.mark.parametrize(
+    "strike", [lose("tokens"), lose("tokenizer"), lose("prepared"), tear_a_shard, change_what_was_made]
+)
+def test_what_is_gone_or_damaged_is_made_again(home: Path, strike: Callable[[Path], None]) -> None:
+    job, _ = prepared(home)
+    strike(home)
+    again, work = prepared(home)
+    assert again == job
+    assert work
+    assert prepared(home) == (job, [])
+
+
+def test_more_steps_are_taken_up(home: Path) -> None:
+    prepared(home)
+    (home / "job.toml").write_text(JOB.format(steps=7))
+    assert prepared(home)[0].training.steps == 7
+
+
+def test_another_text_is_noticed(home: Path) -> None:
+    prepared(home)
+    rewrite_text(home)
+    with pytest.raises(UserError, match="another job"):
+        prepared(home)
+
+
+def test_another_version_of_a_program_makes_it_anew(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(home)
+    monkeypatch.setattr(preparing, "version", lambda name: "99")
+    assert prepared(home)[1]
+
+
+def test_sizes_are_found_out_once_for_a_state_dir(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, _ = prepared(home)
+    found = requirements.kept_requirements(job.config, job.training, home)
+    assert found == requirements.requirements(job.config, job.training)
+    other = job.training.model_copy(update={"sequence_length": 4})
+    assert requirements.kept_requirements(job.config, other, home) != found
+    (home / "demand.json").write_text('{"stamp": 1')
+    assert requirements.kept_requirements(job.config, job.training, home) == found
+    monkeypatch.setattr(requirements, "requirements", None)
+    assert requirements.kept_requirements(job.config, job.training, home) == found
+
+
+def test_a_coordinator_that_comes_back_imports_no_transformers(home: Path) -> None:
+    """That takes longer than all else that it does at its start."""
+    program = """
+import sys
+from pathlib import Path
+from dtfm_coordinator import service
+from dtfm_coordinator.requirements import kept_requirements
+from dtfm_protocol.job import Job
+from dtfm_protocol.prepare import prepare
+home = Path(sys.argv[1])
+job = prepare(Job.load(home / "job.toml"), home / "state", print)
+kept_requirements(job.config, job.training, home / "state")
+print("transformers" in sys.modules)
+"""
+    said = [
+        subprocess.run([sys.executable, "-c", program, str(home)], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert [text.split()[-1] for text in said] == ["True", "False"]
