@@ -154,9 +154,7 @@ class Gathering:
             log.warning("a round of link measurements was not finished in %.0f s", ROUND_SECONDS)
         return {peer: turn.id for peer in acting if finished(peer)}
 
-    async def _read_all(
-        self, peers: Collection[str], seconds: float, done: Mapping[str, int] | None = None
-    ) -> None:
+    async def _read_all(self, peers: Collection[str], seconds: float, done: Mapping[str, int] | None = None) -> None:
         """Take over what peers have published of their links, measured on their own or not.
 
         A lookup waits for seconds where a DHT peer has fallen silent.

@@ -25,11 +25,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, public_key_of
 from dtfm_protocol.logs import log
-from dtfm_protocol.planes import certificates, direct
+from dtfm_protocol.planes import certificates, connections
 from dtfm_protocol.planes.addresses import hosts_of
 from dtfm_protocol.planes.certificates import CERTIFICATE_LIMIT, Trust, issue, signer
+from dtfm_protocol.planes.connections import Endpoint, NoWay
 from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable, read_message, write_message
-from dtfm_protocol.planes.direct import DIRECT, DirectDataPlane, Endpoint
+from dtfm_protocol.planes.direct import DIRECT, DirectDataPlane
 from dtfm_protocol.planes.direct_stream import DirectStream
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
@@ -254,7 +255,7 @@ async def test_closing_loses_nothing_that_was_written() -> None:
     async with two_peers() as (a, b):
         await b.serve("pour", lambda stream: stream.write(b"x" * 50_000))
         async with opened(a, b.peer_id, "pour") as stream:
-            await until(lambda: not b._streams)  # the other side has closed
+            await until(lambda: not b._connections._streams)  # the other side has closed
             assert bytes(await stream.read(50_000)) == b"x" * 50_000
             with pytest.raises(StreamClosed):
                 await stream.read(1)
@@ -376,7 +377,7 @@ async def test_a_certificate_of_another_key_is_refused(side: str) -> None:
             await bob.serve("echo", echo)
             assert isinstance(await a.open(BOB.peer_id, "echo"), MemoryStream)
         assert BOB.peer_id not in a._endpoints
-        assert a._trust._owners == {}
+        assert a._connections.trust._owners == {}
 
 
 async def test_a_peer_at_the_address_of_another_is_refused_though_it_is_trusted() -> None:
@@ -388,8 +389,8 @@ async def test_a_peer_at_the_address_of_another_is_refused_though_it_is_trusted(
                 pass
         port = await port_of(c)
         a._endpoints[b.peer_id] = a._endpoints[b.peer_id].model_copy(update={"port": port})
-        with pytest.raises(direct._NoWay, match=r"is .*'s"):
-            await a._dial(b.peer_id, a._endpoints[b.peer_id], "echo")
+        with pytest.raises(NoWay, match=r"is .*'s"):
+            await a._connections.dial(b.peer_id, a._endpoints[b.peer_id], "echo")
         async with opened(a, b.peer_id, "echo") as stream:  # asks Bob again where he is
             assert stream.peer == b.peer_id
             await echoed(stream, b"x")
@@ -464,7 +465,7 @@ async def test_a_stranger_is_turned_away_quietly(context: Any, why: str, logged:
 async def test_a_trusted_peer_cannot_pass_the_trust_on_to_another_key(may_sign: bool, tmp_path: Path) -> None:
     """Alice, whom Bob trusts, signs a certificate for Carol's key; also with a certificate that allows her to sign."""
     async with two_peers() as (a, b):
-        b._trust.admit(a.peer_id, signed_by_alice(ALICE, may_sign=may_sign).public_bytes(Encoding.DER))
+        b._connections.trust.admit(a.peer_id, signed_by_alice(ALICE, may_sign=may_sign).public_bytes(Encoding.DER))
         chain = tmp_path / "chain.pem"
         passed_on = signed_by_alice(CAROL, may_sign=False).public_bytes(Encoding.PEM)
         chain.write_bytes(CAROL.to_pem(b"password") + passed_on)
@@ -483,7 +484,7 @@ async def test_a_trusted_peer_cannot_pass_the_trust_on_to_another_key(may_sign: 
 
 
 async def test_a_client_that_says_nothing_is_sent_away_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 0.2)
     async with two_peers() as (_, b):
         reader, writer = await asyncio.open_connection("127.0.0.1", await port_of(b))
         assert await reader.read() == b""
@@ -493,13 +494,13 @@ async def test_a_client_that_says_nothing_is_sent_away_in_time(monkeypatch: pyte
 
 
 async def test_of_too_many_unproven_connections_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "PENDING_LIMIT", 4)
+    monkeypatch.setattr(connections, "PENDING_LIMIT", 4)
     async with two_peers() as (a, b):
         await b.serve("echo", echo)
         idle = [await asyncio.open_connection("127.0.0.1", await port_of(b)) for _ in range(6)]
         for reader, _ in idle[:2]:
             assert await reader.read() == b""
-        assert len(b._pending) == 4
+        assert len(b._connections._pending) == 4
         async with opened(a, b.peer_id, "echo") as stream:
             await echoed(stream, b"x")
         for _, writer in idle:
@@ -513,7 +514,7 @@ async def test_where_no_address_answers_libp2p_carries_the_stream_and_that_is_re
 ) -> None:
     async with two_peers() as (a, b):
         await b.serve("echo", echo)
-        b._listener.close()
+        b._connections._listener.close()
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]  # free again when the block is left
         monkeypatch.setattr(DirectDataPlane, "_endpoint", lambda plane: endpoint(plane, port))
@@ -529,11 +530,11 @@ async def test_where_no_address_answers_libp2p_carries_the_stream_and_that_is_re
 
 
 async def endpoint(plane: DirectDataPlane, port: int) -> Endpoint:
-    return Endpoint(hosts=("127.0.0.1",), port=port, certificate=plane._trust.certificate.hex())
+    return Endpoint(hosts=("127.0.0.1",), port=port, certificate=plane._connections.trust.certificate.hex())
 
 
 async def test_a_host_that_does_not_answer_costs_two_seconds_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.2)
     async with two_peers() as (a, b):
         await b.serve("echo", echo)
         with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as stack:
@@ -662,7 +663,7 @@ async def test_no_task_or_socket_is_left(fault: BaseException | None, tmp_path: 
             reading.add_done_callback(lambda task: task.exception())
             await handled.wait()
             stranger.connect(("127.0.0.1", await port_of(b)))
-            await until(lambda: len(b._pending) > 0)
+            await until(lambda: len(b._connections._pending) > 0)
             if fault is not None:
                 raise fault
 

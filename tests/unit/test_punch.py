@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import pytest
 
 from dtfm_protocol.identity import Identity
-from dtfm_protocol.planes import direct
+from dtfm_protocol.planes import punch
+from dtfm_protocol.planes.connections import Connections, NoWay
 from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable, read_message, write_message
 from dtfm_protocol.planes.direct import DIRECT, DirectDataPlane
 from dtfm_protocol.planes.direct_stream import DirectStream
+from dtfm_protocol.planes.hole import OUTSIDE_LIMIT, Hole, Outside
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
-from dtfm_protocol.planes.punch import OUTSIDE_LIMIT, PUNCH, SEEN, Hole, Outside
+from dtfm_protocol.planes.punch import PUNCH, SEEN
 
 PATIENCE = 30.0
 ALICE, BOB, MIRROR = (Identity.generate() for _ in range(3))
@@ -112,7 +114,7 @@ async def test_without_a_third_peer_that_tells_where_they_are_seen_the_relay_ser
 
 
 async def test_a_hole_that_leads_to_another_peer_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "PUNCH_SECONDS", 0.5)
+    monkeypatch.setattr(punch, "PUNCH_SECONDS", 0.5)
     async with World.built() as world:
 
         async def mislead(stream: Stream) -> None:
@@ -149,16 +151,16 @@ async def test_a_peer_is_told_the_address_that_it_has_connected_from() -> None:
 async def test_what_one_side_finds_out_about_punching_the_other_one_knows(
     works: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proving = DirectDataPlane._prove
+    proving = Connections._prove
 
-    async def prove(plane: DirectDataPlane, stream: DirectStream, peer: str) -> None:
+    async def prove(plane: Connections, stream: DirectStream, peer: str) -> None:
         if peer == BOB.peer_id and not works:
             stream.abort()
-            raise direct._NoWay("not today")
+            raise NoWay("not today")
         await proving(plane, stream, peer)
 
-    monkeypatch.setattr(DirectDataPlane, "_prove", prove)
-    monkeypatch.setattr(direct, "PUNCH_SECONDS", PATIENCE if works else 0.2)
+    monkeypatch.setattr(Connections, "_prove", prove)
+    monkeypatch.setattr(punch, "PUNCH_SECONDS", PATIENCE if works else 0.2)
     async with World.built() as world:
         await world.a.serve("echo", world.echo)
         way = await world.way()

@@ -4,8 +4,9 @@
 - `libp2p`: the data plane's engine, one libp2p daemon a process (`p2pd`); `addresses`: multiaddresses
 - `relay`: carries the streams of members that nobody can connect to (`Relay`)
 - `direct`: beside it, TLS from peer to peer where they can reach each other (`DirectDataPlane`)
-- `punch`: connections that two peers open from both sides, where routers let nobody in (`Hole`)
-- `direct_stream`, `certificates`, `sockets`: one such stream, whose keys are trusted, and TCP below it
+- `connections`, `direct_stream`, `certificates`, `sockets`: how such streams are opened and taken, one of them, whose
+  keys are trusted, and TCP below it
+- `punch`, `hole`: connections that two peers open from both sides, where routers let nobody in (`Puncher`)
 - `discovery`: who is here (`Discovery`): signed records that expire, on hivemind's DHT
 - `control`: plans, presence, reports over MQTT (`ControlPlane`)
 - `memory`: in-memory twins of data plane and discovery, for tests

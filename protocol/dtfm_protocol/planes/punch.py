@@ -1,21 +1,19 @@
-"""Holes: connections between peers whose routers let nobody in, opened by both at the same time.
-
-A router that lets nobody in lets answers in. When both peers connect at once, each to the address under which the
-other's router shows it, each router takes the other's request for an answer (TCP's simultaneous open: RFC 9293, 3.5;
-hole punching: RFC 5128, 3.4). A third peer, that a hole connects to as well, tells how it is shown. This fails where a
-router shows each connection at another port, unless the other peer can be connected to at any.
-"""
+"""Punching: a stream to a peer that nobody can connect to, over a connection that both sides open at the same time."""
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
-from collections.abc import AsyncIterator
-from typing import Annotated, Self
+from collections.abc import AsyncIterator, Awaitable, Callable
 
-from pydantic import AfterValidator, Field
+from pydantic import ValidationError
 
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity import short
+from dtfm_protocol.logs import log
+from dtfm_protocol.planes.connections import HANDSHAKE_SECONDS, Connections, NoWay, opening
+from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable, read_message, write_message
+from dtfm_protocol.planes.direct_stream import DirectStream
+from dtfm_protocol.planes.hole import OUTSIDE_LIMIT, Hole, Outside
 
 PUNCH = "punch"
 """The libp2p service at which two peers tell each other where they are seen, and start."""
@@ -24,111 +22,123 @@ SEEN = "seen"
 PUNCH_SECONDS = 4.0
 """Until a connection stands, once both know where the other is: a lost request is repeated after one second, and after
 three."""
-OUTSIDE_LIMIT = 256
-"""Bytes of the largest `Outside` message."""
-CONNECTION_LIMIT = 4
-"""Connections that are taken at one hole; all but the other peer's are strangers'."""
-_AGAIN_SECONDS = 0.1
+_YES = b"\x01"
 
 
-def _literal(host: str) -> str:
-    """An IPv4 address as it is; a ValueError for anything else."""
-    return str(ipaddress.IPv4Address(host))
+class Puncher:
+    """Both sides of it."""
 
+    def __init__(
+        self,
+        connections: Connections,
+        mirrors: tuple[str, ...],
+        meet: Callable[[str], Awaitable[Stream]],
+        look: Callable[[str, Hole], Awaitable[DirectStream]],
+    ) -> None:
+        """Nothing happens by itself.
 
-class Outside(Schema):
-    """How a router shows a connection from inside."""
+        Args:
+            mirrors: peers that can tell this one how it is seen from outside.
+            meet: opens a stream to a peer's `PUNCH` over a relay.
+            look: opens a stream to a mirror's `SEEN` from a hole.
+        """
+        self._connections, self._mirrors, self._meet, self._look = connections, mirrors, meet, look
 
-    host: Annotated[str, Field(max_length=15), AfterValidator(_literal)]
-    port: Annotated[int, Field(ge=1, le=65535)]
-
-
-class Hole:
-    """A local port from which connections go to several addresses, and at which they are taken; IPv4.
-
-    Raises:
-        OSError: there is no port left, or this system lets sockets not share one.
-    """
-
-    def __init__(self) -> None:
-        self._listener = _socket(0)
-        try:
-            self._listener.listen(CONNECTION_LIMIT)
-        except BaseException:
-            self._listener.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.close()
-
-    @property
-    def port(self) -> int:
-        """The local one."""
-        return int(self._listener.getsockname()[1])
-
-    async def connect(self, host: str, port: int) -> socket.socket:
-        """A connection from the hole.
+    async def open(self, peer: str, service: str) -> DirectStream:
+        """Open a stream over a connection that both sides open.
 
         Raises:
-            OSError: it does not come about.
+            NoWay: it does not come about.
+            Unreachable: the peer does not offer the service.
         """
-        connection = _socket(self.port)
         try:
-            await asyncio.get_running_loop().sock_connect(connection, (host, port))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    @contextlib.asynccontextmanager
-    async def meeting(self, other: Outside) -> AsyncIterator["asyncio.Queue[socket.socket]"]:
-        """Try to connect to `other`, and take connections, as long as the block lasts; what has come of it.
-
-        Whoever takes a connection out of the queue owns it.
-        """
-        found: asyncio.Queue[socket.socket] = asyncio.Queue()
-        tasks = [asyncio.create_task(self._reach(other, found)), asyncio.create_task(self._take(found))]
+            meeting = await self._meet(peer)
+        except Unreachable as error:
+            raise NoWay(str(error)) from None
         try:
-            yield found
+            with Hole() as hole:
+                async with self._seen(hole) as here:
+                    async with asyncio.timeout(HANDSHAKE_SECONDS):
+                        await write_message(meeting, here)
+                        there = await read_message(meeting, Outside, OUTSIDE_LIMIT)
+                    async with hole.meeting(there) as found:
+                        stream = await self._first(peer, service, found)
+                        with contextlib.suppress(StreamClosed):
+                            await meeting.write(_YES)  # so that the other side need not find it out as well
+                        return stream
+        except (StreamClosed, Refused, OSError) as error:  # a TimeoutError is an OSError
+            if isinstance(error, Unreachable):
+                raise
+            raise NoWay(str(error) or "no answer") from None
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            while not found.empty():
-                found.get_nowait().close()
+            await meeting.close()
 
-    async def _reach(self, other: Outside, found: "asyncio.Queue[socket.socket]") -> None:
-        while True:
-            try:
-                connection = await self.connect(other.host, other.port)
-            except OSError:  # refused, by a router that says so, before the other side has begun
-                await asyncio.sleep(_AGAIN_SECONDS)
-            else:
-                found.put_nowait(connection)
-                return
+    async def _first(self, peer: str, service: str, found: "asyncio.Queue[socket.socket]") -> DirectStream:
+        """A stream over the first connection that proves to be with `peer`.
+
+        Raises:
+            TimeoutError: none comes.
+            Unreachable: `peer` does not offer the service.
+        """
+        async with asyncio.timeout(PUNCH_SECONDS) as limit:
+            while True:
+                connection = await found.get()
+                limit.reschedule(asyncio.get_running_loop().time() + HANDSHAKE_SECONDS)
+                with contextlib.suppress(NoWay):
+                    return await self._connections.over(connection, peer, service, "punched")
+
+    async def answer(self, meeting: Stream) -> bool:
+        """The other side of `open`: like a connection that was accepted, but for how it comes about; whether it did."""
+        succeeded = False
+        try:
+            async with asyncio.timeout(2 * HANDSHAKE_SECONDS + PUNCH_SECONDS):
+                there = await read_message(meeting, Outside, OUTSIDE_LIMIT)
+                with Hole() as hole:
+                    async with self._seen(hole) as here, hole.meeting(there) as found:
+                        await write_message(meeting, here)
+                        taking = asyncio.create_task(self._take(found))
+                        try:
+                            # The other side closes the meeting when it has a stream, and says so, or has given up.
+                            succeeded = await meeting.read(1) == _YES
+                        finally:
+                            taking.cancel()
+        except (StreamClosed, NoWay, OSError) as error:  # a TimeoutError is an OSError
+            log.debug("no connection with %s from both sides: %s", short(meeting.peer), error)
+        return succeeded
 
     async def _take(self, found: "asyncio.Queue[socket.socket]") -> None:
-        with contextlib.suppress(OSError):
-            for _ in range(CONNECTION_LIMIT):
-                connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-                found.put_nowait(connection)
+        while True:
+            self._connections.admit(await found.get(), "punched")
 
+    @contextlib.asynccontextmanager
+    async def _seen(self, hole: Hole) -> AsyncIterator[Outside]:
+        """How connections from `hole` are seen from outside; routers keep to it as long as the block lasts.
 
-def _socket(port: int) -> socket.socket:
-    """A socket at a local port that it shares with others of this process; 0: a free one."""
-    shared = getattr(socket, "SO_REUSEPORT", None)
-    if shared is None:
-        raise OSError("sockets cannot share a port on this system")
-    opened = socket.socket()
-    try:
-        opened.setblocking(False)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.setsockopt(socket.SOL_SOCKET, shared, 1)
-        opened.bind(("0.0.0.0", port))
-    except BaseException:
-        opened.close()
-        raise
-    return opened
+        Raises:
+            NoWay: nobody can tell.
+        """
+        for mirror in self._mirrors:
+            try:
+                stream = await self._look(mirror, hole)
+                async with opening(stream):
+                    seen = await read_message(stream, Outside, OUTSIDE_LIMIT)
+            except (NoWay, Unreachable) as error:
+                log.debug("%s does not tell how this peer is seen from outside: %s", short(mirror), error)
+                continue
+            try:
+                yield seen
+            finally:
+                stream.abort()
+            return
+        raise NoWay("nobody tells how this peer is seen from outside")
+
+    async def show(self, stream: Stream) -> None:
+        """Tell a peer how it is seen."""
+        assert isinstance(stream, DirectStream)  # this service is not offered over libp2p
+        host, port = stream.remote
+        try:
+            seen = Outside(host=host.removeprefix("::ffff:"), port=port)
+        except ValidationError:
+            raise Refused(f"{host} is no IPv4 address") from None
+        await write_message(stream, seen)
+        await stream.read(1)  # until it has no more use for the connection
