@@ -186,7 +186,10 @@ class Gathering:
                 log.warning("cannot read the links of %s: %s", short(peer), error)
             if report is not None:
                 self._links.reported(peer, report)
-            if done is None or (report is not None and report.probed == done) or time.monotonic() > end:
+            if done is None or (report is not None and report.probed == done):
+                return
+            if time.monotonic() > end:
+                log.warning("what %s has measured is not found in the DHT", short(peer))
                 return
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 

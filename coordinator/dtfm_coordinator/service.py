@@ -107,6 +107,9 @@ class Coordinator:
         post = Post(self._swarm, self._identity)
         registry = Registry(self._swarm, post)
         async with contextlib.AsyncExitStack() as stack:
+            is_alone = not invite.standbys
+            if is_alone:  # then nobody else has the broker, and nodes can come back to it while the rest starts
+                await self._open_broker(stack, ends, invite)
             doors, known = await self._doors(invite), await Acquaintances(folder).recall()
             running = LibP2PDataPlane.running(
                 self._identity,
@@ -126,9 +129,9 @@ class Coordinator:
             await self._serve(plane, archive)
             if self._first is None:
                 invite = invite.model_copy(update={"dht": await plane.addresses()})
-            taken_over = invite.standbys != () and await self._stand_by(invite, job, post)
-            if options.broker == "embedded":
-                await stack.enter_async_context(broker.embedded(options.listen, ends.broker, invite.password()))
+            taken_over = not is_alone and await self._stand_by(invite, job, post)
+            if not is_alone:
+                await self._open_broker(stack, ends, invite)
             address = BrokerAddress.of(invite, self._own_broker(ends))
             control = ControlPlane(address, self._swarm, invite.coordinators, post, secrets.token_hex(8))
             tools = Tools(
@@ -165,6 +168,11 @@ class Coordinator:
                 await conductor.run()
                 for task in background:
                     task.cancel()
+
+    async def _open_broker(self, stack: contextlib.AsyncExitStack, ends: Endpoints, invite: Invite) -> None:
+        options = self._options
+        if options.broker == "embedded":
+            await stack.enter_async_context(broker.embedded(options.listen, ends.broker, invite.password()))
 
     async def _doors(self, invite: Invite) -> tuple[str, ...]:
         """Where to enter the swarm's network, beside this coordinator itself."""

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
@@ -26,6 +25,8 @@ FIRST_ROUND_TRIPS = 8.0
 STEADY = 1.1
 """A transfer that is faster than the one before by less has found what the link carries."""
 MOST_TRANSFERS = 8
+NEXT = 1.5
+"""A transfer may be so many times faster than the one before: far enough above what that one lost to its start."""
 HELD_BACK = 0.85
 """A transfer that comes at more than so much of its pace may be slower than its link."""
 FAN_SECONDS = 1.0
@@ -125,7 +126,7 @@ async def answer(stream: Stream, found: Callable[[str, float], None]) -> None:
 
 
 async def _round_trip(stream: Stream) -> float:
-    """Median seconds of an echo."""
+    """Seconds of the fastest of several echoes: what else a machine does can only add to it."""
     await write_message(stream, ProbeRequest(kind="echo"))
     seconds = []
     for _ in range(ECHOES):
@@ -133,7 +134,7 @@ async def _round_trip(stream: Stream) -> float:
         await stream.write(_ECHO)
         await stream.read(len(_ECHO))
         seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds)
+    return min(seconds)
 
 
 async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float) -> float:
@@ -155,7 +156,7 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
         is_steady = seconds >= enough and not was_held_back and rate < STEADY * before
         if is_steady or size >= LAST_BYTES or len(rates) > MOST_TRANSFERS:
             return max(rate, before) * 8e-9
-        pace = _paced(rate * (2.0 if was_held_back or before == 0.0 else HEADROOM))
+        pace = _paced(rate * (2.0 if was_held_back or before == 0.0 else NEXT))
         size = int(min(LAST_BYTES, 4 * size, max(size, 1.25 * rate * enough)))
 
 

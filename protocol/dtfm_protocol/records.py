@@ -33,7 +33,7 @@ class Link(Schema):
     """What one probe saw between its reporter and another peer."""
 
     round_trip_ms: Rate
-    """Median of several small echoes."""
+    """Of the fastest of several small echoes."""
     sent_gbps: Rate
     """Reporter to the other peer."""
     received_gbps: Rate

@@ -26,7 +26,11 @@ Reader = Callable[[str, Any], Awaitable[None] | None]
 
 KEEP_ALIVE_SECONDS = 10
 """The broker takes a silent peer for dead after one and a half of these."""
-RETRY_SECONDS = (0.2, 2.0)
+RETRY_SECONDS = (0.2, 10.0)
+"""Shortest and longest pause before a broker is tried again."""
+RETRY_PART = 0.1
+"""In between, the pause is so much of the time that it has been away: whoever waits for a swarm to come together again
+waits little longer than the broker took."""
 
 
 @dataclass(frozen=True)
@@ -137,17 +141,17 @@ class ControlPlane:
 
     async def run(self) -> None:
         """Stay connected until cancelled; says goodbye then."""
-        pause = RETRY_SECONDS[0]
+        lost = time.monotonic()
         while True:
             try:
                 await self._connection()
-                pause = RETRY_SECONDS[0]
+                lost = time.monotonic()
             except (aiomqtt.MqttError, OSError) as error:
                 if self._leaving:  # the goodbye failed, and took the place of the cancellation that it followed
                     raise asyncio.CancelledError from None
                 self.last_error = str(error) or type(error).__name__
                 if self.connected.is_set():
-                    pause = RETRY_SECONDS[0]
+                    lost = time.monotonic()
                     log.warning("lost the broker at %s (%s), reconnecting", self._address, self.last_error)
                 else:
                     self._turn += 1
@@ -155,8 +159,9 @@ class ControlPlane:
                 self.connected.clear()
                 self._client = None
             # Jitter, so that a whole swarm does not knock at a returning broker at the same instant.
+            shortest, longest = RETRY_SECONDS
+            pause = min(longest, max(shortest, RETRY_PART * (time.monotonic() - lost)))
             await asyncio.sleep(pause * (0.5 + random.random()))
-            pause = min(2 * pause, RETRY_SECONDS[1])
 
     async def _connection(self) -> None:
         """One connection, from hello to its end."""
