@@ -7,11 +7,13 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from hivemind.p2p import PeerID
 
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity
@@ -47,6 +49,29 @@ async def two_planes() -> AsyncIterator[tuple[LibP2PDataPlane, LibP2PDataPlane]]
         await b.introduce(a.peer_id, await a.addresses())
         await a.introduce(b.peer_id, await b.addresses())
         yield a, b
+
+
+async def test_answers_that_come_just_as_nobody_waits_any_more_do_no_harm() -> None:
+    async with two_planes() as (a, b):
+        here, there = a.p2p._client.control, b.p2p._client.control
+
+        async def echo(data: bytes, _: PeerID) -> bytes:
+            return data
+
+        await there.add_unary_handler("echo", echo)
+
+        async def call() -> None:
+            assert await here.call_unary_handler(PeerID.from_base58(b.peer_id), "echo", b"x") == b"x"
+
+        await call()
+        begun = time.perf_counter()
+        await call()
+        usual = time.perf_counter() - begun
+        for number in range(500):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(usual * (0.3 + number % 100 / 100)):
+                    await call()
+        await call()
 
 
 @contextlib.asynccontextmanager

@@ -97,6 +97,18 @@ class LibP2PStream:
             pass
 
 
+class _Awaited(dict[Any, asyncio.Future[Any]]):
+    """Calls to other peers that somebody waits for.
+
+    hivemind 1.1.12 hands an answer to whoever is in its table, and dies of one that comes just as its waiter gives up:
+    from then on no call of this process is answered, nor any that it gets.
+    """
+
+    def __contains__(self, call: object) -> bool:
+        waiter = self.get(call)
+        return waiter is not None and not waiter.done()
+
+
 class LibP2PDataPlane:
     """A peer of the libp2p network. Create it with `running`."""
 
@@ -154,6 +166,7 @@ class LibP2PDataPlane:
             try:
                 client: Any = type("P2PInFolder", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{folder}/"})
                 p2p = await client.replicate(Multiaddr(f"/unix{p2pd.socket_of(folder)}"))
+                p2p._client.control._pending_calls = _Awaited()
                 # On loopback there is nobody who could not connect.
                 plane = cls(p2p, at, name_service, daemon, {} if relay or is_local(listen) else by_peer(bootstrap))
                 try:
