@@ -146,7 +146,8 @@ class Conductor:
         await self._control.publish(PLAN, plan)
         await self._succession.repeat()
         await self._hearing.tell_ledger()
-        if self._succession.epoch.called > plan.version:
+        epoch = self._succession.epoch
+        if epoch.called > min(plan.version, epoch.in_force):
             await self._gathering.recall({*plan.peers, *plan.idle})
             return Change("the coordinator is back, and was about to plan anew")
 
