@@ -300,6 +300,18 @@ async def test_ctrl_c_ends_a_lab_and_all_that_runs_in_it(tmp_path: Path) -> None
 
 
 @real
+async def test_what_runs_in_a_lab_ends_with_it_though_it_is_killed(tmp_path: Path) -> None:
+    process = await lab_command(view(tmp_path, 0), "--everywhere", "--", "sleep", "1000")
+    await until(lambda: len(started(process.pid, "sleep 1000")) == 2, "both commands run")
+    running = started(process.pid)
+    process.kill()
+    await process.communicate()
+    await until(lambda: ended(running), "the commands have ended")
+    with Hosts.made(1):
+        assert not namespaces(process.pid)
+
+
+@real
 async def test_ctrl_c_while_links_are_measured_leaves_nothing_either(tmp_path: Path) -> None:
     process = await lab_command(view(tmp_path, 0.001), "--", "true")
     await until(lambda: started(process.pid, "netlab.gauge send"), "a transfer is measured")

@@ -13,6 +13,7 @@ from dtfm_coordinator.netlab.accuracy import Gauge, pairs_to_try
 from dtfm_coordinator.netlab.lab import Lab
 from dtfm_coordinator.netlab.script import Script
 from dtfm_coordinator.netlab.world import Wiring
+from dtfm_protocol.children import end_with_parent
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.logs import log
 from dtfm_protocol.view import View
@@ -110,7 +111,10 @@ async def _run_all(lab: Lab, view: View, command: Sequence[str], chosen: Sequenc
                 "DTFM_LAB_HOSTS": hosts,
             }
             words = [_filled(word, own) for word in command]
-            processes.append(await asyncio.create_subprocess_exec(*lab.within(number), *words, env=environment))
+            process = await asyncio.create_subprocess_exec(
+                *lab.within(number), *words, env=environment, preexec_fn=end_with_parent(signal.SIGTERM)
+            )
+            processes.append(process)
         return [await process.wait() for process in processes]
     finally:
         # Ctrl+C in a terminal has reached them, too: they are given time for their own goodbyes.
