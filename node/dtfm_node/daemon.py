@@ -223,10 +223,10 @@ class Daemon:
         return control
 
     async def _enter(self, control: ControlPlane) -> None:
-        """Reach the broker, and make sure that no other daemon has this identity.
+        """Reach the broker and a coordinator, and make sure that no other daemon has this identity.
 
         Raises:
-            UserError: the broker does not let this node in in time, or there is another daemon.
+            UserError: the broker does not let this node in in time, nobody leads, or there is another daemon.
         """
         self._display.note(f"joining swarm {self._invite.swarm} as {self._me}")
         try:
@@ -237,6 +237,15 @@ class Daemon:
             raise UserError(
                 f"no coordinator: its broker at {where} did not let this node in for {self._options.timeout:g} s "
                 f"({control.last_error or 'no answer'}); check that it runs; `dtfm-node doctor INVITE` finds out more"
+            ) from None
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                # A coordinator opens its broker first and serves seconds later; then it says what is trained.
+                await self._bulletin.job()
+        except TimeoutError:
+            raise UserError(
+                f"no coordinator: its broker answers, but nobody has said there for {self._options.timeout:g} s what "
+                "is to be trained; check that it runs"
             ) from None
         await control.publish(CHALLENGE, Challenge(session=self._session))
         await asyncio.sleep(CHALLENGE_SECONDS)
