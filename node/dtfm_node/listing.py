@@ -31,6 +31,7 @@ class Listing:
         self._limits: Limits | None = None
         self._probed = 0
         self._links_due = 0.0
+        """When the links are to be published again: at once at the start, for an earlier life's may still be there."""
         self._probing = asyncio.Lock()
 
     async def refresh(self) -> None:
@@ -39,8 +40,8 @@ class Listing:
             try:
                 listed = await self._registry.publish(self._discovery, self._profile)
                 await self.follow_ways()
-                if self._links and time.monotonic() > self._links_due:
-                    await self._publish_links()
+                if time.monotonic() > self._links_due:
+                    await self._publish_links(LINKS_SECONDS / 3)
                 if not listed:
                     log.warning("no DHT peer took this node's profile; trying again")
             except (OSError, RuntimeError) as error:
@@ -70,16 +71,19 @@ class Listing:
             if mine:
                 self._probed = turn.id
                 try:
-                    await self._publish_links()
+                    # Whether others have it is not known: hivemind counts what it keeps itself. So it is said twice.
+                    await self._publish_links(0.0)
                 except (OSError, RuntimeError) as error:
                     log.warning("cannot publish links to the DHT: %s", error)
                 journal.note(probed=turn.id)
                 journal.hurry()
 
-    async def _publish_links(self) -> None:
+    async def _publish_links(self, again: float) -> None:
+        """Publish what was measured, and have it published again after `again` seconds, or soon where that fails."""
+        self._links_due = 0.0
         report = LinkReport(links=self._links, limits=self._limits, probed=self._probed)
         if await self._registry.publish(self._discovery, report):
-            self._links_due = time.monotonic() + LINKS_SECONDS / 3
+            self._links_due = time.monotonic() + again
 
     async def _measure_limits(
         self, gbps: Mapping[str, tuple[float, float]], addresses: Mapping[str, tuple[str, ...]]

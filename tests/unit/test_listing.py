@@ -1,17 +1,21 @@
 """What a node publishes of its links."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from dtfm_node import listing as listings
+from dtfm_node.display import Display
+from dtfm_node.journal import Journal
 from dtfm_node.listing import Listing
 from dtfm_node.uplink import HEADROOM, Uplink
+from dtfm_protocol.control import ProbeRound
 from dtfm_protocol.envelope import Post
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.planes.discovery import Registry
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryDiscovery, MemoryNetwork
-from dtfm_protocol.records import Link, Profile
+from dtfm_protocol.records import Link, LinkReport, Profile
 from dtfm_protocol.view import LayerSeconds
 
 PROFILE = Profile(
@@ -22,6 +26,76 @@ PROFILE = Profile(
     addresses=(),
     version="0.1.0",
 )
+ME = Identity.generate()
+REGISTRY = Registry("swarm", Post("swarm", ME))
+
+
+class Forgetful(MemoryDiscovery):
+    """Takes link records while `works`, and keeps count."""
+
+    works = True
+    times = 0
+
+    async def publish(self, key: str, record: bytes, seconds: float) -> bool:
+        if "links" in key:
+            self.times += 1
+            if not self.works:
+                raise OSError("the DHT does not answer")
+        return await super().publish(key, record, seconds)
+
+
+async def listing_on(discovery: Forgetful, monkeypatch: pytest.MonkeyPatch) -> tuple[Listing, asyncio.Task[None]]:
+    """A listing of no links that refreshes as fast as it can."""
+    monkeypatch.setattr(listings, "RECORD_SECONDS", 0.0)
+    listing = Listing(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, Uplink())
+    return listing, asyncio.create_task(listing.refresh())
+
+
+async def test_links_of_an_earlier_life_are_taken_back_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    link = Link(round_trip_ms=1.0, sent_gbps=1.0, received_gbps=1.0)
+    await REGISTRY.publish(discovery, LinkReport(links={"gone": link}))
+    _, refreshing = await listing_on(discovery, monkeypatch)
+    await asyncio.sleep(0.02)
+    refreshing.cancel()
+    report = await REGISTRY.links(discovery, ME.peer_id)
+    assert report is not None
+    assert report.links == {}
+    assert discovery.times == 2
+
+
+async def test_links_that_nobody_took_are_published_again_soon_and_then_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    listing, refreshing = await listing_on(discovery, monkeypatch)
+    await asyncio.sleep(0.02)
+    discovery.works, before = False, discovery.times
+    with pytest.raises(OSError, match="does not answer"):
+        await listing._publish_links(1e9)
+    await asyncio.sleep(0.02)
+    assert discovery.times > before + 2
+    discovery.works, before = True, discovery.times
+    await asyncio.sleep(0.02)
+    refreshing.cancel()
+    assert discovery.times == before + 1
+
+
+async def test_what_was_just_measured_is_published_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    listing, refreshing = await listing_on(discovery, monkeypatch)
+    await asyncio.sleep(0.02)
+    before = discovery.times
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    rounds.put_nowait(ProbeRound(id=3, pairs=((ME.peer_id, "gone"),), addresses={}))
+    measuring = asyncio.create_task(listing.measure(rounds, Journal("one", tmp_path / "status.json", Display("plain"))))
+    await asyncio.sleep(0.05)
+    measuring.cancel()
+    refreshing.cancel()
+    assert discovery.times == before + 2
+    report = await REGISTRY.links(discovery, ME.peer_id)
+    assert report is not None
+    assert report.probed == 3
 
 
 async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
