@@ -1,9 +1,10 @@
-"""Where peers were reached last: by them a coordinator that comes back enters the network that it has left.
+"""Where peers say they are reached: by them a coordinator that comes back enters the network that it has left.
 
 All others came in by the coordinator's own door. Without this it would sit behind it, with an empty DHT, until each of
 them has published its records anew.
 """
 
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +12,11 @@ from pathlib import Path
 from dtfm_coordinator.doors import open_doors
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.logs import log
+from dtfm_protocol.planes.addresses import binary
 from dtfm_protocol.statedir import write_atomically
 
-MOST_PEERS = 16
-"""More are of no use: one that answers is enough."""
+MOST_PEERS = 64
+"""One that answers is enough; but many are behind routers, or have gone."""
 
 
 class Acquaintances:
@@ -22,13 +24,15 @@ class Acquaintances:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "peers.json"
-        self._kept: dict[str, list[str]] = {}
+        self._kept = self._read()
 
     def remember(self, addresses: Mapping[str, tuple[str, ...]]) -> None:
-        """Keep where some of those who are here are reached; whom only a relay reaches is of no use."""
-        plain = {peer: [at for at in ats if "/p2p-circuit" not in at] for peer, ats in addresses.items()}
-        kept = dict(sorted((peer, ats) for peer, ats in plain.items() if ats)[:MOST_PEERS])
-        if kept and kept != self._kept:
+        """Keep where those who are here say they are reached, and of who was here before as many as there is room."""
+        usable = {peer: [at for at in ats if _is_usable(peer, at)] for peer, ats in addresses.items()}
+        here = {peer: ats for peer, ats in sorted(usable.items()) if ats}
+        before = {peer: ats for peer, ats in self._kept.items() if peer not in here}
+        kept = dict(itertools.islice((here | before).items(), MOST_PEERS))
+        if kept != self._kept:
             self._kept = kept
             try:
                 write_atomically(self._path, json.dumps(kept, indent=1))
@@ -37,9 +41,20 @@ class Acquaintances:
 
     async def recall(self) -> tuple[str, ...]:
         """The addresses at which something still answers."""
+        return await open_doors(tuple(at for ats in self._kept.values() for at in ats))
+
+    def _read(self) -> dict[str, list[str]]:
         try:
             kept = json.loads(self._path.read_text(encoding="utf-8"))
-            addresses = tuple(str(at) for ats in kept.values() for at in ats)
+            return {peer: [at for at in ats if _is_usable(peer, at)] for peer, ats in kept.items()}
         except (OSError, ValueError, AttributeError, TypeError):
-            return ()
-        return await open_doors(addresses)
+            return {}
+
+
+def _is_usable(peer: str, address: str) -> bool:
+    """Whether it is an address of that peer, and not one that only a relay gives it; peers may announce anything."""
+    try:
+        binary(address)
+    except ValueError:
+        return False
+    return address.endswith(f"/p2p/{peer}") and "/p2p-circuit" not in address

@@ -28,7 +28,7 @@ async def knock(host: str, port: int) -> bool | None:
             _, writer = await asyncio.open_connection(host, port)
     except ConnectionRefusedError:
         return False
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # the latter: no name of a host, no port
         return None
     writer.close()
     with contextlib.suppress(OSError):

@@ -234,6 +234,12 @@ async def test_who_opened_the_network_finds_it_again_by_those_who_are_still_in_i
             assert await back.registry.profiles(back.discovery) == {other.peer: profile()}
 
 
+@pytest.mark.parametrize("address", ["nonsense", "/ip4/127.0.0.1/tcp/9/p2p/", "/ip4/127.0.0.1/tcp/99999/p2p/ab", ""])
+async def test_acquaintances_that_make_no_sense_stop_nobody(address: str) -> None:
+    async with asyncio.timeout(PATIENCE), joined(Identity.generate(), (), (address,)) as (alone, _):
+        assert await alone.registry.profiles(alone.discovery) == {}
+
+
 async def test_who_finds_none_of_its_acquaintances_starts_alone() -> None:
     gone = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
     async with asyncio.timeout(PATIENCE), joined(Identity.generate(), (), (gone,)) as (alone, _):

@@ -34,6 +34,11 @@ async def test_an_open_port_answers_and_a_closed_one_says_no() -> None:
     assert await knock(HOST, port) is False
 
 
+@pytest.mark.parametrize("door", [("a" * 300, 9), ("x..y", 9), ("\0", 9), (HOST, 99999), ("no such host", 9)])
+async def test_what_is_no_address_does_not_answer(door: tuple[str, int]) -> None:
+    assert not await knock(*door)
+
+
 async def test_where_nobody_answers_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is cut off may still train."""
     monkeypatch.setattr(doors, "CONNECT_SECONDS", 0.1)

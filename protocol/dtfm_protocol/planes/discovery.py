@@ -29,7 +29,7 @@ LINKS_SECONDS = 600.0
 """The same for links: they are long in a large swarm, and say nothing of who is here."""
 REPLICAS = 20
 """As many as a bucket of the routing table has peers, as in Kademlia: in a swarm that is not larger, everyone holds
-every record, so that a lookup finds it whoever answers late."""
+every record that reached them, so that a lookup finds it whoever answers late."""
 ANSWER_SECONDS = 5.0
 """Half a world away, over a line that is being measured, an answer takes longer than hivemind's 3 s; who takes longer
 than allowed is not asked again for a while."""
@@ -42,7 +42,7 @@ class Discovery(Protocol):
     """A key-value store that all peers share. Under each key every peer has one entry of its own."""
 
     async def publish(self, key: str, record: bytes, seconds: float) -> bool:
-        """Store this peer's entry under `key` for `seconds`; whether any peer took it."""
+        """Store this peer's entry under `key` for `seconds`; whether any peer took it, this one among them."""
 
     async def collect(self, key: str) -> dict[str, bytes]:
         """Every peer's entry under `key`."""
@@ -68,19 +68,16 @@ class HivemindDiscovery:
         """Join the DHT that `bootstrap` belongs to, or start one.
 
         Args:
-            acquaintances: where peers were reached in an earlier life, who may belong to it, too.
+            acquaintances: where peers were reached in an earlier life, who may belong to it, too; nothing is lost
+                where they do not.
 
         Raises:
             UserError: none of `bootstrap` answers.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(MEET_SECONDS):
-                meetings = (plane.introduce(peer, ats) for peer, ats in by_peer(acquaintances).items())
-                await asyncio.gather(*meetings, return_exceptions=True)
         try:
             node = await DHTNode.create(
                 p2p=plane.p2p,
-                initial_peers=[*bootstrap, *acquaintances] or None,
+                initial_peers=list(bootstrap) or None,
                 ensure_bootstrap_success=bool(bootstrap),
                 num_replicas=REPLICAS,
                 wait_timeout=ANSWER_SECONDS,
@@ -93,7 +90,16 @@ class HivemindDiscovery:
         except RuntimeError:
             raise UserError(f"no DHT peer answers at {', '.join(bootstrap)}: is the coordinator running?") from None
         try:
-            yield cls(node, plane.peer_id, bootstrap + acquaintances)
+
+            async def meet(peer: str, addresses: tuple[str, ...]) -> None:
+                await plane.introduce(peer, addresses)
+                await node.protocol.call_ping(PeerID.from_base58(peer), strict=False)
+
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(MEET_SECONDS):
+                    meetings = (meet(peer, addresses) for peer, addresses in by_peer(acquaintances).items())
+                    await asyncio.gather(*meetings, return_exceptions=True)
+            yield cls(node, plane.peer_id, bootstrap)
         finally:
             with contextlib.suppress(TimeoutError):  # it waits for answers of a daemon that may be gone
                 async with asyncio.timeout(SHUTDOWN_SECONDS):
