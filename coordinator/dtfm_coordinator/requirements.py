@@ -8,10 +8,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+import dtfm_coordinator
+import dtfm_protocol
 from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_protocol.data.tokenizer import vocabulary_size
 from dtfm_protocol.job import Job, Training
+from dtfm_protocol.sources import sources_digest
 from dtfm_protocol.statedir import write_atomically
 
 _DEMAND = TypeAdapter(ModelDemand)
@@ -51,7 +54,9 @@ def kept_requirements(config: dict[str, Any], training: Training, folder: Path) 
     To lay out a model takes seconds, most of them to import torch and transformers; who comes back into a run that goes
     on is awaited.
     """
-    made_from = [config, training.model_dump(mode="json"), *map(version, ("dtfm", "torch", "transformers"))]
+    programs = [sources_digest(*map(Path, (*dtfm_protocol.__path__, *dtfm_coordinator.__path__)))]
+    programs += map(version, ("torch", "transformers"))
+    made_from = [config, training.model_dump(mode="json"), programs]
     path, stamp = folder / "demand.json", hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
     try:
         before = json.loads(path.read_text(encoding="utf-8"))

@@ -51,6 +51,12 @@ class Data(Schema):
     tokenizer: str = "bytes"
     """"bytes", "bpe:SIZE" (trained on the text), or a tokenizer's folder relative to the job file."""
 
+    @property
+    def tokenizer_folder(self) -> Path | None:
+        """Where the tokenizer lies, if it is not made here."""
+        made = self.tokenizer == "bytes" or self.tokenizer.startswith("bpe:")
+        return None if made else Path(self.tokenizer)
+
     @field_validator("text", mode="before")
     @classmethod
     def _is_a_list(cls, value: object) -> object:
@@ -187,8 +193,7 @@ class Job(Schema):
         if model.path is not None:
             model = model.model_copy(update={"path": folder / model.path})
         text = self.data.text if isinstance(self.data.text, str) else [str(folder / glob) for glob in self.data.text]
-        tokenizer = self.data.tokenizer
-        if tokenizer != "bytes" and not tokenizer.startswith("bpe:"):
-            tokenizer = str(folder / tokenizer)
+        lies = self.data.tokenizer_folder
+        tokenizer = str(folder / lies) if lies is not None else self.data.tokenizer
         data = self.data.model_copy(update={"text": text, "tokenizer": tokenizer})
         return self.model_copy(update={"model": model, "data": data})

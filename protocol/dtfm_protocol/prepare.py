@@ -3,11 +3,12 @@
 import hashlib
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import dtfm_protocol
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
@@ -15,9 +16,10 @@ from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import ShardFolder, tokenize
 from dtfm_protocol.data.text import text_files
 from dtfm_protocol.data.tokenizer import save
-from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Job
 from dtfm_protocol.resolved import ResolvedJob
+from dtfm_protocol.sources import sources_digest
 from dtfm_protocol.statedir import write_atomically
 
 MATHEMATICS = ("name", "config", "pretrained", "corpus", "training")
@@ -36,17 +38,19 @@ def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
     stamp = _stamp(job)
     if (before := _made_before(folder, stamp)) is not None:
         return before
+    (folder / "prepared").unlink(missing_ok=True)
     resolved = _make(job, folder, say)
-    write_atomically(folder / "prepared", f"{stamp}\n{_digest(folder / 'job.json')}\n")
+    write_atomically(folder / "prepared", f"{stamp}\n{_digest(_made(folder))}\n")
     return resolved
 
 
 def _stamp(job: Job) -> str:
     """A hash of all that a prepared folder is made from: the job, its files as they lie there, and the programs."""
-    folders = [Path(job.data.tokenizer), *([job.model.path] if job.model.path is not None else [])]
-    files = text_files(job.data) + sorted(file for folder in folders for file in folder.glob("*"))
+    folders = [folder for folder in (job.model.path, job.data.tokenizer_folder) if folder is not None]
+    files = text_files(job.data) + sorted(file for folder in folders for file in folder.glob("*") if file.is_file())
     seen = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
-    programs = [platform.python_version(), *map(version, ("dtfm", "transformers", "tokenizers"))]
+    programs = [platform.python_version(), sources_digest(*map(Path, dtfm_protocol.__path__))]
+    programs += map(version, ("transformers", "tokenizers"))
     return hashlib.sha256(json.dumps([job.model_dump(mode="json"), seen, programs]).encode()).hexdigest()
 
 
@@ -54,20 +58,26 @@ def _made_before(folder: Path, stamp: str) -> ResolvedJob | None:
     """What `folder` was prepared for, if that was from the same, and all of it is still there."""
     shards, store = ShardFolder(folder / "tokens"), CheckpointStore(folder / "checkpoints")
     try:
-        if (folder / "prepared").read_text(encoding="ascii").split() != [stamp, _digest(folder / "job.json")]:
+        if (folder / "prepared").read_text(encoding="ascii").split() != [stamp, _digest(_made(folder))]:
             return None
         job = ResolvedJob.model_validate_json((folder / "job.json").read_bytes())
-        for shard in job.corpus.shards:
-            shards.open(shard, job.corpus.dtype)
-    except (OSError, ValueError, Refused):
+    except (OSError, ValueError):
         return None
-    if not any((folder / "tokenizer").glob("*")) or (job.pretrained and store.newest() is None):
+    if not all(shards.has(shard.sha256) for shard in job.corpus.shards) or (job.pretrained and store.newest() is None):
         return None
     return job
 
 
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def _made(folder: Path) -> list[Path]:
+    """The small files of a prepared folder."""
+    return [folder / "job.json", *sorted((folder / "tokenizer").glob("*"))]
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _make(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:

@@ -74,13 +74,32 @@ def tear_a_shard(home: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:-2])
 
 
+def rot_a_shard(home: Path) -> None:
+    shard = next((home / "state/tokens").iterdir())
+    shard.write_bytes(bytes(len(shard.read_bytes())))
+
+
+def tear_the_tokenizer(home: Path) -> None:
+    file = max((home / "state/tokenizer").iterdir(), key=lambda file: file.stat().st_size)
+    file.write_bytes(file.read_bytes()[:-2])
+
+
 def change_what_was_made(home: Path) -> None:
     path = home / "state/job.json"
     path.write_text(path.read_text() + " ")
 
 
 @pytest.mark.parametrize(
-    "strike", [lose("tokens"), lose("tokenizer"), lose("prepared"), tear_a_shard, change_what_was_made]
+    "strike",
+    [
+        lose("tokens"),
+        lose("tokenizer"),
+        lose("prepared"),
+        tear_a_shard,
+        rot_a_shard,
+        tear_the_tokenizer,
+        change_what_was_made,
+    ],
 )
 def test_what_is_gone_or_damaged_is_made_again(home: Path, strike: Callable[[Path], None]) -> None:
     job, _ = prepared(home)
@@ -107,6 +126,37 @@ def test_another_text_is_noticed(home: Path) -> None:
 def test_another_version_of_a_program_makes_it_anew(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared(home)
     monkeypatch.setattr(preparing, "version", lambda name: "99")
+    assert prepared(home)[1]
+    monkeypatch.setattr(preparing, "sources_digest", lambda *folders: "99")
+    assert prepared(home)[1]
+
+
+def test_a_change_that_was_broken_off_leaves_nothing_that_counts_as_made(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(home)
+    (home / "job.toml").write_text(JOB.format(steps=7))
+
+    def fail(*_: object) -> None:
+        raise UserError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(preparing, "save", fail)
+        with pytest.raises(UserError, match="full"):
+            prepared(home)
+    (home / "job.toml").write_text(JOB.format(steps=5))
+    assert prepared(home)[1]
+
+
+def test_what_lies_beside_a_tokenizer_is_no_reason_to_fail(home: Path) -> None:
+    prepared(home)
+    shutil.copytree(home / "state/tokenizer", home / "mine")
+    (home / "mine/away").symlink_to(home / "nowhere")
+    (home / "mine/notes").mkdir()
+    (home / "job.toml").write_text(JOB.format(steps=5).replace("[data]", '[data]\ntokenizer = "mine"'))
+    assert prepared(home)[1]
+    assert prepared(home)[1] == []
+    (home / "mine/tokenizer_config.json").touch()
     assert prepared(home)[1]
 
 

@@ -5,7 +5,6 @@ that a compiled function calls another one whose file has changed.
 """
 
 import contextlib
-import hashlib
 import os
 import shutil
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import numba
+
+from dtfm_protocol.sources import sources_digest
 
 STALE_SECONDS = 7 * 86400.0
 
@@ -26,12 +27,10 @@ def _keep_machine_code() -> bool:
     if os.environ.get("NUMBA_CACHE_DIR"):
         return True
     here = Path(__file__).parent
-    digest = hashlib.sha256()
-    for source in sorted(here.rglob("*.py")):
-        digest.update(source.read_bytes())
+    digest = sources_digest(here)
     for parent in (here / "__pycache__", _user_cache()):
         kept = parent / "machine-code"
-        folder = kept / digest.hexdigest()[:16]
+        folder = kept / digest[:16]
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
