@@ -26,8 +26,9 @@ Reader = Callable[[str, Any], Awaitable[None] | None]
 
 KEEP_ALIVE_SECONDS = 10
 """The broker takes a silent peer for dead after one and a half of these."""
-RETRY_SECONDS = (0.2, 10.0)
-"""Shortest and longest pause before a broker is tried again."""
+RETRY_SECONDS = (0.2, 4.0)
+"""Shortest and longest pause before a broker is tried again. A coordinator that is back waits longer for its peers than
+two of the longest: where there are two brokers, they are tried in turn."""
 RETRY_PART = 0.1
 """In between, the pause is so much of the time that it has been away: whoever waits for a swarm to come together again
 waits little longer than the broker took."""
