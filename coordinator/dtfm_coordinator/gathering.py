@@ -143,8 +143,7 @@ class Gathering:
         acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans]
 
         def finished(peer: str) -> bool:
-            member = self._members.get(peer)
-            return member is not None and member.report is not None and member.report.probed == turn.id
+            return self._last_round(peer) == turn.id
 
         def awaited(peer: str) -> bool:
             member = self._members.get(peer)
@@ -160,7 +159,7 @@ class Gathering:
         A lookup waits for seconds where a DHT peer has fallen silent.
 
         Args:
-            done: by peer, the round that it has finished last: its record must have come so far.
+            done: by peer, a round that it has finished: its record must have come so far, or to a later one.
         """
         reading = {asyncio.create_task(self._read(peer, (done or {}).get(peer))): peer for peer in peers}
         try:
@@ -171,6 +170,11 @@ class Gathering:
         finally:
             for task in reading:
                 task.cancel()
+
+    def _last_round(self, peer: str) -> int | None:
+        """The round that a peer says it has finished last; a late one may come after the one that was waited for."""
+        member = self._members.get(peer)
+        return member.report.probed if member is not None and member.report is not None else None
 
     async def _read(self, peer: str, done: int | None) -> None:
         """Take over what a peer has published of its links; if round `done` is not in it yet, look again for a while.
@@ -186,7 +190,8 @@ class Gathering:
                 log.warning("cannot read the links of %s: %s", short(peer), error)
             if report is not None:
                 self._links.reported(peer, report)
-            if done is None or (report is not None and report.probed == done):
+            # Not by order: the clock that numbers rounds may have been set back.
+            if done is None or (report is not None and report.probed in (done, self._last_round(peer))):
                 return
             if time.monotonic() > end:
                 log.warning("what %s has measured is not found in the DHT", short(peer))

@@ -310,6 +310,30 @@ async def test_what_frames_told_before_a_look_is_no_reason_for_another(swarm: Sw
     assert swarm.suspects() == set()
 
 
+async def test_a_record_that_is_newer_than_the_round_that_was_waited_for_is_taken(swarm: Swarm) -> None:
+    """Its peer has finished a later round, but too late to be waited for."""
+    await swarm.join("a", "b")
+    swarm.records.measure("a", "b", 1.0)
+    swarm.records.finish("a", 7)
+    await swarm.report("a", probed=7)
+    await asyncio.wait_for(swarm.one._read_all({"a"}, 3600, {"a": 5}), 1)
+    assert swarm.hearing.links.gbps("a", "b") == 1.0
+
+
+async def test_a_record_that_is_older_than_what_its_peer_has_finished_is_looked_up_again(swarm: Swarm) -> None:
+    await swarm.join("a", "b")
+    swarm.records.measure("a", "b", 1.0)
+    swarm.records.finish("a", 4)
+    await swarm.report("a", probed=7)
+    reading = asyncio.create_task(swarm.one._read_all({"a"}, 3600, {"a": 5}))
+    await asyncio.sleep(0.05)
+    assert not reading.done()
+    swarm.records.measure("a", "b", 2.0)
+    swarm.records.finish("a", 7)
+    await asyncio.wait_for(reading, 1)
+    assert swarm.hearing.links.gbps("a", "b") == 2.0
+
+
 async def test_links_that_were_published_are_taken_over_without_any_probing(swarm: Swarm) -> None:
     await swarm.join("a", "b", "c")
     swarm.records.measure("a", "b", 1.0)
