@@ -8,7 +8,7 @@ import asyncio
 from pathlib import Path
 
 from benchmarks.tables import keep, markdown, show
-from benchmarks.world.paced import Running, on_true_links
+from benchmarks.world.paced import FEWEST_STEPS, Running, on_true_links
 from benchmarks.world.placements import papers, searched
 from benchmarks.world.worlds import paper_world
 
@@ -38,6 +38,21 @@ async def measure(micro_batches: int, steps: int) -> list[list[str]]:
     ]  # fmt: skip
 
 
+def write(out: Path | None, rows: list[list[str]], steps: int) -> None:
+    """Keep what was measured so far, beside the paper's."""
+    world, sizes = paper_world(5), dict.fromkeys(row[2] for row in rows)
+    beside = [
+        [f"the paper, {batch}", "64", "", f"{near}", f"{far}", f"{far / near:.2f}", ""]
+        for batch, (near, far) in PAPER.items()
+    ]
+    said = (
+        f"Cases 1 and 5: {len(world.view.nodes)} paced peers, {world.layers} layers; bytes / {world.shrink:g}. Medians "
+        f"of {FEWEST_STEPS} to {steps} steps; simulated on the links as asked for.\n"
+    )
+    command = f"python -m benchmarks.world.slowdown --micro-batches {' '.join(sizes)} --steps {steps}"
+    keep(out, "Slowdown", command, [said, markdown("Seconds", HEADINGS, rows + beside)])
+
+
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -45,15 +60,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    rows = []
+    rows: list[list[str]] = []
     for micro_batches in arguments.micro_batches:
         rows += asyncio.run(measure(micro_batches, arguments.steps))
-    for batch, (near, far) in PAPER.items():
-        rows.append([f"the paper, {batch}", "64", "", f"{near}", f"{far}", f"{far / near:.2f}", ""])
+        write(arguments.out, rows, arguments.steps)
     show("Slowdown against a data centre", HEADINGS, rows)
-    said = f"{paper_world(5).said}; likewise case 1.\n"
-    command = f"python -m benchmarks.world.slowdown --micro-batches {' '.join(map(str, arguments.micro_batches))}"
-    keep(arguments.out, "Slowdown", command, [said, markdown("Seconds", HEADINGS, rows)])
 
 
 if __name__ == "__main__":
