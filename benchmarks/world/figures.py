@@ -145,7 +145,7 @@ def main() -> None:
         world = world_of(most)
         measured = {row["name"]: row["measured"] for row in values[str(most)]}
         plans = {"the paper's search": papers(world, 8), "random": at_random(world, 8, 1)}
-        said = {name: f"{measured[name]:.1f} s a step, {most} paced peers in eight cities" for name in plans}
+        said = {name: f"{measured[name]:.1f} s a step, {most} paced peers in eight regions" for name in plans}
         said["random"] += " (median of three such)"
         figures["world_map"] = world_map(world, plans, said)
     if (folder / "prediction.json").exists():

@@ -1,6 +1,7 @@
-"""How true the lab is: delays, rates, and how flows share a line, beside what was asked for.
+"""How true the lab is: delays, rates, and how flows share a line, beside what was asked for; and what bulk both ways
+costs with and without pacing.
 
-python -m benchmarks.world.lab [--out benchmarks/results/lab.md]
+python -m benchmarks.world.lab [--only links | shares | both] [--out benchmarks/results/lab.md]
 """
 
 import argparse

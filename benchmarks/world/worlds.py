@@ -16,7 +16,7 @@ def paper_world(case: int, peers: int = 8, *, micro_batches: int = 8, stretch: f
 
 
 def chosen(name: str) -> World:
-    """One by its name: the number of a case, or "home"."""
+    """One by its name: "1", "3", "4", "5" for a case of the paper, or "home"."""
     return home_world() if name == "home" else paper_world(int(name))
 
 

@@ -228,7 +228,9 @@ class Conductor:
         self._hearing.plan = plan
 
     async def _better(self, change: Change) -> Plan | None:
-        """A layout for those who are here now, while training goes on; None if it is the one in force.
+        """A layout for those who are here now, while training goes on; None if that is the one in force.
+
+        None, too, if no plan is possible, or if the one in force breaks meanwhile.
 
         Where a peer wants to leave and no plan is possible without it, the run is parked: all stop at the end of a
         step, and hand in a checkpoint.

@@ -17,7 +17,8 @@ from dtfm_protocol.plan import Plan
 from dtfm_protocol.records import LinkReport
 
 SETTLE_SECONDS = 1.5
-"""Nobody must have joined or left for so long before a plan is made: volunteers arrive in bursts."""
+"""Nobody must have joined or left for so long before a plan is made, four times as long while somebody there
+is not ready: volunteers arrive in bursts."""
 QUICK_SECONDS = 0.2
 """The same in the middle of a run, where everyone waits, and who is there is known."""
 READ_SECONDS, QUICK_READ_SECONDS = 60.0, 0.5

@@ -306,7 +306,9 @@ def lab(
     everywhere: Annotated[bool, typer.Option("--everywhere", help="On all hosts at once.")] = False,
     scale: Annotated[float, typer.Option(min=1e-9, help="All rates times this.")] = 1.0,
     loss: Annotated[float, typer.Option(min=0, max=0.99, help="Share of packets that vanish.")] = 0.0,
-    queue_ms: Annotated[float, typer.Option(min=1, help="Longest queue of a link, as time at its rate.")] = 200.0,
+    queue_ms: Annotated[
+        float, typer.Option(min=1, help="Longest queue of a link, as time at its rate; 72 KiB at least.")
+    ] = 200.0,
     script: Annotated[Path | None, typer.Option(help="Timed changes of the world (TOML).")] = None,
 ) -> None:
     """Run a command on hosts whose network is as a view says: delays, rates, uplinks. Needs root."""

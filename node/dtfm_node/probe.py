@@ -138,11 +138,11 @@ async def _round_trip(stream: Stream) -> float:
 
 
 async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float) -> float:
-    """Gbit/s of the last of several transfers, as it came in.
+    """Gbit/s of the faster one of the last two of several transfers, as it came in.
 
-    The first ones open the congestion window: their round trips are no rate. Each is held to little more than the one
-    before it has found, so that no queue on the way runs full: what it loses comes late, and stalls the rest. One that
-    was held back, or is faster than the one before, has not found what the link carries.
+    The first ones open the congestion window: their round trips are no rate. Each is held to 1.5 or 2 times what the
+    one before it has found, so that no queue on the way runs full: what it loses comes late, and stalls the rest. One
+    that was held back, or is faster than the one before, has not found what the link carries.
     """
     size, pace, rates = FIRST_BYTES, math.inf, [0.0]
     enough = max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)

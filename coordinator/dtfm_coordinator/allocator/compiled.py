@@ -60,7 +60,7 @@ def compiling(search: str, say: Callable[[str], object]) -> Iterator[None]:
     """Around the first use of a search's functions: `say` that they are being compiled, unless they are kept."""
     done = Path(str(numba.config.CACHE_DIR)) / f"{search}.compiled"
     if not (_KEPT and done.exists()):
-        say("compiling the allocator, once on this machine: some ten seconds")
+        say("compiling the allocator, once on this machine: ten seconds to half a minute")
     yield
     if _KEPT:
         with contextlib.suppress(OSError):

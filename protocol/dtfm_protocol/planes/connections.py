@@ -28,7 +28,7 @@ from dtfm_protocol.schema import Schema
 CONNECT_SECONDS = 2.0
 """For a TCP connection, to all of a peer's addresses at once."""
 HANDSHAKE_SECONDS = 10.0
-"""For what follows until a stream is open: TLS and the service's name. A busy machine is slow to answer."""
+"""For each of what follows until a stream is open, TLS and the service's name. A busy machine is slow to answer."""
 PENDING_LIMIT = 64
 """Connections that have not proven a key yet; one more, and the oldest has to go."""
 HOST_LIMIT = 16

@@ -68,8 +68,8 @@ class HivemindDiscovery:
         """Join the DHT that `bootstrap` belongs to, or start one.
 
         Args:
-            acquaintances: where peers were reached in an earlier life, who may belong to it, too; nothing is lost
-                where they do not.
+            acquaintances: where peers of an earlier life said they are reached, who may belong to it, too; nothing is
+                lost where they do not.
 
         Raises:
             UserError: none of `bootstrap` answers.
