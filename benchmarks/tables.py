@@ -29,15 +29,18 @@ def keep(path: Path | None, title: str, command: str, parts: Sequence[str]) -> N
         path.write_text(f"# {title}\n\nCommand: `{command}`.\n\n" + "\n".join(parts), encoding="utf-8")
 
 
+def values(path: Path | None) -> dict[str, Any]:
+    """The values that lie beside a table (JSON, by key), if there are any."""
+    beside = path.with_suffix(".json") if path is not None else None
+    return json.loads(beside.read_text(encoding="utf-8")) if beside is not None and beside.exists() else {}
+
+
 def values_with(path: Path | None, key: str, value: Any) -> dict[str, Any]:
     """The values beside a table (JSON, by key), with this one, which replaces an older one of its key.
 
     A table whose parts take long is made part by part, and some of them anew.
     """
-    if path is None:
-        return {key: value}
-    beside = path.with_suffix(".json")
-    values: dict[str, Any] = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
-    values = dict(sorted({**values, key: value}.items(), key=lambda item: (len(item[0]), item[0])))
-    beside.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    return values
+    merged = dict(sorted({**values(path), key: value}.items(), key=lambda item: (len(item[0]), item[0])))
+    if path is not None:
+        path.with_suffix(".json").write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
+    return merged

@@ -146,6 +146,8 @@ class Measured:
     plan: Plan
     """With peers by the view's ids, and the cost that the coordinator predicted on the links that were probed."""
     seconds: tuple[float, ...]
+    late: float
+    """Seconds by which the emulated network was late with a packet, in the mean: what it could not keep up with."""
 
     @property
     def median(self) -> float:
@@ -239,6 +241,7 @@ class Running:
         """What the next steps under the plan in force take."""
         swarm = self.swarm
         first = swarm.step + 1 + warm  # the one under way began on other links
+        before = await self.lab.counts()
 
         def counted() -> list[dict[str, Any]]:
             return [row for row in swarm.rows() if first < row["step"] <= first + steps]
@@ -252,7 +255,8 @@ class Running:
         rows = counted()
         names = {peer: node for node, peer in self.peers.items()}
         plan = Plan.model_validate(swarm.layout())
-        return Measured(plan.renamed(names), tuple(float(row["seconds"]) for row in rows))
+        late = (await self.lab.counts()).late_since(before)
+        return Measured(plan.renamed(names), tuple(float(row["seconds"]) for row in rows), late)
 
     def _began(self) -> dict[str, Any] | None:
         """The first step under the plan in force, once it is recorded."""

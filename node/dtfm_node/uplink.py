@@ -11,8 +11,9 @@ import contextlib
 import math
 from collections.abc import Iterator
 
-HEADROOM = 1.25
-"""Streams may be so many times faster than their link was measured: what was measured may be too little."""
+HEADROOM = 1.05
+"""Streams may be so many times faster than their link was measured, which may be too little; and no more, for what is
+above what the link carries fills its queue within seconds (benchmarks/results/lab.md)."""
 UNPACED = 2.5e8
 """Bytes a second of a link that is no bottleneck: pacing costs the kernel some work."""
 

@@ -162,6 +162,8 @@ async def test_programs_on_hosts_find_the_delays_and_rates_that_were_asked_for_a
         assert after.bytes[0, 1] >= before.bytes[0, 1]
         assert after.bytes[0, 2] > 1.3 * 27 * MBIT
         assert 0 <= after.late_mean <= after.late_most
+        assert 0 <= after.late_since(before) <= after.late_most
+        assert after.delivered > before.delivered + 1.3 * 27 * MBIT / 65536
 
 
 @real

@@ -53,8 +53,8 @@ class Emulator:
     def counts(self) -> str:
         """What was carried and how late, as JSON: of each ordered pair bytes, packets, dropped packets."""
         pairs = [[*pair, one.bytes, one.packets, one.dropped] for pair, one in self._wires.counts.items()]
-        late = self._late / self._delivered if self._delivered else 0.0
-        return json.dumps({"pairs": pairs, "late_mean": late, "late_most": self._latest})
+        values = {"delivered": self._delivered, "late": self._late, "late_most": self._latest}
+        return json.dumps({"pairs": pairs, **values})
 
     def _take(self, device: int) -> None:
         sender = self._hosts[device]

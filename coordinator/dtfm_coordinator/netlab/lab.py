@@ -25,9 +25,22 @@ class Counts:
     """Of each ordered pair, as IP packets."""
     dropped: dict[tuple[int, int], int]
     """Packets."""
-    late_mean: float
-    """Seconds between when packets were due and when they were delivered."""
+    delivered: int
+    """Packets."""
+    late: float
+    """Seconds between when they were due and when they were delivered, of all together."""
     late_most: float
+    """Of one."""
+
+    @property
+    def late_mean(self) -> float:
+        """Of each."""
+        return self.late / self.delivered if self.delivered else 0.0
+
+    def late_since(self, before: "Counts") -> float:
+        """The mean of what was delivered after `before`."""
+        delivered = self.delivered - before.delivered
+        return (self.late - before.late) / delivered if delivered else 0.0
 
 
 class Lab:
@@ -92,7 +105,8 @@ class Lab:
         return Counts(
             {(sender, receiver): size for sender, receiver, size, _, _ in pairs},
             {(sender, receiver): dropped for sender, receiver, _, _, dropped in pairs},
-            values["late_mean"],
+            values["delivered"],
+            values["late"],
             values["late_most"],
         )
 
