@@ -236,8 +236,11 @@ class Conductor:
         step, and hand in a checkpoint.
         """
         assert self._hearing.plan is not None
-        members = self._members.ready()
         plan = self._hearing.plan
+        if not await self._gathering.hears_all(plan):
+            self._considered = CALM  # it was not looked into
+            return None
+        members = self._members.ready()
         probing = self._gathering.probe(members, anew=self._suspects())
         if not await self._hearing.unless(lambda: bool(self._broken(plan)), probing):
             return None  # who is gone must not wait until links are measured, which may take minutes

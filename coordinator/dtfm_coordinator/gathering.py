@@ -21,6 +21,8 @@ SETTLE_SECONDS = 1.5
 is not ready: volunteers arrive in bursts."""
 QUICK_SECONDS = 0.2
 """The same in the middle of a run, where everyone waits, and who is there is known."""
+HEAR_SECONDS = 5.0
+"""Reports come every second."""
 READ_SECONDS, QUICK_READ_SECONDS = 60.0, 0.5
 """For what peers have published of their links, after rounds of probes and without any. A lookup takes several round
 trips, and peers whose links are not read count as unable to talk."""
@@ -106,6 +108,18 @@ class Gathering:
             calm = SETTLE_SECONDS if self._hearing.plan is None else QUICK_SECONDS
             if not await self._hearing.wait(moved, calm * (4 if busy else 1)):
                 return self._members.ready()
+
+    async def hears_all(self, plan: Plan) -> bool:
+        """Wait until all of the plan's peers are heard of, as they are while it goes well; whether they were in time.
+
+        Who is not would be left out of the next one. A moment of deafness, because this machine or the way to the
+        broker was busy, must not cost a peer its place: whether it is gone is for others to say.
+        """
+
+        def heard() -> bool:
+            return set(plan.peers) <= {member.peer for member in self._members.heard()}
+
+        return await self._hearing.wait(heard, HEAR_SECONDS)
 
     async def recall(self, peers: Collection[str]) -> None:
         """Take over what `peers` have measured for an earlier life of this coordinator, or for another one."""

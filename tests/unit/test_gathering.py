@@ -176,6 +176,25 @@ async def test_a_repair_does_not_wait_for_as_many_as_the_start(tmp_path: Path) -
     assert ids_of(await swarm.layout()) == "ab"
 
 
+async def test_a_better_plan_is_looked_for_once_all_who_train_are_heard_of(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = await swarm.trains("a", "b")
+    assert await swarm.one.hears_all(plan)
+    monkeypatch.setattr(members, "SILENT_SECONDS", 0.05)
+    await asyncio.sleep(0.1)
+    waiting = asyncio.create_task(swarm.one.hears_all(plan))
+    await swarm.report("a")
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await swarm.report("b")
+    assert await asyncio.wait_for(waiting, 1)
+    monkeypatch.setattr(gathering, "HEAR_SECONDS", 0.02)
+    await asyncio.sleep(0.1)
+    await swarm.report("a")
+    assert not await asyncio.wait_for(swarm.one.hears_all(plan), 1)
+
+
 async def test_nothing_is_planned_for_who_has_gone_or_whom_nobody_reaches(swarm: Swarm) -> None:
     swarm.gbps = {frozenset(pair): None for pair in ("ad", "bd", "cd", "de")}
     await swarm.join("a", "b", "c", "d", "e")
