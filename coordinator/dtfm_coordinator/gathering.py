@@ -59,7 +59,7 @@ class Gathering:
                 if len(known) < len(members):
                     with contextlib.suppress(UserError):
                         return await self.plan_for(known)
-            await self.probe(members)
+            await self.probe(members, limits=self._hearing.plan is None)
             try:
                 return await self.plan_for(members)
             except UserError as error:
@@ -125,18 +125,22 @@ class Gathering:
         """Take over what `peers` have measured for an earlier life of this coordinator, or for another one."""
         await self._read_all(peers, QUICK_READ_SECONDS)
 
-    async def probe(self, members: list[Member], anew: Collection[Pair] = ()) -> None:
-        """Have all unknown links between `members` measured, in rounds of disjoint pairs, and those of `anew` again."""
+    async def probe(self, members: list[Member], anew: Collection[Pair] = (), *, limits: bool = True) -> None:
+        """Have all unknown links between `members` measured, in rounds of disjoint pairs, and those of `anew` again.
+
+        Args:
+            limits: whether what peers can send in all is measured, too: that takes seconds, and plans do without.
+        """
         peers = [member.peer for member in members]
         before = {pair: self._links.gbps(*pair) or 0.0 for pair in anew}
         with contextlib.ExitStack() as undo:
             for pair in anew:
                 undo.callback(self._links.forget_pair(*pair))
-            await self._probe(peers, members)
+            await self._probe(peers, members, limits)
             undo.pop_all()  # who is interrupted knows what was known before
         self._hearing.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
 
-    async def _probe(self, peers: list[str], members: list[Member]) -> None:
+    async def _probe(self, peers: list[str], members: list[Member], limits: bool) -> None:
         addresses = {member.peer: member.profile.addresses for member in members if member.profile}
         rounds = list(self._links.rounds(peers))
         done: dict[str, int] = {}
@@ -145,7 +149,7 @@ class Gathering:
             done |= await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
             self._links.tried(pairs)
         await self._read_all(peers, READ_SECONDS if rounds else QUICK_READ_SECONDS, done)
-        fans = list(self._links.fans(peers))
+        fans = list(self._links.fans(peers)) if limits else []
         for number, fanned in enumerate(fans, 1):
             await self._hearing.say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
             done |= await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))

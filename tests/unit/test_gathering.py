@@ -154,9 +154,13 @@ async def test_a_repair_leaves_out_who_is_yet_to_be_measured_and_asks_for_no_mea
 async def test_a_repair_has_the_rest_measured_where_it_cannot_do_without(swarm: Swarm, as_missing: bool) -> None:
     await swarm.trains("a", "b")
     swarm.planner.needed, swarm.planner.as_missing = 3, as_missing
+    swarm.gbps = {frozenset(pair): 0.1 for pair in ("ac", "bc")}
     await swarm.join("c")
     assert ids_of(await swarm.layout()) == "abc"
     assert swarm.asked == ["ac", "bc"]
+    assert not any(turn.fans for turn in swarm.rounds)  # everyone waits
+    await swarm.probe()
+    assert any(turn.fans for turn in swarm.rounds)
     assert swarm.planned == ["ab", "abc"]
     assert is_measured(swarm.planner.views[1])
 
