@@ -29,8 +29,8 @@ MATHEMATICS = ("name", "config", "pretrained", "corpus", "training")
 def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
     """Make everything that `job` needs, in `folder`: `tokens/`, `tokenizer/`, `job.json`, a pretrained step 0.
 
-    Where all of it is there, made from the same job and files, nothing is read again: who comes back into a run that
-    goes on is awaited.
+    Where all of it is there, whole, and made from the same job and files, no text is read again: who comes back into a
+    run that goes on is awaited.
 
     Raises:
         UserError: the job cannot be trained, or `folder` belongs to another one.
@@ -38,7 +38,6 @@ def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
     stamp = _stamp(job)
     if (before := _made_before(folder, stamp)) is not None:
         return before
-    (folder / "prepared").unlink(missing_ok=True)
     resolved = _make(job, folder, say)
     write_atomically(folder / "prepared", f"{stamp}\n{_digest(_made(folder))}\n")
     return resolved
@@ -70,7 +69,7 @@ def _made_before(folder: Path, stamp: str) -> ResolvedJob | None:
 
 def _made(folder: Path) -> list[Path]:
     """The small files of a prepared folder."""
-    return [folder / "job.json", *sorted((folder / "tokenizer").glob("*"))]
+    return [folder / "job.json", *sorted(file for file in (folder / "tokenizer").rglob("*") if file.is_file())]
 
 
 def _digest(files: Iterable[Path]) -> str:
@@ -102,6 +101,7 @@ def _make(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
         checkpoint=job.checkpoint,
     )
     _compare(resolved, folder)
+    (folder / "prepared").unlink(missing_ok=True)
     save(tokenizer, folder / "tokenizer")
     write_atomically(folder / "job.json", resolved.model_dump_json(indent=1))
     if resolved.pretrained:

@@ -110,6 +110,15 @@ def test_what_is_gone_or_damaged_is_made_again(home: Path, strike: Callable[[Pat
     assert prepared(home) == (job, [])
 
 
+def test_a_job_that_is_refused_costs_nothing(home: Path) -> None:
+    prepared(home)
+    (home / "job.toml").write_text(JOB.format(steps=5).replace("1e-3", "2e-3"))
+    with pytest.raises(UserError, match="another job"):
+        prepared(home)
+    (home / "job.toml").write_text(JOB.format(steps=5))
+    assert prepared(home)[1] == []
+
+
 def test_more_steps_are_taken_up(home: Path) -> None:
     prepared(home)
     (home / "job.toml").write_text(JOB.format(steps=7))
@@ -154,6 +163,10 @@ def test_what_lies_beside_a_tokenizer_is_no_reason_to_fail(home: Path) -> None:
     (home / "mine/away").symlink_to(home / "nowhere")
     (home / "mine/notes").mkdir()
     (home / "job.toml").write_text(JOB.format(steps=5).replace("[data]", '[data]\ntokenizer = "mine"'))
+    assert prepared(home)[1]
+    assert prepared(home)[1] == []
+    (home / "state/tokenizer/templates").mkdir()
+    (home / "state/tokenizer/templates/tools").write_text("{{ tools }}")
     assert prepared(home)[1]
     assert prepared(home)[1] == []
     (home / "mine/tokenizer_config.json").touch()
