@@ -33,6 +33,7 @@ class Listing:
         self._links_due = 0.0
         """When the links are to be published again: at once at the start, for an earlier life's may still be there."""
         self._probing = asyncio.Lock()
+        self._publishing = asyncio.Lock()
 
     async def refresh(self) -> None:
         """Publish profile and links again before they expire, until cancelled."""
@@ -80,10 +81,11 @@ class Listing:
 
     async def _publish_links(self, again: float) -> None:
         """Publish what was measured, and have it published again after `again` seconds, or soon where that fails."""
-        self._links_due = 0.0
-        report = LinkReport(links=self._links, limits=self._limits, probed=self._probed)
-        if await self._registry.publish(self._discovery, report):
-            self._links_due = time.monotonic() + again
+        async with self._publishing:  # else an older report might end up on top of a newer one
+            self._links_due = 0.0
+            report = LinkReport(links=self._links, limits=self._limits, probed=self._probed)
+            if await self._registry.publish(self._discovery, report):
+                self._links_due = time.monotonic() + again
 
     async def _measure_limits(
         self, gbps: Mapping[str, tuple[float, float]], addresses: Mapping[str, tuple[str, ...]]

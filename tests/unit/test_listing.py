@@ -1,6 +1,7 @@
 """What a node publishes of its links."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,33 @@ async def test_links_that_nobody_took_are_published_again_soon_and_then_rarely(
     await asyncio.sleep(0.02)
     refreshing.cancel()
     assert discovery.times == before + 1
+
+
+async def test_what_is_measured_while_an_older_report_is_on_its_way_comes_after_it_and_twice() -> None:
+    class Slow(MemoryDiscovery):
+        def __init__(self, network: MemoryNetwork) -> None:
+            super().__init__(network, ME.peer_id)
+            self.slow, self.begun = asyncio.Event(), asyncio.Event()
+
+        async def publish(self, key: str, record: bytes, seconds: float) -> bool:
+            if not self.begun.is_set():
+                self.begun.set()
+                await self.slow.wait()
+            return await super().publish(key, record, seconds)
+
+    discovery = Slow(MemoryNetwork())
+    listing = Listing(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, Uplink())
+    older = asyncio.create_task(listing._publish_links(1e9))
+    await discovery.begun.wait()
+    listing._probed = 7
+    newer = asyncio.create_task(listing._publish_links(0.0))
+    await asyncio.sleep(0.01)
+    discovery.slow.set()
+    await asyncio.gather(older, newer)
+    report = await REGISTRY.links(discovery, ME.peer_id)
+    assert report is not None
+    assert report.probed == 7
+    assert listing._links_due <= time.monotonic()
 
 
 async def test_what_was_just_measured_is_published_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
