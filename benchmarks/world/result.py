@@ -140,12 +140,11 @@ def main() -> None:
 
 async def fill(peers: int, steps: int, out: Path | None, missing: bool) -> None:
     """Measure at one size; each row is kept as soon as it is there."""
-    before = values(out).get(str(peers), [])
-    rows = [Row(**value) for value in before] if missing else []
-    async for row in measure(world_of(peers), steps, rows):
-        rows.append(row)
-        write(out, values_with(out, str(peers), [vars(row) for row in rows]))
-    show("Case 5", HEADINGS, beside_the_papers(rows))
+    kept = {value["name"]: Row(**value) for value in values(out).get(str(peers), [])}
+    async for row in measure(world_of(peers), steps, list(kept.values()) if missing else []):
+        kept[row.name] = row
+        write(out, values_with(out, str(peers), [vars(row) for row in kept.values()]))
+    show("Case 5", HEADINGS, beside_the_papers(list(kept.values())))
 
 
 if __name__ == "__main__":
