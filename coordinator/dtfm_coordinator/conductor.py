@@ -24,7 +24,7 @@ from dtfm_protocol.statedir import write_atomically
 
 PARK_SECONDS = 60.0
 """For a checkpoint before a peer leaves without which there is no plan."""
-RETURN_SECONDS = 15.0
+RETURN_SECONDS = 20.0
 """How long a returning coordinator waits for the peers of its last plan before it plans anew."""
 GOODBYE_SECONDS = 15.0
 FRUITLESS_SECONDS = 30.0
@@ -237,13 +237,17 @@ class Conductor:
         """
         assert self._hearing.plan is not None
         plan = self._hearing.plan
-        if not await self._gathering.hears_all(plan):
+
+        def broken() -> bool:
+            return bool(self._broken(plan))
+
+        members = self._members.ready()
+        if not await self._hearing.unless(broken, self._gathering.probe(members, anew=self._suspects())):
+            return None  # who is gone must not wait until links are measured, which may take minutes
+        if not await self._gathering.hears_all(plan, broken):
             self._considered = CALM  # it was not looked into
             return None
         members = self._members.ready()
-        probing = self._gathering.probe(members, anew=self._suspects())
-        if not await self._hearing.unless(lambda: bool(self._broken(plan)), probing):
-            return None  # who is gone must not wait until links are measured, which may take minutes
         try:
             found = await self._gathering.plan_for(members)
         except UserError as error:
@@ -331,7 +335,8 @@ class Conductor:
         now = self._situation(plan)
         if now == self._considered or not any(now):
             # Links of spares are measured while all is well: when they are needed, everyone waits.
-            new = self._hearing.links.untried(self._members.settled())
+            there, known = self._members.settled(), self._hearing.links
+            new = known.untried(there) or known.unlimited(there)
             return f"{', '.join(map(short, new))} may have links that nobody knows" if new else ""
         words = zip(now, ("came", "wants to leave", "has become slow"), strict=True)
         return "; ".join(f"{', '.join(map(short, sorted(who)))} {word}" for who, word in words if who)

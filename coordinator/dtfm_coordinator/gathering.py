@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
 from dtfm_coordinator.hearing import Hearing, Tools
@@ -109,17 +109,21 @@ class Gathering:
             if not await self._hearing.wait(moved, calm * (4 if busy else 1)):
                 return self._members.ready()
 
-    async def hears_all(self, plan: Plan) -> bool:
+    async def hears_all(self, plan: Plan, unless: Callable[[], bool]) -> bool:
         """Wait until all of the plan's peers are heard of, as they are while it goes well; whether they were in time.
 
         Who is not would be left out of the next one. A moment of deafness, because this machine or the way to the
         broker was busy, must not cost a peer its place: whether it is gone is for others to say.
+
+        Args:
+            unless: ends the wait when it becomes true.
         """
 
         def heard() -> bool:
             return set(plan.peers) <= {member.peer for member in self._members.heard()}
 
-        return await self._hearing.wait(heard, HEAR_SECONDS)
+        await self._hearing.wait(lambda: heard() or unless(), HEAR_SECONDS)
+        return heard() and not unless()
 
     async def recall(self, peers: Collection[str]) -> None:
         """Take over what `peers` have measured for an earlier life of this coordinator, or for another one."""

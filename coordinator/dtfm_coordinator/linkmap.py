@@ -79,6 +79,7 @@ class LinkMap:
         """Take over what a peer has measured. One way is half the round trip."""
         if report.limits is not None:
             self._limits[reporter] = report.limits
+            self._fanned.add(reporter)
         for peer, link in report.links.items():
             for pair, gbps in (((reporter, peer), link.sent_gbps), ((peer, reporter), link.received_gbps)):
                 self._latency_ms[pair] = link.round_trip_ms / 2
@@ -130,13 +131,17 @@ class LinkMap:
                 yield pairs
             ring = [ring[0], ring[-1], *ring[1:-1]]
 
+    def unlimited(self, peers: Sequence[str]) -> list[str]:
+        """Those who were not yet asked what they can send and receive in all."""
+        return [peer for peer in peers if peer not in self._fanned]
+
     def fans(self, peers: Sequence[str]) -> Iterator[list[Fan]]:
         """Rounds of disjoint groups in which peers, each once, measure what they can send and receive in all.
 
         Each beside those to which it has the fastest links. Who has none that is slow, or too few, is left out: what
         they share is then no home's line.
         """
-        left = [peer for peer in peers if peer not in self._fanned]
+        left = self.unlimited(peers)
         while left:
             busy: set[str] = set()
             chosen = []
@@ -150,7 +155,7 @@ class LinkMap:
                 if len(others) > 1 and min(min(both) for both in gbps.values()) < FAST_GBPS:
                     chosen.append(Fan(centre=centre, gbps=gbps))
                     busy |= {centre, *others}
-            left = [peer for peer in left if peer not in self._fanned]
+            left = self.unlimited(left)
             if chosen:
                 yield chosen
 

@@ -184,10 +184,10 @@ async def test_a_better_plan_is_looked_for_once_all_who_train_are_heard_of(
     swarm: Swarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = await swarm.trains("a", "b")
-    assert await swarm.one.hears_all(plan)
+    assert await swarm.one.hears_all(plan, lambda: False)
     monkeypatch.setattr(members, "SILENT_SECONDS", 0.05)
     await asyncio.sleep(0.1)
-    waiting = asyncio.create_task(swarm.one.hears_all(plan))
+    waiting = asyncio.create_task(swarm.one.hears_all(plan, lambda: False))
     await swarm.report("a")
     await asyncio.sleep(0.01)
     assert not waiting.done()
@@ -196,7 +196,9 @@ async def test_a_better_plan_is_looked_for_once_all_who_train_are_heard_of(
     monkeypatch.setattr(gathering, "HEAR_SECONDS", 0.02)
     await asyncio.sleep(0.1)
     await swarm.report("a")
-    assert not await asyncio.wait_for(swarm.one.hears_all(plan), 1)
+    assert not await asyncio.wait_for(swarm.one.hears_all(plan, lambda: False), 1)
+    monkeypatch.setattr(gathering, "HEAR_SECONDS", 3600.0)
+    assert not await asyncio.wait_for(swarm.one.hears_all(plan, lambda: True), 1)
 
 
 async def test_nothing_is_planned_for_who_has_gone_or_whom_nobody_reaches(swarm: Swarm) -> None:

@@ -228,6 +228,17 @@ def test_each_peer_is_the_centre_of_one_group_and_nobody_is_in_two_at_a_time(pee
     assert list(links.fans(peers[1:])) == []
 
 
+def test_who_was_not_asked_for_its_limits_and_has_not_told_them_is_known() -> None:
+    links = all_linked(["a", "b", "c"], 0.1)
+    assert links.unlimited(["a", "b", "c"]) == ["a", "b", "c"]
+    links.reported("b", LinkReport(links={}, limits=Limits(up_gbps=0.01)))
+    assert links.unlimited(["a", "b", "c"]) == ["a", "c"]
+    assert sorted(fan.centre for fans in links.fans(["a", "b", "c"]) for fan in fans) == ["a", "c"]
+    assert links.unlimited(["a", "b", "c"]) == []
+    links.forget("b")
+    assert links.unlimited(["a", "b"]) == ["b"]
+
+
 def test_nobody_is_asked_for_limits_where_all_links_are_fast_or_there_is_only_one() -> None:
     assert list(all_linked(["a", "b", "c"], 10.0).fans(["a", "b", "c"])) == []
     assert list(all_linked(["a", "b"], 0.1).fans(["a", "b"])) == []
