@@ -12,8 +12,9 @@ import math
 from collections.abc import Iterator
 
 HEADROOM = 1.05
-"""Streams may be so many times faster than their link was measured, which may be too little; and no more, for what is
-above what the link carries fills its queue within seconds (benchmarks/results/lab.md)."""
+"""Streams may be so many times faster than their link is known to be, which may be too little: what then arrives says
+more, so that a pace grows where the link allows it. No more, for what is above what the link carries fills its queue
+within seconds (benchmarks/results/lab.md)."""
 UNPACED = 2.5e8
 """Bytes a second of a link that is no bottleneck: pacing costs the kernel some work."""
 
@@ -22,18 +23,27 @@ class Uplink:
     """One for all that a node sends. Bulk senders ask before each piece, so that none holds the line for long."""
 
     def __init__(self) -> None:
-        self._rates: dict[str, float] = {}
+        self._measured: dict[str, float] = {}
+        self._delivered: dict[str, float] = {}
         self._urgent = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     def measured(self, peer: str, gbps: float) -> None:
         """Note what the link to `peer` carries."""
-        self._rates[peer] = gbps * 1.25e8
+        self._measured[peer] = gbps * 1.25e8
+        self._delivered.pop(peer, None)
+
+    def delivered(self, peer: str, bytes_per_second: float) -> None:
+        """Note how fast a long frame has gone to `peer`.
+
+        That is no more than the link carries, but may be less for other reasons: what was measured stays the least.
+        """
+        self._delivered[peer] = bytes_per_second
 
     def pace(self, peer: str) -> float:
         """Bytes a second that a stream to `peer` should not exceed."""
-        rate = self._rates.get(peer, math.inf)
+        rate = max(self._measured.get(peer, math.inf), self._delivered.get(peer, 0.0))
         return HEADROOM * rate if 0 < rate < UNPACED else math.inf
 
     @contextlib.contextmanager

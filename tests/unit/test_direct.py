@@ -186,6 +186,22 @@ async def test_a_paced_stream_keeps_its_pace_until_it_may_go_on_as_fast_as_it_ca
             stream.pace(1e6)  # nothing happens
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel has to tell")
+async def test_a_stream_tells_how_fast_a_long_write_arrives() -> None:
+    async with two_peers() as (a, b):
+        await b.serve("echo", echo)
+        async with opened(a, b.peer_id, "echo") as stream:
+            stream.pace(2e6)
+            begun = time.monotonic()
+            await echoed(stream, bytes(3 << 20))
+            measured = (3 << 20) / (time.monotonic() - begun)
+            delivered = stream.delivered()
+            assert delivered is not None
+            assert measured / 2 < delivered < 2.2e6
+            await stream.close()
+            assert stream.delivered() is None
+
+
 async def test_what_is_read_can_be_written_to() -> None:
     async with two_peers() as (a, b):
         await b.serve("echo", echo)

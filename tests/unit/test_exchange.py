@@ -556,6 +556,9 @@ class Slow:
             await self._gate.acquire()
         await self._inner.write(*buffers)
 
+    def delivered(self) -> None:
+        """It does not say."""
+
     async def close(self) -> None:
         await self._inner.close()
 

@@ -57,6 +57,9 @@ class OnLine:
                 await self._inner.write(packet)
                 await asyncio.sleep(0)
 
+    def delivered(self) -> None:
+        """It does not say."""
+
     async def close(self) -> None:
         await self._inner.close()
 
@@ -160,14 +163,16 @@ async def test_a_part_arrives_whole_whatever_pieces_it_is_sent_in(size: int) -> 
 
 
 async def test_streams_are_paced_as_soon_as_a_link_was_measured() -> None:
-    """And at its new pace once it was measured again."""
+    """And at its new pace once it was measured again, or has delivered more than that."""
     network, uplink = MemoryNetwork(), Uplink()
     paces: list[float] = []
+    delivered = iter([None, None, None, 3e6, None])
 
     class Paced(MemoryDataPlane):
         async def open(self, peer: str, service: str) -> MemoryStream:
             stream = await super().open(peer, service)
             stream.pace = paces.append  # type: ignore[method-assign]
+            stream.delivered = lambda: next(delivered)  # type: ignore[method-assign]
             return stream
 
     async with asyncio.timeout(5), Exchange.running(MemoryDataPlane(network, "b"), 1, PEERS) as other:
@@ -178,11 +183,11 @@ async def test_streams_are_paced_as_soon_as_a_link_was_measured() -> None:
 
         await other._plane.serve(TRAINING, serve)
         async with Exchange.running(Paced(network, "a"), 1, PEERS, uplink) as a:
-            for step, gbps in enumerate((None, 0.01, 0.01, 0.02), 1):
+            for step, gbps in enumerate((None, 0.01, 0.01, 0.02, None), 1):
                 if gbps is not None:
                     uplink.measured("b", gbps)
                 key = Key(Kind.ACTIVATION, step, 0, 0)
                 other.post("a", key, 1)
                 await a.send("b", key, b"x")
                 await other.receive("a", key)
-    assert paces == [HEADROOM * 1.25e6, HEADROOM * 2.5e6]
+    assert paces == [HEADROOM * 1.25e6, HEADROOM * 2.5e6, HEADROOM * 3e6]

@@ -44,6 +44,9 @@ class Shaped:
         self._said = True
         await self._inner.write(*buffers)
 
+    def delivered(self) -> None:
+        """It does not say."""
+
     def pace(self, bytes_per_second: float) -> None:
         self._inner.pace(bytes_per_second)
 

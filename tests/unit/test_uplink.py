@@ -64,3 +64,29 @@ def test_who_sends_over_a_slow_link_is_held_to_little_more_than_it_carries() -> 
     assert uplink.pace("a") == math.inf
     uplink.measured("a", 0.0)  # which nobody could send at
     assert uplink.pace("a") == math.inf
+
+
+def test_a_link_that_was_measured_too_slow_is_found_out_by_what_it_delivers() -> None:
+    uplink, carries = Uplink(), 2e6
+    uplink.measured("a", 0.008)
+    for _ in range(20):
+        uplink.delivered("a", min(carries, uplink.pace("a")))
+    assert uplink.pace("a") == HEADROOM * carries
+    assert uplink.pace("b") == math.inf
+
+
+def test_a_frame_that_came_slowly_makes_no_link_slower_than_it_was_measured() -> None:
+    """Its line may have been shared just then."""
+    uplink = Uplink()
+    uplink.measured("a", 0.008)
+    uplink.delivered("a", 1.04e6)
+    uplink.delivered("a", 0.5e6)
+    assert uplink.pace("a") == HEADROOM * 1e6
+
+
+def test_what_was_delivered_before_a_link_was_measured_anew_counts_no_more() -> None:
+    uplink = Uplink()
+    uplink.measured("a", 0.008)
+    uplink.delivered("a", 1.04e6)
+    uplink.measured("a", 0.004)
+    assert uplink.pace("a") == HEADROOM * 0.5e6

@@ -361,6 +361,8 @@ class Exchange:
                 else:
                     with self._uplink.urgent():
                         await stream.write(header.pack(), payload)
+                if (delivered := stream.delivered()) is not None:
+                    self._uplink.delivered(peer, delivered)
                 point("after-send", header.key.step)
                 self._trace("send", peer, header.key, begun)
                 queue.task_done()

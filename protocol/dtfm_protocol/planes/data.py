@@ -51,6 +51,12 @@ class Stream(Protocol):
     def pace(self, bytes_per_second: float) -> None:
         """Send no faster from now on, where the transport can do that; infinite: as fast as it goes."""
 
+    def delivered(self) -> float | None:
+        """Bytes a second that arrived, since this was last asked, while writes waited for the line.
+
+        None where they waited for less than a quarter of a second, or where the transport cannot say.
+        """
+
     async def close(self) -> None:
         """End the stream; idempotent."""
 

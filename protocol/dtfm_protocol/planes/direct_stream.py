@@ -15,6 +15,7 @@ import numpy as np
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import short
 from dtfm_protocol.planes.data import Bytes, StreamClosed, Way
+from dtfm_protocol.planes.delivery import Delivery
 
 PIECE_BYTES = 256 << 10
 """What is encrypted, or taken from a socket, at once."""
@@ -69,6 +70,7 @@ class DirectStream:
         self._tls: Any = context.wrap_bio(self._incoming, self._outgoing, server_side)  # Any: it reads into a buffer
         self._staging = staging
         self._ended = ended
+        self._delivery = Delivery()
         self._writing = asyncio.Lock()
         self._waiting: set[asyncio.Future[None]] = set()
 
@@ -156,6 +158,10 @@ class DirectStream:
             with contextlib.suppress(OSError):  # the stream has ended
                 self._socket.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", limit))
 
+    def delivered(self) -> float | None:
+        """See `Stream.delivered`."""
+        return self._delivery.take()
+
     async def close(self) -> None:
         """See `Stream.close`. What has been written is the kernel's by now, which goes on sending it."""
         self.abort()
@@ -180,6 +186,7 @@ class DirectStream:
                 data = data[self._socket.send(data) :]
             except BlockingIOError:
                 await self._turn(writing=True)
+                self._delivery.look(self._socket)
             except OSError:
                 raise self._closed() from None
 

@@ -82,6 +82,10 @@ class LibP2PStream:
     def pace(self, bytes_per_second: float) -> None:
         """See `Stream.pace`. The socket is the daemon's, which cannot do that."""
 
+    def delivered(self) -> float | None:
+        """See `Stream.delivered`. The socket is the daemon's."""
+        return None
+
     async def close(self) -> None:
         """See `Stream.close`."""
         self._writer.close()

@@ -41,6 +41,10 @@ class MemoryStream:
     def pace(self, bytes_per_second: float) -> None:
         """See `Stream.pace`. Memory has no line that could be full."""
 
+    def delivered(self) -> float | None:
+        """See `Stream.delivered`."""
+        return None
+
     async def close(self) -> None:
         """See `Stream.close`."""
         other, self._other = self._other, None
