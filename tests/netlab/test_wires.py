@@ -188,7 +188,7 @@ def test_a_slow_pair_that_becomes_fast_takes_no_more_than_its_share() -> None:
     wires: Wires[Pair] = Wires(links(3, up=1e6, pairs={(0, 1): 1e5}))
     both = {(0, 1): 1000, (0, 2): 1000}
     carried(wires, both, 20.0)
-    wires.change(links(3, up=1e6))
+    wires.change(links(3, up=1e6), 20.0)
     found = carried(wires, both, 25.0, 20.0)
     assert found == pytest.approx(dict.fromkeys(both, 2.5e6), rel=0.05)
 
@@ -197,7 +197,7 @@ def test_a_shorter_delay_overtakes_nobody() -> None:
     wires: Wires[int] = Wires(links(3, delay=1.0))
     wires.send(0, 1, 1, PACKET, 0.0)
     wires.send(0, 2, 2, PACKET, 0.0)
-    wires.change(links(3, delay=0.125))
+    wires.change(links(3, delay=0.125), 0.25)
     wires.send(0, 1, 3, PACKET, 0.25)
     wires.send(1, 2, 4, PACKET, 0.25)
     assert rest(wires) == [(2, 4, 0.375), (1, 1, 1.0), (2, 2, 1.0), (1, 3, 1.0)]
@@ -208,7 +208,7 @@ def test_a_shorter_delay_overtakes_nobody() -> None:
 def test_a_longer_delay_holds_for_what_is_sent_from_then_on() -> None:
     wires: Wires[int] = Wires(links(delay=0.5))
     wires.send(0, 1, 1, PACKET, 0.0)
-    wires.change(links(delay=2.0))
+    wires.change(links(delay=2.0), 0.25)
     wires.send(0, 1, 2, PACKET, 0.25)
     assert rest(wires) == [(1, 1, 0.5), (1, 2, 2.25)]
 
@@ -221,10 +221,48 @@ def test_another_rate_holds_though_the_queue_never_becomes_empty(side: str) -> N
     wires: Wires[Pair] = Wires(wiring(1e6))
     pair = {(0, 1): 1000}
     assert carried(wires, pair, 10.0) == pytest.approx({(0, 1): 10e6}, rel=0.01)
-    wires.change(wiring(1e5))
+    wires.change(wiring(1e5), 10.0)
     assert carried(wires, pair, 20.0, 10.0) == pytest.approx({(0, 1): 1e6}, rel=0.05)
-    wires.change(wiring(2e6))
+    wires.change(wiring(2e6), 20.0)
     assert carried(wires, pair, 30.0, 20.0) == pytest.approx({(0, 1): 20e6}, rel=0.05)
+
+
+@pytest.mark.parametrize("side", ["rate", "up", "down"])
+def test_what_waits_goes_on_at_the_new_rate(side: str) -> None:
+    """Else a queue that filled in a bad hour would drag it on."""
+
+    def wiring(rate: float) -> Links:
+        return links(**{side: rate})  # type: ignore[arg-type]
+
+    wires: Wires[int] = Wires(wiring(RATE / 1024))
+    for number in range(64):
+        wires.send(0, 1, number, PACKET, 0.0)
+    wires.change(wiring(RATE), 1.0)
+    arrived = rest(wires)
+    assert [number for _, number, _ in arrived] == list(range(64))
+    assert arrived[-1][2] == 16.0  # the first is under way, at the old rate
+    wires = Wires(wiring(RATE / 16))
+    for number in range(64):
+        wires.send(0, 1, number, PACKET, 0.0)
+    wires.change(wiring(RATE), 1.0)
+    assert rest(wires)[-1][2] == 1.0 + 60 / 64
+
+
+@pytest.mark.parametrize("side", ["rate", "up", "down"])
+def test_what_waits_for_a_link_that_goes_dark_is_lost(side: str) -> None:
+    def wiring(rate: float) -> Links:
+        return links(**{side: rate})  # type: ignore[arg-type]
+
+    wires: Wires[int] = Wires(wiring(RATE))
+    for number in range(64):
+        wires.send(0, 1, number, PACKET, 0.0)
+    wires.change(wiring(0.0), 0.5)
+    wires.change(wiring(RATE), 1.0)
+    wires.send(0, 1, 99, PACKET, 1.0)
+    arrived = [number for _, number, _ in rest(wires)]
+    assert arrived == [*range(len(arrived) - 1), 99]
+    assert len(arrived) in range(32, 35)
+    assert wires.counts[0, 1].dropped == 65 - len(arrived)
 
 
 @pytest.mark.parametrize(
@@ -295,11 +333,11 @@ def test_a_site_that_goes_dark_drops_what_is_on_its_way_and_comes_back() -> None
     for number in range(4):
         wires.send(0, 1, number, PACKET, 0.0)
     dark = links(3, delay=1.0, rate=0.0, up=0.0, down=0.0)
-    wires.change(dark)
+    wires.change(dark, 0.5)
     wires.send(0, 1, 9, PACKET, 0.5)
     assert rest(wires) == []
     assert wires.counts[0, 1] == Count(dropped=5)
-    wires.change(links(3, delay=1.0, up=RATE, down=RATE))
+    wires.change(links(3, delay=1.0, up=RATE, down=RATE), 5.0)
     wires.send(0, 1, 10, PACKET, 5.0)
     assert rest(wires) == [(1, 10, 6.0 + 2 / 64)]
 
@@ -368,7 +406,7 @@ def test_every_packet_arrives_once_in_its_pairs_order_or_counts_as_dropped(
         assert all(at <= now for _, _, at in found)
         came += found
         if number == changed:
-            wires.change(later)
+            wires.change(later, now)
         wires.send(*pair, number, size, now)
     while wires.next_time < INF:
         before, now = now, wires.next_time

@@ -35,7 +35,7 @@ class Emulator:
 
     def change(self, wiring: Wiring) -> None:
         """Other links from now on."""
-        self._wires.change(wiring.links())
+        self._wires.change(wiring.links(), _clock())
 
     def forward(self, control: int) -> None:
         """Forward packets until there is something to read from `control`."""

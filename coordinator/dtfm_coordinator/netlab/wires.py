@@ -57,13 +57,27 @@ class Wires(Generic[P]):
         hosts = range(len(links.up))
         self._up: list[_Line[P]] = [_Line(self._at) for _ in hosts]
         self._down: list[_Line[P]] = [_Line(self._at) for _ in hosts]
+        self._limit()
         self._last: dict[tuple[int, int], float] = {}
         """When the newest packet of each pair comes out of its delay: a shorter delay overtakes nobody."""
+        self._in: dict[tuple[int, int], float] = {}
+        """When it is through a limited downlink: nor does a higher rate."""
         self.counts: dict[tuple[int, int], Count] = {}
 
-    def change(self, links: Links) -> None:
-        """Other links from now on; what is on the way keeps its delay."""
+    def change(self, links: Links, now: float) -> None:
+        """Other links from now on, also for what waits; what is on the way keeps its delay."""
+        self._pass(now)
         self._links = links
+        self._limit()
+        for line in (*self._up, *self._down):
+            line.go_on(now)
+
+    def _limit(self) -> None:
+        """Tell all lines what they, and the pairs that share them, carry."""
+        links = self._links
+        for host, (up, down) in enumerate(zip(links.up, links.down, strict=True)):
+            self._up[host].limit(up, [float(rate) for rate in links.rate[host]])
+            self._down[host].limit(down, [math.inf] * len(links.up))
 
     def send(self, sender: int, receiver: int, packet: P, size: int, now: float) -> None:
         """Take a packet over; it is dropped where its queue is full, by chance, or where the pair cannot talk."""
@@ -79,7 +93,7 @@ class Wires(Generic[P]):
             self._last[sender, receiver] = out
             self._at(out, lambda at: self._come(sender, receiver, packet, size, at))
 
-        if lost or not self._up[sender].offer(_Item(receiver, packet, size, rate, now, left), up, room, now):
+        if lost or not self._up[sender].offer(_Item(receiver, packet, size, count, now, left), room, now):
             count.dropped += 1
 
     def due(self, now: float) -> list[tuple[int, P, float]]:
@@ -110,15 +124,16 @@ class Wires(Generic[P]):
             count.packets += 1
             self._arrived.append((receiver, packet, at))
 
-        if math.isinf(down):
+        if math.isinf(down) and self._in.get((sender, receiver), 0.0) <= now:
             arrive(now)
             return
 
         def left(packet: P, at: float) -> None:
-            self._at(at, arrive)
+            out = self._in[sender, receiver] = max(at, self._in.get((sender, receiver), 0.0))
+            self._at(out, arrive)
 
         room = max(LEAST_QUEUE_BYTES, self._links.queue_seconds * down) if down > 0 else -1.0
-        if not self._down[receiver].offer(_Item(sender, packet, size, math.inf, now, left), down, room, now):
+        if not self._down[receiver].offer(_Item(sender, packet, size, count, now, left), room, now):
             count.dropped += 1
 
     def _at(self, time: float, happen: Callable[[float], None]) -> None:
@@ -134,8 +149,8 @@ class _Item(Generic[P]):
     """The host at the other end, by which the line's capacity is shared."""
     packet: P
     size: int
-    rate: float
-    """Of its own pair."""
+    count: Count
+    """Of its pair."""
     came: float
     left: Callable[[P, float], None]
 
@@ -143,13 +158,15 @@ class _Item(Generic[P]):
 class _Queue(Generic[P]):
     """What waits for one pair."""
 
-    __slots__ = ("bytes", "finish", "free", "items")
+    __slots__ = ("bytes", "finish", "free", "items", "last")
 
     def __init__(self) -> None:
         self.items: deque[_Item[P]] = deque()
         self.bytes = 0
         self.free = 0.0
         """When the pair has carried all that it was given."""
+        self.last = 0
+        """Bytes of the newest packet that it was given."""
         self.finish = 0.0
         """Virtual time at which it has had its share of the line."""
 
@@ -164,12 +181,34 @@ class _Line(Generic[P]):
         self._at = at
         self._queues: dict[int, _Queue[P]] = {}
         self._waiting: dict[int, _Queue[P]] = {}
-        self._free = 0.0
         self._rate = math.inf
+        self._rates: Sequence[float] = ()
+        self._free = 0.0
+        self._last = 0
         self._virtual = 0.0
         self._wake = math.inf
 
-    def offer(self, item: _Item[P], rate: float, room: float, now: float) -> bool:
+    def limit(self, rate: float, rates: Sequence[float]) -> None:
+        """What it carries in all from now on, and for each host at the other end."""
+        self._rate, self._rates = rate, rates
+
+    def go_on(self, now: float) -> None:
+        """Serve what waits at other rates: what was begun does not hold up the rest for longer than it would take."""
+        if self._rate > 0:
+            self._free = min(self._free, now + self._last / self._rate)
+        for other, queue in self._queues.items():
+            rate = min(self._rate, self._rates[other])
+            if rate > 0:
+                queue.free = min(queue.free, now + queue.last / rate)
+                continue
+            for item in queue.items:
+                item.count.dropped += 1
+            queue.items.clear()
+            queue.bytes = 0
+            self._waiting.pop(other, None)
+        self._serve(now)
+
+    def offer(self, item: _Item[P], room: float, now: float) -> bool:
         """Queue a packet; whether there was room."""
         queue = self._queues.get(item.other)
         if queue is None:
@@ -181,7 +220,6 @@ class _Line(Generic[P]):
             self._waiting[item.other] = queue
         queue.items.append(item)
         queue.bytes += item.size
-        self._rate = rate
         self._serve(now)
         return True
 
@@ -203,7 +241,8 @@ class _Line(Generic[P]):
                 del waiting[other]
             self._free = now + item.size / self._rate
             # Its pair has been at it since it could, though the line was at another's packet until now.
-            own = item.size / item.rate
+            own = item.size / self._rates[other]
+            self._last = queue.last = item.size
             queue.free = max(queue.free, item.came, now - own) + own
             item.left(item.packet, max(self._free, queue.free))
         if waiting:
