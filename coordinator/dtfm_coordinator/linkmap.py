@@ -27,6 +27,8 @@ class LinkMap:
         self._gbps: dict[Pair, float] = {}
         self._ways: dict[Pair, Way] = {}
         """Of pairs that have no direct one."""
+        self._source: dict[frozenset[str], tuple[str, int]] = {}
+        """Who has measured what is known of a pair, and in which round."""
         self._tried: set[frozenset[str]] = set()
         self._limits: dict[str, Limits] = {}
         self._fanned: set[str] = set()
@@ -50,14 +52,14 @@ class LinkMap:
         What is returned takes that back, where it has not been measured since.
         """
         both = (sender, receiver), (receiver, sender)
-        tables: tuple[dict[Pair, Any], ...] = (self._gbps, self._latency_ms, self._ways)
-        known = [(table, pair, table[pair]) for table in tables for pair in both if pair in table]
+        tables: tuple[dict[Any, Any], ...] = (self._gbps, self._latency_ms, self._ways, self._source)
+        known = [(table, key, table[key]) for table in tables for key in (*both, frozenset(both[0])) if key in table]
         was_tried = self.known(sender, receiver)
 
         def undo() -> None:
             if not self._measured(sender, receiver):
-                for table, pair, value in known:
-                    table[pair] = value
+                for table, key, value in known:
+                    table[key] = value
                 if was_tried:
                     self.tried([(sender, receiver)])
 
@@ -70,17 +72,25 @@ class LinkMap:
         self._gbps.pop(pair, None)
         self._latency_ms.pop(pair, None)
         self._ways.pop(pair, None)
+        self._source.pop(frozenset(pair), None)
 
     def gbps(self, sender: str, receiver: str) -> float | None:
         """As measured; None where it was not, or in vain."""
         return self._gbps.get((sender, receiver))
 
     def reported(self, reporter: str, report: LinkReport) -> None:
-        """Take over what a peer has measured. One way is half the round trip."""
+        """Take over what a peer has measured, but for what the other end has measured since.
+
+        Of one peer's reports the newest is given last. One way is half the round trip.
+        """
         if report.limits is not None:
             self._limits[reporter] = report.limits
             self._fanned.add(reporter)
         for peer, link in report.links.items():
+            source, last = self._source.get(frozenset((reporter, peer)), (reporter, 0))
+            if source != reporter and link.round < last:
+                continue
+            self._source[frozenset((reporter, peer))] = reporter, link.round
             for pair, gbps in (((reporter, peer), link.sent_gbps), ((peer, reporter), link.received_gbps)):
                 self._latency_ms[pair] = link.round_trip_ms / 2
                 self._gbps[pair] = gbps

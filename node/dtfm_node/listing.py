@@ -55,7 +55,7 @@ class Listing:
         for peer, link in list(self._links.items()):
             if self._plane.way(peer) != link.way:
                 log.info("streams to %s are %s now: measuring that link anew", short(peer), self._plane.way(peer))
-                await self._probe(peer, ())
+                await self._probe(peer, (), self._probed)
                 self._links_due = 0.0
 
     async def measure(self, rounds: asyncio.Queue[ProbeRound], journal: Journal) -> None:
@@ -64,7 +64,7 @@ class Listing:
             turn = await rounds.get()
             mine = [other for peer, other in turn.pairs if peer == self._plane.peer_id]
             for other in mine:
-                await self._probe(other, turn.addresses.get(other, ()))
+                await self._probe(other, turn.addresses.get(other, ()), turn.id)
             for one in turn.fans:
                 if one.centre == self._plane.peer_id:
                     mine += one.gbps
@@ -99,13 +99,14 @@ class Listing:
         except (ConnectionError, Refused, TimeoutError) as error:
             log.warning("cannot measure what this machine can send and receive in all: %s", str(error) or "no answer")
 
-    async def _probe(self, peer: str, addresses: tuple[str, ...]) -> None:
+    async def _probe(self, peer: str, addresses: tuple[str, ...], number: int) -> None:
         try:
             async with self._probing, asyncio.timeout(PROBE_SECONDS):
                 if addresses:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses)
-                link = self._links[peer] = await probe(self._plane, peer)
+                link = await probe(self._plane, peer)
+                self._links[peer] = link.model_copy(update={"round": number})
                 self._uplink.measured(peer, link.sent_gbps)
         except (ConnectionError, Refused, TimeoutError) as error:
             self._links.pop(peer, None)

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.records import PeerName, Rate
+from dtfm_protocol.records import Measured, PeerName
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.standing import Mark, Standing
@@ -63,7 +63,7 @@ class Fan(Schema):
     """One peer measures what it can send to, and receive from, several others at once."""
 
     centre: PeerName
-    gbps: dict[PeerName, tuple[Rate, Rate]]
+    gbps: dict[PeerName, tuple[Measured, Measured]]
     """To and from each of the others, as measured alone."""
 
 
@@ -96,9 +96,9 @@ class Report(Schema):
     """Whether this peer wants to leave, and waits only until others have what it holds."""
     fetched_bytes: Annotated[int, Field(ge=0)] = 0
     """Of state, for the plan that it is under."""
-    busy_seconds: Annotated[float, Field(ge=0)] = 0.0
+    busy_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     """Of compute in the last step, as measured: a peer that has become slow is not a dead one."""
-    received_gbps: dict[PeerName, Rate] = Field(default={}, max_length=MOST_NEIGHBOURS)
+    received_gbps: dict[PeerName, Measured] = Field(default={}, max_length=MOST_NEIGHBOURS)
     """From each neighbour in the last step, by its fastest frame: a link that has become slow is measured anew."""
     probed: int = 0
     """The last probe round that this peer has finished and published."""

@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dtfm_protocol.job import Precision
+from dtfm_protocol.matrix import LEAST, MOST
 from dtfm_protocol.planes.data import Way
 from dtfm_protocol.schema import Schema
-from dtfm_protocol.view import LayerSeconds
+from dtfm_protocol.view import Amount, LayerSeconds
 
 PeerName = Annotated[str, Field(max_length=128)]
-Rate = Annotated[float, Field(gt=0)]
+Measured = Annotated[float, Field(ge=4 * LEAST, le=MOST)]
+"""Of a link, halved or not: what a view takes."""
 
 
 class Profile(Schema):
@@ -19,10 +21,10 @@ class Profile(Schema):
     kind: Literal["profile"] = "profile"
     device: Annotated[str, Field(max_length=128)]
     """For people, e.g. "cuda:0 NVIDIA GeForce RTX 3090" or "cpu, 2 threads"."""
-    flops: dict[Precision, Rate]
+    flops: dict[Precision, Amount]
     """Effective FLOP/s of a large matrix product."""
     layer_seconds: LayerSeconds
-    memory_bytes: Rate
+    memory_bytes: Amount
     """Free for training."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)]
     """libp2p multiaddresses."""
@@ -32,21 +34,23 @@ class Profile(Schema):
 class Link(Schema):
     """What one probe saw between its reporter and another peer."""
 
-    round_trip_ms: Rate
+    round_trip_ms: Measured
     """Of the fastest of several small echoes."""
-    sent_gbps: Rate
+    sent_gbps: Measured
     """Reporter to the other peer."""
-    received_gbps: Rate
+    received_gbps: Measured
     """The other peer to the reporter."""
     way: Way = "direct"
     """That the probe took."""
+    round: int = 0
+    """The round of probes in which it was measured (`ProbeRound.id`), or after which: both ends may hold one."""
 
 
 class Limits(Schema):
     """What a peer can send and receive in all, where that is less than its links have together; else null."""
 
-    up_gbps: Rate | None = None
-    down_gbps: Rate | None = None
+    up_gbps: Amount | None = None
+    down_gbps: Amount | None = None
 
 
 class LinkReport(Schema):

@@ -51,9 +51,9 @@ class LayerSeconds(Schema):
     forward: Amount
     backward: Amount
     """All of it: gradients of the input and of the weights."""
-    weight: Annotated[float, Field(ge=0)] | None = None
+    weight: Annotated[float, Field(ge=0, le=1e24)] | None = None
     """The part of `backward` that the gradients of the weights take; null where it was not measured."""
-    optimizer: Annotated[float, Field(ge=0)] | None = None
+    optimizer: Annotated[float, Field(ge=0, le=1e24)] | None = None
     """AdamW on the layer's parameters, once a step; null where it was not measured."""
 
     def times(self, factor: float) -> Self:

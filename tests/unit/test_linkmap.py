@@ -3,8 +3,10 @@
 import itertools
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dtfm_coordinator.linkmap import LinkMap
 from dtfm_coordinator.members import Member
@@ -94,6 +96,23 @@ def test_a_newer_report_replaces_an_older_one() -> None:
     view = links.view([member("a"), member("b")], "fp32")
     assert view.latency_ms[0, 1] == 2.0
     assert rows(view.bandwidth_gbps) == [[0.0, 0.3], [0.7, 0.0]]
+
+
+def test_what_the_other_end_has_measured_before_counts_no_more_in_whatever_order_reports_are_read() -> None:
+    def measured(peer: str, round_: int, gbps: float) -> LinkReport:
+        return LinkReport(links={peer: Link(round_trip_ms=2.0, sent_gbps=gbps, received_gbps=gbps, round=round_)})
+
+    reports = [("a", measured("b", 7, 0.1)), ("b", measured("a", 3, 1.0))]
+    for order in (reports, reports[::-1]):
+        links = LinkMap()
+        for reporter, found in order:
+            links.reported(reporter, found)
+        assert links.gbps("a", "b") == links.gbps("b", "a") == 0.1
+        links.reported("a", measured("b", 5, 0.2))  # its own newest word, though a clock was set back
+        assert links.gbps("a", "b") == 0.2
+        links.forget_pair("a", "b")
+        links.reported("b", measured("a", 1, 0.5))
+        assert links.gbps("a", "b") == 0.5
 
 
 def test_a_view_says_which_pairs_are_not_direct() -> None:
@@ -282,3 +301,27 @@ def test_who_is_yet_to_be_measured_is_left_out_and_nobody_else() -> None:
     assert left() == "bcd"
     links.tried([("b", "a"), ("c", "a")])
     assert left() in {"abc", "bcd"}  # one of the two that do not know each other
+
+
+@pytest.mark.parametrize("value", [1e-15, 1e30, 0.0, -1.0])
+@pytest.mark.parametrize("key", ["round_trip_ms", "sent_gbps", "received_gbps"])
+def test_a_link_that_no_view_could_hold_is_refused_when_it_is_read(key: str, value: float) -> None:
+    """A member must not be able to stop the planning."""
+    good = {"round_trip_ms": 1.0, "sent_gbps": 1.0, "received_gbps": 1.0}
+    with pytest.raises(ValidationError):
+        Link.model_validate(good | {key: value})
+
+
+@pytest.mark.parametrize("extreme", [4e-9, 1e12])
+def test_every_report_that_is_read_makes_a_view(extreme: float) -> None:
+    links = LinkMap()
+    link = Link(round_trip_ms=extreme, sent_gbps=extreme, received_gbps=extreme)
+    links.reported("a", LinkReport(links={"b": link}, limits=Limits(up_gbps=extreme, down_gbps=extreme)))
+    made = links.view([member("a", flops={"fp32": 1e24}, memory_bytes=1e24), member("b", memory_bytes=1e-12)], "fp32")
+    assert made.bandwidth_gbps[0, 1] == extreme
+
+
+@pytest.mark.parametrize("change", [{"memory_bytes": 1e25}, {"flops": {"fp32": 1e25}}, {"memory_bytes": 1e-13}])
+def test_a_profile_that_no_view_could_hold_is_refused_when_it_is_read(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        member("a", **change)

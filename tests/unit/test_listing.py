@@ -143,7 +143,7 @@ async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch
     monkeypatch.setattr(listings, "probe", measure)
     for peer in ("near", "far"):
         await MemoryDataPlane(network, peer).serve("x", ignore)
-        await listing._probe(peer, ())
+        await listing._probe(peer, (), 7)
     await listing.follow_ways()
     assert measured == ["near", "far"]
     plane.ways["far"] = "relayed"
@@ -151,4 +151,5 @@ async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch
         await listing.follow_ways()
         assert measured == ["near", "far", "far"]
         assert listing._links["far"].way == "relayed"
+    assert listing._links["near"].round == 7
     assert uplink.pace("near") == HEADROOM * 1.25e8
