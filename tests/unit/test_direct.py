@@ -21,13 +21,14 @@ import pytest
 import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, public_key_of
 from dtfm_protocol.logs import log
 from dtfm_protocol.planes import certificates, connections
 from dtfm_protocol.planes.addresses import hosts_of
-from dtfm_protocol.planes.certificates import CERTIFICATE_LIMIT, Trust, issue, signer
+from dtfm_protocol.planes.certificates import CERTIFICATE_LIMIT, PEER_LIMIT, Trust, issue, signer
 from dtfm_protocol.planes.connections import Endpoint, NoWay
 from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable, read_message, write_message
 from dtfm_protocol.planes.direct import DIRECT, DirectDataPlane
@@ -759,3 +760,19 @@ async def test_real_peers_that_cannot_connect_talk_over_libp2p() -> None:
         assert not isinstance(stream, DirectStream)
         await echoed(stream, os.urandom(1 << 20))
         await stream.close()
+
+
+def test_one_peer_cannot_use_up_the_room_for_all_peers_certificates() -> None:
+    trust, key = Trust(ALICE), BOB
+
+    def another(number: int) -> bytes:
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{number}")])
+        draft = x509.CertificateBuilder().subject_name(name).issuer_name(name).serial_number(number + 1)
+        draft = draft.not_valid_before(datetime(1970, 1, 1)).not_valid_after(datetime(9999, 12, 31))
+        return key.certify(draft.public_key(public_key_of(key.peer_id))).public_bytes(Encoding.DER)
+
+    for number in range(PEER_LIMIT):
+        trust.admit(key.peer_id, another(number))
+    with pytest.raises(Refused, match="certificates of one peer"):
+        trust.admit(key.peer_id, another(PEER_LIMIT))
+    trust.admit(CAROL.peer_id, issue(CAROL))

@@ -113,6 +113,13 @@ async def test_without_a_third_peer_that_tells_where_they_are_seen_the_relay_ser
         assert world.seen == [(ALICE.peer_id, "relayed")]
 
 
+@pytest.mark.parametrize("limit", ["MEETING_LIMIT", "PEER_MEETING_LIMIT"])
+async def test_who_is_asked_to_punch_too_much_at_once_does_not(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(punch, limit, 0)
+    async with World.built() as world:
+        assert await world.way() == "relayed"
+
+
 async def test_a_hole_that_leads_to_another_peer_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(punch, "PUNCH_SECONDS", 0.5)
     async with World.built() as world:

@@ -16,6 +16,8 @@ from dtfm_protocol.identity import Identity, peer_id_of, public_key_of
 
 CERTIFICATE_LIMIT = 1024
 """Bytes of the largest certificate; a peer's own has about 350."""
+PEER_LIMIT = 8
+"""Certificates of one peer: an identity that is used again is shown with the same one, as long as nothing changes."""
 TRUSTED_LIMIT = 4096
 """Certificates that are remembered: OpenSSL's store takes none back."""
 # No clock decides whom to trust: a certificate is believed because libp2p's proof of the peer id came with it.
@@ -90,6 +92,8 @@ class Trust:
             return
         if signer(certificate) != peer:
             raise Refused("a certificate of another peer")
+        if sum(owner == peer for owner in self._owners.values()) >= PEER_LIMIT:
+            raise Refused(f"more than {PEER_LIMIT} certificates of one peer")
         if len(self._owners) >= TRUSTED_LIMIT:
             raise Refused(f"no room to trust more than {TRUSTED_LIMIT} peers")
         try:

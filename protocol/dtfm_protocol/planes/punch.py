@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from pydantic import ValidationError
@@ -22,6 +23,8 @@ SEEN = "seen"
 PUNCH_SECONDS = 4.0
 """Until a connection stands, once both know where the other is: a lost request is repeated after one second, and after
 three."""
+MEETING_LIMIT, PEER_MEETING_LIMIT = 64, 8
+"""Connections that others may have this peer open at once, in all and with one of them: each takes a few sockets."""
 _YES = b"\x01"
 
 
@@ -43,6 +46,7 @@ class Puncher:
             look: opens a stream to a mirror's `SEEN` from a hole.
         """
         self._connections, self._mirrors, self._meet, self._look = connections, mirrors, meet, look
+        self._meetings: Counter[str] = Counter()
 
     async def open(self, peer: str, service: str) -> DirectStream:
         """Open a stream over a connection that both sides open.
@@ -89,6 +93,16 @@ class Puncher:
 
     async def answer(self, meeting: Stream) -> bool:
         """The other side of `open`: like a connection that was accepted, but for how it comes about; whether it did."""
+        if self._meetings.total() >= MEETING_LIMIT or self._meetings[meeting.peer] >= PEER_MEETING_LIMIT:
+            raise Refused("too many connections to be opened from both sides at once")
+        self._meetings[meeting.peer] += 1
+        try:
+            return await self._meets(meeting)
+        finally:
+            self._meetings[meeting.peer] -= 1
+            self._meetings += Counter()  # without who has none
+
+    async def _meets(self, meeting: Stream) -> bool:
         succeeded = False
         try:
             async with asyncio.timeout(2 * HANDSHAKE_SECONDS + PUNCH_SECONDS):
