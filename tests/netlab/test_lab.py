@@ -167,6 +167,34 @@ async def test_programs_on_hosts_find_the_delays_and_rates_that_were_asked_for_a
 
 
 @real
+async def test_links_that_lose_packets_or_are_slow_are_measured_too() -> None:
+    async with Lab.running(wiring(10.0, 4.0).model_copy(update={"loss": 0.05})) as lab, gauge(lab) as tool:
+        seen = await tool.pair(0, 1)
+        assert 0.02 <= seen.round_trip <= 0.04
+        assert 0 < seen.rate <= 4 * MBIT
+    async with Lab.running(wiring(10.0, 0.03)) as lab, gauge(lab) as tool:
+        seen = await tool.pair(0, 1)
+        assert 0.02 <= seen.round_trip <= 0.08
+        assert 0.5 <= seen.rate / (0.03 * MBIT * PAYLOAD) <= 1.2
+
+
+@real
+async def test_a_lab_whose_links_cannot_be_measured_says_so_and_goes_on(tmp_path: Path) -> None:
+    process = await lab_command(view(tmp_path, 0.001), "--loss", "0.99", "--", "true")
+    said = (await process.communicate())[0].decode()
+    assert process.returncode == 0, said
+    assert "one -> two: not measured: " in said
+    path = view(tmp_path, 0.001)
+    values = json.loads(path.read_text())
+    values["bandwidth_gbps"][1][0] = 0
+    path.write_text(json.dumps(values))
+    process = await lab_command(path, "--", "true")
+    said = (await process.communicate())[0].decode()
+    assert process.returncode == 0, said
+    assert "one -> two: not measured: nothing can come back" in said
+
+
+@real
 async def test_hosts_without_a_rate_between_them_cannot_be_reached_and_others_can() -> None:
     def dark(*pairs: tuple[int, int]) -> Wiring:
         made = wiring(1.0)

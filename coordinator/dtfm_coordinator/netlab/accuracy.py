@@ -1,10 +1,12 @@
 """How true a lab is: delays, rates and fairness as programs on its hosts find them, beside what was asked for."""
 
 import asyncio
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dtfm_coordinator.netlab.gauge import ECHO_BYTES
 from dtfm_coordinator.netlab.lab import Lab
 from dtfm_coordinator.netlab.world import Wiring
 from dtfm_protocol.errors import UserError
@@ -12,6 +14,18 @@ from dtfm_protocol.errors import UserError
 PAYLOAD = 1448 / 1500
 """Of a full packet, what TCP with timestamps carries for its user."""
 _ENOUGH_SECONDS = 2.0
+_ENOUGH_BYTES = 32 << 10
+"""So that there are some packets to count on a slow link."""
+_MOST_SECONDS = 60.0
+"""For one transfer: what is slower is measured by fewer packets, or not at all."""
+_PACKET_BYTES = 28 + ECHO_BYTES
+"""Of an echo, as IP packet."""
+_LATE_SECONDS = 1.0
+"""By so much an echo may be late on a busy machine; a later one is lost."""
+
+
+class Unmeasured(UserError):
+    """Nothing could be found out between two hosts, and why."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +57,38 @@ class Gauge:
         self._servers: dict[int, asyncio.subprocess.Process] = {}
 
     async def round_trip(self, sender: int, receiver: int, count: int = 20) -> float:
-        """Median seconds of an echo."""
-        return await self._ask(sender, receiver, "echo", str(count))
+        """Median seconds of an echo, of those that come back.
+
+        Raises:
+            Unmeasured: none does.
+        """
+        wait = _LATE_SECONDS + 2 * echo_seconds(self._lab.wiring, sender, receiver)
+        return await self._ask(sender, receiver, "echo", str(count), str(wait))
 
     async def rates(self, pairs: Sequence[tuple[int, int]], seconds: float = 2.0) -> list[float]:
-        """Bytes a second of one TCP stream for each of `pairs`, all at once."""
-        return list(await asyncio.gather(*(self._ask(*pair, "send", str(seconds)) for pair in pairs)))
+        """Bytes a second of one TCP stream for each of `pairs`, all at once.
+
+        Raises:
+            Unmeasured: one of them cannot connect, or takes far longer than `seconds`.
+        """
+        wiring = self._lab.wiring
+        asked = (self._ask(*pair, "send", str(seconds), str(wiring.path_rate(*pair))) for pair in pairs)
+        return list(await asyncio.gather(*asked))
 
     async def pair(self, sender: int, receiver: int) -> Found:
-        """One pair alone."""
+        """One pair alone.
+
+        Raises:
+            Unmeasured: too much is lost on the way, or it is too slow.
+        """
+        wiring = self._lab.wiring
+        if math.isinf(echo_seconds(wiring, sender, receiver)):
+            raise Unmeasured("nothing can come back")
         trip = await self.round_trip(sender, receiver)
-        (rate,) = await self.rates([(sender, receiver)], _ENOUGH_SECONDS + 10 * trip)
+        seconds = transfer_seconds(wiring.path_rate(sender, receiver), trip)
+        (rate,) = await self.rates([(sender, receiver)], seconds)
+        if not rate:
+            raise Unmeasured(f"hardly anything came through in {seconds:.0f} s")
         return Found(sender, receiver, trip, rate)
 
     async def close(self) -> None:
@@ -63,22 +98,33 @@ class Gauge:
             await process.wait()
         self._servers.clear()
 
-    async def _ask(self, sender: int, receiver: int, what: str, argument: str) -> float:
+    async def _ask(self, sender: int, receiver: int, what: str, *arguments: str) -> float:
         if receiver not in self._servers:
             server = self._servers[receiver] = await self._start(receiver, "serve")
             assert server.stdout is not None
             await server.stdout.readline()
-        process = await self._start(sender, what, self._lab.address(receiver), argument)
-        said, _ = await process.communicate()
+        process = await self._start(sender, what, self._lab.address(receiver), *arguments)
+        said, why = await process.communicate()
         if process.returncode:
-            raise UserError(f"host {sender} cannot reach host {receiver} of the emulated network")
+            raise Unmeasured(why.decode(errors="replace").strip().rpartition("\n")[2] or f"code {process.returncode}")
         return float(said)
 
     async def _start(self, host: int, *arguments: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             *self._lab.within(host), sys.executable, "-m", "dtfm_coordinator.netlab.gauge", *arguments,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
+
+
+def echo_seconds(wiring: Wiring, here: int, there: int) -> float:
+    """How long an echo takes, its packets' own time on the links included; infinite where a link has no rate."""
+    rates = (wiring.path_rate(here, there), wiring.path_rate(there, here))
+    return wiring.round_trip(here, there) + sum(_PACKET_BYTES / rate if rate else math.inf for rate in rates)
+
+
+def transfer_seconds(rate: float, trip: float) -> float:
+    """How long to send at `rate` bytes a second until the window has opened, and there is enough to count."""
+    return min(max(_ENOUGH_SECONDS + 10 * trip, _ENOUGH_BYTES / rate), _MOST_SECONDS)
 
 
 def pairs_to_try(wiring: Wiring) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dtfm_coordinator.netlab.accuracy import Gauge, pairs_to_try
+from dtfm_coordinator.netlab.accuracy import Gauge, Unmeasured, pairs_to_try
 from dtfm_coordinator.netlab.lab import Lab
 from dtfm_coordinator.netlab.script import Script
 from dtfm_coordinator.netlab.world import Wiring
@@ -83,8 +83,11 @@ async def _say_accuracy(lab: Lab, wiring: Wiring, view: View) -> None:
     gauge = Gauge(lab)
     try:
         for here, there in pairs_to_try(wiring):
-            found = await gauge.pair(here, there)
-            log.info("%s -> %s: %s", view.ids[here], view.ids[there], found.text(wiring))
+            try:
+                said = (await gauge.pair(here, there)).text(wiring)
+            except Unmeasured as error:
+                said = f"not measured: {error}"
+            log.info("%s -> %s: %s", view.ids[here], view.ids[there], said)
     finally:
         await gauge.close()
 

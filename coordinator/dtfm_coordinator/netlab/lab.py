@@ -46,8 +46,10 @@ class Counts:
 class Lab:
     """Create it with `running`."""
 
-    def __init__(self, hosts: Hosts, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, hosts: Hosts, process: asyncio.subprocess.Process, wiring: Wiring) -> None:
         self._hosts, self._process = hosts, process
+        self.wiring = wiring
+        """What its links are now."""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -64,7 +66,7 @@ class Lab:
                 pass_fds=hosts.devices, start_new_session=True, preexec_fn=end_with_parent(signal.SIGKILL),
                 limit=_LINE_LIMIT,
             )  # fmt: skip
-            lab = cls(hosts, process)
+            lab = cls(hosts, process, wiring)
             try:
                 await lab.change(wiring)
                 await lab.counts()  # it is up
@@ -88,6 +90,7 @@ class Lab:
 
     async def change(self, wiring: Wiring) -> None:
         """Other links from now on."""
+        self.wiring = wiring
         await self._say(wiring.model_dump_json())
 
     async def counts(self) -> Counts:
