@@ -342,6 +342,37 @@ async def test_what_runs_in_a_lab_ends_with_it_though_it_is_killed(tmp_path: Pat
 
 
 @real
+async def test_what_is_no_child_of_a_lab_ends_with_it_or_at_the_next_start(tmp_path: Path) -> None:
+    """Where the lab is killed, its own child, the shell, ends at once, and what that has started stays until then."""
+    pids = tmp_path / "pid"
+    process = await lab_command(view(tmp_path, 0), "--", "sh", "-c", f"sleep 1000 & echo $! > {pids}")
+    said = (await process.communicate())[0].decode()
+    assert process.returncode == 0, said
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert psutil.Process(int(pids.read_text())).status() == psutil.STATUS_ZOMBIE
+
+    process = await lab_command(view(tmp_path, 0), "--", "sh", "-c", "exec > /dev/null 2>&1; sleep 1000; true")
+    await until(lambda: len(started(process.pid, "sleep 1000")) == 2, "the shell and what it has started run")
+    running = started(process.pid)
+    process.kill()
+    await process.wait()
+    with Hosts.made(1):
+        assert not namespaces(process.pid)
+    await until(lambda: ended(running), "all of it has ended")
+
+
+@real
+async def test_a_lab_that_is_killed_while_links_are_measured_leaves_no_gauge(tmp_path: Path) -> None:
+    process = await lab_command(view(tmp_path, 0.001), "--", "true")
+    await until(lambda: started(process.pid, "netlab.gauge send"), "a transfer is measured")
+    running = started(process.pid, "netlab.gauge")
+    assert len(running) == 2
+    process.kill()
+    await process.wait()
+    await until(lambda: ended(running), "the programs that measured have ended")
+
+
+@real
 async def test_ctrl_c_while_links_are_measured_leaves_nothing_either(tmp_path: Path) -> None:
     process = await lab_command(view(tmp_path, 0.001), "--", "true")
     await until(lambda: started(process.pid, "netlab.gauge send"), "a transfer is measured")

@@ -3,12 +3,15 @@
 import contextlib
 import math
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from dtfm_coordinator.netlab import command, gauge
@@ -98,6 +101,31 @@ def test_a_slow_link_is_not_given_more_than_it_soon_carries(
     assert float(capsys.readouterr().out) == 16e3
     assert sum(carried) < 64e3
     assert took < 6.0
+
+
+OWNER = """
+import asyncio
+from types import SimpleNamespace
+from dtfm_coordinator.netlab.accuracy import Gauge
+
+async def main():
+    lab = SimpleNamespace(within=lambda number: ("sh", "-c", "exec sleep 1000"))
+    print((await Gauge(lab)._start(0, "serve")).pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_a_gauge_ends_with_its_lab_though_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        gauges = psutil.Process(int(owner.stdout.readline()))
+        owner.kill()
+    deadline = time.monotonic() + 30
+    while gauges.is_running() and gauges.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def wiring(rate: float | None, back: float | None, loss: float = 0.0) -> Wiring:

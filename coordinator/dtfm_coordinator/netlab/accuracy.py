@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from dtfm_coordinator.netlab.gauge import ECHO_BYTES
 from dtfm_coordinator.netlab.lab import Lab
 from dtfm_coordinator.netlab.world import Wiring
+from dtfm_protocol.children import end_with_parent
 from dtfm_protocol.errors import UserError
 
 PAYLOAD = 1448 / 1500
@@ -104,7 +106,12 @@ class Gauge:
             assert server.stdout is not None
             await server.stdout.readline()
         process = await self._start(sender, what, self._lab.address(receiver), *arguments)
-        said, why = await process.communicate()
+        try:
+            said, why = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         if process.returncode:
             raise Unmeasured(why.decode(errors="replace").strip().rpartition("\n")[2] or f"code {process.returncode}")
         return float(said)
@@ -113,6 +120,7 @@ class Gauge:
         return await asyncio.create_subprocess_exec(
             *self._lab.within(host), sys.executable, "-m", "dtfm_coordinator.netlab.gauge", *arguments,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            preexec_fn=end_with_parent(signal.SIGKILL),
         )  # fmt: skip
 
 

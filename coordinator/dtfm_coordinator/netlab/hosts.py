@@ -4,8 +4,10 @@ import contextlib
 import itertools
 import os
 import re
+import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dtfm_coordinator.netlab.tun import DEVICE, open_tun
@@ -19,6 +21,10 @@ _MTU = 1500
 _QUEUE_PACKETS = 5000
 _CONGESTION_CONTROL = "cubic"
 """What volunteers' machines have, whatever this one is set to."""
+_GRACE_SECONDS = 3.0
+"""For what still runs on a host to end when it is asked to."""
+_LOOK_SECONDS = 0.05
+_NAMESPACES = Path("/run/netns")
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 _SETTINGS = (
     "net.ipv6.conf.all.disable_ipv6=1",
@@ -40,7 +46,7 @@ class Hosts:
     @classmethod
     @contextlib.contextmanager
     def made(cls, count: int) -> Iterator["Hosts"]:
-        """Make them; nothing of them is left after the block, and what killed processes left is swept first.
+        """Make them; nothing of them, nor in them, is left after the block. What killed processes left is swept first.
 
         Raises:
             UserError: this machine does not let us.
@@ -58,8 +64,7 @@ class Hosts:
         finally:
             for device in devices:
                 os.close(device)
-            for name in names:
-                _run("ip", "netns", "delete", name, check=False)
+            _remove(names)
 
     def within(self, number: int) -> tuple[str, ...]:
         """What runs a command on a host."""
@@ -113,17 +118,38 @@ def _allow() -> None:
 
 def _sweep() -> None:
     """Take away what killed processes have left."""
-    folder = Path("/run/netns")
-    for path in folder.iterdir() if folder.is_dir() else ():
-        match = _NAME.match(path.name)
-        if match is not None and not Path(f"/proc/{match[1]}").exists():
-            _run("ip", "netns", "delete", path.name, check=False)
+    names = [path.name for path in _NAMESPACES.iterdir()] if _NAMESPACES.is_dir() else []
+    owners = {name: match[1] for name in names if (match := _NAME.match(name)) is not None}
+    _remove([name for name, owner in owners.items() if not Path(f"/proc/{owner}").exists()])
 
 
-def _run(*command: str, check: bool = True) -> None:
+def _remove(names: Sequence[str]) -> None:
+    """Take namespaces away, and what runs in them before: without a name nobody would find it again."""
+    running = _running(names)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in itertools.chain.from_iterable(running.values()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        end = time.monotonic() + _GRACE_SECONDS
+        while running and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
+            running = _running(running)
+    for name in names:
+        _run("ip", "netns", "delete", name, check=False)
+
+
+def _running(names: Iterable[str]) -> dict[str, list[int]]:
+    """The processes in those namespaces that have any."""
+    found = {name: _run("ip", "netns", "pids", name, check=False).split() for name in names}
+    return {name: [int(pid) for pid in pids] for name, pids in found.items() if pids}
+
+
+def _run(*command: str, check: bool = True) -> str:
+    """What a command writes to its standard output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise UserError(f"cannot run {command[0]}: {error}; install iproute2 and procps") from None
     if check and done.returncode:
         raise UserError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
