@@ -304,7 +304,7 @@ def lab(
     command: Annotated[list[str], typer.Argument(help="After --: what to run; {node} and {address} are filled in.")],
     on: Annotated[str | None, typer.Option(metavar="NODE", help="On which host (default: the first).")] = None,
     everywhere: Annotated[bool, typer.Option("--everywhere", help="On all hosts at once.")] = False,
-    scale: Annotated[float, typer.Option(min=1e-9, help="All rates times this.")] = 1.0,
+    scale: Annotated[float, typer.Option(min=1e-9, max=1e9, help="All rates times this.")] = 1.0,
     loss: Annotated[float, typer.Option(min=0, max=0.99, help="Share of packets that vanish.")] = 0.0,
     queue_ms: Annotated[
         float, typer.Option(min=1, help="Longest queue of a link, as time at its rate; 72 KiB at least.")

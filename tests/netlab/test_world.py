@@ -35,6 +35,18 @@ def test_all_rates_are_scaled_and_delays_are_not() -> None:
     assert (scaled.loss, scaled.queue_seconds) == (0.1, 0.05)
 
 
+@pytest.mark.parametrize("wrong", [math.inf, math.nan])
+@pytest.mark.parametrize("option", ["scale", "loss", "queue_ms"])
+def test_numbers_without_end_and_those_that_are_none_are_refused(option: str, wrong: float) -> None:
+    with pytest.raises(UserError, match=f"--{option.replace('_', '-')} {wrong}: give a finite number"):
+        Wiring.of(VIEW, **{option: wrong})
+
+
+def test_a_network_that_loses_everything_is_refused() -> None:
+    with pytest.raises(UserError, match="the emulated network: loss: Input should be less than 1"):
+        Wiring.of(VIEW, loss=1.0)
+
+
 def test_what_was_not_measured_is_estimated_as_for_plans() -> None:
     gaps = View(
         nodes=VIEW.nodes,

@@ -31,8 +31,11 @@ class Wiring(Schema):
         """The links of `view`, all rates times `scale`. What was not measured is estimated, as for plans.
 
         Raises:
-            UserError: more hosts than a lab can have.
+            UserError: more hosts than a lab can have, or a number that is none or without end.
         """
+        for option, value in (("scale", scale), ("loss", loss), ("queue-ms", queue_ms)):
+            if not math.isfinite(value):
+                raise UserError(f"--{option} {value}: give a finite number")
         if len(view.nodes) > MOST_HOSTS:
             raise UserError(f"a lab has {MOST_HOSTS} hosts at most, and the view has {len(view.nodes)}")
         delay, rate = view.alpha(), view.beta() * scale
@@ -41,14 +44,15 @@ class Wiring(Schema):
         def limit(gbps: float | None) -> float | None:
             return None if gbps is None else gbps * GBIT * scale
 
-        return cls(
-            delay=delay.tolist(),
-            rate=[[None if math.isinf(one) else one for one in row] for row in rate.tolist()],
-            up=[limit(node.up_gbps) for node in view.nodes],
-            down=[limit(node.down_gbps) for node in view.nodes],
-            loss=loss,
-            queue_seconds=queue_ms / 1e3,
-        )
+        values = {
+            "delay": delay.tolist(),
+            "rate": [[None if math.isinf(one) else one for one in row] for row in rate.tolist()],
+            "up": [limit(node.up_gbps) for node in view.nodes],
+            "down": [limit(node.down_gbps) for node in view.nodes],
+            "loss": loss,
+            "queue_seconds": queue_ms / 1e3,
+        }
+        return cls.read(values, "the emulated network")
 
     def path_rate(self, sender: int, receiver: int) -> float:
         """Bytes a second that a pair has if it is alone."""
