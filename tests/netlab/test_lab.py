@@ -385,6 +385,21 @@ async def test_ctrl_c_while_links_are_measured_leaves_nothing_either(tmp_path: P
     await until(lambda: ended(running), "the programs that measured have ended")
 
 
+@real
+async def test_a_command_ends_when_the_forwarding_process_does(tmp_path: Path) -> None:
+    process = await lab_command(view(tmp_path, 0), "--everywhere", "--", "sleep", "1000")
+    await until(lambda: len(started(process.pid, "sleep 1000")) == 2, "both commands run")
+    running = started(process.pid)
+    (emulator,) = started(process.pid, "netlab.emulator")
+    emulator.kill()
+    said = (await process.communicate())[0].decode()
+    assert process.returncode == 2, said
+    assert "the forwarding process of the emulated network has ended or hangs" in said
+    assert "Traceback" not in said
+    assert ended(running)
+    assert not namespaces(process.pid)
+
+
 def refused(question: command.Question, capsys: pytest.CaptureFixture[str]) -> str:
     """The one line that a command ends with, and exit code 2."""
     with pytest.raises(SystemExit) as raised:

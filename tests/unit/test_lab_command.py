@@ -1,13 +1,23 @@
 """`dtfm-coordinator lab`: what it refuses, and how it ends; here without namespaces."""
 
+import asyncio
+import contextlib
 import json
 import os
 import sys
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dtfm_coordinator import main
+from dtfm_coordinator.netlab import command
+from dtfm_coordinator.netlab.lab import Lab
+from dtfm_coordinator.netlab.world import Wiring
+from dtfm_protocol import program
+from dtfm_protocol.errors import UserError
 
 TWO = [[0, 0], [0, 0]]
 
@@ -37,3 +47,91 @@ def test_numbers_without_end_and_those_that_are_none_are_refused_in_one_line(
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert option in said
+
+
+class Here:
+    """Stands for the hosts: all of them are this machine."""
+
+    devices = ()
+
+    def within(self, number: int) -> tuple[str, ...]:
+        return ("env",)
+
+
+EMULATOR = """
+import sys
+for line in sys.stdin:
+    if not line.strip():
+        print('{"pairs": [], "delivered": 0, "late": 0.0, "late_most": 0.0}', flush=True)
+"""
+
+
+@pytest.fixture
+def emulators(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.subprocess.Process]:
+    """The forwarding processes of labs on such hosts, in place of real ones."""
+    made: list[asyncio.subprocess.Process] = []
+
+    @contextlib.asynccontextmanager
+    async def running(wiring: Wiring) -> AsyncIterator[Lab]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", EMULATOR, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        made.append(process)
+        hosts: Any = Here()
+        try:
+            yield Lab(hosts, process, wiring)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+    monkeypatch.setattr(Lab, "running", running)
+    return made
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def test_a_command_ends_when_the_forwarding_process_does(
+    view: Path, tmp_path: Path, emulators: list[asyncio.subprocess.Process]
+) -> None:
+    up = tmp_path / "up"
+    question = command.Question(view, ("sh", "-c", f"echo $$ > {up}; exec sleep 1000"))
+    running = asyncio.create_task(command.run(question))
+    await until(lambda: up.exists() and up.read_text())
+    emulators[0].kill()
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(30):
+            await running
+    assert "has ended or hangs" in str(program.find_user_error(raised.value))
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(up.read_text()), 0)
+
+
+async def test_a_script_that_fails_is_no_secret(
+    view: Path, emulators: list[asyncio.subprocess.Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def change(*_: object) -> None:
+        raise UserError("no such change")
+
+    monkeypatch.setattr(command, "_change", change)
+    with pytest.raises(ExceptionGroup, match="unhandled errors"):
+        async with asyncio.timeout(30):
+            await command.run(command.Question(view, ("sleep", "1000")))
+
+
+@pytest.mark.parametrize("code", [0, 7])
+async def test_a_command_that_ends_hands_its_code_on(
+    view: Path, emulators: list[asyncio.subprocess.Process], code: int
+) -> None:
+    ending = command.run(command.Question(view, ("sh", "-c", f"exit {code}")))
+    if not code:
+        await ending
+        return
+    with pytest.raises(command.Ended) as raised:
+        await ending
+    assert raised.value.code == code

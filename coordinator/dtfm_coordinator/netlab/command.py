@@ -48,7 +48,7 @@ async def run(question: Question) -> None:
     """Make the world, measure how true it is, and run the command in it.
 
     Raises:
-        UserError: this machine or the view does not do.
+        UserError: this machine or the view does not do, or the network has broken down meanwhile; also in a group.
         Ended: the command failed.
     """
     view = View.load(question.view)
@@ -58,16 +58,15 @@ async def run(question: Question) -> None:
     wiring = Wiring.of(view, scale=question.scale, loss=question.loss, queue_ms=question.queue_ms)
     chosen = range(len(view.ids)) if question.everywhere else [view.ids.index(question.on or view.ids[0])]
     async with Lab.running(wiring) as lab:
-        await _say_accuracy(lab, wiring, view)
-        for number, node in enumerate(view.ids):
-            log.info("%s: %s, `%s COMMAND`", node, lab.address(number), " ".join(lab.within(number)))
-        changing = asyncio.create_task(_change(lab, script, view, wiring))
-        try:
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(lab.watch())]
+            await _say_accuracy(lab, wiring, view)
+            for number, node in enumerate(view.ids):
+                log.info("%s: %s, `%s COMMAND`", node, lab.address(number), " ".join(lab.within(number)))
+            beside.append(tasks.create_task(_change(lab, script, view, wiring)))
             codes = await _run_all(lab, view, question.command, chosen)
-        finally:
-            changing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await changing
+            for task in beside:
+                task.cancel()
         counts = await lab.counts()
         carried, dropped = sum(counts.bytes.values()), sum(counts.dropped.values())
         log.info(

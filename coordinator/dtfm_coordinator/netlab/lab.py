@@ -15,6 +15,7 @@ from dtfm_protocol.errors import UserError
 
 _ANSWER_SECONDS = 10.0
 _LINE_LIMIT = 1 << 24
+_BROKEN = "the forwarding process of the emulated network has ended or hangs"
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Lab:
         except TimeoutError:
             values = None
         if values is None:
-            raise UserError("the forwarding process of the emulated network has ended or hangs")
+            raise UserError(_BROKEN)
         pairs = [(sender, receiver, *rest) for sender, receiver, *rest in values["pairs"]]
         return Counts(
             {(sender, receiver): size for sender, receiver, size, _, _ in pairs},
@@ -112,6 +113,15 @@ class Lab:
             values["late"],
             values["late_most"],
         )
+
+    async def watch(self) -> None:
+        """Wait for the forwarding process to end, which it should not.
+
+        Raises:
+            UserError: it has.
+        """
+        await self._process.wait()
+        raise UserError(_BROKEN)
 
     async def _say(self, line: str) -> None:
         assert self._process.stdin is not None
