@@ -3,7 +3,7 @@
 python -m benchmarks.world.both_ways serve BYTES PACE
 python -m benchmarks.world.both_ways go BYTES PACE ADDRESS
 
-PACE: bytes a second, 0 for none. It imports nothing that takes long.
+The one that serves says when it is ready. PACE: bytes a second, 0 for none. It imports nothing that takes long.
 """
 
 import socket
@@ -24,7 +24,10 @@ def exchange(stream: socket.socket, size: int) -> float:
     sending.start()
     left = size
     while left:
-        left -= len(stream.recv(min(left, 1 << 16)))
+        piece = stream.recv(min(left, 1 << 16))
+        if not piece:
+            raise ConnectionError("the other side has ended")
+        left -= len(piece)
     sending.join()
     return time.monotonic() - begun
 
@@ -34,6 +37,7 @@ def main() -> None:
     side, size, pace, *host = sys.argv[1:]
     if side == "serve":
         with socket.create_server(("0.0.0.0", PORT)) as listener:
+            print("ready", flush=True)
             stream, _ = listener.accept()
     else:
         stream = socket.create_connection((host[0], PORT))

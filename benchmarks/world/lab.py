@@ -99,12 +99,17 @@ async def both_ways(stretch: float, paced: float) -> list[str]:
     pace = str(paced * rate * 1.25e5)
     program = (sys.executable, "-m", "benchmarks.world.both_ways")
     async with Lab.running(asked) as lab:
-        serving = await asyncio.create_subprocess_exec(*lab.within(0), *program, "serve", str(size), pace)
-        await asyncio.sleep(1.0)
+        serving = await asyncio.create_subprocess_exec(
+            *lab.within(0), *program, "serve", str(size), pace, stdout=asyncio.subprocess.PIPE
+        )
+        assert serving.stdout is not None
+        await serving.stdout.readline()  # it listens
         going = await asyncio.create_subprocess_exec(
             *lab.within(1), *program, "go", str(size), pace, lab.address(0), stdout=asyncio.subprocess.PIPE
         )
         said, _ = await going.communicate()
+        if going.returncode:
+            serving.kill()
         await serving.wait()
         counts = await lab.counts()
     seconds = [float(line) / 2 for line in said.decode().split()][WARM:]
