@@ -105,7 +105,7 @@ class Listing:
                 if addresses:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses)
-                link = await probe(self._plane, peer)
+                link = await probe(self._plane, peer, self._links.get(peer))
                 self._links[peer] = link.model_copy(update={"round": number})
                 self._uplink.measured(peer, link.sent_gbps)
         except (ConnectionError, Refused, TimeoutError) as error:

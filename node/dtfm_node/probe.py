@@ -15,7 +15,9 @@ from dtfm_protocol.records import Limits, Link
 from dtfm_protocol.schema import Schema
 
 PROBE = "probe"
-ECHOES = 9
+FEW_ECHOES, MORE_ECHOES = 3, 6
+ECHOES_SECONDS = 1.0
+"""Where a few echoes take longer, more of them are not worth the wait: a machine's own delays are small beside that."""
 FIRST_BYTES, LAST_BYTES = 1 << 16, 1 << 25
 ENOUGH_SECONDS = 1.0
 ENOUGH_ROUND_TRIPS = 4.0
@@ -41,7 +43,8 @@ class ProbeRequest(Schema):
     """Opens one measurement on a probe stream."""
 
     kind: Literal["echo", "send", "fetch", "found"]
-    """send: `size` bytes come, say how long they took; fetch: send `size` bytes; found: so many `gbps` you can send."""
+    """echo: `size` of them come; send: `size` bytes come, say how long they took; fetch: send `size` bytes; found: so
+    many `gbps` you can send."""
     size: Annotated[int, Field(ge=0, le=LAST_BYTES)] = 0
     pace: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """Bytes a second that you should not exceed; 0: none."""
@@ -54,8 +57,12 @@ class Swallowed(Schema):
     seconds: Annotated[float, Field(ge=0)]
 
 
-async def probe(plane: DataPlane, peer: str) -> Link:
+async def probe(plane: DataPlane, peer: str, known: Link | None = None) -> Link:
     """Measure the link to `peer`.
+
+    Args:
+        known: what was measured before. Where training fills the link's queue, a round trip takes far longer than the
+            link does: transfers need not last as long as that asks for.
 
     Raises:
         ConnectionError: it cannot be reached, or vanished.
@@ -63,8 +70,9 @@ async def probe(plane: DataPlane, peer: str) -> Link:
     stream = await plane.open(peer, PROBE)
     try:
         round_trip = await _round_trip(stream)
-        sent = await _throughput(stream, "send", round_trip)
-        received = await _throughput(stream, "fetch", round_trip)
+        least = min(round_trip, known.round_trip_ms * 1e-3) if known is not None else round_trip
+        sent = await _throughput(stream, "send", least)
+        received = await _throughput(stream, "fetch", least)
         await write_message(stream, ProbeRequest(kind="found", gbps=received))
     finally:
         await stream.close()
@@ -114,7 +122,7 @@ async def answer(stream: Stream, found: Callable[[str, float], None]) -> None:
     while True:
         request = await read_message(stream, ProbeRequest)
         if request.kind == "echo":
-            for _ in range(ECHOES):
+            for _ in range(min(request.size, MORE_ECHOES)):
                 await stream.write(await stream.read(len(_ECHO)))
         elif request.kind == "send":
             await write_message(stream, Swallowed(seconds=await _swallow(stream, request.size)))
@@ -127,13 +135,16 @@ async def answer(stream: Stream, found: Callable[[str, float], None]) -> None:
 
 async def _round_trip(stream: Stream) -> float:
     """Seconds of the fastest of several echoes: what else a machine does can only add to it."""
-    await write_message(stream, ProbeRequest(kind="echo"))
-    seconds = []
-    for _ in range(ECHOES):
-        begun = time.perf_counter()
-        await stream.write(_ECHO)
-        await stream.read(len(_ECHO))
-        seconds.append(time.perf_counter() - begun)
+    seconds: list[float] = []
+    for count in (FEW_ECHOES, MORE_ECHOES):
+        await write_message(stream, ProbeRequest(kind="echo", size=count))
+        for _ in range(count):
+            begun = time.perf_counter()
+            await stream.write(_ECHO)
+            await stream.read(len(_ECHO))
+            seconds.append(time.perf_counter() - begun)
+        if sum(seconds) > ECHOES_SECONDS:
+            break
     return min(seconds)
 
 

@@ -133,7 +133,8 @@ async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch
     listing = Listing(plane, discovery, Registry("swarm", Post("swarm", me)), PROFILE, uplink)
     measured: list[str] = []
 
-    async def measure(plane: MemoryDataPlane, peer: str) -> Link:
+    async def measure(plane: MemoryDataPlane, peer: str, known: Link | None) -> Link:
+        assert known == listing._links.get(peer)
         measured.append(peer)
         return Link(round_trip_ms=1.0, sent_gbps=1.0, received_gbps=1.0, way=(await plane.open(peer, "x")).way)
 

@@ -8,6 +8,7 @@ from dtfm_node import probe
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.planes.data import Bytes, Stream, StreamClosed, Unreachable, write_message
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
+from dtfm_protocol.records import Link
 
 
 def ignore(peer: str, gbps: float) -> None:
@@ -98,6 +99,21 @@ async def test_a_thin_link_is_not_kept_busy_for_long(monkeypatch: pytest.MonkeyP
     await answering(network)
     await probe.probe(ShapedPlane(network, clock, 1e6, 0.01), "other")
     assert clock.now < 2 * (3 * 8 * probe.FIRST_BYTES / 1e6 + 1)
+
+
+async def test_a_link_whose_queue_training_fills_is_measured_in_time_that_the_link_itself_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its round trips take seconds now, and tell nothing of how long a transfer must last."""
+    clock, network, spent = Clock(), MemoryNetwork(), []
+    monkeypatch.setattr(probe, "time", clock)
+    await answering(network)
+    for known in (None, Link(round_trip_ms=20.0, sent_gbps=1.0, received_gbps=1.0)):
+        clock.now = 0.0
+        link = await probe.probe(ShapedPlane(network, clock, 2e6, 1.5), "other", known)
+        assert link.round_trip_ms == pytest.approx(3000.0, rel=0.1)
+        spent.append(clock.now)
+    assert spent[1] < 0.7 * spent[0]
 
 
 async def test_on_a_link_too_fast_to_time_the_figures_are_still_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,11 +70,12 @@ class Examination:
         looked = asyncio.to_thread(machine.look, options.state_dir, options.device)
         has = await self._within("this machine", DEVICE_SECONDS, looked)
         if left.process is None:  # a node that runs here has its port, of course
-            self.findings += ports.judge(free)
-        self.findings += leftovers.judge(left)
-        self.findings += machine.judge(has, need) if has is not None else []
-        self.findings += versions.judge(*versions.look())
-        self.findings += versions.judge_others(version("dtfm"), others)
+            self._judge("ports", lambda: ports.judge(free))
+        self._judge("leftovers", lambda: leftovers.judge(left))
+        if has is not None:
+            self._judge("this machine", lambda: machine.judge(has, need))
+        self._judge("versions", lambda: versions.judge(*versions.look()))
+        self._judge("versions", lambda: versions.judge_others(version("dtfm"), others))
         self.findings += self._unfinished
 
     async def _look_around(self, invite: Invite, seen: doors.Seen, ways: Ways, listen: str, port: int) -> Need | None:
@@ -86,11 +87,16 @@ class Examination:
             tasks.create_task(self._within("the other peers", SWARM_SECONDS, visiting))
         brokers, need = asking.result()
         hosts = [*(door.host for door in seen.doors), *(one.host for one in brokers)]
-        self.findings += broker.judge(brokers)
-        self.findings += doors.judge(seen, invite.coordinators)
-        self.findings += _judge_clock(seen, brokers, invite)
+        self._judge("the coordinator's broker", lambda: broker.judge(brokers))
+        self._judge("the other peers", lambda: doors.judge(seen, invite.coordinators))
+        self._judge("the clock", lambda: _judge_clock(seen, brokers, invite))
+        self._judge("ways to this machine", lambda: self._judge_reach(own, seen, ways))
+        self._judge("IPv6", lambda: ipv6.judge(own, hosts))
+        return need
+
+    def _judge_reach(self, own: tuple[str, ...], seen: doors.Seen, ways: Ways) -> list[Finding]:
         announce = self._options.announce
-        self.findings += reach.judge(
+        found = reach.judge(
             own,
             ways.port,
             seen.observations,
@@ -101,9 +107,8 @@ class Examination:
             local=self._is_local(),
         )
         if announce is not None:
-            self.findings.append(reach.judge_announce(announce, ways.announce, ways.announce_fault, ways.answers))
-        self.findings += ipv6.judge(own, hosts)
-        return need
+            found.append(reach.judge_announce(announce, ways.announce, ways.announce_fault, ways.answers))
+        return found
 
     async def _ask_coordinator(self, invite: Invite) -> tuple[list[broker.Seen], Need | None]:
         """Look at its brokers, and at what its job needs."""
@@ -189,9 +194,15 @@ class Examination:
             except UserError as error:
                 self._unfinished.append(bad("doctor", name, str(error), "change that, and look again"))
             except Exception as error:  # noqa: BLE001 - one check that fails must not stop the others
-                what = f"looking at {name} failed: {type(error).__name__}: {error}"
-                self._unfinished.append(warn("doctor", name, what, "send this line to dtfm's developers"))
+                self._unfinished.append(_failed("looking at", name, error))
         return None
+
+    def _judge(self, name: str, judging: Callable[[], list[Finding]]) -> None:
+        """Add what a look is judged to be; where that fails, a finding that says so."""
+        try:
+            self.findings += judging()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._unfinished.append(_failed("judging", name, error))
 
     @contextlib.contextmanager
     def _shown(self, name: str) -> Iterator[None]:
@@ -202,6 +213,11 @@ class Examination:
         finally:
             self._under_way.remove(name)
             self._progress(", ".join(self._under_way))
+
+
+def _failed(what: str, name: str, error: Exception) -> Finding:
+    seen = f"{what} {name} failed: {type(error).__name__}: {error}"
+    return warn("doctor", name, seen, "send this line to dtfm's developers")
 
 
 async def _meet(seen: doors.Seen, plane: LibP2PDataPlane, member: doors.Member) -> None:

@@ -65,7 +65,20 @@ async def observed(plane: LibP2PDataPlane, peer: str) -> tuple[str, int] | None:
             message = _Identify.FromString(await _read(reader))
         finally:
             writer.close()
-    door = door_of(str(Multiaddr(message.observed))) if message.observed else None
+    return place_of(message.observed) if message.observed else None
+
+
+def place_of(address: bytes) -> tuple[str, int] | None:
+    """IP address and port of a multiaddress; None of one that has a name, or leads through a relay.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        text = str(Multiaddr(address))
+    except (TypeError, OverflowError) as error:  # its parser's, beside ValueErrors
+        raise ValueError(f"no multiaddress: {error}") from None
+    door = door_of(text) if text.startswith(("/ip4/", "/ip6/")) else None
     return door[:2] if door is not None else None
 
 
