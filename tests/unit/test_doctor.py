@@ -11,6 +11,8 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -18,6 +20,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from hivemind.utils.multiaddr import Multiaddr
 from rich.console import Console
 
 from dtfm_coordinator import broker as brokers
@@ -25,8 +28,10 @@ from dtfm_node.doctor import outside, report
 from dtfm_node.doctor.checks import broker, clock, doors, invite, ipv6, leftovers, machine, ports, reach, versions
 from dtfm_node.doctor.checks.doors import Door, Member, Observation
 from dtfm_node.doctor.checks.reach import Answer, Nat
+from dtfm_node.doctor.examine import Examination
 from dtfm_node.doctor.findings import Finding, Verdict, as_json, bad, clean, good, things_to_do, warn, worst
 from dtfm_node.doctor.need import Need
+from dtfm_node.doctor.options import Options
 from dtfm_node.doctor.wire import Host, Kind, Knock, closed_because, door_of, kind_of, knock, resolve, visit
 from dtfm_protocol.control import PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.envelope import Post
@@ -354,6 +359,59 @@ async def test_a_message_that_claims_to_be_huge_is_not_read() -> None:
     reader = asyncio.StreamReader()
     reader.feed_data(outside._length(300) + b"y" * 300)
     assert await outside._read(reader) == b"y" * 300
+
+
+def said_by(address: bytes) -> Any:
+    """Stands for a data plane whose peer, asked to identify this machine, says `address`."""
+    message = outside._Identify(observed=address).SerializeToString()
+
+    async def call(*_: object) -> tuple[None, asyncio.StreamReader, Any]:
+        reader = asyncio.StreamReader()
+        reader.feed_data(outside._length(len(message)) + message)
+        return None, reader, SimpleNamespace(close=lambda: None)
+
+    return SimpleNamespace(p2p=SimpleNamespace(call_binary_stream_handler=call))
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("/ip4/8.8.8.8/tcp/7701", ("8.8.8.8", 7701)),
+        ("/ip6/2001:db8::1/tcp/7701", ("2001:db8::1", 7701)),
+        ("/dns4/x/tcp/1", None),
+        ("/dns/8.8.8.8/tcp/1", None),
+        ("/ip4/8.8.8.8/udp/7701/quic", None),
+    ],
+)
+async def test_a_peer_sees_this_machine_at_an_ip_address_or_nowhere(
+    address: str, place: tuple[str, int] | None
+) -> None:
+    """A peer may say anything: what is no address must not come to where kinds of addresses are told."""
+    assert await outside.observed(said_by(Multiaddr(address).to_bytes()), OTHER.peer_id) == place
+
+
+@pytest.mark.parametrize("address", [b"\x06\x01", b"\xef", bytes.fromhex("389eaea4b9bac1a7a1c265a2")])
+async def test_an_address_that_is_none_is_a_fault_of_the_peer_that_says_it(address: bytes) -> None:
+    with pytest.raises(outside.FAULTS):
+        await outside.observed(said_by(address), OTHER.peer_id)
+
+
+async def test_a_judgement_that_fails_is_told_and_the_others_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(*_: object, **__: object) -> list[Finding]:
+        raise ValueError("'x' does not appear to be an IPv4 or IPv6 address")
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    for check in (reach, leftovers):
+        monkeypatch.setattr(check, "judge", judge)
+    monkeypatch.setattr(Examination, "_visit", nothing)
+    examination = Examination(INVITE.encode(), Options(), lambda what: None)
+    await examination.run()
+    found = {(one.group, one.name): one for one in examination.findings}
+    assert "judging ways to this machine failed: ValueError: 'x'" in found["doctor", "ways to this machine"].seen
+    assert "judging leftovers failed" in found["doctor", "leftovers"].seen
+    assert {("coordinator", "broker"), ("this machine", "port"), ("this machine", "versions")} <= found.keys()
 
 
 # clock, reach, IPv6
