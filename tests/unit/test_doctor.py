@@ -8,12 +8,14 @@ import json
 import os
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -24,7 +26,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from rich.console import Console
 
 from dtfm_coordinator import broker as brokers
-from dtfm_node.doctor import outside, report
+from dtfm_node.doctor import examine, outside, report
 from dtfm_node.doctor.checks import broker, clock, doors, invite, ipv6, leftovers, machine, ports, reach, versions
 from dtfm_node.doctor.checks.doors import Door, Member, Observation
 from dtfm_node.doctor.checks.reach import Answer, Nat
@@ -35,6 +37,7 @@ from dtfm_node.doctor.options import Options
 from dtfm_node.doctor.wire import Host, Kind, Knock, closed_because, door_of, kind_of, knock, resolve, visit
 from dtfm_protocol.control import PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.envelope import Post
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
@@ -412,6 +415,76 @@ async def test_a_judgement_that_fails_is_told_and_the_others_are_made(monkeypatc
     assert "judging ways to this machine failed: ValueError: 'x'" in found["doctor", "ways to this machine"].seen
     assert "judging leftovers failed" in found["doctor", "leftovers"].seen
     assert {("coordinator", "broker"), ("this machine", "port"), ("this machine", "versions")} <= found.keys()
+
+
+# the looks together
+
+
+async def test_a_driver_that_hangs_is_given_up_and_all_else_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Here it is torch itself that does; it holds what it likes, and does not listen."""
+    (tmp_path / "torch.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(1000)"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(examine, "DEVICE_SECONDS", 1.0)
+    examination = Examination("no invite", Options(), lambda what: None)
+    async with asyncio.timeout(30):
+        await examination.run()
+    assert "looking at this machine was given up after 1 s" in [one.seen for one in examination.findings]
+    assert {"invite", "port", "leftovers", "versions"} <= {one.name for one in examination.findings}
+    assert not any("checks.machine" in " ".join(child.cmdline()) for child in psutil.Process().children())
+
+
+async def test_this_machine_is_looked_at_in_a_process_of_its_own() -> None:
+    seen = await machine.look(None, "cpu")
+    assert seen.device.startswith("cpu")
+    assert min(seen.memory, seen.disk) > 0
+    with pytest.raises(UserError, match="--device abacus: choose"):
+        await machine.look(None, "abacus")
+
+
+async def test_this_machine_and_the_other_peers_are_looked_at_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = asyncio.Barrier(2)
+
+    async def wait(*_: object) -> machine.Seen:
+        await both.wait()
+        return machine.Seen("cpu", 1 << 40, 1 << 40, 1024)
+
+    monkeypatch.setattr(machine, "look", wait)
+    monkeypatch.setattr(Examination, "_visit", wait)
+    monkeypatch.setattr(examine, "DEVICE_SECONDS", 10.0)
+    examination = Examination(INVITE.encode(), Options(), lambda what: None)
+    await examination.run()
+    assert "doctor" not in {one.group for one in examination.findings}
+
+
+async def test_all_looks_end_within_half_a_minute_though_one_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max(examine.BROKER_SECONDS, examine.SWARM_SECONDS, examine.DEVICE_SECONDS) <= examine.LOOK_SECONDS < 30
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    async def late(*_: object) -> broker.Seen:
+        await asyncio.sleep(0.4)
+        job: Any = object()
+        return broker.Seen(host("open"), entered=True, job=job)
+
+    async def never(*_: object) -> Need:
+        await asyncio.Event().wait()
+        return Need()
+
+    monkeypatch.setattr(examine, "LOOK_SECONDS", 0.8)
+    monkeypatch.setattr(examine, "need_of", never)
+    monkeypatch.setattr(broker, "look", late)
+    monkeypatch.setattr(Examination, "_visit", nothing)
+    monkeypatch.setattr(machine, "look", nothing)
+    examination = Examination(INVITE.encode(), Options(), lambda what: None)
+    begun = time.monotonic()
+    await examination.run()
+    assert time.monotonic() - begun < 3.0
+    assert any("looking at what the job needs was given up" in one.seen for one in examination.findings)
 
 
 # clock, reach, IPv6

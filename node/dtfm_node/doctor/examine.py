@@ -22,11 +22,14 @@ from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 
 T = TypeVar("T")
 
+LOOK_SECONDS = 24.0
+"""For all looks together: with reading the libraries before and tidying up after, half a minute."""
 BROKER_SECONDS = 16.0
 SWARM_SECONDS = 20.0
 """For all about the other peers; what is under way then is given up, and what was seen until then is judged."""
-DEVICE_SECONDS = 8.0
+DEVICE_SECONDS = 20.0
 NEED_SECONDS = 18.0
+"""Or less, where the broker has taken long."""
 PEER_SECONDS = 4.0
 PEER_LIMIT = 3
 """Nodes of the swarm that are asked, beside the doors, at which address they see this machine."""
@@ -63,12 +66,14 @@ class Examination:
         listen, port = self._listen(), options.port or announced_port(options.announce)
         free, left = ports.look(listen, port), leftovers.look(options.state_dir)
         need, others = None, list[str]()
-        if self._invite is not None:
-            seen, ways = doors.Seen(), Ways(port)
-            need = await self._look_around(self._invite, seen, ways, listen, 0 if free[0].fault else port)
-            others = [member.version for member in seen.members or []]
-        looked = asyncio.to_thread(machine.look, options.state_dir, options.device)
-        has = await self._within("this machine", DEVICE_SECONDS, looked)
+        async with asyncio.TaskGroup() as tasks:
+            looking = machine.look(options.state_dir, options.device)
+            here = tasks.create_task(self._within("this machine", DEVICE_SECONDS, looking))
+            if self._invite is not None:
+                seen, ways = doors.Seen(), Ways(port)
+                need = await self._look_around(self._invite, seen, ways, listen, 0 if free[0].fault else port)
+                others = [member.version for member in seen.members or []]
+        has = here.result()
         if left.process is None:  # a node that runs here has its port, of course
             self._judge("ports", lambda: ports.judge(free))
         self._judge("leftovers", lambda: leftovers.judge(left))
@@ -112,6 +117,8 @@ class Examination:
 
     async def _ask_coordinator(self, invite: Invite) -> tuple[list[broker.Seen], Need | None]:
         """Look at its brokers, and at what its job needs."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + LOOK_SECONDS
         addresses = (BrokerAddress.of(invite), *BrokerAddress.others(invite))
         looks = (
             self._within("the coordinator's broker", BROKER_SECONDS, broker.look(invite, one)) for one in addresses
@@ -120,7 +127,7 @@ class Examination:
         job = next((one.job for one in brokers if one.job is not None), None)
         if job is None:
             return brokers, None
-        return brokers, await self._within("what the job needs", NEED_SECONDS, need_of(job))
+        return brokers, await self._within("what the job needs", min(NEED_SECONDS, end - loop.time()), need_of(job))
 
     async def _visit(self, invite: Invite, seen: doors.Seen, ways: Ways, listen: str, port: int) -> None:
         """Be a peer for a moment, under an identity that is thrown away."""
@@ -187,7 +194,7 @@ class Examination:
                 async with asyncio.timeout(seconds):
                     return await looking
             except TimeoutError:
-                late = f"looking at {name} was given up after {seconds:g} s"
+                late = f"looking at {name} was given up after {seconds:.3g} s"
                 self._unfinished.append(
                     warn("doctor", "time", late, "look again when this machine and its network have less to do")
                 )

@@ -1,15 +1,13 @@
-"""What a job asks of any node: worked out in a process of its own, as it takes seconds and must be possible to end.
+"""What a job asks of any node: worked out in a process of its own, as it takes seconds.
 
 As a program: reads a job from standard input, and writes its `Need` as JSON.
 """
 
-import asyncio
 import json
-import signal
 import sys
 from dataclasses import asdict, dataclass
 
-from dtfm_protocol.children import end_with_parent
+from dtfm_node.doctor import apart
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.resolved import ResolvedJob
 
@@ -30,23 +28,7 @@ async def need_of(job: ResolvedJob) -> Need:
     Raises:
         OSError: it cannot be started, or has ended without an answer.
     """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", __name__,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl+C is this side's to handle
-        preexec_fn=end_with_parent(signal.SIGKILL),
-    )  # fmt: skip
-    try:
-        said, _ = await process.communicate(job.model_dump_json().encode())
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise OSError(f"the process that works it out has ended with code {process.returncode}")
-    return Need(**json.loads(said))
+    return Need(**await apart.answer(__name__, job.model_dump_json()))
 
 
 def work_out(job: ResolvedJob) -> Need:

@@ -1,13 +1,21 @@
-"""Whether memory, disk and open files are enough for the job."""
+"""Whether memory, disk and open files are enough for the job.
 
+As a program: reads state dir and device from standard input, and writes what it has `Seen`, or why it cannot, as JSON.
+"""
+
+import json
 import resource
 import shutil
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from dtfm_node.doctor import apart
 from dtfm_node.doctor.checks.leftovers import nearest
 from dtfm_node.doctor.findings import Finding, bad, good, warn
 from dtfm_node.doctor.need import Need
+from dtfm_protocol.errors import UserError
 
 GROUP = "this machine"
 OPEN_FILES = 512
@@ -28,16 +36,31 @@ class Seen:
     """Most that a process may have."""
 
 
-def look(state_dir: Path | None, device: str) -> Seen:
-    """Ask the system, and torch for its device.
+async def look(state_dir: Path | None, device: str) -> Seen:
+    """Ask the system, and torch for its device; in a process of its own, for the device's driver may hang.
 
     Raises:
         UserError: there is no such device.
+        OSError: that process cannot be started, or has ended without an answer.
     """
+    said = await apart.answer(__name__, json.dumps({"state_dir": str(state_dir or Path()), "device": device}))
+    if "fault" in said:
+        raise UserError(said["fault"])
+    return Seen(**said)
+
+
+def _answer(state_dir: str, device: str) -> dict[str, Any]:
+    try:
+        return asdict(_look(Path(state_dir), device))
+    except UserError as error:
+        return {"fault": str(error)}
+
+
+def _look(state_dir: Path, device: str) -> Seen:
     from dtfm_node.devices import choose, describe, free_memory
 
     chosen = choose(device)
-    disk = shutil.disk_usage(nearest(state_dir or Path())).free
+    disk = shutil.disk_usage(nearest(state_dir)).free
     return Seen(describe(chosen), free_memory(chosen), disk, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
@@ -78,3 +101,7 @@ def _files(seen: Seen) -> Finding:
     if seen.open_files == resource.RLIM_INFINITY or seen.open_files >= OPEN_FILES:
         return good(GROUP, "open files", text)
     return warn(GROUP, "open files", text, "before joining, in the same shell: ulimit -n 4096")
+
+
+if __name__ == "__main__":
+    print(json.dumps(_answer(**json.load(sys.stdin))))
