@@ -29,6 +29,8 @@ STEADY = 1.1
 MOST_TRANSFERS = 8
 NEXT = 1.5
 """A transfer may be so many times faster than the one before: far enough above what that one lost to its start."""
+AGREE = 2.0
+"""Of two transfers that differ by more, one was disturbed: who was kept from reading takes in all at once."""
 HELD_BACK = 0.85
 """A transfer that comes at more than so much of its pace may be slower than its link."""
 FAN_SECONDS = 1.0
@@ -153,7 +155,7 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
 
     The first ones open the congestion window: their round trips are no rate. Each is held to 1.5 or 2 times what the
     one before it has found, so that no queue on the way runs full: what it loses comes late, and stalls the rest. One
-    that was held back, or is faster than the one before, has not found what the link carries.
+    that was held back, is faster than the one before, or far slower, has not found what the link carries.
     """
     size, pace, rates = FIRST_BYTES, math.inf, [0.0]
     enough = max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
@@ -164,9 +166,9 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
         was_held_back = rate > HELD_BACK * pace
         if before == 0.0 and seconds >= max(ENOUGH_SECONDS, FIRST_ROUND_TRIPS * round_trip):
             return rate * 8e-9
-        is_steady = seconds >= enough and not was_held_back and rate < STEADY * before
+        is_steady = seconds >= enough and not was_held_back and rate < STEADY * before < STEADY * AGREE * rate
         if is_steady or size >= LAST_BYTES or len(rates) > MOST_TRANSFERS:
-            return max(rate, before) * 8e-9
+            return (max(rate, before) if before < AGREE * rate else rate) * 8e-9
         pace = _paced(rate * (2.0 if was_held_back or before == 0.0 else NEXT))
         size = int(min(LAST_BYTES, 4 * size, max(size, 1.25 * rate * enough)))
 

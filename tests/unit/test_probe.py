@@ -1,6 +1,7 @@
 """Probing a link: figures that fit the link, on a clock of the test's own."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,29 @@ async def test_a_thin_link_is_not_kept_busy_for_long(monkeypatch: pytest.MonkeyP
     await answering(network)
     await probe.probe(ShapedPlane(network, clock, 1e6, 0.01), "other")
     assert clock.now < 2 * (3 * 8 * probe.FIRST_BYTES / 1e6 + 1)
+
+
+@pytest.mark.parametrize("stalled", [1, 2, 3])
+async def test_a_receiver_that_is_kept_from_reading_makes_no_link_fast(
+    monkeypatch: pytest.MonkeyPatch, stalled: int
+) -> None:
+    """All of that transfer is there when it reads again."""
+    transfer, number = probe._transfer, 0
+
+    async def disturbed(*given: Any) -> float:
+        nonlocal number
+        number += 1
+        seconds = await transfer(*given)
+        return 1e-6 if number == stalled else seconds
+
+    clock, network = Clock(), MemoryNetwork()
+    monkeypatch.setattr(probe, "time", clock)
+    monkeypatch.setattr(probe, "_transfer", disturbed)
+    await MemoryDataPlane(network, "other").serve(
+        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e6, 0.0), ignore)
+    )
+    link = await probe.probe(ShapedPlane(network, clock, 2e6, 0.005), "other")
+    assert link.sent_gbps == pytest.approx(2e-3, rel=0.1)
 
 
 async def test_a_link_whose_queue_training_fills_is_measured_in_time_that_the_link_itself_asks_for(
