@@ -27,6 +27,10 @@ FIRST_ROUND_TRIPS = 8.0
 STEADY = 1.1
 """A transfer that is faster than the one before by less has found what the link carries."""
 MOST_TRANSFERS = 8
+FILLED, FILLED_SECONDS = 0.25, 0.002
+"""Where a transfer is faster than its link, a queue grows: so much of a round trip, and so many seconds, at least."""
+LONG_SECONDS = 10.0
+"""After so long, what was found must do."""
 NEXT = 1.5
 """A transfer may be so many times faster than the one before: far enough above what that one lost to its start."""
 AGREE = 2.0
@@ -57,6 +61,12 @@ class Swallowed(Schema):
     """How long a transfer took, from its first piece on."""
 
     seconds: Annotated[float, Field(ge=0)]
+
+
+class Poured(Schema):
+    """How long a queue a transfer has left on the way when it was sent, in seconds, where the sender knows."""
+
+    queued: Annotated[float, Field(ge=0)] | None
 
 
 async def probe(plane: DataPlane, peer: str, known: Link | None = None) -> Link:
@@ -108,11 +118,12 @@ async def _together(
     pace = {peer: _paced(HEADROOM * gbps * 1.25e8) for peer, gbps in alone.items()}
     seconds = [0.0]
     for share in (4, 1):  # the first, smaller ones open the congestion windows
-        seconds = await asyncio.gather(
+        found = await asyncio.gather(
             *(_transfer(stream, kind, size[peer] // share, pace[peer]) for peer, stream in streams.items())
         )
-    found = sum(size.values()) * 8e-9 / max(*seconds, 1e-6)
-    return found if found < SHARED * sum(alone.values()) else None
+        seconds = [taken for taken, _ in found]
+    gbps = sum(size.values()) * 8e-9 / max(*seconds, 1e-6)
+    return gbps if gbps < SHARED * sum(alone.values()) else None
 
 
 async def answer(stream: Stream, found: Callable[[str, float], None]) -> None:
@@ -130,7 +141,7 @@ async def answer(stream: Stream, found: Callable[[str, float], None]) -> None:
             await write_message(stream, Swallowed(seconds=await _swallow(stream, request.size)))
         elif request.kind == "fetch":
             stream.pace(request.pace or math.inf)
-            await _pour(stream, request.size)
+            await write_message(stream, Poured(queued=await _pour(stream, request.size)))
         else:
             found(stream.peer, request.gbps)
 
@@ -155,18 +166,24 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
 
     The first ones open the congestion window: their round trips are no rate. Each is held to 1.5 or 2 times what the
     one before it has found, so that no queue on the way runs full: what it loses comes late, and stalls the rest. One
-    that was held back, is faster than the one before, or far slower, has not found what the link carries.
+    that was held back, is faster than the one before, or far slower, has not found what the link carries; nor has one
+    that filled no queue, as where TCP has stopped opening its window early: further ones, for a while, open it.
     """
     size, pace, rates = FIRST_BYTES, math.inf, [0.0]
     enough = max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
+    filled = max(FILLED_SECONDS, FILLED * round_trip)
+    end = time.perf_counter() + LONG_SECONDS
     while True:
-        seconds = max(1e-6, await _transfer(stream, kind, size, pace))
+        seconds, queued = await _transfer(stream, kind, size, pace)
+        seconds = max(1e-6, seconds)
         rate, before = (size - _PIECE) / seconds, rates[-1]
         rates.append(rate)
         was_held_back = rate > HELD_BACK * pace
         if before == 0.0 and seconds >= max(ENOUGH_SECONDS, FIRST_ROUND_TRIPS * round_trip):
             return rate * 8e-9
         is_steady = seconds >= enough and not was_held_back and rate < STEADY * before < STEADY * AGREE * rate
+        if queued is not None and queued < filled and time.perf_counter() < end:
+            is_steady = False
         if is_steady or size >= LAST_BYTES or len(rates) > MOST_TRANSFERS:
             return (max(rate, before) if before < AGREE * rate else rate) * 8e-9
         pace = _paced(rate * (2.0 if was_held_back or before == 0.0 else NEXT))
@@ -178,20 +195,25 @@ def _paced(rate: float) -> float:
     return rate if rate < UNPACED else math.inf
 
 
-async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float) -> float:
-    """Seconds that one transfer takes to come in, from its first piece on."""
+async def _transfer(
+    stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float
+) -> tuple[float, float | None]:
+    """Seconds that one transfer takes to come in, from its first piece on; and of the queue that it fills, if known."""
     await write_message(stream, ProbeRequest(kind=kind, size=size, pace=0.0 if math.isinf(pace) else pace))
     if kind == "send":
         stream.pace(pace)
-        await _pour(stream, size)
-        return (await read_message(stream, Swallowed)).seconds
-    return await _swallow(stream, size)
+        queued = await _pour(stream, size)
+        return (await read_message(stream, Swallowed)).seconds, queued
+    seconds = await _swallow(stream, size)
+    return seconds, (await read_message(stream, Poured)).queued
 
 
-async def _pour(stream: Stream, size: int) -> None:
+async def _pour(stream: Stream, size: int) -> float | None:
+    """Send `size` bytes; seconds of queue that they fill, if known."""
     piece = bytes(_PIECE)
     for offset in range(0, size, _PIECE):
         await stream.write(piece[: min(_PIECE, size - offset)])
+    return stream.queued()
 
 
 async def _swallow(stream: Stream, size: int) -> float:

@@ -199,8 +199,12 @@ async def test_a_stream_tells_how_fast_a_long_write_arrives() -> None:
             delivered = stream.delivered()
             assert delivered is not None
             assert measured / 2 < delivered < 2.2e6
+            queued = stream.queued()
+            assert queued is not None
+            assert 0 <= queued < 1.0
             await stream.close()
             assert stream.delivered() is None
+            assert stream.queued() is None
 
 
 async def test_what_is_read_can_be_written_to() -> None:

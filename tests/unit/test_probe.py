@@ -21,6 +21,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.queued: float | None = None
+        """What streams say of their queue."""
 
     def perf_counter(self) -> float:
         return self.now
@@ -48,6 +50,9 @@ class Shaped:
 
     def delivered(self) -> None:
         """It does not say."""
+
+    def queued(self) -> float | None:
+        return self._clock.queued
 
     def pace(self, bytes_per_second: float) -> None:
         self._inner.pace(bytes_per_second)
@@ -102,6 +107,23 @@ async def test_a_thin_link_is_not_kept_busy_for_long(monkeypatch: pytest.MonkeyP
     assert clock.now < 2 * (3 * 8 * probe.FIRST_BYTES / 1e6 + 1)
 
 
+async def test_where_no_queue_grows_a_link_may_carry_more_and_is_tried_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TCP may have stopped opening its window early: two transfers that agree then say nothing."""
+    clock, network, spent = Clock(), MemoryNetwork(), []
+    monkeypatch.setattr(probe, "time", clock)
+    await MemoryDataPlane(network, "other").serve(
+        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e6, 0.0), ignore)
+    )
+    for clock.queued in (None, 0.5, 0.0):
+        clock.now = 0.0
+        await probe.probe(ShapedPlane(network, clock, 2e6, 0.005), "other")
+        spent.append(clock.now)
+    assert spent[0] == pytest.approx(spent[1], rel=1e-3)
+    assert 2 * spent[0] < spent[2] < 2 * (probe.LONG_SECONDS + 3.0)
+
+
 @pytest.mark.parametrize("stalled", [1, 2, 3])
 async def test_a_receiver_that_is_kept_from_reading_makes_no_link_fast(
     monkeypatch: pytest.MonkeyPatch, stalled: int
@@ -109,11 +131,11 @@ async def test_a_receiver_that_is_kept_from_reading_makes_no_link_fast(
     """All of that transfer is there when it reads again."""
     transfer, number = probe._transfer, 0
 
-    async def disturbed(*given: Any) -> float:
+    async def disturbed(*given: Any) -> tuple[float, float | None]:
         nonlocal number
         number += 1
-        seconds = await transfer(*given)
-        return 1e-6 if number == stalled else seconds
+        seconds, queued = await transfer(*given)
+        return 1e-6 if number == stalled else seconds, queued
 
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)

@@ -57,6 +57,9 @@ class Stream(Protocol):
         None where they waited for less than a quarter of a second, or where the transport cannot say.
         """
 
+    def queued(self) -> float | None:
+        """Seconds by which a round trip takes longer now than without a queue on the way; None where nobody can say."""
+
     async def close(self) -> None:
         """End the stream; idempotent."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import short
 from dtfm_protocol.planes.data import Bytes, StreamClosed, Way
-from dtfm_protocol.planes.delivery import Delivery
+from dtfm_protocol.planes.delivery import Delivery, queued
 
 PIECE_BYTES = 256 << 10
 """What is encrypted, or taken from a socket, at once."""
@@ -161,6 +161,10 @@ class DirectStream:
     def delivered(self) -> float | None:
         """See `Stream.delivered`."""
         return self._delivery.take()
+
+    def queued(self) -> float | None:
+        """See `Stream.queued`."""
+        return queued(self._socket)
 
     async def close(self) -> None:
         """See `Stream.close`. What has been written is the kernel's by now, which goes on sending it."""

@@ -86,6 +86,10 @@ class LibP2PStream:
         """See `Stream.delivered`. The socket is the daemon's."""
         return None
 
+    def queued(self) -> float | None:
+        """See `Stream.queued`."""
+        return None
+
     async def close(self) -> None:
         """See `Stream.close`."""
         self._writer.close()

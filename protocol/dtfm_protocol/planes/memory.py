@@ -45,6 +45,10 @@ class MemoryStream:
         """See `Stream.delivered`."""
         return None
 
+    def queued(self) -> float | None:
+        """See `Stream.queued`."""
+        return None
+
     async def close(self) -> None:
         """See `Stream.close`."""
         other, self._other = self._other, None
