@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import json
 import statistics
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.swarm import Swarm
@@ -32,6 +33,10 @@ HUB_SECONDS, HUB_RATE = 5e-3, 125e6
 """The coordinator's machine: one-way delay and bytes a second to and from everybody. No tensor passes through it."""
 FAST = 20.0
 """While peers hand state over to go to another plan, links are so many times faster: that is not what is measured."""
+HYSTART = Path("/sys/module/tcp_cubic/parameters/hystart")
+"""Whether Cubic stops opening its window when packets come unevenly, as behind a queue that grows. Where others use the
+machine's processors too, the emulator's packets do, and windows stay shut on links that are free. It is the machine's
+setting, not a host's."""
 SPAN_SECONDS, FEWEST_STEPS = 45.0, 3
 """Steps are measured for so long where all that are asked for take longer, but at least so many."""
 LAYERS = 24
@@ -176,12 +181,13 @@ class Running:
             forced: the first plan, by the view's ids; the coordinator's own where it is None.
             trains: whether to wait until the first step is done.
         """
-        async with Lab.running(world.wiring()) as lab, Swarm.running() as swarm:
-            running = cls(world, lab, swarm)
-            await running._start(options, forced)
-            if trains:
-                await swarm.until(lambda: swarm.step >= 1, 3600, "the first step is done")
-            yield running
+        with _without_hystart():
+            async with Lab.running(world.wiring()) as lab, Swarm.running() as swarm:
+                running = cls(world, lab, swarm)
+                await running._start(options, forced)
+                if trains:
+                    await swarm.until(lambda: swarm.step >= 1, 3600, "the first step is done")
+                yield running
 
     async def _start(self, options: Sequence[str], forced: Plan | None) -> None:
         swarm, count = self.swarm, len(self.world.view.nodes)
@@ -273,6 +279,21 @@ def prediction(world: World, view: View, plan: Plan) -> float:
 def on_true_links(world: World, plan: Plan) -> float:
     """Seconds of a step that the cost model expects on the links as they were asked for."""
     return prediction(world, world.small, plan)
+
+
+@contextlib.contextmanager
+def _without_hystart() -> Iterator[None]:
+    """Turn it off until the block ends; nothing happens where it cannot be."""
+    try:
+        before = HYSTART.read_text()
+        HYSTART.write_text("0")
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        HYSTART.write_text(before)
 
 
 def _layout(plan: Plan) -> str:
