@@ -356,7 +356,8 @@ async def test_what_is_no_child_of_a_lab_ends_with_it_or_at_the_next_start(tmp_p
     await until(lambda: len(started(process.pid, "sleep 1000")) == 2, "the shell and what it has started run")
     running = started(process.pid)
     process.kill()
-    await process.wait()
+    # `wait` would also wait for the output's end, and what the shell has started may hold it.
+    await until(lambda: process.returncode is not None, "the lab is gone")
     with Hosts.made(1):
         assert not namespaces(process.pid)
     await until(lambda: ended(running), "all of it has ended")
