@@ -20,13 +20,19 @@ DRIFT = 1e-3
 """Relative, beyond: training amplifies the rounding of regrouped sums."""
 
 
-def same_curve(rows: list[dict], reference: list[dict]) -> None:
-    """Steps, tokens and learning rates are equal, losses and norms to floating-point tolerance."""
+def same_curve(rows: list[dict], reference: list[dict], stopped: int = 0) -> None:
+    """Steps, tokens and learning rates are equal, losses and norms to floating-point tolerance.
+
+    Args:
+        stopped: the step after which all was stopped: its evaluation may have been cut off, and is not made up for.
+    """
     assert [row["step"] for row in rows] == [row["step"] for row in reference]
     for row, other in zip(rows, reference, strict=True):
         assert row["tokens"] == other["tokens"]
         assert row["learning_rate"] == other["learning_rate"]
         for key in ("loss", "grad_norm", "eval_loss"):
+            if key == "eval_loss" and row["step"] == stopped and row[key] is None:
+                continue
             tolerance = CURVE if row["step"] <= 20 else DRIFT
             assert row[key] == (other[key] and pytest.approx(other[key], rel=tolerance)), (key, row["step"])
 
@@ -115,8 +121,9 @@ async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_s
     nodes = [await world.join(f"node-{n}") for n in range(3)]
     assert [await process.ended() for process in [coordinator, *nodes]] == [0, 0, 0, 0]
     assert world.leftovers() == []
-    assert world.plan_in_force()["resume"]["mark"]["step"] >= 10
-    same_curve(world.rows(), await solo(world, job))
+    stopped = world.plan_in_force()["resume"]["mark"]["step"]
+    assert stopped >= 10
+    same_curve(world.rows(), await solo(world, job), stopped)
 
 
 async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notice(world: World) -> None:
