@@ -9,6 +9,8 @@ SLOW = 2.0
 """A peer that takes so many times what it took when its plan began, while the others do not, is slow."""
 
 
+SLOWEST = 1000.0
+"""A peer that says it is even slower is as good as out of the plan already; and sums of such numbers stay finite."""
 STILL_SLOW = 1.5
 """Who was slow counts as it until it is well below."""
 
@@ -42,14 +44,16 @@ class Pace:
     def factors(self) -> dict[str, float]:
         """How many times slower than its profile says each peer is; those that are not are left out."""
         raw = {
-            peer: median(last) / median(self._first[peer]) for peer, last in self._last.items() if len(last) == WINDOW
+            peer: min(SLOWEST, median(last) / median(self._first[peer]))
+            for peer, last in self._last.items()
+            if len(last) == WINDOW
         }
         # A machine that runs several peers may slow them all down, and that is no peer's fault.
         common = max(1.0, median(raw.values())) if len(raw) > 2 else 1.0
         found = dict(self._factors)
         for peer, factor in raw.items():
             before = found.pop(peer, 1.0)
-            now = before * factor / common
+            now = min(SLOWEST, before * factor / common)
             if now >= (SLOW if before == 1.0 else STILL_SLOW):
                 found[peer] = now
         return found

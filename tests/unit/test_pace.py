@@ -1,6 +1,6 @@
 """Which peers have become slow: by their own measure, over several steps, and not all together."""
 
-from dtfm_coordinator.pace import SLOW, WINDOW, Pace
+from dtfm_coordinator.pace import SLOW, SLOWEST, WINDOW, Pace
 
 
 def told(pace: Pace, plan: int = 1, first: int = 1, **busy: list[float]) -> Pace:
@@ -94,3 +94,10 @@ def test_a_peer_that_has_recovered_counts_as_its_profile_says() -> None:
     told(pace, plan=2, first=7, a=[3.0] * 3 + [1.0] * 3, b=[1.0] * 6, c=[1.0] * 6)
     assert pace.factors() == {}
     assert pace.slow() == frozenset()
+
+
+def test_a_peer_that_says_it_is_slow_beyond_all_measure_is_given_a_number_that_plans_can_take() -> None:
+    pace = told(Pace(), a=[1e-300] * 3 + [1e9] * 3)
+    assert pace.factors() == {"a": SLOWEST}
+    pace = told(pace, plan=2, a=[1e-300] * 3 + [1e9] * 3)
+    assert pace.factors() == {"a": SLOWEST}

@@ -191,20 +191,21 @@ async def test_a_peer_has_so_many_circuits_and_no_more(monkeypatch: pytest.Monke
         assert (await world.ask(ALICE, to(CAROL)))[1] == OK
 
 
-async def test_who_asks_for_nothing_holds_up_the_others_only_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relays, "ASKING_LIMIT", 2)
+async def test_strangers_who_ask_for_nothing_are_few_and_hold_up_no_guest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relays, "STRANGER_LIMIT", 2)
     monkeypatch.setattr(relays, "REQUEST_SECONDS", 0.05)
     world = World()
     async with asyncio.timeout(PATIENCE):
         await world.guest(ALICE)
         silent = [asyncio.create_task(world.relay.answer(Joined.pair(CAROL, "relay")[1])) for _ in range(2)]
         await settled()
+        assert (await world.ask(ALICE, RESERVE))[1] == OK
         with pytest.raises(StreamClosed):
-            await world.ask(ALICE, RESERVE)
+            await world.ask(BOB, RESERVE)
         for task in silent:
             with pytest.raises(StreamClosed):  # which nobody takes for a fault of this side
                 await task
-        assert (await world.ask(ALICE, RESERVE))[1] == OK
+        assert (await world.ask(BOB, RESERVE))[1] == REFUSED
 
 
 @pytest.mark.parametrize("request_", [{1: 7}, CONNECT, {**CONNECT, 2: b""}, {**CONNECT, 2: _packed({1: b"no id"})}, {}])

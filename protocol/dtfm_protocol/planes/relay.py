@@ -28,8 +28,8 @@ GUEST = "relay"
 """The service that makes a member a guest: as long as its stream lives, it may ask for circuits and be asked for."""
 CIRCUIT_LIMIT = 256
 """Circuits that one peer may have at a time: one for each peer that it talks to, and a few that are about to end."""
-ASKING_LIMIT = 64
-"""Streams on which a request is waited for."""
+STRANGER_LIMIT = 64
+"""Streams of peers that are no guests on which a request is waited for."""
 REQUEST_SECONDS = 10.0
 """For each message until a circuit stands."""
 RESERVATION_SECONDS = 3600
@@ -68,7 +68,7 @@ class Relay:
         self._offer, self._clock = offer, clock
         self._guests: Counter[str] = Counter()
         self._circuits: Counter[str] = Counter()
-        self._asking = 0
+        self._strangers = 0
 
     async def take_guest(self, stream: Stream) -> None:
         """Answer GUEST: relay to and for the peer as long as its stream lives."""
@@ -77,17 +77,18 @@ class Relay:
             await stream.read(1)
 
     async def answer(self, stream: Pipe) -> None:
-        """Answer HOP: one request. Anybody may open such a stream, so few may keep it waiting."""
-        if self._asking >= ASKING_LIMIT:
-            raise StreamClosed("too many requests to relay at once")
-        self._asking += 1
+        """Answer HOP: one request. Anybody may open such a stream, so few who are no guests may keep it waiting."""
+        is_guest = stream.peer in self._guests
+        if not is_guest and self._strangers >= STRANGER_LIMIT:
+            raise StreamClosed("too many strangers ask for circuits at once")
+        self._strangers += not is_guest
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 request = await _receive(stream)
         except TimeoutError:
             raise StreamClosed("no request came") from None
         finally:
-            self._asking -= 1
+            self._strangers -= not is_guest
         kind = request.get(1)
         if stream.peer not in self._guests:
             await _send(stream, {1: _STATUS, 5: REFUSED})
