@@ -19,24 +19,29 @@ FEW_ECHOES, MORE_ECHOES = 3, 6
 ECHOES_SECONDS = 1.0
 """Where a few echoes take longer, more of them are not worth the wait: a machine's own delays are small beside that."""
 FIRST_BYTES, LAST_BYTES = 1 << 16, 1 << 25
-ENOUGH_SECONDS = 1.0
-ENOUGH_ROUND_TRIPS = 4.0
+ENOUGH_SECONDS = 0.8
+ENOUGH_ROUND_TRIPS = 3.2
 """A transfer that takes this long says how fast the link is, if another one was before it."""
-FIRST_ROUND_TRIPS = 8.0
-"""The first one says it if it takes this long: a round trip then carries less than TCP's first window (10 packets)."""
-STEADY = 1.1
-"""A transfer that is faster than the one before by less has found what the link carries."""
-MOST_TRANSFERS = 8
+LENGTH = 1.5
+"""A transfer is as long as takes so many times that, if it is no faster than the one before."""
+FIRST_SECONDS, FIRST_ROUND_TRIPS = 4.0, 8.0
+"""The first one says it if it takes this long: a round trip then carries less than TCP's first window (10 packets), and
+another one would take too long."""
+MOST_TRANSFERS = 10
+LONG_SECONDS = 15.0
+"""After so long, what was found must do."""
+SEARCHING, FURTHER, CLOSE = 2.0, 1.3, 1.2
+"""A transfer may be so many times faster than what was found before: until a queue has grown on the way; where one that
+came later has filled none; and where the last one did, so little that the queue does not run over while it lasts."""
+HELD_BACK = 0.9
+"""A transfer that comes at more than so much of its pace may be slower than its link."""
 FILLED, FILLED_SECONDS = 0.25, 0.002
 """Where a transfer is faster than its link, a queue grows: so much of a round trip, and so many seconds, at least."""
-LONG_SECONDS = 10.0
-"""After so long, what was found must do."""
-NEXT = 1.5
-"""A transfer may be so many times faster than the one before: far enough above what that one lost to its start."""
+STEADY = 0.95
+"""Of two transfers that differ by more, one has shared the link for a while, was short, or has lost packets to a pace
+that was too high."""
 AGREE = 2.0
 """Of two transfers that differ by more, one was disturbed: who was kept from reading takes in all at once."""
-HELD_BACK = 0.85
-"""A transfer that comes at more than so much of its pace may be slower than its link."""
 FAN_SECONDS = 1.0
 """Of what each link can carry, for a transfer beside others."""
 SHARED = 0.8
@@ -48,9 +53,9 @@ _ECHO = b"dtfmecho"
 class ProbeRequest(Schema):
     """Opens one measurement on a probe stream."""
 
-    kind: Literal["echo", "send", "fetch", "found"]
-    """echo: `size` of them come; send: `size` bytes come, say how long they took; fetch: send `size` bytes; found: so
-    many `gbps` you can send."""
+    kind: Literal["echo", "send", "fetch", "queued", "found"]
+    """echo: `size` of them come; send: `size` bytes come, say how long they took; fetch: send `size` bytes; queued: say
+    how much of a queue they have filled; found: so many `gbps` you can send."""
     size: Annotated[int, Field(ge=0, le=LAST_BYTES)] = 0
     pace: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """Bytes a second that you should not exceed; 0: none."""
@@ -63,10 +68,10 @@ class Swallowed(Schema):
     seconds: Annotated[float, Field(ge=0)]
 
 
-class Poured(Schema):
-    """How long a queue a transfer has left on the way when it was sent, in seconds, where the sender knows."""
+class Queued(Schema):
+    """How long a queue the last transfer has left on the way, where its sender knows."""
 
-    queued: Annotated[float, Field(ge=0)] | None
+    seconds: Annotated[float, Field(ge=0)] | None
 
 
 async def probe(plane: DataPlane, peer: str, known: Link | None = None) -> Link:
@@ -118,10 +123,9 @@ async def _together(
     pace = {peer: _paced(HEADROOM * gbps * 1.25e8) for peer, gbps in alone.items()}
     seconds = [0.0]
     for share in (4, 1):  # the first, smaller ones open the congestion windows
-        found = await asyncio.gather(
+        seconds = await asyncio.gather(
             *(_transfer(stream, kind, size[peer] // share, pace[peer]) for peer, stream in streams.items())
         )
-        seconds = [taken for taken, _ in found]
     gbps = sum(size.values()) * 8e-9 / max(*seconds, 1e-6)
     return gbps if gbps < SHARED * sum(alone.values()) else None
 
@@ -141,7 +145,9 @@ async def answer(stream: Stream, found: Callable[[str, float], None]) -> None:
             await write_message(stream, Swallowed(seconds=await _swallow(stream, request.size)))
         elif request.kind == "fetch":
             stream.pace(request.pace or math.inf)
-            await write_message(stream, Poured(queued=await _pour(stream, request.size)))
+            await _pour(stream, request.size)
+        elif request.kind == "queued":
+            await write_message(stream, Queued(seconds=stream.queued()))
         else:
             found(stream.peer, request.gbps)
 
@@ -162,32 +168,47 @@ async def _round_trip(stream: Stream) -> float:
 
 
 async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float) -> float:
-    """Gbit/s of the faster one of the last two of several transfers, as it came in.
+    """Gbit/s that the link carries, as it came in: of the fastest one of several transfers that are long enough.
 
-    The first ones open the congestion window: their round trips are no rate. Each is held to 1.5 or 2 times what the
-    one before it has found, so that no queue on the way runs full: what it loses comes late, and stalls the rest. One
-    that was held back, is faster than the one before, or far slower, has not found what the link carries; nor has one
-    that filled no queue, as where TCP has stopped opening its window early: further ones, for a while, open it.
+    The first ones open the congestion window: their round trips are no rate. Each is held to a pace, for a queue that
+    runs over loses packets, and who waits for those that are sent again measures that wait. The last one is hardly
+    faster than the link, and still fills a queue (else it was its pace, or TCP's window, that it has found), and it is
+    as fast as those before it.
     """
-    size, pace, rates = FIRST_BYTES, math.inf, [0.0]
+    size, pace, step, search = FIRST_BYTES, math.inf, SEARCHING, SEARCHING
+    before, found = 0.0, 0.0
     enough = max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
-    filled = max(FILLED_SECONDS, FILLED * round_trip)
     end = time.perf_counter() + LONG_SECONDS
-    while True:
-        seconds, queued = await _transfer(stream, kind, size, pace)
-        seconds = max(1e-6, seconds)
-        rate, before = (size - _PIECE) / seconds, rates[-1]
-        rates.append(rate)
-        was_held_back = rate > HELD_BACK * pace
-        if before == 0.0 and seconds >= max(ENOUGH_SECONDS, FIRST_ROUND_TRIPS * round_trip):
+    for number in range(1, MOST_TRANSFERS + 1):
+        seconds = max(1e-6, await _transfer(stream, kind, size, pace))
+        rate = (size - _PIECE) / seconds
+        if number == 1 and seconds >= max(FIRST_SECONDS, FIRST_ROUND_TRIPS * round_trip):
             return rate * 8e-9
-        is_steady = seconds >= enough and not was_held_back and rate < STEADY * before < STEADY * AGREE * rate
-        if queued is not None and queued < filled and time.perf_counter() < end:
-            is_steady = False
-        if is_steady or size >= LAST_BYTES or len(rates) > MOST_TRANSFERS:
-            return (max(rate, before) if before < AGREE * rate else rate) * 8e-9
-        pace = _paced(rate * (2.0 if was_held_back or before == 0.0 else NEXT))
-        size = int(min(LAST_BYTES, 4 * size, max(size, 1.25 * rate * enough)))
+        queued = await _queued(stream, kind)
+        if queued is not None and rate > AGREE * pace:
+            continue  # the kernel has held it to its pace: who read it was kept from reading, and then had all at once
+        was_held_back = rate > HELD_BACK * pace
+        if queued is None:
+            fills = not was_held_back and not math.isinf(pace)
+        else:
+            fills = queued >= max(FILLED_SECONDS, FILLED * round_trip)
+        if before >= AGREE * rate:
+            before, found, end = rate, 0.0, time.perf_counter() + LONG_SECONDS
+            step = search = SEARCHING
+        else:
+            if seconds >= enough:
+                found = max(found, rate)
+                is_steady = step == CLOSE and fills and STEADY * before < rate < before / STEADY
+                if is_steady or time.perf_counter() > end:
+                    break
+            if size >= LAST_BYTES and not was_held_back:
+                break
+            search = FURTHER if fills else search
+            step = CLOSE if fills else search
+            before = rate if rate > before else (before + rate) / 2
+        pace = _paced(step * before)
+        size = int(min(LAST_BYTES, 4 * size, max(FIRST_BYTES, LENGTH * before * enough)))
+    return (found or rate) * 8e-9
 
 
 def _paced(rate: float) -> float:
@@ -195,25 +216,28 @@ def _paced(rate: float) -> float:
     return rate if rate < UNPACED else math.inf
 
 
-async def _transfer(
-    stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float
-) -> tuple[float, float | None]:
-    """Seconds that one transfer takes to come in, from its first piece on; and of the queue that it fills, if known."""
+async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float) -> float:
+    """Seconds that one transfer takes to come in, from its first piece on."""
     await write_message(stream, ProbeRequest(kind=kind, size=size, pace=0.0 if math.isinf(pace) else pace))
+    if kind == "fetch":
+        return await _swallow(stream, size)
+    stream.pace(pace)
+    await _pour(stream, size)
+    return (await read_message(stream, Swallowed)).seconds
+
+
+async def _queued(stream: Stream, kind: Literal["send", "fetch"]) -> float | None:
+    """Seconds of queue that the last transfer has left on the way, if its sender knows."""
     if kind == "send":
-        stream.pace(pace)
-        queued = await _pour(stream, size)
-        return (await read_message(stream, Swallowed)).seconds, queued
-    seconds = await _swallow(stream, size)
-    return seconds, (await read_message(stream, Poured)).queued
+        return stream.queued()
+    await write_message(stream, ProbeRequest(kind="queued"))
+    return (await read_message(stream, Queued)).seconds
 
 
-async def _pour(stream: Stream, size: int) -> float | None:
-    """Send `size` bytes; seconds of queue that they fill, if known."""
+async def _pour(stream: Stream, size: int) -> None:
     piece = bytes(_PIECE)
     for offset in range(0, size, _PIECE):
         await stream.write(piece[: min(_PIECE, size - offset)])
-    return stream.queued()
 
 
 async def _swallow(stream: Stream, size: int) -> float:

