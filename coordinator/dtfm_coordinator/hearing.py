@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,9 @@ from dtfm_protocol.statedir import write_atomically
 
 LOST_STEPS = 5
 """Steps under a plan after which those before it, if nobody has reported them, count as lost."""
+PATIENCE, RARELY_SECONDS = 1.5, 20.0
+"""While a profile is missing, the next lookup comes so many times later, and so much later at most: it costs many peers
+an answer."""
 SHOW_SECONDS = 2.0
 """Steps that follow each other faster share a line of the log."""
 
@@ -98,20 +101,32 @@ class Hearing:
         tools.control.on(CHALLENGE, self._hear_challenge)
 
     async def look(self, seconds: float) -> None:
-        """Keep reading the DHT, and keep the status file fresh, until cancelled."""
+        """Read the DHT when there is something to find in it, and keep the status file fresh, until cancelled."""
+        due, pause = 0.0, seconds
+        missing: frozenset[str] = frozenset()
         while True:
-            try:
-                self.members.listed(await self._tools.registry.profiles(self._tools.discovery))
-                self._changed.set()
-                here = self.members.online()
-                self._acquaintances.remember({m.peer: m.profile.addresses for m in here if m.profile is not None})
-            except (OSError, RuntimeError) as error:
-                log.warning("cannot read the DHT: %s", error)
+            before, missing = missing, self.members.unlisted()
+            if missing - before:
+                due, pause = 0.0, seconds
+            if missing and time.monotonic() >= due:
+                await self._read_profiles(missing)
+                pause = min(PATIENCE * pause, RARELY_SECONDS)
+                due = time.monotonic() + pause
+            self._changed.set()
             try:
                 self.save_status()
             except UserError as error:
                 log.warning("%s", error)
             await asyncio.sleep(seconds)
+
+    async def _read_profiles(self, peers: Collection[str]) -> None:
+        try:
+            self.members.listed(await self._tools.registry.profiles(self._tools.discovery, peers))
+        except (OSError, RuntimeError) as error:
+            log.warning("cannot read the DHT: %s", error)
+            return
+        here = self.members.online()
+        self._acquaintances.remember({m.peer: m.profile.addresses for m in here if m.profile is not None})
 
     def _keep(self, manifest: Manifest) -> None:
         """A checkpoint is whole."""

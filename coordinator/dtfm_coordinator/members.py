@@ -69,6 +69,14 @@ class Members:
         for peer, profile in profiles.items():
             self._member(peer).profile = profile
 
+    def unlisted(self) -> frozenset[str]:
+        """Those who are connected, and whose present profile was not found yet."""
+
+        def present(member: Member) -> str:
+            return member.report.session if member.report is not None else member.session
+
+        return frozenset(m.peer for m in self.online() if m.profile is None or m.profile.session != present(m))
+
     def get(self, peer: str) -> Member | None:
         """The member, if it was ever seen."""
         return self._members.get(peer)

@@ -299,6 +299,7 @@ class Daemon:
             memory_bytes=memory,
             addresses=addresses,
             version=version("dtfm"),
+            session=self._session,
         )
 
     def _availability(self, job: ResolvedJob, profile: Profile) -> str:

@@ -17,6 +17,8 @@ from dtfm_protocol.planes.discovery import LINKS_SECONDS, RECORD_SECONDS, Discov
 from dtfm_protocol.records import Limits, Link, LinkReport, Profile
 
 PROBE_SECONDS = 60.0
+LOOK_SECONDS = 20.0
+"""Between two looks at whether something is to be published."""
 
 
 class Listing:
@@ -30,6 +32,9 @@ class Listing:
         self._links: dict[str, Link] = {}
         self._limits: Limits | None = None
         self._probed = 0
+        self._profile_due = 0.0
+        self._profile_rest = 0.0
+        """Published twice at first: whether others have it is not known, as hivemind counts what it keeps itself."""
         self._links_due = 0.0
         """When the links are to be published again: at once at the start, for an earlier life's may still be there."""
         self._probing = asyncio.Lock()
@@ -39,16 +44,19 @@ class Listing:
         """Publish profile and links again before they expire, until cancelled."""
         while True:
             try:
-                listed = await self._registry.publish(self._discovery, self._profile)
+                if time.monotonic() > self._profile_due:
+                    if await self._registry.publish(self._discovery, self._profile):
+                        self._profile_due = time.monotonic() + self._profile_rest
+                        self._profile_rest = RECORD_SECONDS / 3
+                    else:
+                        log.warning("no DHT peer took this node's profile; trying again")
                 await self.follow_ways()
                 if time.monotonic() > self._links_due:
                     await self._publish_links(LINKS_SECONDS / 3)
-                if not listed:
-                    log.warning("no DHT peer took this node's profile; trying again")
             except (OSError, RuntimeError) as error:
                 # Training must go on without the DHT: it carries no tensor.
                 log.warning("cannot publish to the DHT: %s", error)
-            await asyncio.sleep(RECORD_SECONDS / 3)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def follow_ways(self) -> None:
         """Measure anew the links of peers to which streams have come to take another way."""
@@ -72,7 +80,7 @@ class Listing:
             if mine:
                 self._probed = turn.id
                 try:
-                    # Whether others have it is not known: hivemind counts what it keeps itself. So it is said twice.
+                    # Twice, as the profile.
                     await self._publish_links(0.0)
                 except (OSError, RuntimeError) as error:
                     log.warning("cannot publish links to the DHT: %s", error)

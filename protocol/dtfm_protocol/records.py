@@ -29,6 +29,8 @@ class Profile(Schema):
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)]
     """libp2p multiaddresses."""
     version: Annotated[str, Field(max_length=32)]
+    session: Annotated[str, Field(max_length=64)] = ""
+    """Of the daemon's run, as in its presence: what an earlier one has published may be found for a while."""
 
 
 class Link(Schema):

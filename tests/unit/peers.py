@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,11 @@ class Records:
         self.measured: dict[str, LinkReport] = {}
         self.unread: dict[str, Exception | None] = {}
         """Whose links cannot be read, and why; None: the lookup takes forever."""
+        self.lookups = 0
 
-    async def profiles(self, discovery: object) -> dict[str, Profile]:
-        return dict(self.listed)
+    async def profiles(self, discovery: object, wanted: Collection[str]) -> dict[str, Profile]:
+        self.lookups += 1
+        return {peer: profile for peer, profile in self.listed.items() if peer in wanted}
 
     async def links(self, discovery: object, peer: str) -> LinkReport | None:
         if peer in self.unread:
@@ -182,6 +184,7 @@ class Peers:
                 memory_bytes=1e9,
                 addresses=(f"/p2p/{peer}",),
                 version="0.1.0",
+                session="one",
             )
             self.hearing.members.listed(self.records.listed)
             await self.hello(peer)

@@ -101,12 +101,13 @@ async def test_records_are_found_by_all_replaced_by_their_writer_and_dropped_if_
         assert await a.registry.profiles(a.discovery) == {}
         assert await a.registry.links(a.discovery, b.peer) is None
 
-        # every peer has an entry of its own under one key, and all see all
+        # every peer has an entry of its own, and all see all
         assert await a.registry.publish(a.discovery, profile("of a"))
         assert await b.registry.publish(b.discovery, profile("of b"))
         wanted = {a.peer: profile("of a"), b.peer: profile("of b")}
         assert await a.registry.profiles(a.discovery) == wanted
         assert await b.registry.profiles(b.discovery) == wanted
+        assert await a.registry.profiles(a.discovery, [b.peer]) == {b.peer: profile("of b")}
 
         # the newest one counts, at once and everywhere
         assert await a.registry.publish(a.discovery, profile("of a, again"))
@@ -120,7 +121,7 @@ async def test_records_are_found_by_all_replaced_by_their_writer_and_dropped_if_
         assert a.registry.dropped.total() == b.registry.dropped.total() == 0
 
         # b stores under its own name what a has signed, and what it signed for another swarm
-        key = f"{SWARM}/profile"
+        key = b.registry._key("profile", b.peer)
         for forged in (
             a.post().seal("record", Entry(record=profile("forged"))),
             b.post("f" * 16).seal("record", Entry(record=profile("foreign"))),
@@ -159,7 +160,8 @@ def test_a_registry_counts_what_it_drops_by_cause() -> None:
 
 async def test_links_in_a_profiles_place_are_no_profile() -> None:
     async with in_memory() as (a, b):
-        await b.discovery.publish(f"{SWARM}/profile", b.post().seal("record", Entry(record=links(a.peer))), 60.0)
+        place = b.registry._key("profile", b.peer)
+        await b.discovery.publish(place, b.post().seal("record", Entry(record=links(a.peer))), 60.0)
         assert await a.registry.profiles(a.discovery) == {}
         await b.discovery.publish(f"{SWARM}/links/{b.peer}", b.post().seal("record", Entry(record=profile())), 60.0)
         assert await a.registry.links(a.discovery, b.peer) is None

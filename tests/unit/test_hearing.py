@@ -183,17 +183,27 @@ async def test_all_who_wait_are_woken_by_the_same_word(tmp_path: Path) -> None:
     assert await asyncio.wait_for(asyncio.gather(*waiting), 5) == [True] * 3
 
 
-async def test_who_is_listed_in_the_dht_is_heard_of(tmp_path: Path) -> None:
+async def test_a_profile_is_looked_for_until_its_peers_present_one_is_found(tmp_path: Path) -> None:
+    """Lookups cost every peer's uplink: there are none that have nothing to find."""
     peers = Peers(tmp_path)
     await peers.join("a")
-    listed, peers.records.listed = peers.records.listed, {}
-    other = listed["a"].model_copy(update={"device": "cuda:0"})
-    waiting = asyncio.create_task(peers.hearing.wait(lambda: [member.profile for member in peers.ready()] == [other]))
-    looking = asyncio.create_task(peers.hearing.look(0.01))
-    await turns()
-    assert not waiting.done()
-    peers.records.listed = {"a": other}
-    assert await asyncio.wait_for(waiting, 5)
+    looking = asyncio.create_task(peers.hearing.look(0.001))
+    await asyncio.sleep(0.1)
+    assert peers.records.lookups == 0
+    await peers.hello("a", session="two")  # started again, elsewhere perhaps: what is found first is of before
+    await asyncio.sleep(0.1)
+    assert 1 < peers.records.lookups < 20
+    new = peers.records.listed["a"].model_copy(update={"device": "cuda:0", "session": "two"})
+    peers.records.listed = {"a": new}
+    member = peers.hearing.members.get("a")
+    assert member is not None
+    assert await asyncio.wait_for(peers.hearing.wait(lambda: member.profile == new), 5)
+    before = peers.records.lookups
+    await asyncio.sleep(0.1)
+    assert peers.records.lookups == before
+    await peers.hello("b")
+    await asyncio.sleep(0.02)
+    assert peers.records.lookups > before
     looking.cancel()
     await asyncio.gather(looking, return_exceptions=True)
     assert (tmp_path / "status.json").exists()

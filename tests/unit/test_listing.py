@@ -47,7 +47,7 @@ class Forgetful(MemoryDiscovery):
 
 async def listing_on(discovery: Forgetful, monkeypatch: pytest.MonkeyPatch) -> tuple[Listing, asyncio.Task[None]]:
     """A listing of no links that refreshes as fast as it can."""
-    monkeypatch.setattr(listings, "RECORD_SECONDS", 0.0)
+    monkeypatch.setattr(listings, "LOOK_SECONDS", 0.0)
     listing = Listing(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, Uplink())
     return listing, asyncio.create_task(listing.refresh())
 
@@ -124,6 +124,27 @@ async def test_what_was_just_measured_is_published_twice(monkeypatch: pytest.Mon
     report = await REGISTRY.links(discovery, ME.peer_id)
     assert report is not None
     assert report.probed == 3
+
+
+async def test_a_profile_is_published_twice_and_then_rarely() -> None:
+    """Each time costs half of the swarm an answer with all that it holds."""
+    times = 0
+
+    class Counting(MemoryDiscovery):
+        async def publish(self, key: str, record: bytes, seconds: float) -> bool:
+            nonlocal times
+            times += "profile" in key
+            return times > 3 and await super().publish(key, record, seconds)
+
+    discovery = Counting(MemoryNetwork(), ME.peer_id)
+    listing = Listing(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, Uplink())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listings, "LOOK_SECONDS", 0.0)
+        refreshing = asyncio.create_task(listing.refresh())
+        await asyncio.sleep(0.05)
+        refreshing.cancel()
+    assert times == 3 + 2  # nobody took the first three
+    assert list(await REGISTRY.profiles(discovery)) == [ME.peer_id]
 
 
 async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import itertools
 import sys
 import time
+import zlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any, Protocol
 
 import msgpack
@@ -23,10 +25,14 @@ from dtfm_protocol.planes.addresses import by_peer
 from dtfm_protocol.planes.libp2p import SHUTDOWN_SECONDS, LibP2PDataPlane
 from dtfm_protocol.records import Entry, LinkReport, Profile, Record
 
-RECORD_SECONDS = 60.0
+RECORD_SECONDS = 180.0
 """How long a profile stays; its writer refreshes it three times as often."""
 LINKS_SECONDS = 600.0
 """The same for links: they are long in a large swarm, and say nothing of who is here."""
+SHELVES = 16
+"""Profiles lie on so many keys, to be found without knowing who is there. Whoever stores one, or looks for one, has the
+peers around that key send all that lies there, over their uplinks: with one key for all, what homes send for that would
+grow with the square of their number."""
 REPLICAS = 20
 """As many as a bucket of the routing table has peers, as in Kademlia: in a swarm that is not larger, everyone holds
 every record that reached them, so that a lookup finds it whoever answers late."""
@@ -173,11 +179,17 @@ class Registry:
         sealed = self._post.seal("record", Entry(record=record))
         return await discovery.publish(self._key(record.kind, self._post.peer_id), sealed, seconds)
 
-    async def profiles(self, discovery: Discovery) -> dict[str, Profile]:
-        """The profile of every peer that has a valid one."""
+    async def profiles(self, discovery: Discovery, wanted: Collection[str] | None = None) -> dict[str, Profile]:
+        """The profile of every peer that has a valid one.
+
+        Args:
+            wanted: look for those of these peers only.
+        """
+        shelves = range(SHELVES) if wanted is None else {_shelf(peer) for peer in wanted}
+        collected = await asyncio.gather(*(discovery.collect(f"{self._swarm}/profile/{shelf}") for shelf in shelves))
         found = {}
-        for peer, data in (await discovery.collect(self._key("profile", ""))).items():
-            record = self.check(peer, data)
+        for peer, data in itertools.chain(*(entries.items() for entries in collected)):
+            record = self.check(peer, data) if wanted is None or peer in wanted else None
             if isinstance(record, Profile):
                 found[peer] = record
         return found
@@ -202,8 +214,11 @@ class Registry:
             return None
 
     def _key(self, kind: str, peer: str) -> str:
-        # Profiles lie together, to be found without knowing who is there; link reports grow with the swarm.
-        return f"{self._swarm}/{kind}" if kind == "profile" else f"{self._swarm}/{kind}/{peer}"
+        return f"{self._swarm}/{kind}/{_shelf(peer) if kind == 'profile' else peer}"
+
+
+def _shelf(peer: str) -> int:
+    return zlib.crc32(peer.encode()) % SHELVES
 
 
 class _Validator(RecordValidatorBase):  # type: ignore[misc]

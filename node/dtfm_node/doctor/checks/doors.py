@@ -179,8 +179,9 @@ class _Tap:
 
     async def collect(self, key: str) -> dict[str, bytes]:
         """See `Discovery.collect`."""
-        self.found = await self._inner.collect(key)
-        return self.found
+        found = await self._inner.collect(key)
+        self.found |= found
+        return found
 
 
 def _written(post: Post, data: bytes) -> float:
