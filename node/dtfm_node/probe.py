@@ -28,8 +28,9 @@ FIRST_SECONDS, FIRST_ROUND_TRIPS = 4.0, 8.0
 """The first one says it if it takes this long: a round trip then carries less than TCP's first window (10 packets), and
 another one would take too long."""
 MOST_TRANSFERS = 10
-LONG_SECONDS = 15.0
-"""After so long, what was found must do."""
+LONG_SECONDS, AGAIN_SECONDS = 15.0, 5.0
+"""After so long, what was found must do; for a link that was measured before, which training may be waiting for, and
+keep from being steady."""
 SEARCHING, FURTHER, CLOSE = 2.0, 1.3, 1.2
 """A transfer may be so many times faster than what was found before: until a queue has grown on the way; where one that
 came later has filled none; and where the last one did, so little that the queue does not run over while it lasts."""
@@ -78,8 +79,8 @@ async def probe(plane: DataPlane, peer: str, known: Link | None = None) -> Link:
     """Measure the link to `peer`.
 
     Args:
-        known: what was measured before. Where training fills the link's queue, a round trip takes far longer than the
-            link does: transfers need not last as long as that asks for.
+        known: what was measured before. Training may go on over that link: where it fills its queue, a round trip
+            takes far longer than the link does, and transfers need not last as long as that asks for.
 
     Raises:
         ConnectionError: it cannot be reached, or vanished.
@@ -88,8 +89,9 @@ async def probe(plane: DataPlane, peer: str, known: Link | None = None) -> Link:
     try:
         round_trip = await _round_trip(stream)
         least = min(round_trip, known.round_trip_ms * 1e-3) if known is not None else round_trip
-        sent = await _throughput(stream, "send", least)
-        received = await _throughput(stream, "fetch", least)
+        patience = LONG_SECONDS if known is None else AGAIN_SECONDS
+        sent = await _throughput(stream, "send", least, patience)
+        received = await _throughput(stream, "fetch", least, patience)
         await write_message(stream, ProbeRequest(kind="found", gbps=received))
     finally:
         await stream.close()
@@ -167,7 +169,7 @@ async def _round_trip(stream: Stream) -> float:
     return min(seconds)
 
 
-async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float) -> float:
+async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float, patience: float) -> float:
     """Gbit/s that the link carries, as it came in: of the fastest one of several transfers that are long enough.
 
     The first ones open the congestion window: their round trips are no rate. Each is held to a pace, for a queue that
@@ -178,7 +180,7 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
     size, pace, step, search = FIRST_BYTES, math.inf, SEARCHING, SEARCHING
     before, found = 0.0, 0.0
     enough = max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
-    end = time.perf_counter() + LONG_SECONDS
+    end = time.perf_counter() + patience
     for number in range(1, MOST_TRANSFERS + 1):
         seconds = max(1e-6, await _transfer(stream, kind, size, pace))
         rate = (size - _PIECE) / seconds
@@ -193,7 +195,7 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
         else:
             fills = queued >= max(FILLED_SECONDS, FILLED * round_trip)
         if before >= AGREE * rate:
-            before, found, end = rate, 0.0, time.perf_counter() + LONG_SECONDS
+            before, found, end = rate, 0.0, time.perf_counter() + patience
             step = search = SEARCHING
         else:
             if seconds >= enough:
