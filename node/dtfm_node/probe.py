@@ -27,13 +27,16 @@ LENGTH = 1.5
 FIRST_SECONDS, FIRST_ROUND_TRIPS = 4.0, 8.0
 """The first one says it if it takes this long: a round trip then carries less than TCP's first window (10 packets), and
 another one would take too long."""
-MOST_TRANSFERS = 10
+MOST_TRANSFERS = 12
 LONG_SECONDS, AGAIN_SECONDS = 15.0, 5.0
-"""After so long, what was found must do; for a link that was measured before, which training may be waiting for, and
-keep from being steady."""
-SEARCHING, FURTHER, CLOSE = 2.0, 1.3, 1.2
+"""After so long, a transfer that is long enough must do; for a link that was measured before, which training may be
+waiting for, and keep from being steady."""
+LAST_SECONDS = 22.0
+"""After so long, whatever was found must do."""
+SEARCHING, FURTHER, CLOSE = 3.0, 1.3, 1.2
 """A transfer may be so many times faster than what was found before: until a queue has grown on the way; where one that
-came later has filled none; and where the last one did, so little that the queue does not run over while it lasts."""
+came later has filled none (squared where the next one has not, and so on); and where the last one did, so little that
+the queue does not run over while it lasts."""
 HELD_BACK = 0.9
 """A transfer that comes at more than so much of its pace may be slower than its link."""
 FILLED, FILLED_SECONDS = 0.25, 0.002
@@ -47,6 +50,8 @@ FAN_SECONDS = 1.0
 """Of what each link can carry, for a transfer beside others."""
 SHARED = 0.8
 """Links that together carry less than so much of what they carry alone share a limit."""
+MOST_SECONDS = 3600.0
+"""That somebody may say to have waited."""
 _PIECE = 1 << 14
 _ECHO = b"dtfmecho"
 
@@ -66,13 +71,13 @@ class ProbeRequest(Schema):
 class Swallowed(Schema):
     """How long a transfer took, from its first piece on."""
 
-    seconds: Annotated[float, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0, le=MOST_SECONDS)]
 
 
 class Queued(Schema):
     """How long a queue the last transfer has left on the way, where its sender knows."""
 
-    seconds: Annotated[float, Field(ge=0)] | None
+    seconds: Annotated[float, Field(ge=0, le=MOST_SECONDS)] | None
 
 
 async def probe(plane: DataPlane, peer: str, known: Link | None = None) -> Link:
@@ -170,23 +175,27 @@ async def _round_trip(stream: Stream) -> float:
 
 
 async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float, patience: float) -> float:
-    """Gbit/s that the link carries, as it came in: of the fastest one of several transfers that are long enough.
+    """Gbit/s that the link carries, as it came in.
 
-    The first ones open the congestion window: their round trips are no rate. Each is held to a pace, for a queue that
-    runs over loses packets, and who waits for those that are sent again measures that wait. The last one is hardly
-    faster than the link, and still fills a queue (else it was its pace, or TCP's window, that it has found), and it is
-    as fast as those before it.
+    The first transfers open the congestion window: their round trips are no rate. Each is held to a pace, for a queue
+    that runs over loses packets, and who waits for those that are sent again measures that wait. What counts is one
+    that is hardly faster than the link, still fills a queue (else it was its pace, or TCP's window, that it has found),
+    and is as fast as those before it; where none is in time, the fastest one.
     """
     size, pace, step, search = FIRST_BYTES, math.inf, SEARCHING, SEARCHING
     before, found = 0.0, 0.0
     enough = max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
-    end = time.perf_counter() + patience
+    begun = time.perf_counter()
     for number in range(1, MOST_TRANSFERS + 1):
+        if time.perf_counter() - begun > LAST_SECONDS:
+            break
         seconds = max(1e-6, await _transfer(stream, kind, size, pace))
         rate = (size - _PIECE) / seconds
         if number == 1 and seconds >= max(FIRST_SECONDS, FIRST_ROUND_TRIPS * round_trip):
             return rate * 8e-9
-        queued = await _queued(stream, kind)
+        # In a few round trips there is no queue to tell from a link's own unevenness.
+        is_brief = number == 1 and seconds < FIRST_ROUND_TRIPS * round_trip
+        queued = None if is_brief else await _queued(stream, kind)
         if queued is not None and rate > AGREE * pace:
             continue  # the kernel has held it to its pace: who read it was kept from reading, and then had all at once
         was_held_back = rate > HELD_BACK * pace
@@ -195,22 +204,21 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
         else:
             fills = queued >= max(FILLED_SECONDS, FILLED * round_trip)
         if before >= AGREE * rate:
-            before, found, end = rate, 0.0, time.perf_counter() + patience
-            step = search = SEARCHING
+            before, found, step, search = rate, 0.0, SEARCHING, SEARCHING
         else:
-            if seconds >= enough:
+            if seconds >= enough or size >= LAST_BYTES:
                 found = max(found, rate)
                 is_steady = step == CLOSE and fills and STEADY * before < rate < before / STEADY
-                if is_steady or time.perf_counter() > end:
-                    break
-            if size >= LAST_BYTES and not was_held_back:
+                if is_steady or time.perf_counter() - begun > patience:
+                    return found * 8e-9
+            if size >= LAST_BYTES and not was_held_back and rate > STEADY * before:
                 break
-            search = FURTHER if fills else search
+            search = 1.0 if fills else min(SEARCHING, FURTHER * search)
             step = CLOSE if fills else search
             before = rate if rate > before else (before + rate) / 2
         pace = _paced(step * before)
         size = int(min(LAST_BYTES, 4 * size, max(FIRST_BYTES, LENGTH * before * enough)))
-    return (found or rate) * 8e-9
+    return max(found, before) * 8e-9
 
 
 def _paced(rate: float) -> float:

@@ -133,8 +133,9 @@ async def test_where_no_queue_grows_a_link_may_carry_more_and_is_tried_for_a_whi
     [(0.0, 1e-6), (1.3, 0.0), (1.0, 0.9), (1.0, 4.0)],
     ids=["kept from reading", "beside others", "late", "interrupted"],
 )
+@pytest.mark.parametrize("rate", [2e6, 20e6, 200e6])
 async def test_one_transfer_that_is_disturbed_makes_no_link_faster_or_slower(
-    monkeypatch: pytest.MonkeyPatch, which: int, factor: float, seconds: float
+    monkeypatch: pytest.MonkeyPatch, which: int, factor: float, seconds: float, rate: float
 ) -> None:
     """Who is kept from reading finds all of it there at once. What is faster than the link fills its queue, and then
     loses packets."""
@@ -146,7 +147,7 @@ async def test_one_transfer_that_is_disturbed_makes_no_link_faster_or_slower(
         nonlocal number
         number += 1
         taken = await transfer(stream, kind, size, pace)
-        clock.queued = max(0.0, 8 * min(pace, 1e6) / 2e6 - 1) * taken
+        clock.queued = max(0.0, 8 * min(pace, rate / 2) / rate - 1) * taken
         more = 0.5 * taken if clock.queued > 0.5 else 0.0
         if number == which:
             more += (factor - 1) * taken + seconds
@@ -157,10 +158,10 @@ async def test_one_transfer_that_is_disturbed_makes_no_link_faster_or_slower(
     monkeypatch.setattr(probe, "time", clock)
     monkeypatch.setattr(probe, "_transfer", disturbed)
     await MemoryDataPlane(network, "other").serve(
-        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e6, 0.0), ignore)
+        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, rate, 0.0), ignore)
     )
-    link = await probe.probe(ShapedPlane(network, clock, 2e6, 0.005), "other")
-    assert link.sent_gbps == pytest.approx(2e-3, rel=0.05)
+    link = await probe.probe(ShapedPlane(network, clock, rate, 0.005), "other")
+    assert link.sent_gbps == pytest.approx(rate * 1e-9, rel=0.05)
     assert clock.now < 25
 
 
