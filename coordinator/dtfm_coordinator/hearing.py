@@ -103,10 +103,10 @@ class Hearing:
     async def look(self, seconds: float) -> None:
         """Read the DHT when there is something to find in it, and keep the status file fresh, until cancelled."""
         due, pause = 0.0, seconds
-        missing: frozenset[str] = frozenset()
+        missing: dict[str, str] = {}
         while True:
             before, missing = missing, self.members.unlisted()
-            if missing - before:
+            if missing.items() - before.items():
                 due, pause = 0.0, seconds
             if missing and time.monotonic() >= due:
                 await self._read_profiles(missing)
@@ -288,7 +288,7 @@ class Hearing:
             "nodes": [
                 {
                     "id": member.peer,
-                    "listed": member.profile is not None,
+                    "listed": member.is_listed,
                     "device": member.profile.device if member.profile else None,
                     "state": member.report.state if member.report else None,
                     "text": member.report.text if member.report else None,

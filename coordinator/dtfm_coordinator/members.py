@@ -31,6 +31,11 @@ class Member:
     suspected: float = 0.0
     """When another peer last reported it as gone."""
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether the profile of its present session is known: an earlier one's may have other addresses."""
+        return self.profile is not None and self.profile.session == self.session
+
 
 class Members:
     """All peers that were ever seen."""
@@ -69,13 +74,9 @@ class Members:
         for peer, profile in profiles.items():
             self._member(peer).profile = profile
 
-    def unlisted(self) -> frozenset[str]:
-        """Those who are connected, and whose present profile was not found yet."""
-
-        def present(member: Member) -> str:
-            return member.report.session if member.report is not None else member.session
-
-        return frozenset(m.peer for m in self.online() if m.profile is None or m.profile.session != present(m))
+    def unlisted(self) -> dict[str, str]:
+        """The sessions of those who are connected, and whose profile was not found yet."""
+        return {member.peer: member.session for member in self.online() if not member.is_listed}
 
     def get(self, peer: str) -> Member | None:
         """The member, if it was ever seen."""
@@ -98,7 +99,7 @@ class Members:
         return [
             member
             for member in self.heard()
-            if member.profile is not None
+            if member.is_listed
             and member.report is not None
             and member.report.state != "measuring"
             and not member.report.leaving
@@ -111,7 +112,7 @@ class Members:
 
     def settled(self) -> list[str]:
         """Who is ready; nobody as long as others are still coming: they arrive in bursts."""
-        coming = any(m.report is None or m.profile is None or m.report.state == "measuring" for m in self.heard())
+        coming = any(m.report is None or not m.is_listed or m.report.state == "measuring" for m in self.heard())
         return [] if coming else [member.peer for member in self.ready()]
 
     def newcomers(self, known: Collection[str]) -> list[str]:
@@ -121,7 +122,7 @@ class Members:
     def waiting_for(self, needed: int) -> str:
         """What `needed` ready nodes lack, in one line."""
         ready, online = len(self.ready()), self.online()
-        unlisted = [m for m in online if m.profile is None and m.report is not None and m.report.state != "measuring"]
+        unlisted = [m for m in online if not m.is_listed and m.report is not None and m.report.state != "measuring"]
         heard = {member.peer for member in self.heard()}
         silent = [m for m in online if m.report is not None and m.peer not in heard and m not in unlisted]
         measuring = len(online) - ready - len(unlisted) - len(silent)

@@ -44,6 +44,7 @@ class Listing:
         """Publish profile and links again before they expire, until cancelled."""
         while True:
             try:
+                await self._discovery.greet()
                 if time.monotonic() > self._profile_due:
                     if await self._registry.publish(self._discovery, self._profile):
                         self._profile_due = time.monotonic() + self._profile_rest

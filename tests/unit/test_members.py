@@ -18,6 +18,7 @@ PROFILE = Profile(
     memory_bytes=1e9,
     addresses=("/ip4/192.0.2.1/tcp/1",),
     version="0.1.0",
+    session="one",
 )
 
 
@@ -233,6 +234,19 @@ def test_who_is_new_is_named_once_nobody_else_is_still_coming() -> None:
     assert members.newcomers({"a"}) == []
     members.listed({"d": PROFILE})
     assert members.newcomers({"a", "c"}) == ["b", "d"]
+
+
+def test_a_profile_of_an_earlier_session_has_no_more_use() -> None:
+    members = Members()
+    members.seen("a", here())
+    members.listed({"a": PROFILE})
+    members.reported("a", report())
+    assert (ready(members), members.unlisted()) == (["a"], {})
+    members.seen("a", here("two"))
+    members.reported("a", report("two"))
+    assert (ready(members), members.unlisted()) == ([], {"a": "two"})
+    members.listed({"a": PROFILE.model_copy(update={"session": "two"})})
+    assert (ready(members), members.unlisted()) == (["a"], {})
 
 
 def test_whom_another_peer_has_lost_must_report_anew_to_be_given_work() -> None:

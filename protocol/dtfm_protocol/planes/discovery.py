@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import sys
 import time
 import zlib
@@ -52,6 +51,9 @@ class Discovery(Protocol):
 
     async def collect(self, key: str) -> dict[str, bytes]:
         """Every peer's entry under `key`."""
+
+    async def greet(self) -> None:
+        """Have those by whom this peer has come in know it: one that was started again may know of nobody."""
 
 
 class HivemindDiscovery:
@@ -118,6 +120,10 @@ class HivemindDiscovery:
             return bool(await self._node.store(key, record, _clock() + seconds, subkey=self._peer_id))
         except P2PDaemonError as error:
             raise OSError(f"the DHT does not answer: {error}") from None
+
+    async def greet(self) -> None:
+        """See `Discovery.greet`."""
+        await asyncio.gather(*(self._node.protocol.call_ping(peer, strict=False) for peer in self._bootstrap))
 
     async def _meet_again(self) -> None:
         """Join anew where that is needed.
@@ -188,10 +194,13 @@ class Registry:
         shelves = range(SHELVES) if wanted is None else {_shelf(peer) for peer in wanted}
         collected = await asyncio.gather(*(discovery.collect(f"{self._swarm}/profile/{shelf}") for shelf in shelves))
         found = {}
-        for peer, data in itertools.chain(*(entries.items() for entries in collected)):
-            record = self.check(peer, data) if wanted is None or peer in wanted else None
-            if isinstance(record, Profile):
-                found[peer] = record
+        for shelf, entries in zip(shelves, collected, strict=True):
+            for peer, data in entries.items():
+                if _shelf(peer) != shelf or (wanted is not None and peer not in wanted):
+                    continue
+                record = self.check(peer, data)
+                if isinstance(record, Profile):
+                    found[peer] = record
         return found
 
     async def links(self, discovery: Discovery, peer: str) -> LinkReport | None:

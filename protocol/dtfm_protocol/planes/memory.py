@@ -130,3 +130,6 @@ class MemoryDiscovery:
     async def collect(self, key: str) -> dict[str, bytes]:
         """See `Discovery.collect`."""
         return dict(self._network.records.get(key, {}))
+
+    async def greet(self) -> None:
+        """See `Discovery.greet`."""

@@ -183,6 +183,10 @@ class _Tap:
         self.found |= found
         return found
 
+    async def greet(self) -> None:
+        """See `Discovery.greet`."""
+        await self._inner.greet()
+
 
 def _written(post: Post, data: bytes) -> float:
     try:
