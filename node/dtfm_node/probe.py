@@ -29,7 +29,7 @@ FIRST_SECONDS, FIRST_ROUND_TRIPS = 4.0, 8.0
 another one would take too long."""
 MOST_TRANSFERS = 12
 LONG_SECONDS, AGAIN_SECONDS = 15.0, 5.0
-"""After so long, a transfer that is long enough must do; for a link that was measured before, which training may be
+"""After so long, two transfers that are long enough must do; for a link that was measured before, which training may be
 waiting for, and keep from being steady."""
 LAST_SECONDS = 22.0
 """After so long, whatever was found must do."""
@@ -206,12 +206,15 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
         if before >= AGREE * rate:
             before, found, step, search = rate, 0.0, SEARCHING, SEARCHING
         else:
+            is_steady = STEADY * before < rate < before / STEADY
             if seconds >= enough or size >= LAST_BYTES:
+                # One that is long because it was interrupted tells nothing: it takes another one.
+                is_second = found > 0.0 and (fills or rate < before)
                 found = max(found, rate)
-                is_steady = step == CLOSE and fills and STEADY * before < rate < before / STEADY
-                if is_steady or time.perf_counter() - begun > patience:
+                is_late = time.perf_counter() - begun > patience
+                if (is_steady and step == CLOSE and fills) or (is_late and (is_steady or is_second)):
                     return found * 8e-9
-            if size >= LAST_BYTES and not was_held_back and rate > STEADY * before:
+            if size >= LAST_BYTES and not was_held_back and (is_steady or math.isinf(pace)):
                 break
             search = 1.0 if fills else min(SEARCHING, FURTHER * search)
             step = CLOSE if fills else search
