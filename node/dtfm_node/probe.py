@@ -24,9 +24,10 @@ ENOUGH_ROUND_TRIPS = 3.2
 """A transfer that takes this long says how fast the link is, if another one was before it."""
 LENGTH = 1.5
 """A transfer is as long as takes so many times that, if it is no faster than the one before."""
-FIRST_SECONDS, FIRST_ROUND_TRIPS = 4.0, 8.0
+FIRST_SECONDS, FIRST_AGAIN_SECONDS, FIRST_ROUND_TRIPS = 4.0, 1.0, 8.0
 """The first one says it if it takes this long: a round trip then carries less than TCP's first window (10 packets), and
-another one would take too long."""
+another one would take too long. That is so sooner where the link was measured before: what training has put into its
+queue holds up every request."""
 MOST_TRANSFERS = 12
 LONG_SECONDS, AGAIN_SECONDS = 15.0, 5.0
 """After so long, two transfers that are long enough must do; for a link that was measured before, which training may be
@@ -94,9 +95,8 @@ async def probe(plane: DataPlane, peer: str, known: Link | None = None) -> Link:
     try:
         round_trip = await _round_trip(stream)
         least = min(round_trip, known.round_trip_ms * 1e-3) if known is not None else round_trip
-        patience = LONG_SECONDS if known is None else AGAIN_SECONDS
-        sent = await _throughput(stream, "send", least, patience)
-        received = await _throughput(stream, "fetch", least, patience)
+        sent = await _throughput(stream, "send", least, again=known is not None)
+        received = await _throughput(stream, "fetch", least, again=known is not None)
         await write_message(stream, ProbeRequest(kind="found", gbps=received))
     finally:
         await stream.close()
@@ -174,7 +174,7 @@ async def _round_trip(stream: Stream) -> float:
     return min(seconds)
 
 
-async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float, patience: float) -> float:
+async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float, *, again: bool) -> float:
     """Gbit/s that the link carries, as it came in.
 
     The first transfers open the congestion window: their round trips are no rate. Each is held to a pace, for a queue
@@ -185,17 +185,18 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
     size, pace, step, search = FIRST_BYTES, math.inf, SEARCHING, SEARCHING
     before, found = 0.0, 0.0
     enough = max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
+    patience, first = (AGAIN_SECONDS, FIRST_AGAIN_SECONDS) if again else (LONG_SECONDS, FIRST_SECONDS)
     begun = time.perf_counter()
     for number in range(1, MOST_TRANSFERS + 1):
         if time.perf_counter() - begun > LAST_SECONDS:
             break
         seconds = max(1e-6, await _transfer(stream, kind, size, pace))
         rate = (size - _PIECE) / seconds
-        if number == 1 and seconds >= max(FIRST_SECONDS, FIRST_ROUND_TRIPS * round_trip):
+        if number == 1 and seconds >= max(first, FIRST_ROUND_TRIPS * round_trip):
             return rate * 8e-9
-        # In a few round trips there is no queue to tell from a link's own unevenness.
+        # In a few round trips there is no queue to tell from a link's own unevenness, nor from training's.
         is_brief = number == 1 and seconds < FIRST_ROUND_TRIPS * round_trip
-        queued = None if is_brief else await _queued(stream, kind)
+        queued = None if is_brief or again else await _queued(stream, kind)
         if queued is not None and rate > AGREE * pace:
             continue  # the kernel has held it to its pace: who read it was kept from reading, and then had all at once
         was_held_back = rate > HELD_BACK * pace

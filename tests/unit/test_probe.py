@@ -180,6 +180,31 @@ async def test_a_link_whose_queue_training_fills_is_measured_in_time_that_the_li
     assert spent[1] < 0.7 * spent[0]
 
 
+async def test_a_link_that_has_become_slow_under_training_is_measured_by_one_transfer_each_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While it lasts, training and probe wait for each other."""
+    clock, network, transfers = Clock(), MemoryNetwork(), 0
+    transfer = probe._transfer
+
+    async def counted(*given: Any) -> float:
+        nonlocal transfers
+        transfers += 1
+        return await transfer(*given)
+
+    monkeypatch.setattr(probe, "time", clock)
+    monkeypatch.setattr(probe, "_transfer", counted)
+    clock.queued = 1.5
+    await MemoryDataPlane(network, "other").serve(
+        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e5, 0.0), ignore)
+    )
+    known = Link(round_trip_ms=20.0, sent_gbps=2e-3, received_gbps=2e-3)
+    link = await probe.probe(ShapedPlane(network, clock, 2e5, 1.5), "other", known)
+    assert transfers == 2
+    assert link.sent_gbps == pytest.approx(2e-4, rel=0.1)
+    assert clock.now < 30
+
+
 async def test_on_a_link_too_fast_to_time_the_figures_are_still_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)
