@@ -7,8 +7,6 @@ WINDOW = 3
 """Steps whose median counts."""
 SLOW = 2.0
 """A peer that takes so many times what it took when its plan began, while the others do not, is slow."""
-
-
 SLOWEST = 1000.0
 """A peer that says it is even slower is as good as out of the plan already; and sums of such numbers stay finite."""
 STILL_SLOW = 1.5
