@@ -129,7 +129,7 @@ async def test_where_no_queue_grows_a_link_may_carry_more_and_is_tried_for_a_whi
 
 @pytest.mark.parametrize(
     ("which", "factor", "seconds"),
-    # Kept from reading, beside others, late, interrupted. A first transfer that takes 4 s is believed, as a thin link's.
+    # Kept from reading, beside others, late, interrupted. A first transfer of 4 s is believed, as a thin link's.
     [(which, *how) for how in [(0.0, 1e-6), (1.3, 0.0), (1.0, 0.9)] for which in (1, 2, 3, 4)]
     + [(which, 1.0, 4.0) for which in (2, 3, 4)],
 )
