@@ -7,9 +7,9 @@
 - `solo`: the same job in one process, without a swarm
 - `devices`, `measure`: which device, how fast, how much memory
 - `optimizer`: AdamW and the clip, as swarm and `solo` have them
-- `probe`: latency and throughput to other peers
+- `probe`: latency and throughput to other peers; `throughput`: which transfers tell it
 - `engine/`: training under a plan
-- `uplink`: what is urgent goes first
+- `uplink`: what is urgent goes first, and nothing over a link that is being measured
 - `trace`: what this node did and when
 - `tokens`: the token shards that this peer reads
 - `keep`: state from and to checkpoints

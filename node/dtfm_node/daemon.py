@@ -140,7 +140,7 @@ class Daemon:
         ):
             shards = ShardFolder(self._folder / "tokens")
             uplink = Uplink()
-            await plane.serve(probe.PROBE, lambda stream: probe.answer(stream, uplink.measured))
+            await plane.serve(probe.PROBE, lambda stream: probe.answer(stream, uplink))
             await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
             job = await self._bulletin.job()
             profile = await self._measure(job, machine, await plane.addresses())

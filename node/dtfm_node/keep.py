@@ -264,9 +264,8 @@ class Keeper:
         if current.file is not None and not current.file.exists():
             return False  # the swarm has a newer state whole
         try:
-            receipt = await hand_in(
-                self._plane, current.coordinator, current.message, current.file or b"", self._uplink.idle
-            )
+            turn = functools.partial(self._uplink.idle, current.coordinator)
+            receipt = await hand_in(self._plane, current.coordinator, current.message, current.file or b"", turn)
         except (ConnectionError, Refused, OSError) as error:
             log.warning("cannot hand in the checkpoint of step %d yet: %s", step, error)
             return None
@@ -289,7 +288,7 @@ class Keeper:
             )
             file = self.snapshots.folder / f"{snapshot.stem}.safetensors"
             try:
-                receipt = await deposit(self._plane, shadow, offer, file, self._uplink.idle)
+                receipt = await deposit(self._plane, shadow, offer, file, functools.partial(self._uplink.idle, shadow))
             except (ConnectionError, Refused, OSError) as error:
                 log.info("%s did not get a copy of step %d: %s", short(shadow), snapshot.mark.step, error)
                 continue

@@ -104,7 +104,7 @@ class Listing:
                 for peer in gbps:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses.get(peer, ()))
-                self._limits = await fan(self._plane, gbps)
+                self._limits = await fan(self._plane, gbps, self._uplink)
         except (ConnectionError, Refused, TimeoutError) as error:
             log.warning("cannot measure what this machine can send and receive in all: %s", str(error) or "no answer")
 
@@ -114,9 +114,8 @@ class Listing:
                 if addresses:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses)
-                link = await probe(self._plane, peer, self._links.get(peer))
+                link = await probe(self._plane, peer, self._uplink)
                 self._links[peer] = link.model_copy(update={"round": number})
-                self._uplink.measured(peer, link.sent_gbps)
         except (ConnectionError, Refused, TimeoutError) as error:
             self._links.pop(peer, None)
             log.warning("cannot measure the link to %s: %s", short(peer), str(error) or "no answer")

@@ -1,5 +1,5 @@
 """Who may use this machine's line, and how fast: frames that somebody's compute waits for go first, bulk when none is
-under way, and all of them hardly faster than their link can carry.
+under way, neither over a link that is being measured, and all of them hardly faster than their link can carry.
 
 TCP by itself sends faster and faster until a queue on the way is full and loses packets. Where both ends do so at once,
 as in an all-reduce, each one's acknowledgements wait in the queue that the other has filled, and half a world apart a
@@ -17,6 +17,8 @@ more, so that a pace grows where the link allows it. No more, for what is above 
 within seconds (benchmarks/results/lab.md)."""
 UNPACED = 2.5e8
 """Bytes a second of a link that is no bottleneck: pacing costs the kernel some work."""
+MEASURING_SECONDS = 30.0
+"""Frames wait no longer than that for a link to be measured: a peer that says it measures could hold them back."""
 
 
 class Uplink:
@@ -25,13 +27,17 @@ class Uplink:
     def __init__(self) -> None:
         self._measured: dict[str, float] = {}
         self._delivered: dict[str, float] = {}
+        self._round_trips: dict[str, float] = {}
+        self._measuring: dict[str, list[asyncio.Event]] = {}
+        """By peer, measurements under way; each is set when frames need not wait for it any more."""
         self._urgent = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def measured(self, peer: str, gbps: float) -> None:
-        """Note what the link to `peer` carries."""
+    def measured(self, peer: str, gbps: float, round_trip: float) -> None:
+        """Note what the link to `peer` carries, and the seconds that a round trip takes."""
         self._measured[peer] = gbps * 1.25e8
+        self._round_trips[peer] = round_trip
         self._delivered.pop(peer, None)
 
     def delivered(self, peer: str, bytes_per_second: float) -> None:
@@ -46,6 +52,30 @@ class Uplink:
         rate = max(self._measured.get(peer, math.inf), self._delivered.get(peer, 0.0))
         return HEADROOM * rate if 0 < rate < UNPACED else math.inf
 
+    def round_trip(self, peer: str) -> float | None:
+        """Seconds, as measured last; None where it was not."""
+        return self._round_trips.get(peer)
+
+    @contextlib.contextmanager
+    def measuring(self, peer: str) -> Iterator[None]:
+        """While the block lasts, but no longer than `MEASURING_SECONDS`, frames to `peer` wait."""
+        over, waits = asyncio.Event(), self._measuring.setdefault(peer, [])
+        waits.append(over)
+        timer = asyncio.get_running_loop().call_later(MEASURING_SECONDS, over.set)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            over.set()
+            waits.remove(over)
+            if not waits:
+                self._measuring.pop(peer, None)
+
+    async def free(self, peer: str) -> None:
+        """Wait while the link to `peer` is being measured."""
+        for over in tuple(self._measuring.get(peer, ())):
+            await over.wait()
+
     @contextlib.contextmanager
     def urgent(self) -> Iterator[None]:
         """While the block lasts, bulk waits."""
@@ -58,6 +88,7 @@ class Uplink:
             if not self._urgent:
                 self._idle.set()
 
-    async def idle(self) -> None:
-        """Wait until nothing urgent is being sent."""
+    async def idle(self, peer: str) -> None:
+        """Wait until bulk may go to `peer`: nothing urgent is being sent, and that link is not being measured."""
+        await self.free(peer)
         await self._idle.wait()

@@ -162,6 +162,19 @@ async def test_a_part_arrives_whole_whatever_pieces_it_is_sent_in(size: int) -> 
         assert sent == hello + HEADER_BYTES + size
 
 
+@pytest.mark.parametrize("kind", [Kind.ACTIVATION, Kind.PART])
+async def test_a_frame_waits_until_its_link_was_measured(kind: Kind) -> None:
+    async with swarm() as one:
+        key = Key(kind, 1, 0)
+        with one.a._uplink.measuring("b"):
+            for peer in ("b", "c"):
+                one.others[peer].post("a", key, PACKET)
+                await one.a.send(peer, key, bytes(PACKET))
+            await one.others["c"].receive("a", key)
+            assert not any(packet.peer == "b" and packet.size == PACKET for packet in one.plane.line.carried)
+        await one.others["b"].receive("a", key)
+
+
 async def test_streams_are_paced_as_soon_as_a_link_was_measured() -> None:
     """And at its new pace once it was measured again, or has delivered more than that."""
     network, uplink = MemoryNetwork(), Uplink()
@@ -185,7 +198,7 @@ async def test_streams_are_paced_as_soon_as_a_link_was_measured() -> None:
         async with Exchange.running(Paced(network, "a"), 1, PEERS, uplink) as a:
             for step, gbps in enumerate((None, 0.01, 0.01, 0.02, None), 1):
                 if gbps is not None:
-                    uplink.measured("b", gbps)
+                    uplink.measured("b", gbps, 0.02)
                 key = Key(Kind.ACTIVATION, step, 0, 0)
                 other.post("a", key, 1)
                 await a.send("b", key, b"x")

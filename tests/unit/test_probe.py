@@ -6,15 +6,11 @@ from typing import Any
 
 import pytest
 
-from dtfm_node import probe
+from dtfm_node import probe, throughput
+from dtfm_node.uplink import HEADROOM, Uplink
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.planes.data import Bytes, Stream, StreamClosed, Unreachable, write_message
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
-from dtfm_protocol.records import Link
-
-
-def ignore(peer: str, gbps: float) -> None:
-    """What this side can send is of no interest."""
 
 
 class Clock:
@@ -76,7 +72,7 @@ class ShapedPlane(MemoryDataPlane):
 
 
 async def answering(network: MemoryNetwork, peer: str = "other") -> None:
-    await MemoryDataPlane(network, peer).serve(probe.PROBE, lambda stream: probe.answer(stream, ignore))
+    await MemoryDataPlane(network, peer).serve(probe.PROBE, lambda stream: probe.answer(stream, Uplink()))
 
 
 @pytest.mark.parametrize(
@@ -91,10 +87,10 @@ async def test_a_probe_finds_a_links_delay_and_both_speeds(
     monkeypatch.setattr(probe, "time", clock)
 
     async def answer(stream: Stream) -> None:
-        await probe.answer(Shaped(stream, clock, up, 0.0), ignore)
+        await probe.answer(Shaped(stream, clock, up, 0.0), Uplink())
 
     await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
-    link = await probe.probe(ShapedPlane(network, clock, down, delay), "other")
+    link = await probe.probe(ShapedPlane(network, clock, down, delay), "other", Uplink())
     assert link.round_trip_ms == pytest.approx(2e3 * delay, rel=0.1, abs=0.2)
     assert link.sent_gbps == pytest.approx(up * 1e-9, rel=0.1)
     assert link.received_gbps == pytest.approx(down * 1e-9, rel=0.1)
@@ -106,7 +102,7 @@ async def test_a_thin_link_is_not_kept_busy_for_long(monkeypatch: pytest.MonkeyP
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)
     await answering(network)
-    await probe.probe(ShapedPlane(network, clock, 1e6, 0.01), "other")
+    await probe.probe(ShapedPlane(network, clock, 1e6, 0.01), "other", Uplink())
     assert clock.now < 2 * (3 * 8 * probe.FIRST_BYTES / 1e6 + 1)
 
 
@@ -117,14 +113,14 @@ async def test_where_no_queue_grows_a_link_may_carry_more_and_is_tried_for_a_whi
     clock, network, spent = Clock(), MemoryNetwork(), []
     monkeypatch.setattr(probe, "time", clock)
     await MemoryDataPlane(network, "other").serve(
-        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e6, 0.0), ignore)
+        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e6, 0.0), Uplink())
     )
     for clock.queued in (None, 0.5, 0.0):
         clock.now = 0.0
-        await probe.probe(ShapedPlane(network, clock, 2e6, 0.005), "other")
+        await probe.probe(ShapedPlane(network, clock, 2e6, 0.005), "other", Uplink())
         spent.append(clock.now)
     assert max(spent[:2]) < 6
-    assert 2 * 6 < spent[2] < 2 * (probe.LONG_SECONDS + 3.0)
+    assert 2 * 6 < spent[2] < 2 * (throughput.LONG_SECONDS + 3.0)
 
 
 @pytest.mark.parametrize(
@@ -156,32 +152,56 @@ async def test_one_transfer_that_is_disturbed_makes_no_link_faster_or_slower(
     monkeypatch.setattr(probe, "time", clock)
     monkeypatch.setattr(probe, "_transfer", disturbed)
     await MemoryDataPlane(network, "other").serve(
-        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, rate, 0.0), ignore)
+        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, rate, 0.0), Uplink())
     )
-    link = await probe.probe(ShapedPlane(network, clock, rate, 0.005), "other")
+    link = await probe.probe(ShapedPlane(network, clock, rate, 0.005), "other", Uplink())
     assert link.sent_gbps == pytest.approx(rate * 1e-9, rel=0.05)
     assert clock.now < 25
 
 
-async def test_a_link_whose_queue_training_fills_is_measured_in_time_that_the_link_itself_asks_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its round trips take seconds now, and tell nothing of how long a transfer must last."""
-    clock, network, spent = Clock(), MemoryNetwork(), []
+def known(round_trip: float) -> Uplink:
+    """Of a node that has measured its link to the other one before."""
+    uplink = Uplink()
+    uplink.measured("other", 2e-3, round_trip)
+    return uplink
+
+
+async def test_a_probe_waits_until_what_training_had_under_way_is_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its queue is no part of the round trip, and its last bytes would share the link with the first transfer."""
+    clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)
     await answering(network)
-    for known in (None, Link(round_trip_ms=20.0, sent_gbps=1.0, received_gbps=1.0)):
-        clock.now = 0.0
-        link = await probe.probe(ShapedPlane(network, clock, 2e6, 1.5), "other", known)
-        assert link.round_trip_ms == pytest.approx(3000.0, rel=0.1)
-        spent.append(clock.now)
-    assert spent[1] < 0.7 * spent[0]
+
+    class Draining(ShapedPlane):
+        async def open(self, peer: str, service: str) -> Stream:  # type: ignore[override]
+            stream = await super().open(peer, service)
+            read = stream.read
+
+            async def late(size: int) -> Bytes:
+                stream._delay = 0.01 + max(0.0, 1.5 - clock.now / 4)  # type: ignore[attr-defined]
+                return await read(size)
+
+            stream.read = late  # type: ignore[method-assign]
+            return stream
+
+    link = await probe.probe(Draining(network, clock, 2e6, 0.0), "other", known(0.02))
+    assert link.round_trip_ms == pytest.approx(20.0, rel=0.1)
+    assert clock.now > 6
 
 
-async def test_a_link_that_has_become_slow_under_training_is_measured_by_one_transfer_each_way(
+async def test_a_link_that_has_become_longer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, network = Clock(), MemoryNetwork()
+    monkeypatch.setattr(probe, "time", clock)
+    await answering(network)
+    link = await probe.probe(ShapedPlane(network, clock, 2e6, 0.5), "other", known(0.02))
+    assert link.round_trip_ms == pytest.approx(1000.0, rel=0.1)
+    assert clock.now < probe.DRAIN_SECONDS + 20
+
+
+async def test_a_link_that_has_become_slow_is_measured_by_one_transfer_each_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While it lasts, training and probe wait for each other."""
+    """While it lasts, training waits for it."""
     clock, network, transfers = Clock(), MemoryNetwork(), 0
     transfer = probe._transfer
 
@@ -194,28 +214,46 @@ async def test_a_link_that_has_become_slow_under_training_is_measured_by_one_tra
     monkeypatch.setattr(probe, "_transfer", counted)
     clock.queued = 1.5
     await MemoryDataPlane(network, "other").serve(
-        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e5, 0.0), ignore)
+        probe.PROBE, lambda stream: probe.answer(Shaped(stream, clock, 2e5, 0.0), Uplink())
     )
-    known = Link(round_trip_ms=20.0, sent_gbps=2e-3, received_gbps=2e-3)
-    link = await probe.probe(ShapedPlane(network, clock, 2e5, 1.5), "other", known)
+    link = await probe.probe(ShapedPlane(network, clock, 2e5, 0.01), "other", known(0.02))
     assert transfers == 2
     assert link.sent_gbps == pytest.approx(2e-4, rel=0.1)
-    assert clock.now < 30
+    assert clock.now < 7
+
+
+async def test_frames_wait_at_both_ends_while_their_link_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, ours, theirs = MemoryNetwork(), Uplink(), Uplink()
+    transfer, waiting = probe._transfer, []
+
+    async def watched(*given: Any) -> float:
+        if not waiting:
+            waiting.extend(asyncio.create_task(free) for free in (ours.free("other"), theirs.free("me")))
+            waiting.append(asyncio.create_task(ours.free("third")))
+        took = await transfer(*given)
+        assert [free.done() for free in waiting] == [False, False, True]
+        return took
+
+    monkeypatch.setattr(probe, "_transfer", watched)
+    await MemoryDataPlane(network, "other").serve(probe.PROBE, lambda stream: probe.answer(stream, theirs))
+    async with asyncio.timeout(10):
+        await probe.probe(MemoryDataPlane(network, "me"), "other", ours)
+        await asyncio.gather(*waiting)
 
 
 async def test_on_a_link_too_fast_to_time_the_figures_are_still_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, network = Clock(), MemoryNetwork()
     monkeypatch.setattr(probe, "time", clock)
-    monkeypatch.setattr(probe, "LAST_BYTES", 1 << 20)
+    monkeypatch.setattr(throughput, "LAST_BYTES", 1 << 20)
     await answering(network)
-    link = await probe.probe(ShapedPlane(network, clock, 1e18, 1e-9), "other")
+    link = await probe.probe(ShapedPlane(network, clock, 1e18, 1e-9), "other", Uplink())
     assert 0 < link.sent_gbps < 1e12
     assert 0 < link.received_gbps < 1e12
 
 
 async def test_a_peer_that_does_not_answer_is_unreachable() -> None:
     with pytest.raises(Unreachable):
-        await probe.probe(MemoryDataPlane(MemoryNetwork(), "me"), "other")
+        await probe.probe(MemoryDataPlane(MemoryNetwork(), "me"), "other", Uplink())
 
 
 async def test_a_peer_that_vanishes_in_the_middle_is_a_closed_stream() -> None:
@@ -226,7 +264,7 @@ async def test_a_peer_that_vanishes_in_the_middle_is_a_closed_stream() -> None:
 
     await MemoryDataPlane(network, "other").serve(probe.PROBE, vanish)
     with pytest.raises(StreamClosed):
-        await probe.probe(MemoryDataPlane(network, "me"), "other")
+        await probe.probe(MemoryDataPlane(network, "me"), "other", Uplink())
 
 
 @pytest.mark.parametrize(
@@ -242,12 +280,12 @@ async def test_a_request_for_what_no_link_has_is_refused(message: dict[str, obje
     ours, theirs = MemoryStream.pair("me", "other")
     await write_message(ours, probe.ProbeRequest.model_construct(**message))
     with pytest.raises(Refused, match="ProbeRequest"):
-        await probe.answer(theirs, ignore)
+        await probe.answer(theirs, Uplink())
 
 
 async def test_an_answer_ends_with_its_stream() -> None:
     ours, theirs = MemoryStream.pair("me", "other")
-    answer = asyncio.create_task(probe.answer(theirs, ignore))
+    answer = asyncio.create_task(probe.answer(theirs, Uplink()))
     await ours.close()
     with pytest.raises(StreamClosed):
         await answer
@@ -258,11 +296,11 @@ async def test_links_that_share_a_line_carry_together_what_the_line_does(monkeyp
     monkeypatch.setattr(probe, "time", clock)
 
     async def answer(stream: Stream) -> None:
-        await probe.answer(Shaped(stream, clock, 20e6, 0.0), ignore)
+        await probe.answer(Shaped(stream, clock, 20e6, 0.0), Uplink())
 
     for peer in "abc":
         await MemoryDataPlane(network, peer).serve(probe.PROBE, answer)
-    limits = await probe.fan(ShapedPlane(network, clock, 50e6, 0.01), dict.fromkeys("abc", (0.02, 0.05)))
+    limits = await probe.fan(ShapedPlane(network, clock, 50e6, 0.01), dict.fromkeys("abc", (0.02, 0.05)), Uplink())
     assert limits.up_gbps == pytest.approx(0.02, rel=0.1)
     assert limits.down_gbps == pytest.approx(0.05, rel=0.1)
 
@@ -272,18 +310,22 @@ async def test_links_that_carry_all_at_once_have_no_common_limit(monkeypatch: py
     network = MemoryNetwork()
     for peer in "abc":
         await answering(network, peer)
-    limits = await probe.fan(MemoryDataPlane(network, "me"), dict.fromkeys("abc", (0.02, 0.05)))
+    limits = await probe.fan(MemoryDataPlane(network, "me"), dict.fromkeys("abc", (0.02, 0.05)), Uplink())
     assert (limits.up_gbps, limits.down_gbps) == (None, None)
 
 
-async def test_the_other_side_learns_what_it_can_send(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, network, told = Clock(), MemoryNetwork(), asyncio.Queue[tuple[str, float]]()
+async def test_both_sides_learn_what_they_can_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, network, ours, theirs = Clock(), MemoryNetwork(), Uplink(), Uplink()
     monkeypatch.setattr(probe, "time", clock)
 
     async def answer(stream: Stream) -> None:
-        await probe.answer(Shaped(stream, clock, 1e9, 0.0), lambda *found: told.put_nowait(found))
+        await probe.answer(Shaped(stream, clock, 1e9, 0.0), theirs)
 
     await MemoryDataPlane(network, "other").serve(probe.PROBE, answer)
-    link = await probe.probe(ShapedPlane(network, clock, 2e6, 0.01), "other")
+    link = await probe.probe(ShapedPlane(network, clock, 2e6, 0.01), "other", ours)
     async with asyncio.timeout(1):
-        assert await told.get() == ("me", link.received_gbps)
+        while theirs.round_trip("me") is None:  # noqa: ASYNC110 - it is on its way
+            await asyncio.sleep(0)
+    for uplink, peer, gbps in ((ours, "other", link.sent_gbps), (theirs, "me", link.received_gbps)):
+        assert uplink.pace(peer) == pytest.approx(HEADROOM * gbps * 1.25e8)
+        assert uplink.round_trip(peer) == pytest.approx(link.round_trip_ms * 1e-3)

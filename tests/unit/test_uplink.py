@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from dtfm_node import uplink as uplinks
 from dtfm_node.uplink import HEADROOM, UNPACED, Uplink
 
 
@@ -15,14 +16,14 @@ async def settle() -> None:
 
 async def test_a_line_that_nobody_uses_is_idle() -> None:
     async with asyncio.timeout(1):
-        await Uplink().idle()
+        await Uplink().idle("a")
 
 
 async def test_bulk_waits_until_the_last_urgent_sender_is_done() -> None:
     uplink = Uplink()
     with uplink.urgent():
         with uplink.urgent():
-            bulk = asyncio.create_task(uplink.idle())
+            bulk = asyncio.create_task(uplink.idle("a"))
             await settle()
             assert not bulk.done()
         await settle()
@@ -36,19 +37,42 @@ async def test_an_urgent_sender_that_fails_lets_bulk_go_on() -> None:
     with pytest.raises(ConnectionError), uplink.urgent():
         raise ConnectionError
     async with asyncio.timeout(1):
-        await uplink.idle()
+        await uplink.idle("a")
+
+
+async def test_frames_wait_while_their_link_is_measured_and_others_do_not() -> None:
+    uplink = Uplink()
+    async with asyncio.timeout(1):
+        with uplink.measuring("a"):
+            with uplink.measuring("a"):
+                waiting = [asyncio.create_task(wait("a")) for wait in (uplink.free, uplink.idle)]
+                await uplink.free("b")
+                await uplink.idle("b")
+            await settle()
+            assert not any(task.done() for task in waiting)
+        await asyncio.gather(*waiting)
+        await uplink.free("a")
+
+
+async def test_nobody_holds_frames_back_for_ever_by_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uplinks, "MEASURING_SECONDS", 0.02)
+    uplink = Uplink()
+    async with asyncio.timeout(1):
+        with uplink.measuring("a"):
+            await uplink.free("a")
+            await uplink.free("a")
 
 
 async def test_bulk_gets_a_turn_between_two_urgent_frames() -> None:
     """Also where the second one begins before bulk has noticed: it must not starve behind a busy pipeline."""
     uplink = Uplink()
     with uplink.urgent():
-        bulk = asyncio.create_task(uplink.idle())
+        bulk = asyncio.create_task(uplink.idle("a"))
         await settle()
     with uplink.urgent():
         await settle()
         assert bulk.done()
-        again = asyncio.create_task(uplink.idle())
+        again = asyncio.create_task(uplink.idle("a"))
         await settle()
         assert not again.done()
     await again
@@ -57,18 +81,18 @@ async def test_bulk_gets_a_turn_between_two_urgent_frames() -> None:
 def test_who_sends_over_a_slow_link_is_held_to_little_more_than_it_carries() -> None:
     uplink = Uplink()
     assert uplink.pace("a") == math.inf
-    uplink.measured("a", 0.008)
+    uplink.measured("a", 0.008, 0.02)
     assert uplink.pace("a") == HEADROOM * 1e6
     assert uplink.pace("b") == math.inf
-    uplink.measured("a", UNPACED * 8e-9)  # no bottleneck any more
+    uplink.measured("a", UNPACED * 8e-9, 0.02)  # no bottleneck any more
     assert uplink.pace("a") == math.inf
-    uplink.measured("a", 0.0)  # which nobody could send at
+    uplink.measured("a", 0.0, 0.02)  # which nobody could send at
     assert uplink.pace("a") == math.inf
 
 
 def test_a_link_that_was_measured_too_slow_is_found_out_by_what_it_delivers() -> None:
     uplink, carries = Uplink(), 2e6
-    uplink.measured("a", 0.008)
+    uplink.measured("a", 0.008, 0.02)
     for _ in range(20):
         uplink.delivered("a", min(carries, uplink.pace("a")))
     assert uplink.pace("a") == HEADROOM * carries
@@ -78,7 +102,7 @@ def test_a_link_that_was_measured_too_slow_is_found_out_by_what_it_delivers() ->
 def test_a_frame_that_came_slowly_makes_no_link_slower_than_it_was_measured() -> None:
     """Its line may have been shared just then."""
     uplink = Uplink()
-    uplink.measured("a", 0.008)
+    uplink.measured("a", 0.008, 0.02)
     uplink.delivered("a", 1.04e6)
     uplink.delivered("a", 0.5e6)
     assert uplink.pace("a") == HEADROOM * 1e6
@@ -86,7 +110,7 @@ def test_a_frame_that_came_slowly_makes_no_link_slower_than_it_was_measured() ->
 
 def test_what_was_delivered_before_a_link_was_measured_anew_counts_no_more() -> None:
     uplink = Uplink()
-    uplink.measured("a", 0.008)
+    uplink.measured("a", 0.008, 0.02)
     uplink.delivered("a", 1.04e6)
-    uplink.measured("a", 0.004)
+    uplink.measured("a", 0.004, 0.02)
     assert uplink.pace("a") == HEADROOM * 0.5e6

@@ -346,6 +346,7 @@ class Exchange:
             pace = math.inf
             while True:
                 header, payload = await queue.get()
+                await self._uplink.free(peer)
                 if pace != (pace := self._uplink.pace(peer)):
                     stream.pace(pace)
                 under_way = True
@@ -383,7 +384,7 @@ class Exchange:
         await stream.write(header.pack())
         view = memoryview(payload)
         for start in range(0, len(view), PIECE_BYTES):
-            await self._uplink.idle()
+            await self._uplink.idle(stream.peer)
             await stream.write(view[start : start + PIECE_BYTES])
 
     def _trace(self, lane: Lane, peer: str, key: Key, begun: float) -> None:
