@@ -179,9 +179,8 @@ class Succession:
         news = self.epoch.started < plan.version
         if news:
             await self._tell(self.epoch.model_copy(update={"started": plan.version}))
-            self._record = self._record.model_copy(
-                update={"doors": await self._find_doors(plan), "doors_of": plan.version}
-            )
+            doors = await self._find_doors(plan)  # meanwhile the next plan may have been called, and peers have promised
+            self._record = self._record.model_copy(update={"doors": doors, "doors_of": plan.version})
             await self._keep()
         return news
 
@@ -218,7 +217,7 @@ class Succession:
     async def _tell(self, epoch: Epoch) -> None:
         self._record = self._record.model_copy(update={"epoch": epoch})
         await self._keep()
-        await self._publish(epoch)
+        await self._publish(self.epoch)  # what was said while this one was written is not to be taken back
 
     def _save(self) -> None:
         self._record.save(self._folder)

@@ -42,7 +42,7 @@ AGREE = 2.0
 
 
 class ThroughputSearch:
-    """For one direction of a link: make transfers of `size` bytes at `pace`, say how they `came`, until `rate` is known.
+    """One direction of a link: make transfers of `size` bytes at `pace`, say how they `came`, until there is a `rate`.
 
     Args:
         round_trip: seconds.

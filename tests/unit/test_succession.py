@@ -352,3 +352,29 @@ async def test_a_peer_that_answers_has_not_ended_whatever_its_former_doors_say(t
     assert await swarm.one._find_ended(BEFORE) == set()
     swarm.leave("a")
     assert await swarm.one._find_ended(BEFORE) == {"a"}
+
+
+async def test_what_is_called_and_promised_while_doors_are_looked_for_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan may be followed by the next one within its first step."""
+    swarm, knocking, answers = Swarm(tmp_path), asyncio.Event(), asyncio.Event()
+
+    async def slow(host: str, port: int) -> bool:
+        knocking.set()
+        await answers.wait()
+        return True
+
+    monkeypatch.setattr(succession, "knock", slow)
+    version = await swarm.one.call(None)
+    plan = BEFORE.model_copy(update={"version": version})
+    swarm.members.listed({"a": listed(1)})
+    starting = asyncio.create_task(swarm.one.started(plan))
+    await knocking.wait()
+    following = await swarm.one.call(plan)
+    await swarm.stands("a", promised=following)
+    answers.set()
+    await starting
+    assert swarm.one.epoch == Epoch(called=following, started=version)
+    assert "a" in swarm.one._promised(following)
+    assert Swarm(tmp_path).one.epoch.called == following
