@@ -179,7 +179,7 @@ class Succession:
         news = self.epoch.started < plan.version
         if news:
             await self._tell(self.epoch.model_copy(update={"started": plan.version}))
-            doors = await self._find_doors(plan)  # meanwhile the next plan may have been called, and peers have promised
+            doors = await self._find_doors(plan)  # meanwhile a plan may be called, and promised
             self._record = self._record.model_copy(update={"doors": doors, "doors_of": plan.version})
             await self._keep()
         return news
