@@ -63,10 +63,10 @@ async def probe(plane: DataPlane, peer: str, uplink: Uplink) -> Link:
     Raises:
         ConnectionError: it cannot be reached, or vanished.
     """
-    known = uplink.round_trip(peer)
     with uplink.measuring(peer):
         stream = await plane.open(peer, PROBE)
         try:
+            known = uplink.round_trip(peer, stream.way)
             round_trip = await _round_trip(stream, known)
             least = round_trip if known is None else min(round_trip, known)
             sent = await _throughput(stream, "send", least, again=known is not None)
@@ -74,7 +74,7 @@ async def probe(plane: DataPlane, peer: str, uplink: Uplink) -> Link:
             await write_message(stream, ProbeRequest(kind="found", gbps=received, round_trip=round_trip))
         finally:
             await stream.close()
-    uplink.measured(peer, sent, round_trip)
+    uplink.measured(peer, sent, round_trip, stream.way)
     return Link(round_trip_ms=round_trip * 1e3, sent_gbps=sent, received_gbps=received, way=stream.way)
 
 
@@ -90,9 +90,10 @@ async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]], uplink:
     async with contextlib.AsyncExitStack() as stack:
         streams = {}
         for peer in gbps:
-            stack.enter_context(uplink.measuring(peer))
             streams[peer] = await plane.open(peer, PROBE)
             stack.push_async_callback(streams[peer].close)
+        for peer in gbps:
+            stack.enter_context(uplink.measuring(peer))
         up = await _together(streams, "send", {peer: there for peer, (there, _) in gbps.items()})
         down = await _together(streams, "fetch", {peer: back for peer, (_, back) in gbps.items()})
     return Limits(up_gbps=up, down_gbps=down)
@@ -129,7 +130,7 @@ async def answer(stream: Stream, uplink: Uplink) -> None:
             elif request.kind == "queued":
                 await write_message(stream, Queued(seconds=stream.queued()))
             else:
-                uplink.measured(stream.peer, request.gbps, request.round_trip)
+                uplink.measured(stream.peer, request.gbps, request.round_trip, stream.way)
 
 
 async def _round_trip(stream: Stream, known: float | None) -> float:

@@ -233,6 +233,7 @@ class Tasklets:
 
     async def _serve(self, plan: Plan) -> None:
         """Train under `plan`; what breaks is reported, and the coordinator plans anew."""
+        self._uplink.release()
         self._journal.forget(after=plan.resume.mark.step)
         await self._holdings.redo(plan.resume.mark, plan.resume.norm)
         self._keeper.serve(plan)

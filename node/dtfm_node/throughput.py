@@ -18,12 +18,13 @@ ENOUGH_ROUND_TRIPS = 3.2
 """A transfer that takes this long says how fast the link is, if another one was before it."""
 LENGTH = 1.5
 """A transfer is as long as takes so many times that, if it is no faster than the one before."""
-FIRST_SECONDS, FIRST_AGAIN_SECONDS, FIRST_ROUND_TRIPS = 4.0, 1.0, 8.0
-"""The first one says it if it takes this long: a round trip then carries less than TCP's first window (10 packets), and
-another one would take too long. That is so sooner where the link was measured before: training waits for it."""
+FIRST_SECONDS, FIRST_AGAIN_SECONDS, FIRST_ROUND_TRIPS = 4.0, 1.5, 8.0
+"""The first one says it if it takes this long and fills a queue: a round trip then carries less than TCP's first window
+(10 packets), and another one would take too long. That is so sooner where the link was measured before, and training
+waits for it."""
 MOST_TRANSFERS = 12
-LONG_SECONDS, AGAIN_SECONDS = 15.0, 5.0
-"""After so long, two transfers that are long enough must do; for a link that was measured before."""
+LONG_SECONDS = 15.0
+"""After so long, two transfers that are long enough must do."""
 LAST_SECONDS = 22.0
 """After so long, whatever was found must do."""
 SEARCHING, FURTHER, CLOSE = 3.0, 1.3, 1.2
@@ -58,7 +59,6 @@ class ThroughputSearch:
         self._round_trip = round_trip
         self._enough = max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
         self._first = max(FIRST_AGAIN_SECONDS if again else FIRST_SECONDS, FIRST_ROUND_TRIPS * round_trip)
-        self._patience = AGAIN_SECONDS if again else LONG_SECONDS
         self._number = 0
         self._before = 0.0
         """About what was found so far."""
@@ -85,22 +85,25 @@ class ThroughputSearch:
         self._number += 1
         seconds = max(1e-6, seconds)
         rate = (self.size - PIECE_BYTES) / seconds
-        if self._number == 1 and seconds >= self._first:
+        fills = self._fills(rate, queued)
+        if self._number == 1 and seconds >= self._first and (fills or queued is None):
             self.rate = rate
             return
-        self._judge(rate, seconds, queued, elapsed)
+        self._judge(rate, seconds, queued, fills, elapsed)
         if self.rate is None and (self._number == MOST_TRANSFERS or elapsed > LAST_SECONDS):
             self.rate = max(self._found, self._before)
 
-    def _judge(self, rate: float, seconds: float, queued: float | None, elapsed: float) -> None:
+    def _fills(self, rate: float, queued: float | None) -> bool:
+        """Whether a transfer was faster than the link, so that its rate is the link's."""
+        if queued is None:
+            return rate <= HELD_BACK * self.pace < math.inf
+        return queued >= max(FILLED_SECONDS, FILLED * self._round_trip)
+
+    def _judge(self, rate: float, seconds: float, queued: float | None, fills: bool, elapsed: float) -> None:
         """Take `rate` for the link's, or say what the next transfer is like."""
         if queued is not None and rate > AGREE * self.pace:
             return  # the kernel has held it to its pace: who read it was kept from reading, and then had all at once
         was_held_back = rate > HELD_BACK * self.pace
-        if queued is None:
-            fills = not was_held_back and not math.isinf(self.pace)
-        else:
-            fills = queued >= max(FILLED_SECONDS, FILLED * self._round_trip)
         if self._before >= AGREE * rate:
             self._before, self._found, self._step, self._search = rate, 0.0, SEARCHING, SEARCHING
         else:
@@ -109,7 +112,7 @@ class ThroughputSearch:
                 # One that is long because it was interrupted tells nothing: it takes another one.
                 is_second = self._found > 0.0 and (fills or rate < self._before)
                 self._found = max(self._found, rate)
-                is_late = elapsed > self._patience
+                is_late = elapsed > LONG_SECONDS
                 if (is_steady and self._step == CLOSE and fills) or (is_late and (is_steady or is_second)):
                     self.rate = self._found
                     return

@@ -11,6 +11,8 @@ import contextlib
 import math
 from collections.abc import Iterator
 
+from dtfm_protocol.planes.data import Way
+
 HEADROOM = 1.05
 """Streams may be so many times faster than their link is known to be, which may be too little: what then arrives says
 more, so that a pace grows where the link allows it. No more, for what is above what the link carries fills its queue
@@ -27,17 +29,17 @@ class Uplink:
     def __init__(self) -> None:
         self._measured: dict[str, float] = {}
         self._delivered: dict[str, float] = {}
-        self._round_trips: dict[str, float] = {}
+        self._round_trips: dict[tuple[str, Way], float] = {}
         self._measuring: dict[str, list[asyncio.Event]] = {}
         """By peer, measurements under way; each is set when frames need not wait for it any more."""
         self._urgent = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def measured(self, peer: str, gbps: float, round_trip: float) -> None:
-        """Note what the link to `peer` carries, and the seconds that a round trip takes."""
+    def measured(self, peer: str, gbps: float, round_trip: float, way: Way) -> None:
+        """Note what the link to `peer` carries, and the seconds that a round trip takes that way."""
         self._measured[peer] = gbps * 1.25e8
-        self._round_trips[peer] = round_trip
+        self._round_trips[peer, way] = round_trip
         self._delivered.pop(peer, None)
 
     def delivered(self, peer: str, bytes_per_second: float) -> None:
@@ -52,9 +54,9 @@ class Uplink:
         rate = max(self._measured.get(peer, math.inf), self._delivered.get(peer, 0.0))
         return HEADROOM * rate if 0 < rate < UNPACED else math.inf
 
-    def round_trip(self, peer: str) -> float | None:
+    def round_trip(self, peer: str, way: Way) -> float | None:
         """Seconds, as measured last; None where it was not."""
-        return self._round_trips.get(peer)
+        return self._round_trips.get((peer, way))
 
     @contextlib.contextmanager
     def measuring(self, peer: str) -> Iterator[None]:
@@ -70,6 +72,12 @@ class Uplink:
             waits.remove(over)
             if not waits:
                 self._measuring.pop(peer, None)
+
+    def release(self) -> None:
+        """Let frames go on whatever is being measured: a plan begins, and who called for it may have given that up."""
+        for waits in self._measuring.values():
+            for over in waits:
+                over.set()
 
     async def free(self, peer: str) -> None:
         """Wait while the link to `peer` is being measured."""
@@ -90,5 +98,5 @@ class Uplink:
 
     async def idle(self, peer: str) -> None:
         """Wait until bulk may go to `peer`: nothing urgent is being sent, and that link is not being measured."""
-        await self.free(peer)
         await self._idle.wait()
+        await self.free(peer)

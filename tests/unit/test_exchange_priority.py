@@ -175,6 +175,21 @@ async def test_a_frame_waits_until_its_link_was_measured(kind: Kind) -> None:
         await one.others["b"].receive("a", key)
 
 
+async def test_a_part_that_is_under_way_stops_while_its_link_is_measured() -> None:
+    async with swarm() as one:
+        size = 16 * PIECE_BYTES
+        bulk = await one.put_bulk_under_way("b", size)
+        with one.a._uplink.measuring("b"):
+            for _ in range(2 * PIECE_BYTES // PACKET):  # the piece under way
+                await asyncio.sleep(0)
+            before = len(one.plane.line.carried)
+            one.others["c"].post("a", URGENT, 4 * PACKET)
+            await one.a.send("c", URGENT, bytes(4 * PACKET))
+            await one.others["c"].receive("a", URGENT)
+            assert not any(packet.peer == "b" and packet.size == PACKET for packet in one.plane.line.carried[before:])
+        assert len(await one.others["b"].receive("a", bulk)) == size
+
+
 async def test_streams_are_paced_as_soon_as_a_link_was_measured() -> None:
     """And at its new pace once it was measured again, or has delivered more than that."""
     network, uplink = MemoryNetwork(), Uplink()
@@ -198,7 +213,7 @@ async def test_streams_are_paced_as_soon_as_a_link_was_measured() -> None:
         async with Exchange.running(Paced(network, "a"), 1, PEERS, uplink) as a:
             for step, gbps in enumerate((None, 0.01, 0.01, 0.02, None), 1):
                 if gbps is not None:
-                    uplink.measured("b", gbps, 0.02)
+                    uplink.measured("b", gbps, 0.02, "direct")
                 key = Key(Kind.ACTIVATION, step, 0, 0)
                 other.post("a", key, 1)
                 await a.send("b", key, b"x")

@@ -85,6 +85,19 @@ class _Faulty(Refused):
         self.fault = fault
 
 
+class _Paced:
+    """Keeps a stream at the pace that its link has now."""
+
+    def __init__(self, stream: Stream, uplink: Uplink) -> None:
+        self._stream, self._uplink, self._pace = stream, uplink, math.inf
+
+    def look(self) -> None:
+        """Set it, if it has changed."""
+        if self._pace != (pace := self._uplink.pace(self._stream.peer)):
+            self._pace = pace
+            self._stream.pace(pace)
+
+
 class Exchange:
     """One peer's frames under one plan. Create it with `running`."""
 
@@ -343,17 +356,16 @@ class Exchange:
         try:
             stream = await self._plane.open(peer, TRAINING)
             await write_message(stream, Hello(plan_version=self._plan_version))
-            pace = math.inf
+            paced = _Paced(stream, self._uplink)
             while True:
                 header, payload = await queue.get()
                 await self._uplink.free(peer)
-                if pace != (pace := self._uplink.pace(peer)):
-                    stream.pace(pace)
+                paced.look()
                 under_way = True
                 begun = time.monotonic()
                 point("before-send", header.key.step)
                 if bulk:
-                    await self._write_bulk(stream, header, payload)
+                    await self._write_bulk(stream, paced, header, payload)
                 elif armed("mid-frame", header.key.step):
                     half = len(payload) // 2
                     await stream.write(header.pack(), memoryview(payload)[:half])
@@ -380,11 +392,12 @@ class Exchange:
             if stream is not None:
                 await stream.close()
 
-    async def _write_bulk(self, stream: Stream, header: Header, payload: Bytes) -> None:
+    async def _write_bulk(self, stream: Stream, paced: _Paced, header: Header, payload: Bytes) -> None:
         await stream.write(header.pack())
         view = memoryview(payload)
         for start in range(0, len(view), PIECE_BYTES):
             await self._uplink.idle(stream.peer)
+            paced.look()
             await stream.write(view[start : start + PIECE_BYTES])
 
     def _trace(self, lane: Lane, peer: str, key: Key, begun: float) -> None:
