@@ -6,6 +6,7 @@ It is not needed for a step: peers train on under the plan in force while it is 
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from dtfm_coordinator.archive import mark_of
 from dtfm_coordinator.gathering import Gathering
@@ -190,28 +191,24 @@ class Conductor:
             plan = await self._ordered(layout, version, standings)
             self._archive.expect(plan)
             await self._control.publish(PLAN, plan)
-            if await self._succession.establish(plan, self._hold):
+            live = [holding.mark.step for one in standings.values() for holding in one.holdings if holding.live]
+            event = Event(
+                plan=plan.version,
+                why=change.why,
+                called_at=called_at,
+                in_force_at=0.0,
+                step=plan.resume.mark.step,
+                repeated=max(0, max([self._rows.last, *live]) - plan.resume.mark.step),
+                source=source_of(plan.resume, standings),
+            )
+            if await self._succession.establish(plan, partial(self._hold, event)):
                 break
             log.info("plan %d was not taken by all its peers: planning anew", version)
             version = await self._succession.call(before)
             layout = await self._gathering.layout()
-        mark = plan.resume.mark
-        reached = max([self._rows.last, *(h.mark.step for s in standings.values() for h in s.holdings if h.live)])
-        self._hearing.event = Event(
-            plan=plan.version,
-            why=change.why,
-            called_at=called_at,
-            in_force_at=time.time(),
-            step=mark.step,
-            repeated=max(0, reached - mark.step),
-            source=source_of(plan.resume, standings),
-        )
         self._considered = CALM  # what was compared with the plan before was not with this one
-        self._rows.forget_after(mark.step)
         await self._hearing.tell_ledger()
-        await self._hearing.say(
-            "training", f"plan {plan.version} from step {mark.step}{self._hearing.event.said}: {plan.reason}"
-        )
+        await self._hearing.say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
 
     def _is_genuine(self, plan: Plan) -> bool:
         """Whether a plan that a peer shows is a coordinator's."""
@@ -222,10 +219,12 @@ class Conductor:
             return False
         return True
 
-    def _hold(self, plan: Plan) -> None:
+    def _hold(self, event: Event, plan: Plan) -> None:
         """Have `plan` be the one that this coordinator comes back to: before anyone may act under it."""
+        self._rows.forget_after(event.step)
         write_atomically(self._folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
         self._hearing.plan = plan
+        self._hearing.event = event.model_copy(update={"in_force_at": time.time()})
 
     async def _better(self, change: Change) -> Plan | None:
         """A layout for those who are here now, while training goes on; None if that is the one in force.
