@@ -179,7 +179,7 @@ class Succession:
         news = self.epoch.started < plan.version
         if news:
             await self._tell(self.epoch.model_copy(update={"started": plan.version}))
-            doors = await self._find_doors(plan)  # meanwhile a plan may be called, and promised
+            doors = await self._find_doors(plan)  # meanwhile a plan may be called
             self._record = self._record.model_copy(update={"doors": doors, "doors_of": plan.version})
             await self._keep()
         return news
@@ -238,14 +238,16 @@ class Succession:
 
     async def _find_doors(self, plan: Plan) -> dict[str, tuple[tuple[str, int], ...]]:
         """The addresses at which the plan's peers take connections now."""
-        found = {}
-        for peer in plan.peers:
+
+        async def of(peer: str) -> tuple[tuple[str, int], ...]:
             member = self._members.get(peer)
             addresses = member.profile.addresses if member is not None and member.profile is not None else ()
             doors = [door for address in addresses if (door := door_of(address)) is not None]
             taken = await asyncio.gather(*(knock(*door) for door in doors))
-            found[peer] = tuple(door for door, answer in zip(doors, taken, strict=True) if answer is True)
-        return found
+            return tuple(door for door, answer in zip(doors, taken, strict=True) if answer is True)
+
+        # All at once: nothing else is heard meanwhile.
+        return dict(zip(plan.peers, await asyncio.gather(*map(of, plan.peers)), strict=True))
 
     async def _find_ended(self, plan: Plan) -> set[str]:
         """Peers whose process has ended, as every address tells at which it took connections before."""
