@@ -675,7 +675,7 @@ async def test_a_peer_whose_pulses_stop_is_lost_though_its_streams_are_open(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of a process that was stopped, or whose machine has lost its network, are."""
-    monkeypatch.setattr("dtfm_node.engine.patience.FIRST_SECONDS", 0.2)
+    monkeypatch.setattr("dtfm_node.engine.patience.SHORTEST_SECONDS", 0.2)
     monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.05)
     async with network.peer("b") as b:
         b.post("a", key(), 1)
@@ -699,7 +699,7 @@ async def test_the_end_of_a_peers_pulses_alone_loses_nothing_that_it_has_sent(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who ends closes all its streams at once, and the last frames may still be on their way then."""
-    monkeypatch.setattr("dtfm_node.engine.patience.FIRST_SECONDS", 0.1)
+    monkeypatch.setattr("dtfm_node.engine.patience.SHORTEST_SECONDS", 0.1)
     monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.02)
     async with network.peer("b") as b:
         b.post("a", key(), 1)

@@ -5,8 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtfm_node.engine.patience import (
-    ENOUGH,
-    FIRST_SECONDS,
     LONGEST_SECONDS,
     PULSE_SECONDS,
     ROUND_TRIPS,
@@ -27,25 +25,18 @@ def after(gaps: list[float], action: float = 0.0) -> tuple[Patience, float]:
     return patience, now
 
 
-def test_a_peer_that_pulses_evenly_may_be_silent_for_a_second() -> None:
+def test_a_peer_that_pulses_evenly_may_be_silent_for_the_shortest_time() -> None:
     patience, now = after([PULSE_SECONDS] * 20)
     assert patience.silence_limit == SHORTEST_SECONDS
     assert patience.fault(now + SHORTEST_SECONDS) == ""
-    assert patience.fault(now + SHORTEST_SECONDS + 0.1) == "silent for 1.1 s (its limit: 1.0 s)"
-
-
-def test_a_peer_of_whom_little_is_known_is_given_longer() -> None:
-    for heard in range(ENOUGH):
-        patience, now = after([PULSE_SECONDS] * heard)
-        assert patience.fault(now + FIRST_SECONDS) == ""
-        assert patience.fault(now + FIRST_SECONDS + 0.1)
+    assert patience.fault(now + SHORTEST_SECONDS + 0.1) == "silent for 3.1 s (its limit: 3.0 s)"
 
 
 def test_a_peer_on_an_unsteady_link_is_given_longer_than_one_on_a_steady_one() -> None:
     steady, _ = after([PULSE_SECONDS] * 40)
-    unsteady, now = after([0.05, 0.05, 0.05, 1.0] * 10)
+    unsteady, now = after([0.05, 0.05, 0.05, 2.0] * 10)
     assert unsteady.silence_limit > 2 * steady.silence_limit
-    assert unsteady.fault(now + 2.0) == ""
+    assert unsteady.fault(now + 6.0) == ""
 
 
 @settings(deadline=None)
@@ -61,9 +52,9 @@ def test_who_did_not_listen_does_not_blame_the_other() -> None:
     patience, now = after([PULSE_SECONDS] * 20)
     patience.excuse(now + 60.0)
     assert patience.fault(now + 60.5) == ""
-    assert patience.fault(now + 62.0)
+    assert patience.fault(now + 64.0)
     patience.excuse(now + 1.0)  # which lies before
-    assert patience.fault(now + 62.0)
+    assert patience.fault(now + 64.0)
 
 
 @pytest.mark.parametrize("longest", [0.0, 0.5, 3.0, 60.0])
@@ -89,8 +80,8 @@ def test_the_action_that_takes_long_now_is_no_measure_of_itself() -> None:
 def test_a_silence_may_last_as_long_as_a_lost_pulse_takes_to_come_again() -> None:
     patience, _ = after([PULSE_SECONDS] * 20)
     assert patience.silence_limit == SHORTEST_SECONDS
-    patience.echo(0.5)
-    assert patience.silence_limit == PULSE_SECONDS + ROUND_TRIPS * 0.5
+    patience.echo(1.5)
+    assert patience.silence_limit == PULSE_SECONDS + ROUND_TRIPS * 1.5
     for _ in range(100):
         patience.echo(0.01)
     assert patience.silence_limit == SHORTEST_SECONDS

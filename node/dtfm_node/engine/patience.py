@@ -5,13 +5,11 @@ peer that is slow goes on saying so: it is not gone.
 """
 
 PULSE_SECONDS = 0.25
-SHORTEST_SECONDS = 1.0
+SHORTEST_SECONDS = 3.0
+"""Links become slower within a pulse: what waits for them then takes as many times longer, and round trips of seconds
+are usual behind a home's router. A process that ends is noticed at once, by its connections."""
 LONGEST_SECONDS = 30.0
 """As long as a connection's own keepalive takes to notice."""
-FIRST_SECONDS = 3.0
-"""Before enough is known of a peer."""
-ENOUGH = 6
-"""Gaps after which it is."""
 ROUND_TRIPS = 4.0
 """A pulse that is lost on the way comes after the next one's acknowledgement and its own second way, or somewhat later:
 a silence must be longer."""
@@ -25,7 +23,6 @@ class Patience:
 
     def __init__(self, now: float) -> None:
         self._heard = now
-        self._gaps = 0
         self._mean = PULSE_SECONDS
         self._deviation = 0.0
         self._longest_action = 0.0
@@ -36,7 +33,6 @@ class Patience:
         """It lives, and is at one action for so long (0: it computes nothing)."""
         gap = now - self._heard
         self._heard = now
-        self._gaps += 1
         # Jacobson's estimator, as TCP's retransmission timer has it (RFC 6298): gains of 1/8 and 1/4.
         self._deviation += (abs(gap - self._mean) - self._deviation) / 4
         self._mean += (gap - self._mean) / 8
@@ -55,8 +51,6 @@ class Patience:
     @property
     def silence_limit(self) -> float:
         """Seconds of silence after which it is gone."""
-        if self._gaps < ENOUGH:
-            return FIRST_SECONDS
         on_the_way = PULSE_SECONDS + ROUND_TRIPS * self._round_trip
         return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, on_the_way, self._mean + 8 * self._deviation))
 
