@@ -18,7 +18,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dtfm_node.engine.inflow import Inflow
+from dtfm_node.engine.inflow import Inflow, Run
 from dtfm_node.engine.patience import PULSE_SECONDS, Patience
 from dtfm_node.trace import NO_TRACE, Tracer
 from dtfm_node.uplink import Uplink
@@ -214,8 +214,9 @@ class Exchange:
         try:
             if stream.peer not in self._peers:
                 raise _Faulty(Fault.STRANGER, "a training stream, and is not in the plan")
+            run = self.inflow.run(stream.peer)
             while True:
-                await self._take_frame(stream)
+                await self._take_frame(stream, run)
         except StreamClosed as error:
             self.lose(PeerLost(stream.peer, str(error)))
         except _Faulty as error:
@@ -289,7 +290,8 @@ class Exchange:
                 if patience is not None:
                     patience.echo(took)
 
-    async def _take_frame(self, stream: Stream) -> None:
+    async def _take_frame(self, stream: Stream, run: Run) -> None:
+        asked = time.monotonic()
         data = await stream.read(HEADER_BYTES)
         if stream.peer in self._lost:  # frames that were under way by then: nobody wants them, and they are no fault
             raise StreamClosed(str(self._lost[stream.peer]))
@@ -307,7 +309,7 @@ class Exchange:
             if self._over:
                 raise StreamClosed("nobody reads its evaluations any more")
         payload = await stream.read(header.size) if header.size else b""
-        self.inflow.came(stream.peer, header.size, time.monotonic() - begun)
+        run.came(header.size, begun - asked, time.monotonic() - begun)
         self._trace("receive", stream.peer, key, begun)
         if not posted.future.done():
             posted.future.set_result(payload)
