@@ -154,10 +154,13 @@ async def test_two_peers_talk_directly_and_know_each_other_by_identity() -> None
 
         for here, there in ((a, b), (b, a)):
             await there.serve("echo", answer)
+            begun = time.monotonic()
             async with opened(here, there.peer_id, "echo") as stream:
                 assert stream.peer == there.peer_id
                 await echoed(stream, b"x")
                 await echoed(stream, b"hello" * 100)
+                assert begun < here.heard(there.peer_id) <= time.monotonic()
+                assert here.heard("a stranger") == -math.inf
         assert callers == [a.peer_id, b.peer_id]
         assert meeting(a).opened == [DIRECT]  # one introduction, which serves both ways
         assert meeting(b).opened == []

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import math
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 
@@ -683,6 +685,23 @@ async def test_a_peer_whose_pulses_stop_is_lost_though_its_streams_are_open(
         await stream.write(pulse())
         assert "silent for" in str(await fails(b, "a", key()))
         assert not b.refused
+
+
+async def test_a_peer_whose_pulses_wait_behind_what_else_it_sends_is_not_lost(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dtfm_node.engine.patience.SHORTEST_SECONDS", 0.2)
+    monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.05)
+    async with network.peer("b") as b:
+        heard = [time.monotonic]
+        monkeypatch.setattr(b._plane, "heard", lambda _: heard[0]())
+        b.post("a", key(), 1)
+        stream = await pulses(network, "a", "b")
+        await stream.write(pulse())
+        await asyncio.sleep(0.6)
+        assert not b._lost
+        heard[0] = lambda: -math.inf
+        assert "silent for" in str(await fails(b, "a", key()))
 
 
 async def test_a_peer_that_is_stuck_is_lost_though_it_pulses(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,6 +251,7 @@ class Exchange:
             for peer, patience in list(self.patience.items()):
                 if now - before > 2 * PULSE_SECONDS:  # who did not get to listen hears nobody
                     patience.excuse(now)
+                patience.excuse(self._plane.heard(peer))  # pulses may wait behind what else it sends
                 if peer not in self._lost and (fault := patience.fault(now)):
                     self.lose(PeerLost(peer, fault))
 

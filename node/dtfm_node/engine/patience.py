@@ -45,7 +45,7 @@ class Patience:
         self._round_trip = max(round_trip, self._round_trip + (round_trip - self._round_trip) / 8)
 
     def excuse(self, now: float) -> None:
-        """This side did not listen for a while."""
+        """It lived at that time, or this side did not listen until then."""
         self._heard = max(self._heard, now)
 
     @property

@@ -6,6 +6,7 @@ before a word is said, and then agree on the service that the stream is for.
 
 import asyncio
 import contextlib
+import math
 import socket
 import ssl
 from collections import Counter
@@ -222,6 +223,10 @@ class Connections:
         stream = DirectStream(connection, context, self._staging, discard, server_side=server_side, way=way)
         self._streams.add(stream)
         return stream
+
+    def heard(self, peer: str) -> float:
+        """When bytes of `peer` came last over a stream that is open, as `time.monotonic` has it."""
+        return max((stream.heard for stream in self._streams if stream.peer == peer), default=-math.inf)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -78,6 +78,9 @@ class DataPlane(Protocol):
     def way(self, peer: str) -> Way | None:
         """How the newest stream that was opened to `peer` gets there; None where there was none."""
 
+    def heard(self, peer: str) -> float:
+        """When bytes of `peer` came last, on the clock of `time.monotonic`; minus infinity where nobody can say."""
+
     async def open(self, peer: str, service: str) -> Stream:
         """Open a stream to a service of `peer`.
 

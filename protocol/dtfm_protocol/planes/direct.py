@@ -117,6 +117,10 @@ class DirectDataPlane:
         """See `DataPlane.way`."""
         return self._ways.get(peer)
 
+    def heard(self, peer: str) -> float:
+        """See `DataPlane.heard`."""
+        return self._connections.heard(peer)
+
     async def open(self, peer: str, service: str) -> Stream:
         """See `DataPlane.open`."""
         stream = await self._open(peer, service)

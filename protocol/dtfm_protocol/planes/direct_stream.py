@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -60,6 +61,8 @@ class DirectStream:
         self.peer = ""
         """Set once the other end has proven it."""
         self.way = way
+        self.heard = -math.inf
+        """When bytes came last, as `time.monotonic` has it."""
         connection.setblocking(False)
         for level, name, value in _SOCKET_OPTIONS:
             if hasattr(socket, name):
@@ -207,6 +210,7 @@ class DirectStream:
                 break
         if not count:
             raise self._closed()
+        self.heard = time.monotonic()
         self._incoming.write(self._staging[:count])
         if count == len(self._staging):
             await asyncio.sleep(0)  # a fast sender must not keep this side's other tasks waiting

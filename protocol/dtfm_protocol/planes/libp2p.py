@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
@@ -234,6 +235,10 @@ class LibP2PDataPlane:
     def way(self, peer: str) -> Way | None:
         """See `DataPlane.way`."""
         return self._ways.get(peer)
+
+    def heard(self, peer: str) -> float:
+        """See `DataPlane.heard`."""
+        return -math.inf
 
     async def open(self, peer: str, service: str) -> LibP2PStream:
         """See `DataPlane.open`."""

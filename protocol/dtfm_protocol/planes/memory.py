@@ -1,6 +1,7 @@
 """In-memory twins of the data plane and of discovery: the same interfaces without processes or sockets."""
 
 import asyncio
+import math
 from contextlib import suppress
 
 from dtfm_protocol.errors import Refused
@@ -86,6 +87,10 @@ class MemoryDataPlane:
     def way(self, peer: str) -> Way | None:
         """See `DataPlane.way`."""
         return self.ways.get(peer)
+
+    def heard(self, peer: str) -> float:
+        """See `DataPlane.heard`."""
+        return -math.inf
 
     async def open(self, peer: str, service: str) -> MemoryStream:
         """See `DataPlane.open`."""
