@@ -28,6 +28,9 @@ PARK_SECONDS = 60.0
 RETURN_SECONDS = 20.0
 """How long a returning coordinator waits for the peers of its last plan before it plans anew."""
 GOODBYE_SECONDS = 15.0
+TRUSTED_SECONDS = 60.0
+"""At least so soon a move must pay back to which only a changed link gives cause; later, where no plan has changed for
+longer."""
 FRUITLESS_SECONDS = 30.0
 """Longest pause after plans that broke before their first step."""
 
@@ -45,6 +48,8 @@ class Change:
     """Whether all is well under the one in force."""
     layout: Plan | None = None
     """What is to be served, where that is known."""
+    links_only: bool = False
+    """Whether nothing else gives cause than links that may have changed."""
 
 
 class Failed(UserError):
@@ -79,6 +84,8 @@ class Conductor:
         self._gathering = Gathering(tools, self._hearing, min_nodes)
         self._considered = CALM
         """What the plan in force was last compared for."""
+        self._since = time.monotonic()
+        """When the plan in force came, or this coordinator."""
         self._fruitless = 0
         """Plans in a row that broke before their first step."""
         self._succession = Succession(
@@ -207,6 +214,7 @@ class Conductor:
             version = await self._succession.call(before)
             layout = await self._gathering.layout()
         self._considered = CALM  # what was compared with the plan before was not with this one
+        self._since = time.monotonic()
         await self._hearing.tell_ledger()
         await self._hearing.say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
 
@@ -240,6 +248,8 @@ class Conductor:
         def broken() -> bool:
             return bool(self._broken(plan))
 
+        # Links that have changed may do so again: they are trusted for as long as all has stayed as it was.
+        horizon = max(TRUSTED_SECONDS, time.monotonic() - self._since) if change.links_only else None
         members = self._members.ready()
         if not await self._hearing.unless(broken, self._gathering.probe(members, anew=self._suspects())):
             return None  # who is gone must not wait until links are measured, which may take minutes
@@ -248,7 +258,7 @@ class Conductor:
             return None
         members = self._members.ready()
         try:
-            found = await self._gathering.plan_for(members)
+            found = await self._gathering.plan_for(members, horizon)
         except UserError as error:
             leaving = self._members.leaving(self._hearing.plan.peers)
             if leaving:
@@ -298,8 +308,8 @@ class Conductor:
             return None
         why = self._broken(plan)
         if not why:
-            wish, self._considered = self._wish(plan), self._situation(plan)
-            return Change(wish, gently=True)
+            wish, before, self._considered = self._wish(plan), self._considered, self._situation(plan)
+            return Change(wish, gently=True, links_only=bool(self._suspects()) and self._considered == before)
         broken = self._members.broken(plan.peers, plan.version)
         for lost in broken.report.lost if broken is not None and broken.report is not None else ():
             self._hearing.links.forget(lost)  # whether peers reach it is measured anew, once it is back

@@ -66,8 +66,11 @@ class Gathering:
                 # A view that no plan fits may be followed by one that does: another node, or one with more memory.
                 needed, why = len(members) + (error.missing if isinstance(error, NotEnoughNodes) else 1), str(error)
 
-    async def plan_for(self, members: list[Member]) -> Plan:
+    async def plan_for(self, members: list[Member], horizon: float | None = None) -> Plan:
         """A layout for those of `members` that are still there.
+
+        Args:
+            horizon: see `Planner.plan`.
 
         Raises:
             UserError: none fits.
@@ -78,7 +81,7 @@ class Gathering:
             raise UserError("no node is left, or none of them reaches another one: `dtfm-node doctor` says why")
         await self._hearing.say("planning", f"planning for {len(members)} nodes")
         view = self._links.view(members, self._tools.job.training.precision, self._hearing.pace.factors())
-        plan = await asyncio.to_thread(self._tools.planner.plan, view, self._hearing.plan)
+        plan = await asyncio.to_thread(self._tools.planner.plan, view, self._hearing.plan, horizon)
         view.save(self._tools.folder / "view.json")
         return plan
 

@@ -1,6 +1,7 @@
 """From a view to the plan that is published: the owner's forced layout, or the allocator's."""
 
 import math
+from dataclasses import replace
 
 from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.step.demand import ModelDemand
@@ -50,11 +51,12 @@ class Planner:
         stages, replicas = self._job.plan.stages, self._job.plan.replicas
         return (1 if stages == "auto" else stages) * (1 if replicas == "auto" else replicas)
 
-    def plan(self, view: View, in_force: Plan | None = None) -> Plan:
+    def plan(self, view: View, in_force: Plan | None = None, horizon: float | None = None) -> Plan:
         """A plan for the peers of `view`, without version.
 
         Args:
             in_force: the plan under which peers hold their state now.
+            horizon: seconds within which a move must pay back, if that is less than the job allows.
 
         Raises:
             NotEnoughNodes: the owner's choices need more.
@@ -63,7 +65,10 @@ class Planner:
         self.is_changed = False
         if self._forced is not None:
             return self._place(self._forced, view, in_force)
-        return allocate(view, self._workload, self._seed, in_force=in_force)
+        work, planning = self._workload, self._workload.planning
+        if horizon is not None and horizon < planning.horizon:
+            work = replace(work, planning=planning.model_copy(update={"horizon": horizon}))
+        return allocate(view, work, self._seed, in_force=in_force)
 
     def _check_forced(self, plan: Plan) -> None:
         layers = self._workload.demand.layers

@@ -115,9 +115,12 @@ class Drawing:
         self.views: list[View] = []
         self.before: list[Plan | None] = []
 
-    def plan(self, view: View, in_force: Plan | None = None) -> Plan:
+        self.horizons: list[float | None] = []
+
+    def plan(self, view: View, in_force: Plan | None = None, horizon: float | None = None) -> Plan:
         self.views.append(view)
         self.before.append(in_force)
+        self.horizons.append(horizon)
         missing = self.needed - len(view.ids)
         if missing > 0:
             raise NotEnoughNodes(f"{missing} more are needed", missing) if self.as_missing else UserError("none fits")

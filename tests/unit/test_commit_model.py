@@ -23,6 +23,7 @@ call does not reach. Its state has another mark than the same step of the newer 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,11 +31,14 @@ from typing import Any
 import pytest
 
 from dtfm_coordinator.conductor import Conductor
+from dtfm_coordinator.history import Event
 from dtfm_coordinator.succession import Succession
 from dtfm_node.holdings import Holdings
 from dtfm_node.tasklets import Tasklets
 from dtfm_protocol.control import Epoch
+from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
+from dtfm_protocol.rows import RowFile
 from dtfm_protocol.standing import Holding, LayerRange, Mark, Promise, Standing
 from tests.unit.commit_model import THE_RULE, Rule, Setting, search
 
@@ -226,13 +230,23 @@ async def test_a_coordinator_that_dies_when_a_plan_comes_into_force_knows_that_p
 
     def publish(epoch: Epoch) -> None:
         if epoch.in_force:
-            known.append((tmp_path / "plan.json").exists())
+            known.append((tmp_path / "plan.json").exists() and rows.last == 2 and conductor._hearing.event is not None)
 
     conductor: Any = Conductor.__new__(Conductor)
-    conductor._folder, conductor._hearing = tmp_path, SimpleNamespace(plan=None)
+    conductor._folder, conductor._hearing = tmp_path, SimpleNamespace(plan=None, event=None)
+    conductor._rows = rows = RowFile(tmp_path / "metrics.jsonl")
+    for step in (1, 2, 3):
+        rows.append(
+            StepMetrics(
+                step=step, loss=1.0, tokens=1, seconds=1.0, plan_version=0, learning_rate=0.1, grad_norm=1.0,
+                predicted_seconds=None,
+            )
+        )  # fmt: skip
+    event = Event(plan=1, why="test", called_at=0.0, in_force_at=0.0, step=2, repeated=1, source="replicas")
     coordinator = succession(tmp_path, {"A": has_taken(1)}, publish)
-    assert await coordinator.establish(plan(1, "A"), conductor._hold)
+    assert await coordinator.establish(plan(1, "A"), partial(conductor._hold, event))
     assert known == [True]
+    assert [row.step for row in rows.rows()] == [1, 2]
 
 
 @dataclass(eq=False)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from dtfm_coordinator import planning
+from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.planning import Planner
 from dtfm_coordinator.requirements import requirements
 from dtfm_protocol.errors import UserError
@@ -23,7 +25,7 @@ VIEW = View(
 FORCED = {"stages": [(0, 2), (2, 4)], "routes": [("one", "two")] * 4}
 
 
-def job(**planning: object) -> ResolvedJob:
+def job(**choices: object) -> ResolvedJob:
     shard = Shard(sha256="0" * 64, tokens=1000)
     return ResolvedJob(
         name="job",
@@ -31,18 +33,18 @@ def job(**planning: object) -> ResolvedJob:
         corpus=Corpus(dtype="uint16", vocab_size=64, shards=(shard,)),
         training=Training(steps=1, global_batch=4, micro_batch=1, sequence_length=8, learning_rate=1e-3),
         evaluation=Evaluation(),
-        plan=Planning.model_validate(planning),
+        plan=Planning.model_validate(choices),
         checkpoint=Checkpointing(),
     )
 
 
-def for_job(forced: Plan | None, **planning: object) -> Planner:
-    resolved = job(**planning)
+def for_job(forced: Plan | None, **choices: object) -> Planner:
+    resolved = job(**choices)
     return Planner(resolved, requirements(resolved.config, resolved.training), forced, 0)
 
 
-def placed(forced: dict[str, object], **planning: object) -> Plan:
-    return for_job(Plan.model_validate(FORCED | forced), **planning).plan(VIEW)
+def placed(forced: dict[str, object], **choices: object) -> Plan:
+    return for_job(Plan.model_validate(FORCED | forced), **choices).plan(VIEW)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,20 @@ def test_a_forced_plan_takes_the_jobs_wire_and_keeps_its_own_recomputing() -> No
 def test_an_open_schedule_is_chosen() -> None:
     plan = for_job(None, stages=2, replicas=1).plan(VIEW)
     assert plan.reason.startswith(f"2 stages x 1 peer, {plan.schedule}: ")
+
+
+@pytest.mark.parametrize(("asked", "within"), [(None, 600.0), (60.0, 60.0), (1e9, 600.0)])
+def test_a_move_must_pay_back_within_the_jobs_horizon_or_a_shorter_one(
+    monkeypatch: pytest.MonkeyPatch, asked: float | None, within: float
+) -> None:
+    horizons: list[float] = []
+
+    def note(view: View, work: Workload, seed: int, *, in_force: Plan | None) -> None:
+        horizons.append(work.planning.horizon)
+
+    monkeypatch.setattr(planning, "allocate", note)
+    for_job(None, stages=2, replicas=1, horizon=600.0).plan(VIEW, None, asked)
+    assert horizons == [within]
 
 
 def test_an_owner_may_fix_another_layout_while_the_run_goes_on() -> None:
