@@ -1,6 +1,6 @@
 """A link loses nine tenths of its rate while a swarm trains: when it is noticed, what is done, what is left.
 
-    python -m benchmarks.world.adaptation [--out benchmarks/results/adaptation.md]
+    python -m benchmarks.world.adaptation [--only degrade | flap] [--out benchmarks/results/adaptation.md]
 
 The coordinator plans for itself here. The link is the busiest of the plan in force. Then the same with a link that
 flaps, where the plan must not go to and fro.
@@ -9,15 +9,15 @@ flaps, where the plan must not go to and fro.
 import argparse
 import asyncio
 import itertools
-import json
 import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.tables import keep, markdown, show
+from benchmarks.tables import keep, markdown, show, values_with
 from benchmarks.world.paced import Running, World, prediction
 from benchmarks.world.placements import searched
 from benchmarks.world.worlds import paper_world
@@ -32,6 +32,7 @@ HAND_OVER_SECONDS = 15.0
 """From the call of a new plan until its steps run at their own pace."""
 FLAP_SECONDS, FLAPS = 20.0, 6
 HEADINGS = ["what", "value"]
+TITLES = {"degrade": "A link loses nine tenths of its rate", "flap": "A link flaps"}
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,8 @@ class Watch:
         return 60 * sum(start <= one.at < end for one in self.samples) / (end - start)
 
 
-async def degrade(world: World) -> tuple[list[list[str]], dict[str, object]]:
-    """One link becomes slow, and stays so."""
+async def degrade(world: World) -> dict[str, Any]:
+    """One link becomes slow, and stays so; the table's rows, and what the figure shows."""
     async with Running.running(world) as running:
         names = {peer: node for node, peer in running.peers.items()}
         plan = Plan.model_validate(running.swarm.layout()).renamed(names)
@@ -154,12 +155,11 @@ async def degrade(world: World) -> tuple[list[list[str]], dict[str, object]]:
         ["new plans", str(len(news))],
     ]
     samples = [vars(one) for one in watch.samples]
-    values = {"hit": hit, "pair": pair, "samples": samples, "plans": watch.plans, "expected": expected}
-    return rows, values
+    return {"rows": rows, "hit": hit, "pair": pair, "samples": samples, "plans": watch.plans, "expected": expected}
 
 
-async def flap(world: World) -> list[list[str]]:
-    """A link comes and goes."""
+async def flap(world: World) -> dict[str, Any]:
+    """A link comes and goes; the table's rows."""
     async with Running.running(world) as running:
         names = {peer: node for node, peer in running.peers.items()}
         pair = busiest(Plan.model_validate(running.swarm.layout()).renamed(names))
@@ -173,11 +173,12 @@ async def flap(world: World) -> list[list[str]]:
         end = watch.now()
     calm = BEFORE_SECONDS / 2
     rates = f"{watch.throughput(0, calm):.1f} / {watch.throughput(calm, end):.1f}"
-    return [
+    rows = [
         ["link", f"{pair[0]} - {pair[1]}, to {LOST:.0%} and back every {FLAP_SECONDS:.0f} s, {FLAPS} times"],
         ["new plans", f"{len([one for one in watch.plans if one[0] > 0])} in {end:.0f} s"],
         ["steps a minute before / while it flaps", rates],
     ]
+    return {"rows": rows}
 
 
 def _median(watch: Watch, start: float, end: float) -> float:
@@ -187,20 +188,18 @@ def _median(watch: Watch, start: float, end: float) -> float:
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--without-flapping", action="store_true")
+    parser.add_argument("--only", choices=sorted(TITLES))
+    parser.add_argument("--out", type=Path, help="the other part that it has stays")
     arguments = parser.parse_args()
     world = paper_world(5)
-    rows, values = asyncio.run(degrade(world))
-    show("A link loses nine tenths of its rate", HEADINGS, rows)
-    parts = [f"{world.said}\n", markdown("A link loses nine tenths of its rate", HEADINGS, rows)]
-    if not arguments.without_flapping:
-        flapped = asyncio.run(flap(world))
-        show("A link flaps", HEADINGS, flapped)
-        parts.append(markdown("A link flaps", HEADINGS, flapped))
-    keep(arguments.out, "Adaptation", "python -m benchmarks.world.adaptation", parts)
-    if arguments.out is not None:
-        arguments.out.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    for name, part in (("degrade", degrade), ("flap", flap)):
+        if arguments.only not in (None, name):
+            continue
+        found = asyncio.run(part(world))
+        show(TITLES[name], HEADINGS, found["rows"])
+        kept = values_with(arguments.out, name, found)
+        parts = [markdown(TITLES[one], HEADINGS, kept[one]["rows"]) for one in TITLES if one in kept]
+        keep(arguments.out, "Adaptation", "python -m benchmarks.world.adaptation", [f"{world.said}\n", *parts])
 
 
 if __name__ == "__main__":

@@ -153,7 +153,8 @@ def main() -> None:
         rows = [row for world in worlds for row in world["rows"]]
         figures["prediction"] = predicted_against_measured(rows)
     if (folder / "adaptation.json").exists():
-        figures["adaptation"] = adaptation(json.loads((folder / "adaptation.json").read_text(encoding="utf-8")))
+        values = json.loads((folder / "adaptation.json").read_text(encoding="utf-8"))
+        figures["adaptation"] = adaptation(values["degrade"])
     for name, figure in figures.items():
         for suffix in (".svg", ".png"):
             write(figure, (folder / name).with_suffix(suffix))
