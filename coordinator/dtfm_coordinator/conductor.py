@@ -4,6 +4,7 @@ It is not needed for a step: peers train on under the plan in force while it is 
 """
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -86,6 +87,8 @@ class Conductor:
         """What the plan in force was last compared for."""
         self._since = time.monotonic()
         """When the plan in force came, or this coordinator."""
+        self._again_at = math.inf
+        """When links that have changed may be trusted for longer, so that another plan may pay back."""
         self._fruitless = 0
         """Plans in a row that broke before their first step."""
         self._succession = Succession(
@@ -214,7 +217,7 @@ class Conductor:
             version = await self._succession.call(before)
             layout = await self._gathering.layout()
         self._considered = CALM  # what was compared with the plan before was not with this one
-        self._since = time.monotonic()
+        self._since, self._again_at = time.monotonic(), math.inf
         await self._hearing.tell_ledger()
         await self._hearing.say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
 
@@ -229,8 +232,8 @@ class Conductor:
 
     def _hold(self, event: Event, plan: Plan) -> None:
         """Have `plan` be the one that this coordinator comes back to: before anyone may act under it."""
-        self._rows.forget_after(event.step)
         write_atomically(self._folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
+        self._rows.forget_after(event.step)
         self._hearing.plan = plan
         self._hearing.event = event.model_copy(update={"in_force_at": time.time()})
 
@@ -250,6 +253,7 @@ class Conductor:
 
         # Links that have changed may do so again: they are trusted for as long as all has stayed as it was.
         horizon = max(TRUSTED_SECONDS, time.monotonic() - self._since) if change.links_only else None
+        self._again_at = math.inf
         members = self._members.ready()
         if not await self._hearing.unless(broken, self._gathering.probe(members, anew=self._suspects())):
             return None  # who is gone must not wait until links are measured, which may take minutes
@@ -269,6 +273,8 @@ class Conductor:
         finally:
             await self._hearing.say("training", f"plan {self._hearing.plan.version}: {self._hearing.plan.reason}")
         same = found.routes == self._hearing.plan.routes and found.stages == self._hearing.plan.stages
+        if same and horizon is not None and horizon < self._job.plan.horizon:
+            self._again_at = time.monotonic() + horizon
         return None if same else found
 
     async def _park(self, leaving: str, why: UserError) -> None:
@@ -309,7 +315,8 @@ class Conductor:
         why = self._broken(plan)
         if not why:
             wish, before, self._considered = self._wish(plan), self._considered, self._situation(plan)
-            return Change(wish, gently=True, links_only=bool(self._suspects()) and self._considered == before)
+            links = self._suspects() or time.monotonic() >= self._again_at
+            return Change(wish, gently=True, links_only=bool(links) and self._considered == before)
         broken = self._members.broken(plan.peers, plan.version)
         for lost in broken.report.lost if broken is not None and broken.report is not None else ():
             self._hearing.links.forget(lost)  # whether peers reach it is measured anew, once it is back
@@ -342,6 +349,8 @@ class Conductor:
         if links := self._suspects():
             return f"{', '.join(' -> '.join(map(short, pair)) for pair in sorted(links))} may have changed"
         now = self._situation(plan)
+        if now == self._considered and time.monotonic() >= self._again_at:
+            return "links have changed, and have stayed as they are since"
         if now == self._considered or not any(now):
             # Links of spares are measured while all is well: when they are needed, everyone waits.
             there, known = self._members.settled(), self._hearing.links

@@ -153,9 +153,7 @@ class Gathering:
         done: dict[str, int] = {}
         for number, pairs in enumerate(rounds, 1):
             await self._hearing.say("probing", f"measuring links: round {number} of {len(rounds)}")
-            turn = ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses)
-            self._links.asked(pairs, turn.id)
-            done |= await self._have_probed(turn)
+            done |= await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
             self._links.tried(pairs)
         await self._read_all(peers, READ_SECONDS if rounds else QUICK_READ_SECONDS, done)
         fans = list(self._links.fans(peers)) if limits else []

@@ -30,20 +30,12 @@ class LinkMap:
         """Of pairs that have no direct one."""
         self._source: dict[frozenset[str], tuple[str, int]] = {}
         """Who has measured what is known of a pair, and in which round."""
-        self._anew: dict[frozenset[str], set[int]] = {}
-        """Pairs that are to be measured anew, and the rounds asked for since: only what those found counts."""
         self._gone: Counter[str] = Counter()
         """How often each peer has left."""
         self._tried: set[frozenset[str]] = set()
         self._limits: dict[str, Limits] = {}
         self._fanned: set[str] = set()
         """Who was asked for its limits."""
-
-    def asked(self, pairs: Sequence[Pair], number: int) -> None:
-        """These pairs are asked to measure, in a round of that number."""
-        for pair in map(frozenset, pairs):
-            if pair in self._anew:
-                self._anew[pair].add(number)
 
     def tried(self, pairs: Sequence[Pair]) -> None:
         """These pairs were asked to measure; those of which no report comes count as unable to talk."""
@@ -52,7 +44,6 @@ class LinkMap:
     def forget(self, peer: str) -> None:
         """A peer left; if it returns, its links may be others."""
         self._gone[peer] += 1
-        self._anew = {pair: rounds for pair, rounds in self._anew.items() if peer not in pair}
         self._tried = {pair for pair in self._tried if peer not in pair}
         for pair in [pair for pair in self._gbps if peer in pair]:
             self._forget_link(pair)
@@ -62,7 +53,7 @@ class LinkMap:
     def forget_pair(self, sender: str, receiver: str) -> Callable[[], None]:
         """A link is to be measured anew, both ways: that is how links are measured.
 
-        What is returned takes that back, where it has not been measured since.
+        What is returned takes that back, where it has not been measured since, nor an end of it left.
         """
         both = (sender, receiver), (receiver, sender)
         tables: tuple[dict[Any, Any], ...] = (self._gbps, self._latency_ms, self._ways, self._source)
@@ -72,7 +63,6 @@ class LinkMap:
 
         def undo() -> None:
             if not self._measured(sender, receiver) and gone == [self._gone[peer] for peer in both[0]]:
-                self._anew.pop(frozenset(both[0]), None)
                 for table, key, value in known:
                     table[key] = value
                 if was_tried:
@@ -81,7 +71,6 @@ class LinkMap:
         for pair in both:
             self._forget_link(pair)
         self._tried.discard(frozenset((sender, receiver)))
-        self._anew[frozenset((sender, receiver))] = set()
         return undo
 
     def _forget_link(self, pair: Pair) -> None:
@@ -103,12 +92,10 @@ class LinkMap:
             self._limits[reporter] = report.limits
             self._fanned.add(reporter)
         for peer, link in report.links.items():
-            both = frozenset((reporter, peer))
-            source, last = self._source.get(both, (reporter, 0))
-            if (source != reporter and link.round < last) or link.round not in self._anew.get(both, {link.round}):
+            source, last = self._source.get(frozenset((reporter, peer)), (reporter, 0))
+            if source != reporter and link.round < last:
                 continue
-            self._anew.pop(both, None)
-            self._source[both] = reporter, link.round
+            self._source[frozenset((reporter, peer))] = reporter, link.round
             for pair, gbps in (((reporter, peer), link.sent_gbps), ((peer, reporter), link.received_gbps)):
                 self._latency_ms[pair] = link.round_trip_ms / 2
                 self._gbps[pair] = gbps

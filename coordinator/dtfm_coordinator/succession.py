@@ -27,6 +27,8 @@ LATE_SECONDS = 3.0
 GENTLY_SECONDS = 30.0
 """How long the step under way may take to end before a plan is ended in the middle of it; longer where steps are."""
 LOOK_SECONDS = 1.0
+PEERS_AT_ONCE = 32
+"""Whose doors are knocked at: each is a socket, of which a process has a thousand."""
 
 FILE = "epoch.json"
 Wait = Callable[[Callable[[], bool], float | None], Awaitable[bool]]
@@ -238,15 +240,17 @@ class Succession:
 
     async def _find_doors(self, plan: Plan) -> dict[str, tuple[tuple[str, int], ...]]:
         """The addresses at which the plan's peers take connections now."""
+        gate = asyncio.Semaphore(PEERS_AT_ONCE)
 
         async def of(peer: str) -> tuple[tuple[str, int], ...]:
             member = self._members.get(peer)
             addresses = member.profile.addresses if member is not None and member.profile is not None else ()
             doors = [door for address in addresses if (door := door_of(address)) is not None]
-            taken = await asyncio.gather(*(knock(*door) for door in doors))
+            async with gate:
+                taken = await asyncio.gather(*(knock(*door) for door in doors))
             return tuple(door for door, answer in zip(doors, taken, strict=True) if answer is True)
 
-        # All at once: nothing else is heard meanwhile.
+        # Many at once: nothing else is heard meanwhile.
         return dict(zip(plan.peers, await asyncio.gather(*map(of, plan.peers)), strict=True))
 
     async def _find_ended(self, plan: Plan) -> set[str]:

@@ -83,11 +83,11 @@ class Records:
             await asyncio.Event().wait()
         return self.measured.get(peer)
 
-    def measure(self, peer: str, other: str, gbps: float | None, turn: int = 0) -> None:
+    def measure(self, peer: str, other: str, gbps: float | None) -> None:
         """Have `peer` publish that the link to `other` has so many Gbit/s both ways, or that it has none."""
         links = {name: link for name, link in self._of(peer).links.items() if name != other}
         if gbps is not None:
-            links[other] = Link(round_trip_ms=20.0, sent_gbps=gbps, received_gbps=gbps, round=turn)
+            links[other] = Link(round_trip_ms=20.0, sent_gbps=gbps, received_gbps=gbps)
         self.measured[peer] = self._of(peer).model_copy(update={"links": links})
 
     def finish(self, peer: str, turn: int) -> None:
@@ -130,6 +130,7 @@ class Drawing:
 class Handed:
     """An archive to which nothing was handed in."""
 
+    fault = ""
     on_kept: Any = None
     on_rows: Any = None
 
@@ -220,7 +221,7 @@ class Peers:
         """All who act in a round measure, publish and say so, but for those who are silent."""
         for peer, other in turn.pairs:
             if peer not in self.silent:
-                self.records.measure(peer, other, self.gbps.get(frozenset((peer, other)), GBPS), turn.id)
+                self.records.measure(peer, other, self.gbps.get(frozenset((peer, other)), GBPS))
                 await self.finish(peer, turn)
         for one in turn.fans:
             if one.centre not in self.silent:

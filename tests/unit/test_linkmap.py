@@ -111,21 +111,8 @@ def test_what_the_other_end_has_measured_before_counts_no_more_in_whatever_order
         links.reported("a", measured("b", 5, 0.2))  # its own newest word, though a clock was set back
         assert links.gbps("a", "b") == 0.2
         links.forget_pair("a", "b")
-        links.asked([("b", "a")], 1)
         links.reported("b", measured("a", 1, 0.5))
         assert links.gbps("a", "b") == 0.5
-
-
-def test_what_was_measured_before_a_pair_was_to_be_measured_anew_does_not_come_back() -> None:
-    links, old = LinkMap(), Link(round_trip_ms=2.0, sent_gbps=1.0, received_gbps=1.0, round=7)
-    links.reported("a", LinkReport(links={"b": old}))
-    links.forget_pair("a", "b")
-    links.asked([("a", "b")], 9)
-    for reporter, other in (("a", "b"), ("b", "a")):
-        links.reported(reporter, LinkReport(links={other: old}))
-        assert links.gbps("a", "b") is None
-    links.reported("a", LinkReport(links={"b": old.model_copy(update={"round": 9, "sent_gbps": 0.1})}))
-    assert links.gbps("a", "b") == 0.1
 
 
 def test_an_undone_look_at_a_link_brings_nothing_back_of_who_has_left_meanwhile() -> None:
@@ -153,7 +140,6 @@ def test_a_view_says_which_pairs_are_not_direct() -> None:
     assert says("c", b="punched")[2:] == [("b", "c", "punched"), ("c", "b", "punched")]
     links.forget("c")
     links.forget_pair("b", "a")
-    links.asked([("a", "b")], 0)
     assert says("a", c="direct") == []
     assert says("a", b="relayed", a="relayed") == [("a", "b", "relayed"), ("b", "a", "relayed")]
     assert says("b", a="direct") == []
@@ -237,7 +223,6 @@ def test_a_pair_that_is_forgotten_is_measured_anew_both_ways_and_no_other_is() -
     view = links.view([member(peer) for peer in peers], "fp32")
     assert rows(view.bandwidth_gbps) == [[0.0, None, 1.0], [None, 0.0, 1.0], [1.0, 1.0, 0.0]]
     assert rows(view.latency_ms) == [[0.0, None, 1.0], [None, 0.0, 1.0], [1.0, 1.0, 0.0]]
-    links.asked([("a", "b")], 0)
     links.tried([("a", "b")])
     links.reported("a", report(b=(6.0, 0.25, 0.5)))
     assert (links.gbps("a", "b"), links.gbps("b", "a")) == (0.25, 0.5)

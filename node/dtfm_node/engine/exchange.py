@@ -309,6 +309,7 @@ class Exchange:
                 self._unread[stream.peer] += 1
             if self._over:
                 raise StreamClosed("nobody reads its evaluations any more")
+            begun = time.monotonic()
         payload = await stream.read(header.size) if header.size else b""
         run.came(header.size, begun - asked, time.monotonic() - begun)
         self._trace("receive", stream.peer, key, begun)
@@ -396,6 +397,7 @@ class Exchange:
                 await stream.close()
 
     async def _write_bulk(self, stream: Stream, paced: _Paced, header: Header, payload: Bytes) -> None:
+        await self._uplink.idle(stream.peer)  # the receiver times a frame from its header on
         await stream.write(header.pack())
         view = memoryview(payload)
         for start in range(0, len(view), PIECE_BYTES):
