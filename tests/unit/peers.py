@@ -114,7 +114,6 @@ class Drawing:
         """Whether it says how many are missing."""
         self.views: list[View] = []
         self.before: list[Plan | None] = []
-
         self.horizons: list[float | None] = []
 
     def plan(self, view: View, in_force: Plan | None = None, horizon: float | None = None) -> Plan:
