@@ -1,7 +1,6 @@
 """The view: what is known of a swarm's devices and links. What the allocator plans on.
 
-Three files hold one: dense JSON; JSON in which links are given by region, with exceptions; and `.npz` for thousands of
-nodes. All three are `View` once read.
+Two files hold one: JSON, which people can read, and `.npz` for hundreds of nodes and more. Both are `View` once read.
 """
 
 import io
@@ -19,7 +18,6 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.estimate import estimated_bandwidth, estimated_latency
 from dtfm_protocol.matrix import MOST_NODES, Matrix, parsed, rows
 from dtfm_protocol.planes.data import Way
-from dtfm_protocol.regions import COMPACT_FROM, compact, expanded
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.statedir import write_atomically
 
@@ -104,11 +102,6 @@ class View(Schema):
     latency_ms: LinkMatrix
     bandwidth_gbps: LinkMatrix
     ways: tuple[LinkWay, ...] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return expanded(value) if isinstance(value, dict) and "regions" in value else value
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
@@ -204,9 +197,7 @@ class View(Schema):
         """
         try:
             if path.stat().st_size > LARGEST_FILE:
-                raise UserError(
-                    f"the view {path} has more than {LARGEST_FILE >> 30} GiB: keep it as .npz, or by regions"
-                )
+                raise UserError(f"the view {path} has more than {LARGEST_FILE >> 30} GiB: keep it as .npz")
             data = path.read_bytes()
         except OSError as error:
             raise UserError(f"cannot read the view {path}: {error}") from None
@@ -221,7 +212,7 @@ class View(Schema):
         return cls.read(values, str(path))
 
     def save(self, path: Path) -> None:
-        """Write a view file: `.npz` by that suffix, else JSON, by region where that loses nothing and is shorter.
+        """Write a view file: `.npz` by that suffix, else JSON.
 
         Raises:
             UserError: the file cannot be written.
@@ -239,16 +230,11 @@ class View(Schema):
             np.savez_compressed(packed, **arrays)
             content: str | bytes = packed.getvalue()
         else:
-            nodes_as_values = [node.model_dump(mode="json", exclude_none=True) for node in self.nodes]
-            values = None
-            if len(self.nodes) >= COMPACT_FROM:
-                values = compact(nodes_as_values, self._regions, self.latency_ms, self.bandwidth_gbps)
-            if values is None:
-                values = {
-                    "nodes": nodes_as_values,
-                    "latency_ms": rows(self.latency_ms),
-                    "bandwidth_gbps": rows(self.bandwidth_gbps),
-                }
+            values = {
+                "nodes": [node.model_dump(mode="json", exclude_none=True) for node in self.nodes],
+                "latency_ms": rows(self.latency_ms),
+                "bandwidth_gbps": rows(self.bandwidth_gbps),
+            }
             content = _as_lines(values | ways)
         write_atomically(path, content)
 

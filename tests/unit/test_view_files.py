@@ -1,4 +1,4 @@
-"""View files: three forms that say the same, nothing lost in writing, and one clear line for a bad one."""
+"""View files: two forms that say the same, nothing lost in writing, and one clear line for a bad one."""
 
 import contextlib
 import io
@@ -21,15 +21,6 @@ DENSE: dict[str, Any] = {
     "latency_ms": [[0, 20, 1], [30, 0, 30], [1, None, 0]],
     "bandwidth_gbps": [[0, None, 10], [0.5, 0, 0.5], [10, None, 0]],
 }
-BY_REGION: dict[str, Any] = {
-    "nodes": NODES,
-    "regions": {
-        "names": ["x", "y"],
-        "latency_ms": [[1, 20], [30, 0]],
-        "bandwidth_gbps": [[10, None], [0.5, 0]],
-    },
-    "exceptions": [{"from": "c", "to": "b", "latency_ms": None}],
-}
 
 
 def written(path: Path, values: Any) -> Path:
@@ -50,14 +41,13 @@ def complaint(path: Path) -> str:
     return str(caught.value)
 
 
-def test_dense_json_json_by_region_and_npz_say_the_same(tmp_path: Path) -> None:
+def test_json_and_npz_say_the_same(tmp_path: Path) -> None:
     dense = View.load(written(tmp_path / "dense.json", DENSE))
-    by_region = View.load(written(tmp_path / "regions.json", BY_REGION))
     dense.save(tmp_path / "view.npz")
-    assert dense == by_region == View.load(tmp_path / "view.npz")
-    assert by_region.latency_ms[0, 1] == 20
-    assert np.isnan(by_region.latency_ms[2, 1])
-    assert np.isnan(by_region.bandwidth_gbps[2, 1])
+    assert dense == View.load(tmp_path / "view.npz")
+    assert dense.latency_ms[0, 1] == 20
+    assert np.isnan(dense.latency_ms[2, 1])
+    assert np.isnan(dense.bandwidth_gbps[2, 1])
 
 
 def test_views_differ_by_a_node_a_delay_or_a_gap() -> None:
@@ -70,27 +60,7 @@ def test_views_differ_by_a_node_a_delay_or_a_gap() -> None:
         assert view != View.read(DENSE | {name: other}, "view")
 
 
-def test_a_view_of_regions_is_written_by_region_with_its_gaps_and_exceptions(tmp_path: Path) -> None:
-    """One region has one node only, which has no link within."""
-    nodes = [NodeView(id=f"n{number}", region="ab"[number > 20] if number < 39 else "alone") for number in range(40)]
-    rng = np.random.default_rng(0)
-    member = np.array(["ab".find(str(node.region)[0]) if node.region != "alone" else 2 for node in nodes])
-    latency, bandwidth = rng.random((3, 3)), rng.random((3, 3))
-    latency[0, 1] = np.nan
-    delays, speeds = latency[member[:, None], member], bandwidth[member[:, None], member]
-    delays[3, 5] = 77.0
-    speeds[30, 2] = np.nan
-    speeds[39, 4] = 0.0
-    view = View(nodes=tuple(nodes), latency_ms=delays, bandwidth_gbps=speeds)
-    view.save(tmp_path / "view.json")
-    values = json.loads((tmp_path / "view.json").read_text())
-    assert set(values) == {"nodes", "regions", "exceptions"}
-    assert [(each["from"], each["to"]) for each in values["exceptions"]] == [("n3", "n5"), ("n30", "n2"), ("n39", "n4")]
-    assert values["regions"]["latency_ms"][0][1] is None
-    assert View.load(tmp_path / "view.json") == view
-
-
-def test_a_view_without_regions_or_pattern_is_written_densely_a_row_a_line(tmp_path: Path) -> None:
+def test_json_has_a_line_for_each_row(tmp_path: Path) -> None:
     speeds = np.random.default_rng(0).random((40, 40))
     for region in (None, "here"):
         view = View(
@@ -111,7 +81,6 @@ figures = st.one_of(st.none(), st.just(0.0), st.floats(1e-9, 1e12, allow_nan=Fal
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_what_is_saved_is_loaded(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Small ones densely; those of 32 and more, repeated from a few regions, by region where that fits."""
     folder = tmp_path_factory.mktemp("views")
     groups = data.draw(st.integers(1, 4))
     count = data.draw(st.one_of(st.integers(groups, 6), st.integers(32, 40)))
@@ -144,42 +113,20 @@ def test_a_file_that_holds_no_view_is_refused(tmp_path: Path, content: bytes) ->
     complaint(tmp_path / "none.json")
 
 
-def regions(**change: Any) -> dict[str, Any]:
-    return BY_REGION | {"regions": BY_REGION["regions"] | change}
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (BY_REGION | {"nodes": [{"id": "a", "region": "z"}]}, "nodes.0.region: 'z' is not one of regions.names"),
-        (BY_REGION | {"nodes": [{"id": "a", "region": ["x"]}]}, "nodes.0.region: "),
-        (BY_REGION | {"nodes": [{"id": "a"}]}, "nodes.0.region: None"),
-        (BY_REGION | {"nodes": ["a"]}, "nodes: write a list of nodes"),
-        (BY_REGION | {"nodes": [], "exceptions": []}, "nodes: "),
-        (BY_REGION | {"latency_ms": [[0]]}, "either latency_ms or regions"),
-        (BY_REGION | {"regions": []}, "regions: write names"),
         (DENSE | {"exceptions": []}, "exceptions: unknown key"),
-        (regions(names=["x", "x"]), "regions.names: write a list of different names"),
-        (regions(names=[["x"], "y"]), "regions.names: "),
-        (regions(names=["x", "y", "z"]), "regions.latency_ms: 3 regions need 3 rows"),
-        (regions(latency_ms=[[1, 2], [3]]), "regions.latency_ms: 2 rows need 2 entries each, and row 1 has 1"),
-        (regions(latency_ms=[[1, -2], [3, 4]]), "regions.latency_ms: negative entry at row 0, column 1"),
-        (regions(latency_ms=[[1, 2], [3, -4]]), "regions.latency_ms: every entry"),
-        (regions(bandwidth_gbps=[[1, "2"], [3, 4]]), "regions.bandwidth_gbps: row 0, column 1 is not a number"),
-        (regions(bandwidth_gbps=[[1, True], [3, 4]]), "regions.bandwidth_gbps: row 0, column 1 is not a number"),
-        (regions(speed=[[1]]), "regions: write names"),
-        (BY_REGION | {"exceptions": {}}, "exceptions: write a list"),
-        (BY_REGION | {"exceptions": [{"from": "a", "to": "q"}]}, "exceptions.0.to: there is no node 'q'"),
-        (BY_REGION | {"exceptions": [{"from": ["a"], "to": "b"}]}, "exceptions.0.from: there is no node"),
-        (BY_REGION | {"exceptions": [{"from": "a"}]}, "exceptions.0: write from, to"),
-        (BY_REGION | {"exceptions": [{"from": "a", "to": "b", "x": 1}]}, "exceptions.0: write from, to"),
-        (BY_REGION | {"exceptions": [{"from": "a", "to": "b", "latency_ms": -1}]}, "exceptions.0.latency_ms: "),
-        (BY_REGION | {"exceptions": [{"from": "a", "to": "b", "latency_ms": "1"}]}, "exceptions.0.latency_ms: "),
-        (BY_REGION | {"exceptions": [{"from": "a", "to": "b", "latency_ms": True}]}, "exceptions.0.latency_ms: "),
-        (BY_REGION | {"exceptions": [{"from": "a", "to": "b", "latency_ms": 10**400}]}, "exceptions.0.latency_ms: "),
+        (DENSE | {"nodes": ["a"]}, "nodes.0"),
+        (DENSE | {"nodes": []}, "nodes: "),
+        (DENSE | {"latency_ms": [[0, 1], [1]]}, "2 rows need 2 entries each, and row 1 has 1"),
+        (DENSE | {"latency_ms": [[0, 1, 1], [1, 0, -2], [1, 1, 0]]}, "negative entry at row 1, column 2"),
+        (DENSE | {"bandwidth_gbps": [[0, "2", 1], [1, 0, 1], [1, 1, 0]]}, "row 0, column 1 is not a number"),
+        (DENSE | {"bandwidth_gbps": [[0, True, 1], [1, 0, 1], [1, 1, 0]]}, "row 0, column 1 is not a number"),
+        (DENSE | {"latency_ms": [[0, 10**400, 1], [1, 0, 1], [1, 1, 0]]}, "too large for a double"),
     ],
 )
-def test_what_does_not_fit_in_the_form_by_region_is_named(tmp_path: Path, values: Any, said: str) -> None:
+def test_what_does_not_fit_in_a_view_is_named(tmp_path: Path, values: Any, said: str) -> None:
     assert said in complaint(written(tmp_path / "view.json", values))
 
 
@@ -243,17 +190,16 @@ def test_a_view_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["view.json", "view.npz"])
-@pytest.mark.parametrize("form", [DENSE, BY_REGION], ids=["dense", "by region"])
-def test_pairs_that_are_not_direct_are_kept(form: dict[str, Any], name: str, tmp_path: Path) -> None:
+def test_pairs_that_are_not_direct_are_kept(name: str, tmp_path: Path) -> None:
     ways = [{"from": "a", "to": "c", "way": "punched"}, {"from": "c", "to": "b", "way": "relayed"}]
-    view = View.read(form | {"ways": ways}, "view")
+    view = View.read(DENSE | {"ways": ways}, "view")
     view.save(tmp_path / name)
     read = View.load(tmp_path / name)
     assert read == view
-    assert read != View.read(form, "view")
+    assert read != View.read(DENSE, "view")
     assert (read.way("a", "c"), read.way("c", "b"), read.way("b", "c")) == ("punched", "relayed", "direct")
     assert [link.sender for link in read.part(["c", "b"]).ways] == ["c"]
-    View.read(form, "view").save(tmp_path / f"plain-{name}")
+    View.read(DENSE, "view").save(tmp_path / f"plain-{name}")
     assert b"ways" not in (tmp_path / f"plain-{name}").read_bytes()
 
 
