@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dtfm_protocol.identity import PeerName
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.records import Measured, PeerName
+from dtfm_protocol.records import Measured
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.standing import Mark, Standing

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import base58
 from cryptography import x509
@@ -14,8 +15,12 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+from pydantic import Field
 
 from dtfm_protocol.errors import Refused, UserError
+
+PeerName = Annotated[str, Field(max_length=128)]
+"""A peer id in a message, before anybody has looked whether it is one."""
 
 # libp2p peer-ids spec: protobuf PrivateKey/PublicKey {1: type = Ed25519 (1), 2: data}; an Ed25519 peer id is the
 # identity multihash (0x00, length) of the public key's protobuf.

@@ -4,13 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dtfm_protocol.identity import PeerName
 from dtfm_protocol.job import Precision
 from dtfm_protocol.matrix import LEAST, MOST
 from dtfm_protocol.planes.data import Way
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.view import Amount, LayerSeconds
 
-PeerName = Annotated[str, Field(max_length=128)]
 Measured = Annotated[float, Field(ge=4 * LEAST, le=MOST)]
 """Of a link, halved or not: what a view takes."""
 

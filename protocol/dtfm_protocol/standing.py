@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from dtfm_protocol.records import PeerName
+from dtfm_protocol.identity import PeerName
 from dtfm_protocol.schema import Schema
 
 LayerRange = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]]
