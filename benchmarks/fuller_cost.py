@@ -17,10 +17,10 @@ from rich.progress import track
 from benchmarks.tables import keep, markdown, show
 from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.paper.search import search
+from dtfm_coordinator.allocator.shapes import feasible_shapes
 from dtfm_coordinator.allocator.step.bound import lower_bound
 from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.step.layout import Layout
-from dtfm_coordinator.allocator.step.shapes import feasible_shapes
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_coordinator.networks import network
 from dtfm_coordinator.networks.machines import MACHINES

@@ -27,8 +27,8 @@ from rich.progress import track
 from benchmarks.links import Link
 from benchmarks.runs import Program, Runs, forced, machine, rows, toml
 from benchmarks.tables import keep, markdown, show
+from dtfm_coordinator.allocator.links import Links
 from dtfm_coordinator.allocator.step.demand import ActionSeconds
-from dtfm_coordinator.allocator.step.links import Links
 from dtfm_coordinator.allocator.step.simulator import simulate
 from dtfm_coordinator.requirements import workload
 from dtfm_protocol import program

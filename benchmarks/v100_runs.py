@@ -24,8 +24,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from dtfm_coordinator.allocator.links import Links
 from dtfm_coordinator.allocator.step.demand import ActionSeconds
-from dtfm_coordinator.allocator.step.links import Links
 from dtfm_coordinator.allocator.step.simulator import simulate
 from dtfm_coordinator.networks.paper import paper_network
 from dtfm_protocol.plan import Plan

@@ -230,7 +230,7 @@ def _by_paper(question: Question, view: View) -> tuple[Run, bool]:
 def _by_makespan(question: Question, view: View) -> tuple[Run, bool]:
     """How to run an algorithm by the simulated step, and whether there are few enough placements to look at all."""
     from dtfm_coordinator.allocator.allocate import allocate, compile_now
-    from dtfm_coordinator.allocator.step.shapes import feasible_shapes
+    from dtfm_coordinator.allocator.shapes import feasible_shapes
     from dtfm_coordinator.allocator.step.starts import placements
     from dtfm_coordinator.allocator.workload import pose
     from dtfm_coordinator.requirements import workload

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.shapes import NotEnoughNodes
 from dtfm_coordinator.hearing import Hearing, Tools
 from dtfm_coordinator.linkwatch import Pair
 from dtfm_coordinator.members import Member

@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 from dtfm_coordinator.allocator.allocate import allocate
+from dtfm_coordinator.allocator.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.step.demand import ModelDemand
-from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.workload import Workload, as_cost, predict
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan import Plan

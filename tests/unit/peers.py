@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.shapes import NotEnoughNodes
 from dtfm_coordinator.hearing import Hearing, Tools
 from dtfm_coordinator.members import Member
 from dtfm_protocol.control import PHASE, PRESENCE, PROBE, REPORT, Phase, Presence, ProbeRound, Report, Topic

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dtfm_coordinator.allocator.allocate import allocate
+from dtfm_coordinator.allocator.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.step.layout import Layout
-from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_coordinator.networks import network
 from dtfm_protocol.errors import UserError

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.paper.cost import Matrix, PaperCostModel, cost_of_pipelines
+from dtfm_coordinator.allocator.links import Matrix
+from dtfm_coordinator.allocator.paper.cost import PaperCostModel, cost_of_pipelines
 from dtfm_coordinator.allocator.paper.matching import match_both_ways, settle
 from dtfm_coordinator.allocator.paper.path import LARGEST_EXACT, length, shortest_path
 from dtfm_coordinator.networks.paper import (

@@ -6,7 +6,7 @@ import pytest
 
 from dtfm_coordinator.allocator.paper.cost import cost_of_pipelines
 from dtfm_coordinator.allocator.paper.plan import allocate_paper
-from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.shapes import NotEnoughNodes
 from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan import Plan

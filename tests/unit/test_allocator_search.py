@@ -5,14 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtfm_coordinator.allocator.links import Matrix, pipeline_seconds
+from dtfm_coordinator.allocator.neighbourhoods import nearness, tiled
 from dtfm_coordinator.allocator.paper.cooling import anneal
-from dtfm_coordinator.allocator.paper.cost import (
-    Matrix,
-    PaperCostModel,
-    cost_of_pipelines,
-    data_parallel_seconds,
-    pipeline_seconds,
-)
+from dtfm_coordinator.allocator.paper.cost import PaperCostModel, cost_of_pipelines, data_parallel_seconds
 from dtfm_coordinator.allocator.paper.exchange import exchange, turn
 from dtfm_coordinator.allocator.paper.exhaustive import partitions, walk_of, walk_on
 from dtfm_coordinator.allocator.paper.partition import (
@@ -26,7 +22,7 @@ from dtfm_coordinator.allocator.paper.partition import (
     state_of,
 )
 from dtfm_coordinator.allocator.paper.search import SearchResult, search, warm_up
-from dtfm_coordinator.allocator.paper.seeds import crossed, nearness, tiled
+from dtfm_coordinator.allocator.paper.seeds import crossed
 from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 
 A, G = 3e6, 5e6

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtfm_coordinator.allocator.links import Links
 from dtfm_coordinator.allocator.paper.cost import PaperCostModel
 from dtfm_coordinator.allocator.step.demand import ActionSeconds
-from dtfm_coordinator.allocator.step.links import Links
 from dtfm_coordinator.allocator.step.problem import SCHEDULES
 from dtfm_coordinator.allocator.step.simulator import simulate
 from dtfm_coordinator.allocator.step.timeline import Simulation

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from dtfm_coordinator.allocator.links import Links
 from dtfm_coordinator.allocator.step.demand import ActionSeconds
-from dtfm_coordinator.allocator.step.links import Links
 from dtfm_coordinator.allocator.step.problem import SCHEDULES
 from dtfm_coordinator.allocator.step.simulator import simulate
 from dtfm_coordinator.explain.critical import Part, by_cause, critical_path

@@ -4,5 +4,6 @@
 - `workload`: what a plan is made for; `in_force`: the plan that a new one would replace
 - `paper/`: the paper's communication cost, and the search that it alone judges
 - `step/`: the simulated training step, and the search over whole layouts
+- `links`: what joins peers; `neighbourhoods`: who is near whom; `shapes`: which grids are allowed
 - `budget`: how long a search may go on; `compiled`: its inner loops as machine code
 """

@@ -16,13 +16,14 @@ import numpy as np
 from dtfm_coordinator.allocator.budget import DEFAULT_SECONDS, Budget
 from dtfm_coordinator.allocator.compiled import compiling
 from dtfm_coordinator.allocator.in_force import InForce
+from dtfm_coordinator.allocator.shapes import Shape, feasible_shapes
 from dtfm_coordinator.allocator.step.cost import StepCost
 from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.step.evolution import Evolution
 from dtfm_coordinator.allocator.step.layout import Layout
 from dtfm_coordinator.allocator.step.moving import moving_seconds, standing
 from dtfm_coordinator.allocator.step.problem import SCHEDULES, Problem
-from dtfm_coordinator.allocator.step.shapes import Shape, feasible_shapes, ranked
+from dtfm_coordinator.allocator.step.promising import ranked
 from dtfm_coordinator.allocator.step.starts import at_random, every, in_order, near_by_message, placements, starts
 from dtfm_coordinator.allocator.workload import Workload, as_cost, pose, predict
 from dtfm_protocol.errors import UserError

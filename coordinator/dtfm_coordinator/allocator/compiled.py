@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar
 
 import numba
 
+import dtfm_coordinator.allocator
 from dtfm_protocol.sources import sources_digest
 
 STALE_SECONDS = 7 * 86400.0
@@ -26,7 +27,7 @@ def _keep_machine_code() -> bool:
     """Choose where machine code is kept; whether there is such a place."""
     if os.environ.get("NUMBA_CACHE_DIR"):
         return True
-    here = Path(__file__).parent
+    here = Path(dtfm_coordinator.allocator.__path__[0])
     digest = sources_digest(here)
     for parent in (here / "__pycache__", _user_cache()):
         kept = parent / "machine-code"

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
-from dtfm_coordinator.allocator.paper.cost import Matrix, pipeline_seconds
 from dtfm_protocol.view import GBIT, View
+
+Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +44,14 @@ class Links:
     def message_seconds(self, senders: Sequence[str], receivers: Sequence[str], size: float) -> Matrix:
         """What one message of `size` bytes takes alone, shape (senders, receivers)."""
         return pipeline_seconds(*self.pairs(senders, receivers), size)
+
+
+def pipeline_seconds(alpha: Matrix, beta: Matrix, activation_bytes: float) -> Matrix:
+    """What one boundary message of `activation_bytes` takes on each ordered pair, seconds, shape (N, N)."""
+    return alpha + transfer_seconds(activation_bytes, beta)
+
+
+def transfer_seconds(size: float, beta: Matrix) -> Matrix:
+    """What `size` bytes take at the bandwidths `beta` alone, seconds; infinite where that is 0."""
+    seconds = np.full_like(beta, np.inf)
+    return np.divide(size, beta, out=seconds, where=beta > 0)

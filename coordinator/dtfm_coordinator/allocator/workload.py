@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dtfm_coordinator.allocator.links import Links
 from dtfm_coordinator.allocator.step.cost import StepCost
 from dtfm_coordinator.allocator.step.demand import ModelDemand, layer_seconds, optimizer_seconds, stage_seconds
-from dtfm_coordinator.allocator.step.links import Links
 from dtfm_coordinator.allocator.step.problem import SCHEDULES, Problem, problem
 from dtfm_coordinator.allocator.step.simulator import simulate
 from dtfm_coordinator.allocator.step.timeline import Simulation

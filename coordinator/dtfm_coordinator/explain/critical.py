@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from dtfm_coordinator.allocator.step.links import Links
+from dtfm_coordinator.allocator.links import Links
 from dtfm_coordinator.allocator.step.timeline import Simulation, Span, Transfer
 from dtfm_protocol.plan import Plan
 

@@ -5,9 +5,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise, product
 
+from dtfm_coordinator.allocator.links import Links
 from dtfm_coordinator.allocator.step.cost import StepCost
 from dtfm_coordinator.allocator.step.demand import memory_needed
-from dtfm_coordinator.allocator.step.links import Links
 from dtfm_coordinator.allocator.step.timeline import Simulation, Span, SpanKind, Transfer, TransferKind
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.explain.critical import Bottleneck, Part, bottleneck, critical_path

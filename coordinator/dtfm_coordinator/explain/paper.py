@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from dtfm_coordinator.allocator.paper.cost import data_parallel_seconds, pipeline_seconds
+from dtfm_coordinator.allocator.links import pipeline_seconds
+from dtfm_coordinator.allocator.paper.cost import data_parallel_seconds
 from dtfm_coordinator.explain.wording import link_named
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan import Plan

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.paper.cost import Matrix, PaperCost, data_parallel_seconds, pipeline_seconds
+from dtfm_coordinator.allocator.links import Matrix, pipeline_seconds
+from dtfm_coordinator.allocator.paper.cost import PaperCost, data_parallel_seconds
 
 Index = npt.NDArray[np.int64]
 

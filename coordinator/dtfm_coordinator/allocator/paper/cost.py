@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dtfm_coordinator.allocator.links import Matrix, pipeline_seconds, transfer_seconds
 from dtfm_coordinator.allocator.paper.partition import network_of, refresh, reorder, routes_of, state_of
 
-Matrix = npt.NDArray[np.float64]
 Pipelines = tuple[tuple[int, ...], ...]
 """`pipelines[route][stage]` is a device's index: R pipelines of K devices."""
 
@@ -37,19 +37,9 @@ class PaperCost:
 
 def data_parallel_seconds(alpha: Matrix, beta: Matrix, gradient_bytes: float, replicas: int) -> Matrix:
     """What each ordered pair adds to the sharded all-reduce of a group of `replicas`, seconds, shape (N, N)."""
-    seconds = 2 * (alpha + _transfer(gradient_bytes / replicas, beta))
+    seconds = 2 * (alpha + transfer_seconds(gradient_bytes / replicas, beta))
     np.fill_diagonal(seconds, 0.0)
     return seconds
-
-
-def pipeline_seconds(alpha: Matrix, beta: Matrix, activation_bytes: float) -> Matrix:
-    """What one boundary message of `activation_bytes` takes on each ordered pair, seconds, shape (N, N)."""
-    return alpha + _transfer(activation_bytes, beta)
-
-
-def _transfer(size: float, beta: Matrix) -> Matrix:
-    seconds = np.full_like(beta, np.inf)
-    return np.divide(size, beta, out=seconds, where=beta > 0)
 
 
 def cost_of_pipelines(

@@ -8,12 +8,13 @@ from typing import Literal
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
+from dtfm_coordinator.allocator.links import Matrix
 from dtfm_coordinator.allocator.paper import baselines
-from dtfm_coordinator.allocator.paper.cost import Matrix, PaperCost, Pipelines, cost_of_pipelines
+from dtfm_coordinator.allocator.paper.cost import PaperCost, Pipelines, cost_of_pipelines
 from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable
 from dtfm_coordinator.allocator.paper.path import LARGEST_EXACT
 from dtfm_coordinator.allocator.paper.search import LARGEST_ENUMERATION, search, warm_up
-from dtfm_coordinator.allocator.step.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.shapes import NotEnoughNodes
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan import Cost, Plan
 from dtfm_protocol.view import View

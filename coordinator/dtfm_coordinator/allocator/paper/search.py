@@ -16,19 +16,14 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.budget import Budget
 from dtfm_coordinator.allocator.compiled import compiling
+from dtfm_coordinator.allocator.links import Matrix, pipeline_seconds
+from dtfm_coordinator.allocator.neighbourhoods import nearness, tiled
 from dtfm_coordinator.allocator.paper.cooling import anneal
-from dtfm_coordinator.allocator.paper.cost import (
-    Matrix,
-    PaperCost,
-    Pipelines,
-    cost_of_pipelines,
-    data_parallel_seconds,
-    pipeline_seconds,
-)
+from dtfm_coordinator.allocator.paper.cost import PaperCost, Pipelines, cost_of_pipelines, data_parallel_seconds
 from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable, walk_of, walk_on
 from dtfm_coordinator.allocator.paper.partition import network_of, refresh, reorder, routes_of, state_of
 from dtfm_coordinator.allocator.paper.path import LARGEST_EXACT
-from dtfm_coordinator.allocator.paper.seeds import crossed, nearness, tiled, widths
+from dtfm_coordinator.allocator.paper.seeds import crossed, widths
 
 Index = npt.NDArray[np.int64]
 

@@ -1,6 +1,6 @@
 """Layouts by the simulated training step.
 
-- `demand`: what a model asks of peers; `links`: what joins them; `shapes`: which grids are feasible
+- `demand`: what a model asks of peers; `promising`: which grids are worth a search
 - `simulator`: the exact step, event by event; `network`, `fair_share`: its transfers; `timeline`: what came when
 - `cost`: a step's parts; `bound`: what no layout undercuts
 - `memory`: what fits, and who recomputes for it

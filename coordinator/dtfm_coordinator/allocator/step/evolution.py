@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from dtfm_coordinator.allocator.budget import Budget
+from dtfm_coordinator.allocator.shapes import Shape
 from dtfm_coordinator.allocator.step.anneal import anneal
 from dtfm_coordinator.allocator.step.layout import Layout
 from dtfm_coordinator.allocator.step.moving import Standing, moving_seconds
 from dtfm_coordinator.allocator.step.orders import kinds_of
 from dtfm_coordinator.allocator.step.problem import Problem
-from dtfm_coordinator.allocator.step.shapes import Shape
 from dtfm_coordinator.allocator.step.starts import Stages, near_by_message, starts
 
 SURVEY = 0.35

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from dtfm_coordinator.allocator.links import Links
 from dtfm_coordinator.allocator.step.fair_share import FairShare
-from dtfm_coordinator.allocator.step.links import Links
 from dtfm_coordinator.allocator.step.timeline import Transfer, TransferKind
 
 At = Callable[[float, Callable[[float], None]], None]

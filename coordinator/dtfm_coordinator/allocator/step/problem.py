@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dtfm_coordinator.allocator.links import Links
 from dtfm_coordinator.allocator.step.demand import ModelDemand
-from dtfm_coordinator.allocator.step.links import Links
 from dtfm_protocol.job import ScheduleName, Wire
 from dtfm_protocol.model.memory import FEEDBACK_BYTES_PER_PARAMETER
 from dtfm_protocol.view import LayerSeconds

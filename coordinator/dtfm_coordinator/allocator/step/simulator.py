@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
+from dtfm_coordinator.allocator.links import Links
 from dtfm_coordinator.allocator.step.cost import StepCost
 from dtfm_coordinator.allocator.step.demand import ActionSeconds
-from dtfm_coordinator.allocator.step.links import Links
 from dtfm_coordinator.allocator.step.network import Message, Network
 from dtfm_coordinator.allocator.step.timeline import Simulation, Span
 from dtfm_protocol.plan import Plan

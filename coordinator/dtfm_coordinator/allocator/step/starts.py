@@ -6,10 +6,10 @@ from math import comb, perm
 
 import numpy as np
 
-from dtfm_coordinator.allocator.paper.cost import pipeline_seconds
-from dtfm_coordinator.allocator.paper.seeds import Nearness, nearness, tiled
+from dtfm_coordinator.allocator.links import pipeline_seconds
+from dtfm_coordinator.allocator.neighbourhoods import Nearness, nearness, tiled
+from dtfm_coordinator.allocator.shapes import Shape
 from dtfm_coordinator.allocator.step.problem import Problem
-from dtfm_coordinator.allocator.step.shapes import Shape
 
 Stages = list[list[int]]
 """The peers of each stage."""
@@ -23,7 +23,7 @@ def near_by_message(problem: Problem) -> Nearness:
 def starts(problem: Problem, near: Nearness, shape: Shape, uneven: bool) -> Iterator[Stages]:
     """A few placements of one shape, each right for some kind of swarm.
 
-    Pipelines of neighbours, and stages of neighbours (`seeds.tiled`), by what a message takes; peers of like speed or
+    Pipelines of neighbours, and stages of neighbours (`neighbourhoods.tiled`), by what a message takes; peers of like speed or
     like memory in one stage, or in one pipeline; and, where numbers may be `uneven`, all peers, dealt out so that the
     stages are equally fast.
     """
