@@ -23,9 +23,9 @@ def near_by_message(problem: Problem) -> Nearness:
 def starts(problem: Problem, near: Nearness, shape: Shape, uneven: bool) -> Iterator[Stages]:
     """A few placements of one shape, each right for some kind of swarm.
 
-    Pipelines of neighbours, and stages of neighbours (`neighbourhoods.tiled`), by what a message takes; peers of like speed or
-    like memory in one stage, or in one pipeline; and, where numbers may be `uneven`, all peers, dealt out so that the
-    stages are equally fast.
+    Pipelines of neighbours, and stages of neighbours (`neighbourhoods.tiled`), by what a message takes; peers of like
+    speed or like memory in one stage, or in one pipeline; and, where numbers may be `uneven`, all peers, dealt out so
+    that the stages are equally fast.
     """
     count, peers = shape.stages * shape.replicas, len(problem.forward)
     if count > 1:
