@@ -20,7 +20,7 @@ from dtfm_coordinator.allocator.paper import baselines
 from dtfm_coordinator.allocator.paper.bound import lower_bound
 from dtfm_coordinator.allocator.paper.cost import Pipelines, cost_of_pipelines
 from dtfm_coordinator.allocator.paper.search import SearchResult, search
-from dtfm_coordinator.networks import network
+from dtfm_coordinator.networks.catalogue import network
 from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, REPLICAS, STAGES
 from dtfm_protocol.matrix import Matrix
 

@@ -22,7 +22,7 @@ from dtfm_coordinator.allocator.step.bound import lower_bound
 from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.step.layout import Layout
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
-from dtfm_coordinator.networks import network
+from dtfm_coordinator.networks.catalogue import network
 from dtfm_coordinator.networks.machines import MACHINES
 from dtfm_protocol.job import Planning, Wire
 from dtfm_protocol.view import View

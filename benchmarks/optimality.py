@@ -17,7 +17,7 @@ from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.paper.search import search
 from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload
-from dtfm_coordinator.networks import network
+from dtfm_coordinator.networks.catalogue import network
 from dtfm_protocol.job import Planning
 from dtfm_protocol.view import LayerSeconds, View
 

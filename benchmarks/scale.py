@@ -22,7 +22,7 @@ from benchmarks.tables import keep, markdown, show
 from dtfm_coordinator.allocator.paper.bound import lower_bound
 from dtfm_coordinator.allocator.paper.cost import PaperCost, Pipelines, cost_of_pipelines
 from dtfm_coordinator.allocator.paper.search import search, warm_up
-from dtfm_coordinator.networks import network
+from dtfm_coordinator.networks.catalogue import network
 from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES
 
 GRIDS = {64: (8, 8), 256: (16, 16), 1024: (32, 32), 4096: (64, 64)}

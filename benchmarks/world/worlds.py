@@ -1,7 +1,7 @@
 """The worlds that are measured."""
 
 from benchmarks.world.paced import World
-from dtfm_coordinator.networks import network
+from dtfm_coordinator.networks.catalogue import network
 from dtfm_coordinator.networks.paper import paper_network
 
 HOME_SHRINK = 16.0

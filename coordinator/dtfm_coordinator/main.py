@@ -288,7 +288,7 @@ def network(
 ) -> None:
     """Write the view of a made-up network, to plan on."""
     with program.guarded():
-        from dtfm_coordinator.networks import network as made
+        from dtfm_coordinator.networks.catalogue import network as made
         from dtfm_coordinator.networks.summary import summary
 
         if out.suffix not in (".json", ".npz"):

@@ -10,7 +10,7 @@ from dtfm_coordinator.allocator.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.step.demand import ModelDemand
 from dtfm_coordinator.allocator.step.layout import Layout
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
-from dtfm_coordinator.networks import network
+from dtfm_coordinator.networks.catalogue import network
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Planning, Wire
 from dtfm_protocol.plan import Plan

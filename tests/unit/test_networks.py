@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dtfm_coordinator.allocator.paper.cost import PaperCostModel, cost_of_pipelines
 from dtfm_coordinator.main import app
-from dtfm_coordinator.networks import NETWORKS, network
+from dtfm_coordinator.networks.catalogue import NETWORKS, network
 from dtfm_coordinator.networks.home import CITIES, LINES, between_cities_ms
 from dtfm_coordinator.networks.machines import MACHINES
 from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dtfm_coordinator.networks import network
+from dtfm_coordinator.networks.catalogue import network
 from dtfm_coordinator.offline import Question, answer
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.view import LayerSeconds, NodeView, View
