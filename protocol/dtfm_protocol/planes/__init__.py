@@ -11,7 +11,3 @@
 - `control`: plans, presence, reports over MQTT (`ControlPlane`)
 - `memory`: in-memory twins of data plane and discovery, for tests
 """
-
-import os
-
-os.environ.setdefault("HIVEMIND_LOGLEVEL", "CRITICAL")  # its warnings are for its own developers; ours name the cause
