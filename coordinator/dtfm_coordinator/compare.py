@@ -178,7 +178,7 @@ def compare(question: Question) -> None:
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from dtfm_coordinator.explain.report import console
+    from dtfm_protocol.console import console
     from dtfm_protocol.statedir import write_atomically
 
     view = View.load(question.view)

@@ -36,7 +36,7 @@ def explain(question: Question) -> None:
     Raises:
         UserError: files that cannot be read or written, or that do not go together.
     """
-    from dtfm_coordinator.explain.report import console
+    from dtfm_protocol.console import console
 
     if question.figure is not None and question.figure.suffix not in SUFFIXES:
         raise UserError(f"--figure {question.figure}: a figure is drawn as {', '.join(SUFFIXES)}")
@@ -54,8 +54,9 @@ def _by_job(question: Question, job: Path, plan: Plan, view: View, out: "Console
     from dtfm_coordinator.explain.findings import check, step_findings
     from dtfm_coordinator.explain.growth import growth
     from dtfm_coordinator.explain.idle import tried
-    from dtfm_coordinator.explain.report import console, show
+    from dtfm_coordinator.explain.report import show
     from dtfm_coordinator.requirements import workload
+    from dtfm_protocol.console import console
     from dtfm_protocol.job import Job
 
     for name in ("activation_bytes", "gradient_bytes"):

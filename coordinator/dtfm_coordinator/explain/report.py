@@ -14,18 +14,8 @@ MOST_LINKS = 10
 """Links that are listed."""
 MOST_IDLE = 10
 """Idle peers that are listed."""
-NARROWEST = 132
-"""Columns of a table that goes to a file or a pipe."""
 DIFFERENT = 0.01
 """How far, as a share, what is simulated may be from what the plan states before a line says so."""
-
-
-def console(*, to_stderr: bool = False) -> Console:
-    """Where tables are printed: names are not markup, and a pipe gets whole lines."""
-    made = Console(highlight=False, markup=False, emoji=False, stderr=to_stderr)
-    if not made.is_terminal:
-        made.width = max(made.width, NARROWEST)
-    return made
 
 
 def parts(cost: StepCost) -> str:

@@ -1,0 +1,14 @@
+"""The console on which commands print tables for people."""
+
+from rich.console import Console
+
+NARROWEST = 132
+"""Columns of a table that goes to a file or a pipe."""
+
+
+def console(*, to_stderr: bool = False) -> Console:
+    """Where tables are printed: names are not markup, and a pipe gets whole lines."""
+    made = Console(highlight=False, markup=False, emoji=False, stderr=to_stderr)
+    if not made.is_terminal:
+        made.width = max(made.width, NARROWEST)
+    return made
