@@ -1,7 +1,6 @@
 """Checkpoints as the stages hand them in: a file from each stage, a digest from each replica, then one manifest."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,11 +15,10 @@ from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import Bytes, Stream, read_message, write_message
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.standing import Mark
-from dtfm_protocol.transfers import HAND_IN_LIMIT, HandIn, Receipt
+from dtfm_protocol.transfers import HAND_IN_LIMIT, HandIn, Receipt, receive_file
 
 KEPT = 2
 """Checkpoints that stay."""
-_PIECE = 1 << 20
 
 
 @dataclass
@@ -122,13 +120,9 @@ class Archive:
 
     async def _receive(self, stream: Stream, share: HandIn, pending: _Pending) -> None:
         """Write a stage's file as it comes."""
-        hashed = hashlib.sha256()
         with pending.draft.open(f"stage-{share.stage}.safetensors") as file:
-            for offset in range(0, share.size, _PIECE):
-                piece = await stream.read(min(_PIECE, share.size - offset))
-                hashed.update(piece)
-                file.write(piece)
-            if hashed.hexdigest() != share.sha256:
+            await receive_file(stream, share.size, file.write)
+            if file.sha256 != share.sha256:
                 raise Refused(f"the file of stage {share.stage} from {short(stream.peer)} has another hash")
 
     def _complete(self, plan: Plan, step: int, pending: _Pending) -> None:

@@ -121,6 +121,16 @@ async def send_file(stream: Stream, data: Bytes | Path, turn: Callable[[], Await
         await stream.write(piece)
 
 
+async def receive_file(stream: Stream, size: int, write: Callable[[Bytes], object]) -> None:
+    """Read the `size` bytes of what `send_file` sends, and give each piece to `write` as it comes.
+
+    Raises:
+        StreamClosed: the stream ended before that.
+    """
+    for offset in range(0, size, _PIECE):
+        write(await stream.read(min(_PIECE, size - offset)))
+
+
 def _pieces(data: Bytes | Path) -> Iterator[Bytes]:
     if isinstance(data, Path):
         with data.open("rb") as file:
@@ -196,28 +206,31 @@ async def hand_in(
         ConnectionError: the peer is gone.
         Refused: its answer is none.
     """
-    stream = await plane.open(peer, CHECKPOINT)
-    try:
-        await write_message(stream, share)
-        receipt = await read_message(stream, Receipt)  # of the share; the file is sent only if it is wanted
-        if receipt.taken and share.size:
-            await send_file(stream, data, turn)
-            receipt = await read_message(stream, Receipt)
-        return receipt
-    finally:
-        await stream.close()
+    return await _give(plane, peer, CHECKPOINT, share, data if share.size else None, turn)
 
 
 async def deposit(
     plane: DataPlane, peer: str, offer: Deposit, file: Path, turn: Callable[[], Awaitable[None]] | None = None
 ) -> Receipt:
     """Give `peer` a snapshot to keep a copy of. Arguments and errors as with `hand_in`."""
-    stream = await plane.open(peer, SHADOW)
+    return await _give(plane, peer, SHADOW, offer, file, turn)
+
+
+async def _give(
+    plane: DataPlane,
+    peer: str,
+    service: str,
+    offer: HandIn | Deposit,
+    data: Bytes | Path | None,
+    turn: Callable[[], Awaitable[None]] | None,
+) -> Receipt:
+    """Offer `data` to a peer and send it if it is wanted: first the receipt of the offer, then that of the data."""
+    stream = await plane.open(peer, service)
     try:
         await write_message(stream, offer)
         receipt = await read_message(stream, Receipt)
-        if receipt.taken:
-            await send_file(stream, file, turn)
+        if receipt.taken and data is not None:
+            await send_file(stream, data, turn)
             receipt = await read_message(stream, Receipt)
         return receipt
     finally:
