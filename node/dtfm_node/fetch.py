@@ -54,13 +54,29 @@ class Fetched:
 
 
 class Fetch:
-    """One fetch of the tensors of `shapes`, by key, of the state `mark` from `sources`."""
+    """One fetch of the tensors of `shapes`, by key, of the state `mark` from `sources`.
+
+    Args:
+        piece_bytes: what is asked for at a time, at most `PIECE_LIMIT`.
+        catalogue_seconds: see `CATALOGUE_SECONDS`.
+        piece_seconds: for a source to send a piece.
+    """
 
     def __init__(
-        self, plane: DataPlane, mark: Mark, shapes: Mapping[str, tuple[int, ...]], sources: Collection[str]
+        self,
+        plane: DataPlane,
+        mark: Mark,
+        shapes: Mapping[str, tuple[int, ...]],
+        sources: Collection[str],
+        *,
+        piece_bytes: int = PIECE_LIMIT,
+        catalogue_seconds: float = CATALOGUE_SECONDS,
+        piece_seconds: float = PIECE_SECONDS,
     ) -> None:
         self._plane, self._mark, self._sources = plane, mark, sources
         self._shapes, self._wanted = shapes, set(shapes)
+        self._piece_bytes = piece_bytes
+        self._catalogue_seconds, self._piece_seconds = catalogue_seconds, piece_seconds
         self._agreed: dict[str, TensorEntry] = {}
         self._pieces: deque[WantPiece] = deque()
         self._under_way: dict[str, _Tensor] = {}
@@ -108,7 +124,7 @@ class Fetch:
         """A source's catalogue, if it answers."""
         stream: Stream | None = None
         try:
-            async with asyncio.timeout(CATALOGUE_SECONDS):
+            async with asyncio.timeout(self._catalogue_seconds):
                 stream = await self._plane.open(peer, STATE)
                 await write_message(stream, WantCatalogue(mark=self._mark))
                 tensors = (await read_message(stream, Catalogue, CATALOGUE_LIMIT)).tensors
@@ -132,8 +148,8 @@ class Fetch:
         self._complain(self._wanted - self._agreed.keys())
         for key in sorted(self._wanted):
             size = self._agreed[key].bytes
-            for offset in range(0, size, PIECE_LIMIT):
-                self._pieces.append(WantPiece(key=key, offset=offset, size=min(PIECE_LIMIT, size - offset)))
+            for offset in range(0, size, self._piece_bytes):
+                self._pieces.append(WantPiece(key=key, offset=offset, size=min(self._piece_bytes, size - offset)))
 
     def _complain(self, lacking: Collection[str]) -> None:
         if lacking:
@@ -149,7 +165,7 @@ class Fetch:
         ahead = 1
         while asked or await self._any_left(keys):
             try:
-                async with asyncio.timeout(PIECE_SECONDS):
+                async with asyncio.timeout(self._piece_seconds):
                     while len(asked) < ahead and sum(piece.size for piece in asked) < AHEAD_BYTES:
                         piece = self._take(keys)
                         if piece is None:
@@ -192,7 +208,7 @@ class Fetch:
     def _start(self, piece: WantPiece) -> WantPiece:
         entry = self._agreed[piece.key]
         if piece.key not in self._under_way:
-            count = -(-entry.bytes // PIECE_LIMIT)
+            count = -(-entry.bytes // self._piece_bytes)
             self._under_way[piece.key] = _Tensor(entry, bytearray(entry.bytes), count)
         return piece
 

@@ -26,9 +26,12 @@ class Holdings:
 
     Between a plan and the first step of the next one every part of the state is kept that the new plan goes on from:
     if that plan fails before it has begun, the one after it may have to go on from the same.
+
+    Args:
+        redo_seconds: see `REDO_SECONDS`.
     """
 
-    def __init__(self, snapshots: Snapshots, compute: Compute) -> None:
+    def __init__(self, snapshots: Snapshots, compute: Compute, redo_seconds: float = REDO_SECONDS) -> None:
         self.snapshots = snapshots
         self.live: StageState | None = None
         """What the plan in force trains, or trained."""
@@ -40,6 +43,7 @@ class Holdings:
         self._former: list[StageState] = []
         """What plans before trained, or were about to."""
         self._compute = compute
+        self._redo_seconds = redo_seconds
         self._entries: dict[tuple[int, Mark], dict[str, TensorEntry]] = {}
         """What is known of the tensors of states, by the state's id and mark."""
         self._changed = asyncio.Condition()
@@ -112,7 +116,7 @@ class Holdings:
         """The tensors of the state `mark` that are here; see `StateSource`."""
         with contextlib.suppress(TimeoutError):
             becomes = self.live is not None and self.live.prepared == mark
-            async with asyncio.timeout(REDO_SECONDS if becomes else 0.0), self._changed:
+            async with asyncio.timeout(self._redo_seconds if becomes else 0.0), self._changed:
                 await self._changed.wait_for(lambda: bool(self.at(mark)))
         entries = {key: entry for key, (entry, _) in self.snapshots.of(mark).items()}
         entries |= await self._compute(self._describe, mark)

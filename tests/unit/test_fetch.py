@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from dtfm_node import fetch
 from dtfm_node.fetch import Fetch, Fetched, Lacking
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor, tensor_entry
@@ -22,11 +21,6 @@ from dtfm_protocol.transfers import STATE, WantCatalogue, serve_state
 MARK = Mark(step=7, plan=2)
 PIECE = 100
 State = dict[str, torch.Tensor]
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "PIECE_LIMIT", PIECE)
 
 
 def state(*names: str) -> State:
@@ -70,6 +64,8 @@ class Swarm:
     def __init__(self) -> None:
         self._network = MemoryNetwork()
         self.taken: State = {}
+        self.patience = 60.0
+        """Seconds for an answer."""
 
     async def add(self, peer: str, source: Source) -> Source:
         await self.serve(peer, lambda stream: serve_state(stream, source))
@@ -84,7 +80,11 @@ class Swarm:
             self.taken[key] = decode_tensor(entry, data)
 
         shapes = {key: tuple(tensor.shape) for key, tensor in wanted.items()}
-        one = Fetch(MemoryDataPlane(self._network, "me"), MARK, shapes, peers)
+        plane = MemoryDataPlane(self._network, "me")
+        one = Fetch(
+            plane, MARK, shapes, peers,
+            piece_bytes=PIECE, catalogue_seconds=self.patience, piece_seconds=self.patience,
+        )  # fmt: skip
         async with asyncio.timeout(5):
             return await one.run(take)
 
@@ -184,12 +184,9 @@ async def test_a_source_whose_state_has_moved_on_leaves_its_pieces_to_the_others
 
 
 @pytest.mark.parametrize("when", ["at the catalogue", "at a piece"])
-async def test_a_source_that_stops_answering_is_not_waited_for(
-    swarm: Swarm, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+async def test_a_source_that_stops_answering_is_not_waited_for(swarm: Swarm, when: str) -> None:
     """As a process does that was stopped."""
-    monkeypatch.setattr(fetch, "CATALOGUE_SECONDS", 0.1)
-    monkeypatch.setattr(fetch, "PIECE_SECONDS", 0.1)
+    swarm.patience = 0.1
     wanted = state("a")
     stopped = await swarm.add("x", Source(wanted))
     stopped.gate = asyncio.Event()
