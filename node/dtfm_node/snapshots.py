@@ -5,7 +5,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from threading import Lock
+from threading import Condition
 
 import torch
 from pydantic import ValidationError
@@ -52,38 +52,65 @@ def stem_of(mark: Mark, layers: LayerRange) -> str:
     return f"step-{mark.step:08d}-plan-{mark.plan}-layers-{layers[0]}-{layers[1]}"
 
 
-class Reading:
-    """Reads a state tensor by tensor while training goes on: an update waits for it, or copies the little that is left.
+class Abandoned(Exception):
+    """The end of a reading that was given up before all of the state was read."""
 
-    Between two updates weights and moments do not change, so that reading them needs no copy.
+
+class Reading:
+    """One reading of a state, tensor by tensor, while training goes on: an update waits for it, or copies the little
+    that is left.
+
+    Between two updates weights and moments do not change, so that reading them needs no copy. A reading that breaks
+    off, for whatever reason, holds no update back.
+
+    Args:
+        tensors: the state, by key.
+        copy_bytes: so much of it, at most, an update copies instead of waiting.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, torch.Tensor], copy_bytes: int = COPY_BYTES) -> None:
         self._left = dict(tensors)
-        self._lock = Lock()
+        self._copy_bytes = copy_bytes
+        self._abandoned = False
+        self._progress = Condition()
 
     def visit(self, look: Callable[[str, torch.Tensor], None]) -> None:
-        """Call `look` with every tensor, in order."""
-        while True:
-            with self._lock:
-                if not self._left:
-                    return
-                key = next(iter(self._left))
-                look(key, self._left[key])
-                del self._left[key]
+        """Call `look` with every tensor, in order.
+
+        Raises:
+            Abandoned: the reading was given up, before or meanwhile.
+        """
+        try:
+            while self._visit_next(look):
+                pass
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _visit_next(self, look: Callable[[str, torch.Tensor], None]) -> bool:
+        with self._progress:
+            if self._abandoned:
+                raise Abandoned
+            if not self._left:
+                return False
+            key = next(iter(self._left))
+            look(key, self._left[key])
+            del self._left[key]
+            self._progress.notify_all()
+            return True
 
     def abandon(self) -> None:
-        """Read no further."""
-        with self._lock:
+        """Read no further: from now on the tensors may change. Waits for the tensor that is being read."""
+        with self._progress:
+            self._abandoned = self._abandoned or bool(self._left)
             self._left.clear()
+            self._progress.notify_all()
 
     def settle(self) -> None:
         """Return when the tensors may change."""
-        while True:
-            with self._lock:
-                if sum(tensor.nbytes for tensor in self._left.values()) <= COPY_BYTES:
-                    self._left = {key: tensor.clone() for key, tensor in self._left.items()}
-                    return
+        with self._progress:
+            self._progress.wait_for(lambda: sum(one.nbytes for one in self._left.values()) <= self._copy_bytes)
+            self._left = {key: tensor.clone() for key, tensor in self._left.items()}
 
 
 def write_snapshot(
@@ -105,14 +132,15 @@ def write_snapshot(
 
     Raises:
         UserError: there is no room.
+        Abandoned: `reading` was given up. Whatever is raised, no file is left, and no update waits.
     """
-    header, places = shard_header(tensors)
     path = folder / f"{stem_of(mark, layers)}.safetensors"
     draft, placed = path.with_suffix(".draft"), False
     entries: dict[str, TensorEntry] = {}
     hashes: dict[str, str] = {}
-    whole = hashlib.sha256(header)
     try:
+        header, places = shard_header(tensors)
+        whole = hashlib.sha256(header)
         with draft.open("wb") as file:
             file.write(header)
 
@@ -135,22 +163,33 @@ def write_snapshot(
         draft.replace(path)
         placed = True
         write_atomically(path.with_suffix(".json"), snapshot.model_dump_json(), lasting=True)
-    except (OSError, UserError) as error:
+    except BaseException as error:
         reading.abandon()
         draft.unlink(missing_ok=True)
         if placed:
             path.unlink(missing_ok=True)
-        raise UserError(f"cannot write a snapshot to {folder}: {error}: make room there") from None
+        if isinstance(error, (OSError, UserError)):
+            raise UserError(f"cannot write a snapshot to {folder}: {error}: make room there") from None
+        raise
     return snapshot, hashes
 
 
 class Snapshots:
-    """The snapshots in a folder."""
+    """The snapshots in a folder.
+
+    Args:
+        folder: where they lie; it is made.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self._known: dict[tuple[Mark, LayerRange], Snapshot] = {}
+        self._told: list[Callable[[], None]] = []
+
+    def when_added(self, told: Callable[[], None]) -> None:
+        """From now on call `told` whenever there is another snapshot here."""
+        self._told.append(told)
 
     def load(self) -> None:
         """Find what an earlier life left; what is torn or changed is taken away. Reads every byte."""
@@ -178,6 +217,12 @@ class Snapshots:
     def add(self, snapshot: Snapshot) -> None:
         """One has been written."""
         self._known[snapshot.mark, snapshot.layers] = snapshot
+        for told in self._told:
+            told()
+
+    def path(self, snapshot: Snapshot) -> Path:
+        """The file in which a snapshot's tensors lie."""
+        return self.folder / f"{snapshot.stem}.safetensors"
 
     def adopt(self, path: Path, mark: Mark, layers: LayerRange, sha256: str) -> Snapshot:
         """Take over a file that another peer sent.
@@ -228,7 +273,7 @@ class Snapshots:
     def of(self, mark: Mark) -> dict[str, tuple[TensorEntry, Path]]:
         """Where the tensors of a state lie that are here."""
         return {
-            key: (entry, self.folder / f"{snapshot.stem}.safetensors")
+            key: (entry, self.path(snapshot))
             for snapshot in self._known.values()
             if snapshot.mark == mark
             for key, entry in snapshot.tensors.items()

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from dtfm_node import snapshots as snapshotting
-from dtfm_node.snapshots import Reading, Snapshot, Snapshots, read_piece, write_snapshot
+from dtfm_node.snapshots import Abandoned, Reading, Snapshot, Snapshots, read_piece, write_snapshot
 from dtfm_protocol.checkpoint.shard import decode_tensor, encode_shard, tensor_entry
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.metrics import StepMetrics
@@ -257,11 +256,10 @@ def test_a_reading_looks_at_everything_once_in_order() -> None:
     assert seen == list(state())
 
 
-def test_an_update_waits_until_a_large_state_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_waits_until_a_large_state_was_read() -> None:
     """Copying it would take as much memory as there may not be."""
-    monkeypatch.setattr(snapshotting, "COPY_BYTES", state()["weight/a"].nbytes)
     tensors, wanted = state(), state()
-    reading, seen = Reading(tensors), dict[str, torch.Tensor]()
+    reading, seen = Reading(tensors, copy_bytes=state()["weight/a"].nbytes), dict[str, torch.Tensor]()
     begun, go_on, settled = threading.Event(), threading.Event(), threading.Event()
 
     def look(key: str, tensor: torch.Tensor) -> None:
@@ -312,16 +310,91 @@ def test_whenever_updates_come_what_is_read_is_the_state_before_them(updates: se
     for turn, key in enumerate(tensors):
         if turn in updates:
             update()
-        with reading._lock:
+        with reading._progress:
             seen[key] = reading._left.pop(key).clone()
     assert same(seen, wanted)
 
 
-def test_an_update_does_not_wait_for_a_reading_that_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshotting, "COPY_BYTES", 0)
-    reading = Reading(state())
+def settles(reading: Reading) -> bool:
+    """Whether an update may begin."""
+    update = threading.Thread(target=reading.settle, daemon=True)
+    update.start()
+    update.join(5)
+    return not update.is_alive()
+
+
+def test_an_update_does_not_wait_for_a_reading_that_was_given_up() -> None:
+    reading = Reading(state(), copy_bytes=0)
     reading.abandon()
-    reading.settle()
+    assert settles(reading)
     seen: list[str] = []
-    reading.visit(lambda key, _: seen.append(key))
+    with pytest.raises(Abandoned):  # which is no reading of the whole
+        reading.visit(lambda key, _: seen.append(key))
     assert seen == []
+
+
+def test_an_update_that_waits_goes_on_when_the_reading_is_given_up() -> None:
+    reading = Reading(state(), copy_bytes=0)
+    update = threading.Thread(target=reading.settle, daemon=True)
+    update.start()
+    reading.abandon()
+    update.join(5)
+    assert not update.is_alive()
+
+
+def test_to_give_up_what_was_read_changes_nothing() -> None:
+    reading = Reading(state(), copy_bytes=0)
+    reading.visit(lambda *_: None)
+    reading.abandon()
+    reading.visit(lambda *_: None)
+    assert settles(reading)
+
+
+def test_an_update_does_not_wait_for_a_reading_that_broke_off() -> None:
+    """Whatever broke it: what nobody has thought of, too."""
+    reading = Reading(state(), copy_bytes=0)
+
+    def look(key: str, _: torch.Tensor) -> None:
+        if key == "exp_avg/a":
+            raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        reading.visit(look)
+    assert settles(reading)
+
+
+def test_what_is_no_tensor_of_a_snapshot_leaves_no_file_and_holds_up_no_update(tmp_path: Path) -> None:
+    tensors = state() | {"weight/c": torch.zeros(3, dtype=torch.int8)}
+    reading = Reading(tensors, copy_bytes=0)
+    with pytest.raises(KeyError):
+        write_snapshot(tmp_path, at(7), FRONT, tensors, reading)
+    assert list(tmp_path.iterdir()) == []
+    assert settles(reading)
+
+
+def test_a_snapshot_whose_reading_is_given_up_midway_is_not_there(tmp_path: Path) -> None:
+    """And one of the same name that was there before stays whole."""
+    snapshot, before = write(tmp_path, at(7))
+    tensors = state(8)
+
+    class Stopped(Reading):
+        def _visit_next(self, look: Callable[[str, torch.Tensor], None]) -> bool:
+            if len(self._left) == 2:
+                self.abandon()
+            return super()._visit_next(look)
+
+    with pytest.raises(Abandoned):
+        write_snapshot(tmp_path, at(7), FRONT, tensors, Stopped(tensors))
+    assert len(list(tmp_path.iterdir())) == 2
+    found = loaded(tmp_path)
+    assert found.has(snapshot.mark, snapshot.layers)
+    assert same(read(found, at(7)), before)
+
+
+def test_whoever_subscribes_hears_of_each_further_snapshot(tmp_path: Path) -> None:
+    snapshots, told = Snapshots(tmp_path), list[int]()
+    snapshots.add(write(tmp_path, at(5))[0])
+    snapshots.when_added(lambda: told.append(len(snapshots.holdings())))
+    for step in (6, 7):
+        snapshots.add(write(tmp_path, at(step))[0])
+    assert told == [2, 3]
