@@ -20,8 +20,6 @@ class Bulletin:
 
     def __init__(self, invite: Invite, display: Display, journal: Journal) -> None:
         self.rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
-        self.on_kept: Callable[[int, Mark], None] = lambda kept, safe: None
-        """Called with the step of the coordinator's newest whole checkpoint, and the newest state that is safe."""
         self.changed = asyncio.Event()
         """Set whenever something new was said."""
         self.plan: Plan | None = None
@@ -33,6 +31,12 @@ class Bulletin:
         self._job: ResolvedJob | None = None
         self._job_came = asyncio.Event()
         self._phase: Phase | None = None
+        self._told_of_kept: list[Callable[[int, Mark], None]] = []
+
+    def when_kept(self, told: Callable[[int, Mark], None]) -> None:
+        """From now on call `told` with the step of the coordinator's newest whole checkpoint and the newest safe state,
+        whenever it says them."""
+        self._told_of_kept.append(told)
 
     def read(self, control: ControlPlane) -> None:
         """Subscribe to all that coordinators write."""
@@ -91,7 +95,8 @@ class Bulletin:
 
     def _take_ledger(self, _: str, ledger: Ledger) -> None:
         self._journal.forget(recorded=ledger.recorded)
-        self.on_kept(ledger.kept, ledger.safe)
+        for told in self._told_of_kept:
+            told(ledger.kept, ledger.safe)
         self.changed.set()
 
     async def _take_round(self, _: str, turn: ProbeRound) -> None:

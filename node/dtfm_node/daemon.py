@@ -39,7 +39,7 @@ from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry, go_by
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 from dtfm_protocol.records import Profile
 from dtfm_protocol.resolved import ResolvedJob
-from dtfm_protocol.transfers import SHADOW, SHARDS, STATE, serve_shards, serve_state
+from dtfm_protocol.transfers import SHARDS, STATE, serve_shards, serve_state
 
 LEAVE_SECONDS = 60.0
 """How long a node that wants to leave waits for a plan without it."""
@@ -147,23 +147,21 @@ class Daemon:
             snapshots = Snapshots(self._folder / "snapshots")
             await asyncio.to_thread(snapshots.load)
             holdings = Holdings(snapshots, machine.compute)
-            keeper = Keeper(plane, uplink, snapshots, most_bytes=16 * 4 * model_sizes(job.config).total)
-            self._bulletin.on_kept = keeper.confirm
-            await plane.serve(STATE, lambda stream: serve_state(stream, holdings))
-            await plane.serve(SHADOW, keeper.take_copy)
-            listing = Listing(plane, discovery, registry, profile, uplink)
-            promise = self._folder / "promise.json"
-            tasklets = Tasklets(job, machine, plane, shards, holdings, keeper, self._journal, uplink, promise)
-            await tasklets.listen()
-            keeper.on_change = tasklets.say_standing
-            self._journal.say("idle", self._availability(job, profile))
-            async with asyncio.TaskGroup() as tasks:
+            keeping = Keeper.running(plane, uplink, snapshots, most_bytes=16 * 4 * model_sizes(job.config).total)
+            async with keeping as keeper, asyncio.TaskGroup() as tasks:
+                self._bulletin.when_kept(keeper.confirm)
+                await plane.serve(STATE, lambda stream: serve_state(stream, holdings))
+                listing = Listing(plane, discovery, registry, profile, uplink)
+                promise = self._folder / "promise.json"
+                tasklets = Tasklets(job, machine, plane, shards, holdings, keeper, self._journal, uplink, promise)
+                await tasklets.listen()
+                snapshots.when_added(tasklets.say_standing)
+                self._journal.say("idle", self._availability(job, profile))
                 self._serving = True
                 background = [
                     tasks.create_task(listing.refresh()),
                     tasks.create_task(listing.measure(self._bulletin.rounds, self._journal)),
                     tasks.create_task(self._journal.run(control)),
-                    tasks.create_task(keeper.run()),
                     tasks.create_task(plane.watch()),
                 ]
                 tasklets.say_standing()
@@ -177,7 +175,6 @@ class Daemon:
                     leaving.cancel()
                     await asyncio.wait({following})
                     await tasklets.save()
-                    keeper.close()
                 for task in background:
                     task.cancel()
             await self._journal.send(control)

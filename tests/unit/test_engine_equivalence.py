@@ -446,14 +446,11 @@ async def test_a_change_of_plan_at_a_checkpoint_goes_unnoticed(
         start = await swarm.run(last=3)
         for me, peer in swarm.peers.items():
             assert peer.stage is not None
-            keeper = Keeper(peer.plane, Uplink(), Snapshots(tmp_path / me), most_bytes=1 << 30)
-            handing_in = asyncio.create_task(keeper.run())
-            await keeper.keep(
-                peer.stage, first, start.rows[2], tuple(start.rows[:3]), handed_in=True, copied=False, last=False
-            )
-            await keeper.settled()
-            handing_in.cancel()
-            keeper.close()
+            async with Keeper.running(peer.plane, Uplink(), Snapshots(tmp_path / me), most_bytes=1 << 30) as keeper:
+                await keeper.keep(
+                    peer.stage, first, start.rows[2], tuple(start.rows[:3]), handed_in=True, copied=False, last=False
+                )
+                await keeper.settled()
         manifest = archive.newest()
         assert manifest is not None
         assert manifest.step == 3

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dtfm_node import keep
 from dtfm_node.engine.stage_state import StageState
 from dtfm_node.keep import Keeper
 from dtfm_node.optimizer import state_tensors
-from dtfm_node.snapshots import UNSAFE_FILES, Snapshots
+from dtfm_node.snapshots import UNSAFE_FILES, Snapshot, Snapshots
 from dtfm_node.uplink import Uplink
 from dtfm_protocol.checkpoint.shard import encode_shard
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.planes.data import Stream, StreamClosed, read_message, write_message
-from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork
+from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable, read_message, write_message
+from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.standing import Holding, Mark
 from dtfm_protocol.transfers import CHECKPOINT, HAND_IN_LIMIT, SHADOW, Deposit, HandIn, Receipt, deposit
 from tests.unit.disks import full_disk
@@ -74,10 +73,29 @@ def same(a: State, b: State) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def until_there(snapshots: Snapshots, mark: Mark) -> None:
+    """Wait until a snapshot of `mark` is there."""
+    added = asyncio.Event()
+    snapshots.when_added(added.set)
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        while mark not in {holding.mark for holding in snapshots.holdings()}:
+            await added.wait()
+            added.clear()
+
+
+class Plane(MemoryDataPlane):
+    """A peer on a network that notes whom it did not reach."""
+
+    def __init__(self, network: MemoryNetwork, peer: str) -> None:
+        super().__init__(network, peer)
+        self.unreached: asyncio.Queue[str] = asyncio.Queue()
+
+    async def open(self, peer: str, service: str) -> MemoryStream:
+        try:
+            return await super().open(peer, service)
+        except Unreachable:
+            self.unreached.put_nowait(peer)
+            raise
 
 
 class Swarm:
@@ -87,23 +105,31 @@ class Swarm:
         self._folder = folder
         self.network = MemoryNetwork()
         self.handed_in: list[tuple[str, HandIn, bytes]] = []
+        self.taken: asyncio.Queue[HandIn] = asyncio.Queue()
+        """What was handed in, for who waits for it."""
+        self._planes: dict[str, Plane] = {}
 
-    def plane(self, peer: str) -> MemoryDataPlane:
-        return MemoryDataPlane(self.network, peer)
+    def plane(self, peer: str) -> Plane:
+        return self._planes.setdefault(peer, Plane(self.network, peer))
 
     @contextlib.asynccontextmanager
-    async def node(self, peer: str, plan: Plan | None = None) -> AsyncIterator[Keeper]:
-        keeper = Keeper(self.plane(peer), Uplink(), Snapshots(self._folder / peer), LIMIT)
-        if plan is not None:
-            keeper.serve(plan)
-        await self.plane(peer).serve(SHADOW, keeper.take_copy)
-        running = asyncio.create_task(keeper.run())
-        try:
+    async def node(
+        self,
+        peer: str,
+        plan: Plan | None = None,
+        *,
+        snapshots: Snapshots | None = None,
+        uplink: Uplink | None = None,
+        confirm_seconds: float = 1000.0,
+    ) -> AsyncIterator[Keeper]:
+        keeping = Keeper.running(
+            self.plane(peer), uplink or Uplink(), snapshots or Snapshots(self._folder / peer), LIMIT,
+            room_retry_seconds=0.01, upload_retry_seconds=0.01, confirm_seconds=confirm_seconds,
+        )  # fmt: skip
+        async with keeping as keeper:
+            if plan is not None:
+                keeper.serve(plan)
             yield keeper
-        finally:
-            running.cancel()
-            await asyncio.wait({running})
-            keeper.close()
 
     async def coordinate(self) -> None:
         async def take(stream: Stream) -> None:
@@ -113,6 +139,7 @@ class Swarm:
                 await write_message(stream, Receipt(taken=True, text="send the file"))
                 data = bytes(await stream.read(share.size))
             self.handed_in.append((stream.peer, share, data))
+            self.taken.put_nowait(share)
             await write_message(stream, Receipt(taken=True, text="kept"))
 
         await self.plane("owner").serve(CHECKPOINT, take)
@@ -136,26 +163,22 @@ def swarm(tmp_path: Path) -> Swarm:
     return Swarm(tmp_path)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keep, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(keep, "CONFIRM_SECONDS", 1000.0)
-
-
 async def test_a_stage_of_one_peer_leaves_a_copy_with_its_shadow(swarm: Swarm, tmp_path: Path) -> None:
     async with swarm.node("a", ALONE) as keeper, swarm.node("z", ALONE) as shadow:
         told: list[int] = []
-        shadow.on_change = lambda: told.append(len(shadow.snapshots.holdings()))
+        shadow.snapshots.when_added(lambda: told.append(len(shadow.snapshots.holdings())))
         state = state_under(ALONE, "a")
         await keeper.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
-        await until(lambda: keeper.copied_bytes)
+        await until_there(shadow.snapshots, at(1))
+        await asyncio.wait_for(asyncio.gather(*swarm.network.tasks), 5)  # the answer is on its way
+        await asyncio.sleep(0)
         held = [Holding(mark=at(1), layers=STAGES[0])]
         assert keeper.snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[0], norm=1.0)]
         assert shadow.snapshots.holdings() == held  # who is given a copy is not told the norm
         assert told == [1]
         (path,) = (tmp_path / "z").glob("*.safetensors")
         assert same(load_file(path), now(state))
-        assert keeper.copied_bytes == path.stat().st_size
+        assert keeper.shadows.copied_bytes == path.stat().st_size
     again = Snapshots(tmp_path / "z")
     again.load()
     assert again.holdings() == held
@@ -169,7 +192,7 @@ async def test_a_shadow_that_is_away_costs_the_copy_and_nothing_else(swarm: Swar
         async with swarm.node("z", ALONE) as shadow:
             train(state, 2)
             await keeper.keep(state, ALONE, row(2), (), handed_in=False, copied=True, last=False)
-            await until(shadow.snapshots.holdings)
+            await until_there(shadow.snapshots, at(2))
             assert [holding.mark for holding in shadow.snapshots.holdings()] == [at(2)]
 
 
@@ -231,7 +254,7 @@ async def test_a_copy_that_breaks_off_leaves_nothing_and_may_come_again(swarm: S
         assert (await read_message(stream, Receipt)).taken
         await stream.write(data[:10])
         await stream.close()
-        await until(lambda: not swarm.network.tasks)
+        await asyncio.wait_for(asyncio.gather(*swarm.network.tasks), 5)
         assert (shadow.snapshots.holdings(), swarm.files("z")) == ([], [])
         assert (await swarm.offer("a", data)).taken
 
@@ -293,28 +316,22 @@ async def test_replicas_that_differ_in_a_weight_hand_in_other_digests(swarm: Swa
 async def test_a_coordinator_that_is_away_is_given_the_checkpoint_when_it_is_back(swarm: Swarm) -> None:
     async with swarm.node("a", TWICE) as keeper:
         await keeper.keep(state_under(TWICE, "a"), TWICE, row(1), (), handed_in=True, copied=False, last=False)
-        await keeper.written()
-        await asyncio.sleep(0.05)
-        assert not keeper.is_idle
+        for _ in range(2):
+            assert await asyncio.wait_for(swarm.plane("a").unreached.get(), 5) == "owner"
+            assert not keeper.is_idle
         await swarm.coordinate()
         await asyncio.wait_for(keeper.settled(), 5)
+        assert keeper.is_idle
         assert len(swarm.handed_in) == 1
 
 
-async def test_a_checkpoint_is_handed_in_again_until_it_is_confirmed(
-    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_checkpoint_that_nobody_confirms_is_handed_in_again(swarm: Swarm) -> None:
     """A coordinator that was killed before the others had handed in has forgotten it."""
-    monkeypatch.setattr(keep, "CONFIRM_SECONDS", 0.05)
     await swarm.coordinate()
-    async with swarm.node("a", TWICE) as keeper:
+    async with swarm.node("a", TWICE, confirm_seconds=0.01) as keeper:
         await keeper.keep(state_under(TWICE, "a"), TWICE, row(1), (), handed_in=True, copied=False, last=False)
-        await until(lambda: len(swarm.handed_in) >= 3)
-        keeper.confirm(1, Mark())
-        await asyncio.sleep(0.1)
-        handed_in = len(swarm.handed_in)
-        await asyncio.sleep(0.2)
-        assert len(swarm.handed_in) == handed_in
+        for _ in range(3):
+            assert (await asyncio.wait_for(swarm.taken.get(), 5)).step == 1
 
 
 async def test_snapshots_wait_until_the_swarm_has_an_earlier_one_whole(swarm: Swarm) -> None:
@@ -392,11 +409,11 @@ async def test_while_a_checkpoint_waits_for_the_coordinator_a_further_snapshot_d
     async with swarm.node("a", ALONE) as keeper:
         state = state_under(ALONE, "a")
         await keeper.keep(state, ALONE, row(1), (), handed_in=True, copied=False, last=False)
-        await keeper.written()
+        await asyncio.wait_for(swarm.plane("a").unreached.get(), 5)
         train(state, 2)
         await keeper.keep(state, ALONE, row(2), (), handed_in=False, copied=True, last=False)
-        await keeper.written()
-        await asyncio.sleep(0.05)
+        await until_there(keeper.snapshots, at(2))
+        assert await asyncio.wait_for(swarm.plane("a").unreached.get(), 5)
         assert not keeper.is_idle
         await swarm.coordinate()
         await asyncio.wait_for(keeper.settled(), 5)
@@ -415,3 +432,41 @@ async def test_a_matrix_that_both_ends_hold_is_written_by_the_first_one(swarm: S
         written = keeper.snapshots.of(at(1)).keys()
     assert state.shared
     assert {key.partition("/")[2] for key in now(state).keys() - written} == state.shared
+
+
+class BrokenSnapshots(Snapshots):
+    """A list of snapshots with a bug."""
+
+    def add(self, snapshot: Snapshot) -> None:
+        raise RuntimeError(f"a bug, with {snapshot.stem}")
+
+
+class BrokenUplink(Uplink):
+    """A line with a bug."""
+
+    async def idle(self, peer: str) -> None:
+        raise RuntimeError(f"a bug, with {peer}")
+
+
+@pytest.mark.parametrize("where", ["the writer", "the copies", "the upload"])
+async def test_an_error_that_nobody_expects_ends_the_keeping_and_is_seen(
+    swarm: Swarm, tmp_path: Path, where: str
+) -> None:
+    """Else it would be waited for for ever what nobody does any more."""
+    await swarm.coordinate()
+    snapshots = BrokenSnapshots(tmp_path / "a") if where == "the writer" else None
+    uplink = BrokenUplink() if where != "the writer" else None
+    upload = where == "the upload"
+
+    async def train_on() -> None:
+        async with swarm.node("z", ALONE), swarm.node("a", ALONE, snapshots=snapshots, uplink=uplink) as keeper:
+            state = state_under(ALONE, "a")
+            await keeper.keep(state, ALONE, row(1), (), handed_in=upload, copied=not upload, last=False)
+            await keeper.settled()
+            await asyncio.Event().wait()  # as the daemon does until its job is done
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(train_on(), 10)
+    bugs = caught.value.subgroup(lambda error: isinstance(error, RuntimeError) and "a bug, with" in str(error))
+    assert bugs is not None
+    assert caught.value.subgroup(lambda error: isinstance(error, TimeoutError)) is None
