@@ -12,10 +12,10 @@
 - `uplink`: what is urgent goes first, and nothing over a link that is being measured
 - `trace`: what this node did and when
 - `tokens`: the token shards that this peer reads
-- `keep`: says what of a state is kept, and hands it on (`Keeper`) from `snapshot_writer`, which writes it to this node's
-  disk beside training, to `shadow_replication`, which gives copies to peers and takes theirs, and to
-  `checkpoint_upload`, which hands in this node's share of a checkpoint
-- `snapshots`: the states on this node's disk; `holdings`: all states that it has and gives; `fetch`: those of others;
-  `loading`: brings a stage to the state that its plan begins with
+- `keep`: says what of a state is kept, and hands it on (`Keeper`); `snapshot_writer` writes it to this node's disk,
+  `shadow_replication` gives copies to peers and takes theirs, `checkpoint_upload` hands in a checkpoint's share
+- `snapshots`: the states on this node's disk; `state_reading`: how one is read while it is trained
+- `holdings`: all states that this node has, and gives; `fetch`: gets those of others; `loading`: brings a stage to the
+  state that its plan begins with
 - `display`: what the person at the machine sees
 """

@@ -12,7 +12,8 @@ from dtfm_node.engine.stage_state import StageState
 from dtfm_node.optimizer import state_tensors
 from dtfm_node.shadow_replication import ShadowReplication
 from dtfm_node.snapshot_writer import ROOM_RETRY_SECONDS, Extract, SnapshotWriter, Written
-from dtfm_node.snapshots import COPY_BYTES, UNSAFE_FILES, Snapshot, Snapshots
+from dtfm_node.snapshots import UNSAFE_FILES, Snapshot, Snapshots
+from dtfm_node.state_reading import COPY_BYTES
 from dtfm_node.uplink import Uplink
 from dtfm_protocol.checkpoint.shard import digest_weights
 from dtfm_protocol.logs import log

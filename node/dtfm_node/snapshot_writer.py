@@ -9,7 +9,8 @@ import torch
 from dtfm_node.engine.machine import Compute
 from dtfm_node.engine.stage_state import StageState
 from dtfm_node.optimizer import state_tensors
-from dtfm_node.snapshots import COPY_BYTES, Reading, Snapshot, Snapshots, write_snapshot
+from dtfm_node.snapshots import Snapshot, Snapshots, write_snapshot
+from dtfm_node.state_reading import COPY_BYTES, Reading
 from dtfm_protocol.checkpoint.shard import tensor_entry
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.logs import log

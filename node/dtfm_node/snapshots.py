@@ -5,11 +5,11 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from threading import Condition
 
 import torch
 from pydantic import ValidationError
 
+from dtfm_node.state_reading import Reading
 from dtfm_protocol.checkpoint.manifest import Key, TensorEntry
 from dtfm_protocol.checkpoint.shard import describe_shard, shard_header, tensor_entry
 from dtfm_protocol.errors import Refused, UserError
@@ -22,8 +22,6 @@ from dtfm_protocol.schema import Schema
 from dtfm_protocol.standing import Holding, LayerRange, Mark
 from dtfm_protocol.statedir import write_atomically
 
-COPY_BYTES = 64 << 20
-"""Of a state that is being written, what an update copies instead of waiting for it."""
 UNSAFE_FILES = 3
 """Snapshots that wait until the swarm has one whole; with so many, no further one is begun."""
 
@@ -50,67 +48,6 @@ class Snapshot(Schema):
 def stem_of(mark: Mark, layers: LayerRange) -> str:
     """The file name of a snapshot, without the ending."""
     return f"step-{mark.step:08d}-plan-{mark.plan}-layers-{layers[0]}-{layers[1]}"
-
-
-class Abandoned(Exception):
-    """The end of a reading that was given up before all of the state was read."""
-
-
-class Reading:
-    """One reading of a state, tensor by tensor, while training goes on: an update waits for it, or copies the little
-    that is left.
-
-    Between two updates weights and moments do not change, so that reading them needs no copy. A reading that breaks
-    off, for whatever reason, holds no update back.
-
-    Args:
-        tensors: the state, by key.
-        copy_bytes: so much of it, at most, an update copies instead of waiting.
-    """
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor], copy_bytes: int = COPY_BYTES) -> None:
-        self._left = dict(tensors)
-        self._copy_bytes = copy_bytes
-        self._abandoned = False
-        self._progress = Condition()
-
-    def visit(self, look: Callable[[str, torch.Tensor], None]) -> None:
-        """Call `look` with every tensor, in order.
-
-        Raises:
-            Abandoned: the reading was given up, before or meanwhile.
-        """
-        try:
-            while self._visit_next(look):
-                pass
-        except BaseException:
-            self.abandon()
-            raise
-
-    def _visit_next(self, look: Callable[[str, torch.Tensor], None]) -> bool:
-        with self._progress:
-            if self._abandoned:
-                raise Abandoned
-            if not self._left:
-                return False
-            key = next(iter(self._left))
-            look(key, self._left[key])
-            del self._left[key]
-            self._progress.notify_all()
-            return True
-
-    def abandon(self) -> None:
-        """Read no further: from now on the tensors may change. Waits for the tensor that is being read."""
-        with self._progress:
-            self._abandoned = self._abandoned or bool(self._left)
-            self._left.clear()
-            self._progress.notify_all()
-
-    def settle(self) -> None:
-        """Return when the tensors may change."""
-        with self._progress:
-            self._progress.wait_for(lambda: sum(one.nbytes for one in self._left.values()) <= self._copy_bytes)
-            self._left = {key: tensor.clone() for key, tensor in self._left.items()}
 
 
 def write_snapshot(

@@ -15,7 +15,8 @@ from dtfm_node.engine.stage_state import StageState
 from dtfm_node.holdings import Holdings
 from dtfm_node.loading import load_state
 from dtfm_node.optimizer import load_tensor, state_keys, state_tensors
-from dtfm_node.snapshots import Reading, Snapshots, write_snapshot
+from dtfm_node.snapshots import Snapshots, write_snapshot
+from dtfm_node.state_reading import Reading
 from dtfm_protocol.checkpoint.shard import decode_tensor, tensor_entry
 from dtfm_protocol.job import Checkpointing, Evaluation, Planning
 from dtfm_protocol.plan import Plan, Resume, Source

@@ -1,36 +1,29 @@
-"""Snapshots: whole on the disk or not there, and read from a state that goes on being trained."""
+"""Snapshots: whole on the disk or not there."""
 
 import hashlib
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from dtfm_node.snapshots import Abandoned, Reading, Snapshot, Snapshots, read_piece, write_snapshot
+from dtfm_node.snapshots import Snapshot, Snapshots, read_piece, write_snapshot
+from dtfm_node.state_reading import Abandoned, Reading
 from dtfm_protocol.checkpoint.shard import decode_tensor, encode_shard, tensor_entry
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.standing import Holding, LayerRange, Mark
 from tests.unit.disks import full_disk
+from tests.unit.test_state_reading import State, same, settles, state
 
 FRONT: LayerRange = (0, 2)
 NORM = 0.75
-State = dict[str, torch.Tensor]
 
 
 def at(step: int, plan: int = 1) -> Mark:
     return Mark(step=step, plan=plan)
-
-
-def state(step: int = 7) -> State:
-    generator = torch.Generator().manual_seed(step)
-    return {f"{kind}/{name}": torch.randn(3, 5, generator=generator) for name in "ab" for kind in ("weight", "exp_avg")}
 
 
 def row(step: int) -> StepMetrics:
@@ -62,10 +55,6 @@ def read(snapshots: Snapshots, mark: Mark) -> State:
         assert data is not None
         found[key] = decode_tensor(entry, data)
     return found
-
-
-def same(a: State, b: State) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
 def test_what_is_written_is_there_and_in_the_next_life_too(tmp_path: Path) -> None:
@@ -245,122 +234,6 @@ def test_a_piece_of_a_file_that_is_gone_or_shorter_is_nothing(tmp_path: Path) ->
     path.write_bytes(b"0123456789")
     assert read_piece(path, 2, 3) == b"234"
     assert read_piece(path, 8, 3) is None
-
-
-def test_a_reading_looks_at_everything_once_in_order() -> None:
-    seen: list[str] = []
-    reading = Reading(state())
-    reading.visit(lambda key, _: seen.append(key))
-    assert seen == list(state())
-    reading.visit(lambda key, _: seen.append(key))
-    assert seen == list(state())
-
-
-def test_an_update_waits_until_a_large_state_was_read() -> None:
-    """Copying it would take as much memory as there may not be."""
-    tensors, wanted = state(), state()
-    reading, seen = Reading(tensors, copy_bytes=state()["weight/a"].nbytes), dict[str, torch.Tensor]()
-    begun, go_on, settled = threading.Event(), threading.Event(), threading.Event()
-
-    def look(key: str, tensor: torch.Tensor) -> None:
-        if key == "exp_avg/a":  # the second of four
-            begun.set()
-            assert go_on.wait(10)
-        seen[key] = tensor.clone()
-
-    def update() -> None:
-        reading.settle()
-        settled.set()
-        for tensor in tensors.values():
-            tensor.zero_()
-
-    threads = [threading.Thread(target=reading.visit, args=(look,)), threading.Thread(target=update)]
-    threads[0].start()
-    assert begun.wait(10)
-    threads[1].start()
-    assert not settled.wait(0.1)
-    go_on.set()
-    for thread in threads:
-        thread.join(10)
-    assert settled.is_set()
-    assert same(seen, wanted)
-
-
-def test_an_update_copies_the_little_that_is_left_and_goes_on() -> None:
-    tensors, wanted = state(), state()
-    reading, seen = Reading(tensors), dict[str, torch.Tensor]()
-    reading.settle()
-    for tensor in tensors.values():
-        tensor.zero_()
-    reading.visit(seen.__setitem__)
-    assert same(seen, wanted)
-
-
-@settings(deadline=None)
-@given(updates=st.sets(st.integers(0, 3)))
-def test_whenever_updates_come_what_is_read_is_the_state_before_them(updates: set[int]) -> None:
-    tensors, wanted = state(), state()
-    reading, seen = Reading(tensors), dict[str, torch.Tensor]()
-
-    def update() -> None:
-        reading.settle()
-        for tensor in tensors.values():
-            tensor.add_(1.0)
-
-    for turn, key in enumerate(tensors):
-        if turn in updates:
-            update()
-        with reading._progress:
-            seen[key] = reading._left.pop(key).clone()
-    assert same(seen, wanted)
-
-
-def settles(reading: Reading) -> bool:
-    """Whether an update may begin."""
-    update = threading.Thread(target=reading.settle, daemon=True)
-    update.start()
-    update.join(5)
-    return not update.is_alive()
-
-
-def test_an_update_does_not_wait_for_a_reading_that_was_given_up() -> None:
-    reading = Reading(state(), copy_bytes=0)
-    reading.abandon()
-    assert settles(reading)
-    seen: list[str] = []
-    with pytest.raises(Abandoned):  # which is no reading of the whole
-        reading.visit(lambda key, _: seen.append(key))
-    assert seen == []
-
-
-def test_an_update_that_waits_goes_on_when_the_reading_is_given_up() -> None:
-    reading = Reading(state(), copy_bytes=0)
-    update = threading.Thread(target=reading.settle, daemon=True)
-    update.start()
-    reading.abandon()
-    update.join(5)
-    assert not update.is_alive()
-
-
-def test_to_give_up_what_was_read_changes_nothing() -> None:
-    reading = Reading(state(), copy_bytes=0)
-    reading.visit(lambda *_: None)
-    reading.abandon()
-    reading.visit(lambda *_: None)
-    assert settles(reading)
-
-
-def test_an_update_does_not_wait_for_a_reading_that_broke_off() -> None:
-    """Whatever broke it: what nobody has thought of, too."""
-    reading = Reading(state(), copy_bytes=0)
-
-    def look(key: str, _: torch.Tensor) -> None:
-        if key == "exp_avg/a":
-            raise RuntimeError("a bug")
-
-    with pytest.raises(RuntimeError, match="a bug"):
-        reading.visit(look)
-    assert settles(reading)
 
 
 def test_what_is_no_tensor_of_a_snapshot_leaves_no_file_and_holds_up_no_update(tmp_path: Path) -> None:
