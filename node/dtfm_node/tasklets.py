@@ -12,8 +12,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from dtfm_node.bulletin import Bulletin
-from dtfm_node.engine.exchange import TRAINING, Exchange, Hello, PeerLost
+from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_node.engine.trainer import Trainer
 from dtfm_node.fetch import Fetched

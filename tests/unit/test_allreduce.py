@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from dtfm_node.engine.allreduce import AllReduce
 from dtfm_node.engine.buckets import Bucket
-from dtfm_node.engine.exchange import TRAINING, Exchange, Fault, Hello, PeerLost
+from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.expectations import step_frames
 from dtfm_node.engine.machine import Compute, Machine
+from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.refusals import Fault
 from dtfm_node.engine.stage_state import Diverged
 from dtfm_node.engine.staging import Staging
 from dtfm_protocol.codecs import encode, payload_bytes, to_bytes
@@ -25,6 +27,7 @@ from dtfm_protocol.job import CodecName, Training, Wire
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import Stream, read_message
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork
+from tests.unit.clocks import settle
 
 STEP = 3
 COUNTS = [1, 2, 3, 5]
@@ -256,7 +259,7 @@ async def test_the_owner_of_a_part_whose_sum_is_not_finite_says_so_and_does_not_
     async with Holders.running(3, 9) as holders:
         with pytest.raises(Diverged, match="step 3: a gradient is not finite"):
             await holders.step(flats)
-        await asyncio.sleep(0.01)
+        await settle()
         assert not any(exchange.refused for exchange in holders.exchanges.values())
 
 

@@ -1,12 +1,11 @@
 """Buckets: every gradient in one, every element of it owned by one holder, the same for all replicas."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_node.engine import buckets
 from dtfm_node.engine.buckets import BUCKET_BYTES, SHARED_GROUPS, Bucket, Flat, flats_of
 from dtfm_protocol.plan import Plan
 
@@ -28,9 +27,9 @@ def groups(draw: st.DrawFn) -> list[dict[str, int]]:
     return [{f"p{place}.{number}": draw(sizes) for number in range(count)} for place, count in enumerate(counts)]
 
 
-def in_pieces(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+def in_pieces(elements: int, stage: int, groups: Groups, shared: Collection[str] = ()) -> tuple[Flat, ...]:
     """So many elements a bucket, at most."""
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 4 * elements)
+    return flats_of(PLAN, stage, groups, shared, most_bytes=4 * elements)
 
 
 def where(flat: Flat, groups: Groups) -> dict[str, tuple[int, int]]:
@@ -78,15 +77,13 @@ def test_with_one_stage_a_tied_matrix_is_shared_with_nobody_else() -> None:
     assert flat.buckets == (Bucket(0, ("a", "b"), 0, 72, after=3),)
 
 
-def test_a_bucket_is_ready_with_the_last_group_that_reaches_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_is_ready_with_the_last_group_that_reaches_into_it() -> None:
     """Groups end at 12, 22, 32 and 72."""
-    in_pieces(monkeypatch, 11)
-    (flat,) = flats_of(PLAN, 1, GROUPS, shared=())
+    (flat,) = in_pieces(11, 1, GROUPS)
     assert [bucket.start for bucket in flat.buckets] == [0, 11, 22, 33, 44, 55, 66]
     assert [bucket.elements for bucket in flat.buckets] == [11, 11, 11, 11, 11, 11, 6]
     assert [bucket.after for bucket in flat.buckets] == [0, 1, 3, 3, 3, 3, 3]
-    in_pieces(monkeypatch, 12)
-    (flat,) = flats_of(PLAN, 1, GROUPS, shared=())
+    (flat,) = in_pieces(12, 1, GROUPS)
     assert [bucket.after for bucket in flat.buckets] == [0, 2, 3, 3, 3, 3]
 
 
@@ -104,9 +101,7 @@ def test_every_element_of_every_parameter_is_in_one_bucket(
 ) -> None:
     names = [name for group in groups for name in group]
     tied = data.draw(st.sets(st.sampled_from(names), max_size=len(names) - 1)) if stage != 1 else set()
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        in_pieces(monkeypatch, most)
-        flats = flats_of(PLAN, stage, groups, tied)
+    flats = in_pieces(most, stage, groups, tied)
     assert sorted(name for flat in flats for name in flat.names) == sorted(names)
     numbers = [bucket.group for flat in flats for bucket in flat.buckets]
     assert len(set(numbers)) == len(numbers)
@@ -136,10 +131,8 @@ def test_both_ends_cut_what_they_share_alike(
 ) -> None:
     """Wherever in its backward each of them has it."""
     most = data.draw(st.integers(1, 60))
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        in_pieces(monkeypatch, most)
-        own_first, at_first = flats_of(PLAN, 0, [*first, shared], shared)
-        own_last, at_last = flats_of(PLAN, 2, [shared, *last], shared)
+    own_first, at_first = in_pieces(most, 0, [*first, shared], shared)
+    own_last, at_last = in_pieces(most, 2, [shared, *last], shared)
     assert at_first.names == at_last.names == tuple(shared)
     for one, other in zip(at_first.buckets, at_last.buckets, strict=True):
         assert (one.group, one.holders, one.start, one.elements) == (

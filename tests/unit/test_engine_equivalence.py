@@ -8,6 +8,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,8 +19,9 @@ import pytest
 import torch
 
 from dtfm_coordinator.archive import Archive
-from dtfm_node.engine.exchange import TRAINING, Exchange, Hello, PeerLost
+from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_node.engine.staging import Staging
 from dtfm_node.engine.trainer import Trainer
@@ -167,6 +169,10 @@ class Peer:
         self.pause: Callable[[int, str], bool] = lambda step, call: False
         """Whether this peer stops for ever before this call on its compute thread."""
         self.paused = asyncio.Event()
+        self.exchanging: Callable[..., AbstractAsyncContextManager[Exchange]] = Exchange.running
+        """Makes the exchange; also one that lies, or holds back."""
+        self.staging: Callable[..., StageState] = StageState
+        """Makes the state."""
         self.together: asyncio.Barrier | None = None
         """Where peers that stop before the job's end wait for each other: until then they owe each other frames."""
         self._step = 0
@@ -205,7 +211,7 @@ class Peer:
 
     async def train(self, last: int) -> None:
         try:
-            async with Exchange.running(self.plane, self.plan.version, self.plan.peers) as exchange:
+            async with self.exchanging(self.plane, self.plan.version, self.plan.peers) as exchange:
                 await self._train(last, exchange)
                 await exchange.flush()
         finally:
@@ -213,7 +219,7 @@ class Peer:
 
     async def _train(self, last: int, exchange: Exchange) -> None:
         job, plan = self.job, self.plan
-        state = self.stage = await self.compute(StageState, job.config, plan, self.me, job.training, CPU)
+        state = self.stage = await self.compute(self.staging, job.config, plan, self.me, job.training, CPU)
         resumed = plan.resume.mark.step
         self.holdings.begin(state, plan.resume.mark)
         self.fetched = await load_state(self.plane, job, plan, state, self.holdings, self.compute)
@@ -375,15 +381,18 @@ async def test_recomputing_a_stage_does_not_change_what_is_computed(
     assert_same_training(found, alone(home, False), 1e-5)
 
 
+def in_small_buckets(*arguments: Any) -> StageState:
+    return StageState(*arguments, bucket_bytes=12_000)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("name", ["4x1", "2x2", "crossed routes"])
-async def test_many_small_buckets_reduce_to_the_same(
-    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, tied: bool, schedule: str
-) -> None:
+async def test_many_small_buckets_reduce_to_the_same(home: Path, name: str, tied: bool, schedule: str) -> None:
     """Buckets that cut through parameters, and are sent while the backward still runs."""
-    monkeypatch.setattr("dtfm_node.engine.buckets.BUCKET_BYTES", 12_000)
     swarm = Swarm(home, job_of(home, tied=tied), plan_of(name, schedule=schedule))
+    for peer in swarm.peers.values():
+        peer.staging = in_small_buckets
     found = await swarm.run()
     stage = next(iter(swarm.peers.values())).stage
     assert stage is not None
@@ -559,21 +568,21 @@ async def test_a_peer_that_vanishes_at_the_commit_leaves_none_with_half_a_step(h
 
 @pytest.mark.parametrize("name", ["2x2", "1x4", "2x2 zero-bubble"])
 async def test_who_did_not_hear_that_a_step_became_final_can_apply_it_later_to_the_same_bits(
-    home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    home: Path, name: str
 ) -> None:
     """The arbiter vanishes with all votes in hand and no commit sent; what the others hold then is worth a step."""
     whole = Swarm(home, job_of(home), plan_of(name))
     final = await whole.run()
     swarm = Swarm(home, job_of(home), plan_of(name))
-    plain = Exchange.send
 
-    async def send(exchange: Any, peer: str, key: Key, payload: Bytes) -> None:
-        if key.kind is Kind.COMMIT and key.step == 3:
-            swarm.peers["a"].paused.set()
-            await asyncio.Event().wait()
-        await plain(exchange, peer, key, payload)
+    class Silent(Exchange):
+        async def send(self, peer: str, key: Key, payload: Bytes) -> None:
+            if key.kind is Kind.COMMIT and key.step == 3:
+                swarm.peers["a"].paused.set()
+                await asyncio.Event().wait()
+            await super().send(peer, key, payload)
 
-    monkeypatch.setattr(Exchange, "send", send)
+    swarm.peers["a"].exchanging = Silent.running
     await swarm.ends("a")
     mark = Mark(step=3, plan=1)
     for me in swarm.peers.keys() - {"a"}:

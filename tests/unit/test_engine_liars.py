@@ -3,13 +3,15 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dtfm_node.engine.commit import VOTE_LIMIT, Ballot
-from dtfm_node.engine.exchange import Exchange, Fault, PeerLost
+from dtfm_node.engine.exchange import Exchange
+from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.refusals import Fault
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_protocol.frames import Key, Kind
 from dtfm_protocol.planes.data import Bytes
@@ -32,17 +34,16 @@ def saying(text: str) -> Lie:
     return lambda _: text.encode()
 
 
-def tell(monkeypatch: pytest.MonkeyPatch, liar: str, kind: Kind, lie: Lie, index: int | None = None) -> None:
+def tell(swarm: Swarm, liar: str, kind: Kind, lie: Lie, index: int | None = None, step: int = STEP) -> None:
     """Have `liar` send `lie` of what it should in frames of `kind`."""
-    plain = Exchange.send
 
-    async def send(exchange: Any, peer: str, key: Key, payload: Bytes) -> None:
-        told = exchange._plane.peer_id == liar and key.kind is kind and key.step == STEP
-        if told and (index is None or key.index == index):
-            payload = lie(payload)
-        await plain(exchange, peer, key, payload)
+    class Lying(Exchange):
+        async def send(self, peer: str, key: Key, payload: Bytes) -> None:
+            if key.kind is kind and key.step == step and (index is None or key.index == index):
+                payload = lie(payload)
+            await super().send(peer, key, payload)
 
-    monkeypatch.setattr(Exchange, "send", send)
+    swarm.peers[liar].exchanging = Lying.running
 
 
 async def ends(swarm: Swarm, liar: str) -> dict[str, PeerLost]:
@@ -83,10 +84,10 @@ PLACES = [
     + [(*PLACES[place], wire) for place in (0, 4) for wire in ("bf16", "fp16", "int8")],
 )
 async def test_a_tensor_that_is_not_finite_is_its_senders_fault(
-    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, liar: str, kind: Kind, victim: str, wire: str
+    home: Path, name: str, liar: str, kind: Kind, victim: str, wire: str
 ) -> None:
-    tell(monkeypatch, liar, kind, not_finite)
     swarm = Swarm(home, job_of(home), plan_of(name, wire=wire))
+    tell(swarm, liar, kind, not_finite)
     lost = (await ends(swarm, liar))[victim]
     assert lost.peer == liar
     assert "with values that are not finite" in str(lost)
@@ -94,11 +95,9 @@ async def test_a_tensor_that_is_not_finite_is_its_senders_fault(
 
 
 @pytest.mark.parametrize("kind", [Kind.PART, Kind.REDUCED])
-async def test_each_who_is_sent_a_lie_refuses_it_unless_another_has_left_before(
-    home: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
-) -> None:
-    tell(monkeypatch, "c", kind, not_finite)
+async def test_each_who_is_sent_a_lie_refuses_it_unless_another_has_left_before(home: Path, kind: Kind) -> None:
     swarm = Swarm(home, job_of(home), plan_of("4x1"))
+    tell(swarm, "c", kind, not_finite)
     lost = await ends(swarm, "c")
     found = refused(swarm)
     assert found
@@ -122,22 +121,18 @@ async def test_each_who_is_sent_a_lie_refuses_it_unless_another_has_left_before(
     ],
     ids=range(9),
 )
-async def test_a_vote_that_cannot_be_counted_is_its_voters_fault(
-    home: Path, monkeypatch: pytest.MonkeyPatch, lie: str
-) -> None:
-    tell(monkeypatch, "x", Kind.VOTE, saying(lie), Ballot.STEP)
+async def test_a_vote_that_cannot_be_counted_is_its_voters_fault(home: Path, lie: str) -> None:
     swarm = Swarm(home, job_of(home), plan_of("1x2"))
+    tell(swarm, "x", Kind.VOTE, saying(lie), Ballot.STEP)
     lost = (await ends(swarm, "x"))["a"]
     assert lost.peer == "x"
     assert refused(swarm) == {"a": {Fault.CONTENT: 1}}
 
 
 @pytest.mark.parametrize("lie", ["", "{", '{"loss": Infinity}', '{"grad_norm": "large"}', '{"bytes_sent": -1}'])
-async def test_a_commit_that_cannot_be_read_is_the_arbiters_fault_and_nobody_applies_it(
-    home: Path, monkeypatch: pytest.MonkeyPatch, lie: str
-) -> None:
-    tell(monkeypatch, "a", Kind.COMMIT, saying(lie), Ballot.STEP)
+async def test_a_commit_that_cannot_be_read_is_the_arbiters_fault_and_nobody_applies_it(home: Path, lie: str) -> None:
     swarm = Swarm(home, job_of(home), plan_of("2x2"))
+    tell(swarm, "a", Kind.COMMIT, saying(lie), Ballot.STEP)
     lost = await ends(swarm, "a")
     found = refused(swarm)
     assert found
@@ -148,45 +143,40 @@ async def test_a_commit_that_cannot_be_read_is_the_arbiters_fault_and_nobody_app
 @pytest.mark.parametrize("size", [0, 1 << 10])
 @pytest.mark.parametrize(("name", "liar", "kind", "victim"), [PLACES[1], PLACES[2], PLACES[4]])
 async def test_a_tensor_of_another_size_is_its_senders_fault(
-    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, liar: str, kind: Kind, victim: str, size: int
+    home: Path, name: str, liar: str, kind: Kind, victim: str, size: int
 ) -> None:
-    tell(monkeypatch, liar, kind, lambda _: bytes(size))
     swarm = Swarm(home, job_of(home), plan_of(name))
+    tell(swarm, liar, kind, lambda _: bytes(size))
     assert (await ends(swarm, liar))[victim].peer == liar
     assert refused(swarm)[victim][Fault.SIZE] == 1
 
 
-async def test_an_evaluation_that_is_not_finite_is_its_senders_fault(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_evaluation_that_is_not_finite_is_its_senders_fault(home: Path) -> None:
     """The step before it is final by then."""
-    monkeypatch.setattr("tests.unit.test_engine_liars.STEP", 4)
-    tell(monkeypatch, "a", Kind.EVALUATION, not_finite)
     swarm = Swarm(home, job_of(home), plan_of("1x2"))
+    tell(swarm, "a", Kind.EVALUATION, not_finite, step=4)
     (lost,) = (await swarm.ends())["x"]
     assert isinstance(lost, PeerLost)
     assert lost.peer == "a"
     assert refused(swarm) == {"x": {Fault.CONTENT: 1}}
     whole = Swarm(home, job_of(home), plan_of("1x2"))
-    monkeypatch.undo()
     await whole.run()
     assert identical(swarm.peers["x"].now(), whole.peers["x"].states[4])
 
 
-async def test_gradients_that_overflow_are_the_mathematics_fault_and_nobodys(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_gradients_that_overflow_are_the_mathematics_fault_and_nobodys(home: Path) -> None:
     """Where activations and what flows back are finite still."""
-    plain = StageState.backward
 
-    def overflowing(state: Any, micro_batch: int, value: Any) -> Any:
-        result = plain(state, micro_batch, value)
-        if state.is_last and len(state.losses) == 2:
-            next(iter(state.gradients.values()))[7] = float("inf")
-        return result
+    class Overflowing(StageState):
+        def backward(self, micro_batch: int, value: torch.Tensor | None) -> torch.Tensor | None:
+            result = super().backward(micro_batch, value)
+            if self.is_last and len(self.losses) == 2:
+                next(iter(self.gradients.values()))[7] = float("inf")
+            return result
 
-    monkeypatch.setattr(StageState, "backward", overflowing)
     swarm = Swarm(home, job_of(home), plan_of("2x2"))
+    for peer in swarm.peers.values():
+        peer.staging = Overflowing
     found = await swarm.ends()
     assert any(isinstance(error, Diverged) for errors in found.values() for error in errors)
     assert all(type(error) in {Diverged, PeerLost} for errors in found.values() for error in errors)

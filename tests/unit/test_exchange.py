@@ -3,96 +3,25 @@
 import asyncio
 import contextlib
 import logging
-import math
-import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_node.engine import exchange as exchanging
-from dtfm_node.engine.exchange import (
-    QUEUE_FRAMES,
-    TRAINING,
-    UNREAD_EVALUATIONS,
-    Exchange,
-    Fault,
-    Hello,
-    PeerLost,
-)
-from dtfm_node.engine.patience import Patience
-from dtfm_protocol.frames import HEADER_BYTES, Header, Key, Kind
+from dtfm_node.engine.exchange import TRAINING
+from dtfm_node.engine.mailbox import UNREAD_EVALUATIONS, PeerLost
+from dtfm_node.engine.refusals import Fault
+from dtfm_node.engine.sender import QUEUE_FRAMES
+from dtfm_protocol.frames import HEADER_BYTES, Header, Kind
 from dtfm_protocol.logs import log
-from dtfm_protocol.planes.data import Bytes, Stream, StreamClosed, read_message, write_message
-from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork
+from dtfm_protocol.planes.data import Bytes, Stream, StreamClosed
+from dtfm_protocol.planes.memory import MemoryDataPlane
+from tests.unit.clocks import settle
+from tests.unit.exchanges import PLAN, Network, closed, fails, frame, key, network
 
-PLAN = 4
-PEERS = ("a", "b", "c")
-PATIENCE = 5.0
-
-
-def key(index: int = 0, step: int = 1, kind: Kind = Kind.ACTIVATION, group: int = 0) -> Key:
-    return Key(kind, step, index, group)
-
-
-class Watched:
-    """A stream that remembers how much was asked of it at once."""
-
-    def __init__(self, inner: Stream) -> None:
-        self.peer, self._inner = inner.peer, inner
-        self.reads: list[int] = []
-        self.let_go = False
-        """Whether nobody reads it any more."""
-
-    async def read(self, size: int) -> Bytes:
-        self.reads.append(size)
-        return await self._inner.read(size)
-
-    async def write(self, *buffers: Bytes) -> None:
-        await self._inner.write(*buffers)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
-class Network:
-    """Peers with an exchange each, on one in-memory network."""
-
-    def __init__(self) -> None:
-        self.memory = MemoryNetwork()
-        self.taken: dict[str, list[Watched]] = {}
-        """The streams that each peer was sent."""
-
-    @contextlib.asynccontextmanager
-    async def peer(self, name: str) -> AsyncIterator[Exchange]:
-        """A peer's exchange; leaving the block is the peer's end."""
-        plane = MemoryDataPlane(self.memory, name)
-        async with asyncio.timeout(PATIENCE), Exchange.running(plane, PLAN, PEERS) as exchange:
-
-            async def serve(stream: Stream) -> None:
-                watched = Watched(stream)
-                if (await read_message(stream, Hello)).pulses:
-                    await exchange.take_pulses(stream)
-                    return
-                self.taken.setdefault(name, []).append(watched)
-                await exchange.serve(watched)
-                watched.let_go = True
-
-            await plane.serve(TRAINING, serve)
-            yield exchange
-
-    async def raw(self, sender: str, receiver: str) -> Stream:
-        """A stream on which a test can say anything in `sender`'s name."""
-        stream = await MemoryDataPlane(self.memory, sender).open(receiver, TRAINING)
-        await write_message(stream, Hello(plan_version=PLAN))
-        return stream
-
-
-@pytest.fixture
-def network() -> Network:
-    return Network()
+__all__ = ["network"]  # a fixture
 
 
 @pytest.fixture
@@ -101,29 +30,6 @@ def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(log, "propagate", True)
     caplog.set_level(logging.WARNING, log.name)
     return lambda: [record.getMessage() for record in caplog.records]
-
-
-def frame(payload: bytes, what: Key, version: int = PLAN) -> bytes:
-    return Header(version, what, len(payload)).pack() + payload
-
-
-async def settle() -> None:
-    """Let every task run until all of them wait."""
-    for _ in range(50):
-        await asyncio.sleep(0)
-
-
-async def fails(exchange: Exchange, sender: str, what: Key) -> PeerLost:
-    with pytest.raises(PeerLost) as caught:
-        await exchange.receive(sender, what)
-    assert caught.value.peer == sender
-    return caught.value
-
-
-async def closed(stream: Stream) -> None:
-    """The other side has closed `stream`."""
-    with pytest.raises(StreamClosed):
-        await stream.read(1)
 
 
 @pytest.mark.parametrize("kind", [Kind.ACTIVATION, Kind.PART])
@@ -539,232 +445,6 @@ async def test_leaving_an_exchange_lets_go_of_a_stream_that_waits_for_its_evalua
             assert not taken.let_go
         await settle()
         assert taken.let_go
-
-
-class Slow:
-    """A stream that takes a frame only when it is told to; its Hello, and pulses, pass."""
-
-    def __init__(self, inner: Stream, gate: asyncio.Semaphore) -> None:
-        self.peer, self._inner, self._gate = inner.peer, inner, gate
-        self._begun = self._pulses = False
-
-    async def read(self, size: int) -> Bytes:
-        return await self._inner.read(size)
-
-    async def write(self, *buffers: Bytes) -> None:
-        if not self._begun:
-            self._begun, self._pulses = True, b'"pulses":true' in bytes(buffers[0])
-        elif not self._pulses:
-            await self._gate.acquire()
-        await self._inner.write(*buffers)
-
-    def delivered(self) -> None:
-        """It does not say."""
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
-class SlowPlane(MemoryDataPlane):
-    """A plane on a link that takes as many writes of frames as its gate lets through."""
-
-    def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
-        super().__init__(network, peer_id)
-        self.gate = asyncio.Semaphore(0)
-
-    async def open(self, peer: str, service: str) -> Stream:  # type: ignore[override]
-        return Slow(await super().open(peer, service), self.gate)
-
-
-@pytest.mark.parametrize("kind", [Kind.ACTIVATION, Kind.PART])
-async def test_a_slow_link_holds_its_sender_back_and_no_other_link(network: Network, kind: Kind) -> None:
-    plane = SlowPlane(network.memory, "a")
-    async with network.peer("b") as b, network.peer("c") as c, Exchange.running(plane, PLAN, PEERS) as a:
-        for index in range(QUEUE_FRAMES + 3):
-            b.post("a", key(index, kind=kind), 1)
-        sent: list[int] = []
-
-        async def send_all() -> None:
-            for index in range(QUEUE_FRAMES + 3):
-                await a.send("b", key(index, kind=kind), b"1")
-                sent.append(index)
-
-        sending = asyncio.create_task(send_all())
-        await settle()
-        assert len(sent) == QUEUE_FRAMES + 1  # the queue is full, and one is in the link's hands
-        flushing = asyncio.create_task(a.flush())
-        await settle()
-        assert not flushing.done()
-        for _ in range(2 * (QUEUE_FRAMES + 4)):
-            plane.gate.release()
-        await sending
-        await flushing
-        assert await b.receive("a", key(QUEUE_FRAMES + 2, kind=kind)) == b"1"
-        c.post("a", key(), 1)
-        plane.gate.release()
-        plane.gate.release()
-        await a.send("c", key(), b"1")
-        await c.receive("a", key())
-
-
-async def test_a_full_queue_of_bulk_takes_no_room_from_urgent_frames(network: Network) -> None:
-    plane = SlowPlane(network.memory, "a")
-    async with network.peer("b"), Exchange.running(plane, PLAN, PEERS) as a:
-        for index in range(QUEUE_FRAMES):
-            await a.send("b", key(index, kind=Kind.PART), b"1")
-        async with asyncio.timeout(1.0):
-            for index in range(QUEUE_FRAMES):
-                await a.send("b", key(index), b"1")
-
-
-async def test_flushing_ends_when_the_peer_that_it_waits_for_vanishes(network: Network) -> None:
-    plane = SlowPlane(network.memory, "a")
-    async with network.peer("b"), Exchange.running(plane, PLAN, PEERS) as a:
-        for index in range(3):
-            await a.send("b", key(index), b"1")
-        flushing = asyncio.create_task(a.flush())
-        await settle()
-        assert not flushing.done()
-        for stream in network.taken["b"]:
-            await stream.close()
-        plane.gate.release()
-        await asyncio.wait_for(flushing, 1.0)
-
-
-async def test_flushing_does_not_wait_for_a_peer_whose_frames_were_refused(network: Network) -> None:
-    plane = SlowPlane(network.memory, "a")
-    async with network.peer("b"), Exchange.running(plane, PLAN, PEERS) as a:
-        await a.send("b", key(), b"1")
-        a.refuse("b", Fault.CONTENT, "nonsense")
-        await asyncio.wait_for(a.flush(), 1.0)
-
-
-async def pulses(network: Network, sender: str, receiver: str) -> Stream:
-    """A stream for pulses on which a test can say anything in `sender`'s name."""
-    stream = await MemoryDataPlane(network.memory, sender).open(receiver, TRAINING)
-    await write_message(stream, Hello(plan_version=PLAN, pulses=True))
-    return stream
-
-
-def pulse(milliseconds: int = 0) -> bytes:
-    return Header(PLAN, Key(Kind.PULSE, 0, milliseconds), 0).pack()
-
-
-async def test_a_peer_that_has_nothing_to_send_says_that_it_lives_and_what_it_is_at(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.01)
-    heard: list[float] = []
-    plain = Patience.pulse
-
-    def note(patience: Patience, now: float, action_seconds: float) -> None:
-        heard.append(action_seconds)
-        plain(patience, now, action_seconds)
-
-    monkeypatch.setattr(Patience, "pulse", note)
-    plane = MemoryDataPlane(network.memory, "a")
-    async with network.peer("b") as b, Exchange.running(plane, PLAN, PEERS, action_seconds=lambda: 1.5) as a:
-        a.connect("b")
-        async with asyncio.timeout(PATIENCE):
-            while len(heard) < 5:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        assert set(heard) == {1.5}
-        assert b.patience.keys() == {"a"}
-        assert a.bytes_sent == 0  # what training costs, and no more
-
-
-async def test_a_peer_whose_pulses_stop_is_lost_though_its_streams_are_open(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As those of a process that was stopped, or whose machine has lost its network, are."""
-    monkeypatch.setattr("dtfm_node.engine.patience.SHORTEST_SECONDS", 0.2)
-    monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.05)
-    async with network.peer("b") as b:
-        b.post("a", key(), 1)
-        stream = await pulses(network, "a", "b")
-        await stream.write(pulse())
-        assert "silent for" in str(await fails(b, "a", key()))
-        assert not b.refused
-
-
-async def test_a_peer_whose_pulses_wait_behind_what_else_it_sends_is_not_lost(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dtfm_node.engine.patience.SHORTEST_SECONDS", 0.2)
-    monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.05)
-    async with network.peer("b") as b:
-        heard = [time.monotonic]
-        monkeypatch.setattr(b._plane, "heard", lambda _: heard[0]())
-        b.post("a", key(), 1)
-        stream = await pulses(network, "a", "b")
-        await stream.write(pulse())
-        await asyncio.sleep(0.6)
-        assert not b._lost
-        heard[0] = lambda: -math.inf
-        assert "silent for" in str(await fails(b, "a", key()))
-
-
-async def test_a_peer_that_is_stuck_is_lost_though_it_pulses(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.05)
-    async with network.peer("b") as b:
-        b.post("a", key(), 1)
-        stream = await pulses(network, "a", "b")
-        await stream.write(pulse(60_000))
-        assert "at one action for 60 s" in str(await fails(b, "a", key()))
-        assert not b.refused
-
-
-async def test_the_end_of_a_peers_pulses_alone_loses_nothing_that_it_has_sent(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who ends closes all its streams at once, and the last frames may still be on their way then."""
-    monkeypatch.setattr("dtfm_node.engine.patience.SHORTEST_SECONDS", 0.1)
-    monkeypatch.setattr(exchanging, "PULSE_SECONDS", 0.02)
-    async with network.peer("b") as b:
-        b.post("a", key(), 1)
-        frames = await network.raw("a", "b")
-        stream = await pulses(network, "a", "b")
-        await stream.write(pulse())
-        await stream.close()
-        await asyncio.sleep(0.3)
-        assert not b.patience
-        await frames.write(frame(b"1", key()))
-        assert await b.receive("a", key()) == b"1"
-        b.post("a", key(index=1), 1)
-        await frames.close()
-        await fails(b, "a", key(index=1))
-        assert not b.refused
-
-
-@pytest.mark.parametrize(
-    "data",
-    [bytes(HEADER_BYTES), frame(b"", key(kind=Kind.VOTE)), Header(PLAN, Key(Kind.PULSE, 0, 0), 1).pack()],
-    ids=["nonsense", "another frame", "a payload"],
-)
-async def test_what_is_no_pulse_among_pulses_is_its_senders_fault(network: Network, data: bytes) -> None:
-    async with network.peer("b") as b:
-        b.post("a", key(), 1)
-        b.post("a", key(kind=Kind.VOTE), 1)
-        stream = await pulses(network, "a", "b")
-        await stream.write(pulse())
-        await stream.write(data)
-        await fails(b, "a", key())
-        assert b.refused == {Fault.FORM: 1}
-
-
-async def test_a_strangers_pulses_are_not_taken(network: Network) -> None:
-    async with network.peer("b") as b:
-        await closed(await pulses(network, "stranger", "b"))
-        assert b.refused == {Fault.STRANGER: 1}
-        assert not b.patience
-
-
-async def test_a_pulse_among_frames_is_a_frame_that_is_not_due(network: Network) -> None:
-    async with network.peer("b") as b:
-        stream = await network.raw("a", "b")
-        await stream.write(pulse())
-        await closed(stream)
-        assert b.refused == {Fault.NOT_DUE: 1}
 
 
 class Traced(bytearray):

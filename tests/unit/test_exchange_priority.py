@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from dtfm_node.engine.exchange import PIECE_BYTES, TRAINING, Exchange, Hello
+from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
+from dtfm_node.engine.sender import PIECE_BYTES
 from dtfm_node.uplink import HEADROOM, Uplink
 from dtfm_protocol.frames import HEADER_BYTES, Key, Kind
 from dtfm_protocol.planes.data import Bytes, Stream, read_message
@@ -80,6 +81,7 @@ class Swarm:
     """`a` sends over its line; the others take what comes."""
 
     plane: LinePlane
+    uplink: Uplink
     a: Exchange
     others: dict[str, Exchange]
 
@@ -97,7 +99,7 @@ class Swarm:
 @contextlib.asynccontextmanager
 async def swarm() -> AsyncIterator[Swarm]:
     network = MemoryNetwork()
-    plane = LinePlane(network, "a")
+    plane, uplink = LinePlane(network, "a"), Uplink()
     async with asyncio.timeout(10), contextlib.AsyncExitStack() as stack:
         others = {}
         for name in ("b", "c"):
@@ -109,8 +111,8 @@ async def swarm() -> AsyncIterator[Swarm]:
                 await (exchange.take_pulses(stream) if hello.pulses else exchange.serve(stream))
 
             await other.serve(TRAINING, serve)
-        a = await stack.enter_async_context(Exchange.running(plane, 1, PEERS, Uplink()))
-        yield Swarm(plane, a, others)
+        a = await stack.enter_async_context(Exchange.running(plane, 1, PEERS, uplink))
+        yield Swarm(plane, uplink, a, others)
 
 
 @pytest.mark.parametrize("towards", ["b", "c"])
@@ -166,7 +168,7 @@ async def test_a_part_arrives_whole_whatever_pieces_it_is_sent_in(size: int) -> 
 async def test_a_frame_waits_until_its_link_was_measured(kind: Kind) -> None:
     async with swarm() as one:
         key = Key(kind, 1, 0)
-        with one.a._uplink.measuring("b"):
+        with one.uplink.measuring("b"):
             for peer in ("b", "c"):
                 one.others[peer].post("a", key, PACKET)
                 await one.a.send(peer, key, bytes(PACKET))
@@ -179,7 +181,7 @@ async def test_a_part_that_is_under_way_stops_while_its_link_is_measured() -> No
     async with swarm() as one:
         size = 16 * PIECE_BYTES
         bulk = await one.put_bulk_under_way("b", size)
-        with one.a._uplink.measuring("b"):
+        with one.uplink.measuring("b"):
             for _ in range(2 * PIECE_BYTES // PACKET):  # the piece under way
                 await asyncio.sleep(0)
             before = len(one.plane.line.carried)
@@ -203,13 +205,14 @@ async def test_streams_are_paced_as_soon_as_a_link_was_measured() -> None:
             stream.delivered = lambda: next(delivered)  # type: ignore[method-assign]
             return stream
 
-    async with asyncio.timeout(5), Exchange.running(MemoryDataPlane(network, "b"), 1, PEERS) as other:
+    plane = MemoryDataPlane(network, "b")
+    async with asyncio.timeout(5), Exchange.running(plane, 1, PEERS) as other:
 
         async def serve(stream: Stream) -> None:
             hello = await read_message(stream, Hello)
             await (other.take_pulses(stream) if hello.pulses else other.serve(stream))
 
-        await other._plane.serve(TRAINING, serve)
+        await plane.serve(TRAINING, serve)
         async with Exchange.running(Paced(network, "a"), 1, PEERS, uplink) as a:
             for step, gbps in enumerate((None, 0.01, 0.01, 0.02, None), 1):
                 if gbps is not None:

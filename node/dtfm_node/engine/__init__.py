@@ -6,7 +6,13 @@
 - `machine`: the device, the threads that use it, and the tracer (`Machine`)
 - `staging`: between the device's memory and the bytes that are sent (`Staging`)
 - `buckets`: which gradients are reduced together, by whom, in which parts (`Bucket`)
-- `exchange`: frames to and from the other peers of one plan, each receive posted ahead, urgent ones first (`Exchange`)
+- `exchange`: frames to and from the other peers of one plan: the parts below, put together (`Exchange`)
+- `mailbox`: which frames are due, which have come, who is gone (`Mailbox`); `refusals`: what is wrong with others
+- `receiver`: the waiting around it: for frames, and for room (`Receiver`)
+- `sender`: frames on their way, urgent ones first (`Sender`)
+- `heartbeat`: pulses, and who is silent (`Heartbeat`); `patience`: for how long it may be (`Patience`)
+- `inflow`: how fast frames come in from each peer (`Inflow`)
+- `clock`: the time that these go by (`MonotonicClock`)
 - `expectations`: which frames a step brings, as data
 - `executor`: runs a schedule's actions and an evaluation (`Executor`)
 - `allreduce`: the sharded all-reduce of one bucket (`AllReduce`)

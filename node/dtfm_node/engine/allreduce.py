@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from dtfm_node.engine.buckets import Bucket
-from dtfm_node.engine.exchange import Exchange, Fault
+from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.refusals import Fault
 from dtfm_node.engine.stage_state import Diverged
 from dtfm_node.optimizer import sum_of_squares
 from dtfm_protocol.codecs import decode, encode, is_finite

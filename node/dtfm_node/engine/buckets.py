@@ -46,28 +46,37 @@ class Flat:
     buckets: tuple[Bucket, ...]
 
 
-def flats_of(plan: Plan, stage: int, groups: Sequence[Mapping[str, int]], shared: Collection[str]) -> tuple[Flat, ...]:
+def flats_of(
+    plan: Plan,
+    stage: int,
+    groups: Sequence[Mapping[str, int]],
+    shared: Collection[str],
+    most_bytes: int = BUCKET_BYTES,
+) -> tuple[Flat, ...]:
     """The flat gradients of `stage`, and their buckets.
 
     Args:
         groups: elements of each of the stage's parameters, by name; in the order in which a backward is through.
         shared: the parameters that first and last stage share, if the model ties its embeddings.
+        most_bytes: of a bucket; the same for all its holders.
     """
     last = len(plan.stages) - 1
     tied = set(shared) if last > 0 and stage in {0, last} else set()
     own = [{name: size for name, size in group.items() if name not in tied} for group in groups]
-    flats = [_flat(own, plan.replicas(stage), range(SHARED_GROUPS.start))]
+    flats = [_flat(own, plan.replicas(stage), range(SHARED_GROUPS.start), most_bytes)]
     if tied:
         both = [{name: size for name, size in group.items() if name in tied} for group in groups]
-        flats.append(_flat(both, plan.replicas(0) + plan.replicas(last), SHARED_GROUPS))
+        flats.append(_flat(both, plan.replicas(0) + plan.replicas(last), SHARED_GROUPS, most_bytes))
     return tuple(flats)
 
 
-def _flat(groups: Sequence[Mapping[str, int]], holders: tuple[str, ...], numbers: Sequence[int]) -> Flat:
+def _flat(
+    groups: Sequence[Mapping[str, int]], holders: tuple[str, ...], numbers: Sequence[int], most_bytes: int
+) -> Flat:
     names = tuple(name for group in groups for name in group)
     ends = list(accumulate(sum(group.values()) for group in groups))
     elements = ends[-1]
-    most = BUCKET_BYTES // _VALUE_BYTES
+    most = most_bytes // _VALUE_BYTES
     buckets = tuple(
         Bucket(
             number,

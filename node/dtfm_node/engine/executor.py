@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
-from dtfm_node.engine.exchange import Exchange, Fault, PeerLost
+from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.pace import least_seconds
+from dtfm_node.engine.refusals import Fault
 from dtfm_node.engine.stage_state import StageState
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import TokenReader

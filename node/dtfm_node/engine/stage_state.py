@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dtfm_node.devices import autocast
-from dtfm_node.engine.buckets import SHARED_GROUPS, Bucket, flats_of
+from dtfm_node.engine.buckets import BUCKET_BYTES, SHARED_GROUPS, Bucket, flats_of
 from dtfm_node.engine.layers import compile_layers, recompute
 from dtfm_node.engine.matrices import Matrices, Pending, accumulate
 from dtfm_node.optimizer import clip_factor, make_optimizer, set_step
@@ -48,6 +48,7 @@ class StageState:
         device: torch.device,
         *,
         compiled: bool = False,
+        bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         index = plan.stage_of(me)
         assert index is not None, "only peers of the plan have a stage"
@@ -58,7 +59,7 @@ class StageState:
         self.stage: Stage = build_stage(config, first, end, device)
         self.parameters = self.stage.named_state()
         self.hidden_size = model_sizes(config).hidden_size
-        self._lay_gradients(plan, config)
+        self._lay_gradients(plan, config, bucket_bytes)
         # A compiled layer has no product of its own to take apart: its backward brings all gradients at once.
         self._matrices = Matrices([] if compiled else self.stage.modules())
         self._splits = plan.schedule == "zero-bubble"
@@ -87,13 +88,13 @@ class StageState:
         self.before_update: Callable[[], None] = lambda: None
         """Returns when nobody reads this state any more."""
 
-    def _lay_gradients(self, plan: Plan, config: dict[str, Any]) -> None:
+    def _lay_gradients(self, plan: Plan, config: dict[str, Any], bucket_bytes: int) -> None:
         """Make every gradient a view into a flat buffer, so that reducing needs no copy."""
         order = self.stage.backward_order()
         self._group_of = {id(self.parameters[name]): number for number, names in enumerate(order) for name in names}
         self.last_group = len(order) - 1
         sizes = [{name: self.parameters[name].numel() for name in names} for names in order]
-        flats = flats_of(plan, self.index, sizes, shared_names(config))
+        flats = flats_of(plan, self.index, sizes, shared_names(config), bucket_bytes)
         self.buckets: tuple[tuple[Bucket, ...], ...] = tuple(flat.buckets for flat in flats)
         self.gradients: dict[int, torch.Tensor] = {}
         """The gradient of each bucket."""

@@ -17,10 +17,11 @@ from typing import TypeVar
 from dtfm_node.engine.allreduce import AllReduce
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.commit import Arbiter, Ballot, Commit, Vote, parse
-from dtfm_node.engine.exchange import Exchange, Fault
+from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.executor import Executor
 from dtfm_node.engine.expectations import Expected, arbiter_of, ballot_frames, evaluation_frames, step_frames
 from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.refusals import Fault
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import TokenReader

@@ -1,0 +1,133 @@
+"""Pulses to and from the other peers of a plan: that each lives, and for how long it has been at its present action.
+
+They have a stream of their own, and so queue behind nothing. A pulse is answered by its own bytes, which tells how long
+the way there and back takes.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Container, Coroutine
+
+from dtfm_node.engine.clock import MonotonicClock
+from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.patience import PULSE_SECONDS, Patience
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.frames import HEADER_BYTES, Header, Key, Kind
+from dtfm_protocol.identity import short
+from dtfm_protocol.logs import log
+from dtfm_protocol.planes.data import Stream, StreamClosed
+
+UNANSWERED_PULSES = 256
+"""Pulses whose answers are still told apart."""
+
+
+class Heartbeat:
+    """The pulses of one peer under one plan.
+
+    Args:
+        open_stream: opens a stream for pulses to a peer. Raises: ConnectionError.
+        start: runs a coroutine until the exchange ends.
+        heard: when bytes of a peer came last, on `clock`; minus infinity where nobody can say.
+        lost: who counts as gone.
+        lose: told of a peer that is silent for too long, or stuck.
+        action_seconds: for how long this peer has been at its present action.
+    """
+
+    def __init__(
+        self,
+        plan_version: int,
+        open_stream: Callable[[str], Awaitable[Stream]],
+        start: Callable[[Coroutine[None, None, None]], None],
+        clock: MonotonicClock,
+        heard: Callable[[str], float],
+        lost: Container[str],
+        lose: Callable[[PeerLost], None],
+        action_seconds: Callable[[], float],
+    ) -> None:
+        self.patience: dict[str, Patience] = {}
+        """With each peer whose pulses come."""
+        self._plan_version = plan_version
+        self._open_stream, self._start, self._clock = open_stream, start, clock
+        self._heard, self._lost, self._lose, self._action_seconds = heard, lost, lose, action_seconds
+        self._told: set[str] = set()
+        """To whom pulses go."""
+
+    def connect(self, peer: str) -> None:
+        """From now on tell `peer` that this one lives."""
+        if peer not in self._told:
+            self._told.add(peer)
+            self._start(self._pulse(peer))
+
+    async def watch(self) -> None:
+        """Find out, for ever, who is silent for too long, or stuck."""
+        while True:
+            before = self._clock.now()
+            await self._clock.sleep(PULSE_SECONDS / 2)
+            for lost in self.faults(before, self._clock.now()):
+                self._lose(lost)
+
+    def faults(self, before: float, now: float) -> list[PeerLost]:
+        """Who is gone at `now`; the last look was at `before`."""
+        found = []
+        for peer, patience in self.patience.items():
+            if now - before > 2 * PULSE_SECONDS:  # who did not get to listen hears nobody
+                patience.excuse(now)
+            patience.excuse(self._heard(peer))  # pulses may wait behind what else it sends
+            if peer not in self._lost and (fault := patience.fault(now)):
+                found.append(PeerLost(peer, fault))
+        return found
+
+    async def answer(self, stream: Stream) -> None:
+        """Take a peer's pulses, and answer them, until their stream ends.
+
+        Raises:
+            Refused: what came is no pulse.
+        """
+        patience = self.patience.setdefault(stream.peer, Patience(self._clock.now()))
+        try:
+            while True:
+                data = await stream.read(HEADER_BYTES)
+                header = Header.parse(data)
+                if header.key.kind is not Kind.PULSE or header.size:
+                    raise Refused("what is no pulse")
+                patience.pulse(self._clock.now(), header.key.index / 1000)
+                await stream.write(data)
+        except StreamClosed:
+            # Its frames' streams end, too, if it is gone; what they still bring must not be lost before.
+            self.patience.pop(stream.peer, None)
+
+    async def _pulse(self, peer: str) -> None:
+        """Tell a peer that this one lives, as long as neither counts the other as gone."""
+        while peer not in self._lost:
+            stream: Stream | None = None
+            echoes: asyncio.Task[None] | None = None
+            try:
+                stream = await self._open_stream(peer)
+                sent: deque[float] = deque(maxlen=UNANSWERED_PULSES)
+                echoes = asyncio.create_task(self._take_echoes(stream, sent))
+                while True:
+                    key = Key(Kind.PULSE, 0, min(1 << 31, round(1000 * self._action_seconds())))
+                    sent.append(self._clock.now())
+                    await stream.write(Header(self._plan_version, key, 0).pack())
+                    await self._clock.sleep(PULSE_SECONDS)
+            except ConnectionError as error:
+                log.debug("no pulses to %s: %s", short(peer), error)
+            finally:
+                if echoes is not None:
+                    echoes.cancel()
+                if stream is not None:
+                    await stream.close()
+            await self._clock.sleep(PULSE_SECONDS)
+
+    async def _take_echoes(self, stream: Stream, sent: deque[float]) -> None:
+        """Learn from the answers to pulses how long the way to a peer and back takes."""
+        with contextlib.suppress(StreamClosed):
+            while True:
+                await stream.read(HEADER_BYTES)
+                if not sent:
+                    return  # more answers than pulses: they tell nothing
+                patience = self.patience.get(stream.peer)
+                took = self._clock.now() - sent.popleft()
+                if patience is not None:
+                    patience.echo(took)

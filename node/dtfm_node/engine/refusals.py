@@ -1,0 +1,46 @@
+"""Frames that cannot be used: what may be wrong with one, how often it was, and whether it is worth a line. Pure."""
+
+from collections import Counter
+from collections.abc import Collection
+from enum import Enum
+
+from dtfm_protocol.errors import Refused
+
+
+class Fault(Enum):
+    """What can be wrong with a frame; few, so that nobody can make the counters grow."""
+
+    STRANGER = "from a peer that is not in the plan"
+    FORM = "not a frame"
+    PLAN = "of another plan"
+    NOT_DUE = "not due"
+    SIZE = "of another size than is due"
+    CONTENT = "with contents that cannot be used"
+
+
+class FrameRefused(Refused):
+    """A frame that cannot be used, and its fault; the text says what was sent."""
+
+    def __init__(self, fault: Fault, text: str) -> None:
+        super().__init__(text)
+        self.fault = fault
+
+
+class Refusals:
+    """The frames that were refused under one plan."""
+
+    def __init__(self, peers: Collection[str]) -> None:
+        self.counts: Counter[Fault] = Counter()
+        self._peers = peers
+        self._named: set[tuple[str, Fault]] = set()
+
+    def note(self, peer: str, fault: Fault) -> bool:
+        """Count one; whether it is to be named: the first of its fault from that peer, or from anyone without a part in
+        the plan, of whom there may be any number.
+        """
+        self.counts[fault] += 1
+        name = (peer if peer in self._peers else "", fault)
+        if name in self._named:
+            return False
+        self._named.add(name)
+        return True

@@ -1,0 +1,132 @@
+"""Frames on their way to other peers: a queue a peer and priority, each sent in order over a stream of its own.
+
+Urgent frames do not queue behind the all-reduce: bulk has a stream to itself, and waits, piece by piece, while anything
+urgent is being sent.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Container, Coroutine
+
+from dtfm_node.engine.clock import MonotonicClock
+from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.uplink import Uplink
+from dtfm_protocol.faults import armed, point
+from dtfm_protocol.frames import Header, Key
+from dtfm_protocol.identity import short
+from dtfm_protocol.logs import log
+from dtfm_protocol.planes.data import Bytes, Stream
+
+QUEUE_FRAMES = 8
+"""Frames that wait for a slow link before the sender has to wait too."""
+PIECE_BYTES = 1 << 18
+"""Bytes of a bulk frame between two looks at whether something urgent is to be sent."""
+
+_Queue = asyncio.Queue[tuple[Header, Bytes]]
+
+
+class _Paced:
+    """Keeps a stream at the pace that its link has now."""
+
+    def __init__(self, stream: Stream, uplink: Uplink) -> None:
+        self._stream, self._uplink, self._pace = stream, uplink, math.inf
+
+    def look(self) -> None:
+        """Set it, if it has changed."""
+        if self._pace != (pace := self._uplink.pace(self._stream.peer)):
+            self._pace = pace
+            self._stream.pace(pace)
+
+
+class Sender:
+    """The queues of frames from one peer to all others of a plan.
+
+    Args:
+        open_stream: opens a stream for frames to a peer. Raises: ConnectionError.
+        start: runs a coroutine until the exchange ends.
+        lose: told of a peer to which nothing can be sent any more.
+        sent: told of each frame that is on its way: to whom, its key, and when its sending began.
+    """
+
+    def __init__(
+        self,
+        open_stream: Callable[[str], Awaitable[Stream]],
+        start: Callable[[Coroutine[None, None, None]], None],
+        uplink: Uplink,
+        clock: MonotonicClock,
+        lose: Callable[[PeerLost], None],
+        sent: Callable[[str, Key, float], None],
+    ) -> None:
+        self._open_stream, self._start, self._uplink, self._clock = open_stream, start, uplink, clock
+        self._lose, self._sent = lose, sent
+        self._queues: dict[tuple[str, bool], _Queue] = {}
+        """By peer and whether they carry bulk."""
+
+    def connect(self, peer: str, *, bulk: bool) -> None:
+        """Open the stream to `peer` before there is a frame for it, so that it notices if this peer vanishes."""
+        if (peer, bulk) not in self._queues:
+            queue = self._queues[peer, bulk] = asyncio.Queue(QUEUE_FRAMES)
+            self._start(self._sending(peer, queue, bulk))
+
+    async def put(self, peer: str, header: Header, payload: Bytes) -> None:
+        """Queue a frame for a connected peer; waits only while the queue is full."""
+        await self._queues[peer, header.key.kind.is_bulk].put((header, payload))
+
+    async def flush(self, lost: Container[str]) -> None:
+        """Wait until the frames that are queued for peers that are not `lost` are on their way."""
+        await asyncio.gather(*(queue.join() for (peer, _), queue in self._queues.items() if peer not in lost))
+
+    async def _sending(self, peer: str, queue: _Queue, bulk: bool) -> None:
+        """Send one peer's frames in order over one stream."""
+        stream: Stream | None = None
+        under_way = False
+        try:
+            stream = await self._open_stream(peer)
+            paced = _Paced(stream, self._uplink)
+            while True:
+                header, payload = await queue.get()
+                await self._uplink.free(peer)
+                paced.look()
+                under_way = True
+                begun = self._clock.now()
+                point("before-send", header.key.step)
+                if bulk:
+                    await self._write_bulk(stream, paced, header, payload)
+                else:
+                    await self._write_urgent(stream, header, payload)
+                if (delivered := stream.delivered()) is not None:
+                    self._uplink.delivered(peer, delivered)
+                point("after-send", header.key.step)
+                self._sent(peer, header.key, begun)
+                queue.task_done()
+                under_way = False
+        except ConnectionError as error:
+            log.debug("cannot send to %s: %s", short(peer), error)
+            self._lose(PeerLost(peer, str(error)))
+            if under_way:
+                queue.task_done()
+            while True:  # whoever waits for room, or for the queue to run empty, learns of the loss
+                await queue.get()
+                queue.task_done()
+        finally:
+            if stream is not None:
+                await stream.close()
+
+    async def _write_urgent(self, stream: Stream, header: Header, payload: Bytes) -> None:
+        if armed("mid-frame", header.key.step):
+            half = len(payload) // 2
+            await stream.write(header.pack(), memoryview(payload)[:half])
+            point("mid-frame", header.key.step)
+            await stream.write(memoryview(payload)[half:])
+            return
+        with self._uplink.urgent():
+            await stream.write(header.pack(), payload)
+
+    async def _write_bulk(self, stream: Stream, paced: _Paced, header: Header, payload: Bytes) -> None:
+        await self._uplink.idle(stream.peer)  # the receiver times a frame from its header on
+        await stream.write(header.pack())
+        view = memoryview(payload)
+        for start in range(0, len(view), PIECE_BYTES):
+            await self._uplink.idle(stream.peer)
+            paced.look()
+            await stream.write(view[start : start + PIECE_BYTES])
