@@ -13,7 +13,8 @@
 - `heartbeat`: pulses, and who is silent (`Heartbeat`); `patience`: for how long it may be (`Patience`)
 - `inflow`: how fast frames come in from each peer (`Inflow`)
 - `clock`: the time that these go by (`MonotonicClock`)
-- `expectations`: which frames a step brings, as data
+- `step_traffic`: who sends what to whom in a step (`Message`)
+- `expectations`: which frames a step brings, and how large they are (`Expected`)
 - `executor`: runs a schedule's actions and an evaluation (`Executor`)
 - `allreduce`: the sharded all-reduce of one bucket (`AllReduce`)
 - `commit`: votes, and the arbiter that makes a step final (`Arbiter`)

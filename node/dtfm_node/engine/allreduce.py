@@ -15,11 +15,12 @@ from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.machine import Machine
 from dtfm_node.engine.refusals import Fault
 from dtfm_node.engine.stage_state import Diverged
+from dtfm_node.engine.step_traffic import Message, received, reduction_messages, sent
 from dtfm_node.optimizer import sum_of_squares
 from dtfm_protocol.codecs import decode, encode, is_finite
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.faults import point
-from dtfm_protocol.frames import Key, Kind
+from dtfm_protocol.frames import Kind
 from dtfm_protocol.job import CodecName
 
 
@@ -63,28 +64,27 @@ class AllReduce:
             Diverged: the gradient, or its sum, is not finite; it is not sent then.
         """
         own, parts = bucket.holders.index(self._me), bucket.parts
-        others = [(index, peer) for index, peer in enumerate(bucket.holders) if peer != self._me]
-        if not others:
+        messages = reduction_messages(bucket, self._me)
+        if not messages:
             return float(await self._compute(sum_of_squares, gradient))
         await self._compute(_check, gradient, step)
-        for index, peer in others:
-            payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[index], self._codec)
-            await self._exchange.send(peer, Key(Kind.PART, step, index, bucket.group), payload)
+        for part in sent(messages, self._me, Kind.PART):
+            payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[part.index], self._codec)
+            await self._exchange.send(part.receiver, part.key(step), payload)
         point("mid-all-reduce", step)
-        received: dict[int, torch.Tensor] = {}
-        for index, peer in others:
-            low, high = parts[own]
-            received[index] = await self._decoded(peer, Key(Kind.PART, step, own, bucket.group), high - low)
         mine = gradient[slice(*parts[own])]
-        await self._compute(_sum, mine, own, received, len(bucket.holders))
-        received.clear()
+        sums: dict[str, torch.Tensor] = {}
+        for part in received(messages, self._me, Kind.PART):
+            sums[part.sender] = await self._decoded(part, step, len(mine))
+        await self._compute(_sum, mine, [sums.get(holder) for holder in bucket.holders])
+        sums.clear()
         await self._compute(_check, mine, step)
         payload = await self._coded(self._total, bucket, gradient, parts[own])
-        for _, peer in others:
-            await self._exchange.send(peer, Key(Kind.REDUCED, step, own, bucket.group), payload)
-        for index, peer in others:
-            low, high = parts[index]
-            total = await self._decoded(peer, Key(Kind.REDUCED, step, index, bucket.group), high - low)
+        for reduced in sent(messages, self._me, Kind.REDUCED):
+            await self._exchange.send(reduced.receiver, reduced.key(step), payload)
+        for reduced in received(messages, self._me, Kind.REDUCED):
+            low, high = parts[reduced.index]
+            total = await self._decoded(reduced, step, high - low)
             await self._compute(_take, gradient[low:high], total)
         return float(await self._compute(sum_of_squares, mine))
 
@@ -103,7 +103,8 @@ class AllReduce:
 
         return await self._staging.to_host(*await self._compute(run, *arguments))
 
-    async def _decoded(self, sender: str, key: Key, elements: int) -> torch.Tensor:
+    async def _decoded(self, message: Message, step: int, elements: int) -> torch.Tensor:
+        sender, key = message.sender, message.key(step)
         data = await self._staging.to_device(await self._exchange.receive(sender, key))
         try:
             values: torch.Tensor = await self._compute(decode, data, self._codec, (elements,))
@@ -112,11 +113,11 @@ class AllReduce:
         return values
 
 
-def _sum(mine: torch.Tensor, own: int, received: dict[int, torch.Tensor], holders: int) -> None:
-    """Replace the own part by the sum over all holders, in their order."""
+def _sum(mine: torch.Tensor, by_holder: list[torch.Tensor | None]) -> None:
+    """Replace the own part by the sum over all holders, in their order; None stands for the own one."""
     total = torch.zeros_like(mine)
-    for index in range(holders):
-        total += mine if index == own else received[index]
+    for other in by_holder:
+        total += mine if other is None else other
     mine.copy_(total)
 
 

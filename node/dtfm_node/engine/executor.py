@@ -13,16 +13,20 @@ from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.pace import least_seconds
 from dtfm_node.engine.refusals import Fault
 from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.step_traffic import Message, boundary_messages, evaluation_messages, received, sent, share_of
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import TokenReader
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.frames import Key, Kind
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import Action, actions_of, orders
+from dtfm_protocol.schedule import Kind as ActionKind
 from dtfm_protocol.schedule_check import check
 
 AHEAD = 2
 """Actions whose input is brought to the device before their turn."""
+_CARRIED: dict[ActionKind, Kind] = {"forward": Kind.ACTIVATION, "backward": Kind.GRADIENT}
+"""What brings an action's input, and what takes its output on; a "weight" has neither."""
 _Outbox = asyncio.Queue[tuple[Key, torch.Tensor, Any] | None]
 """What has been computed for one peer; as long as the schedule lets the peer be ahead."""
 
@@ -44,7 +48,11 @@ class Executor:
         self._plan, self._state, self._batches, self._tokens = plan, state, batches, tokens
         self._exchange, self._machine, self._staging = exchange, machine, machine.staging
         self._actions = actions_of(plan, me)
-        self._me, self._stage = me, state.index
+        self._me = me
+        messages = boundary_messages(plan, me)
+        self._inputs = {(one.kind, one.index): one for one in received(messages, me)}
+        self._outputs = {(one.kind, one.index): one for one in sent(messages, me)}
+        """By what they carry and micro-batch."""
         self._least = least_seconds(state.config, state.training, plan, state.index, machine.pace)
         self._final: list[asyncio.Event] = []
 
@@ -78,11 +86,12 @@ class Executor:
                 value = await self._waited(coming.pop(place), step, action)
                 coded, made = await self._act(step, action, value)
                 if coded is not None:
-                    peer, key = self._destination(step, action)
+                    output = self._outputs[_CARRIED[action.kind], action.micro_batch]
+                    peer = output.receiver
                     if peer not in outboxes:
                         outboxes[peer] = asyncio.Queue()
                         tasks.create_task(self._send_all(peer, outboxes[peer]))
-                    outboxes[peer].put_nowait((key, coded, made))
+                    outboxes[peer].put_nowait((output.key(step), coded, made))
             for outbox in outboxes.values():
                 outbox.put_nowait(None)
 
@@ -100,46 +109,37 @@ class Executor:
         if action.kind == "weight":
             await run(state.weight, index)
             return None, None
-        sender = self._origin(action)
+        source = self._source(action)
         try:
             if action.kind == "backward":
                 return await run(state.backward, index, value)
             inputs, targets = self._read(step, index)
             return await run(state.forward, index, inputs if value is None else value, targets)
         except Refused as error:
-            assert sender is not None, "only what others sent is refused"
-            raise self._refused(sender, f"the input of {action.kind} {index} with {error}") from None
+            assert source is not None, "only what others sent is refused"
+            raise self._refused(source.sender, f"the input of {action.kind} {index} with {error}") from None
 
     def _refused(self, sender: str, text: str) -> PeerLost:
         return self._exchange.refuse(sender, Fault.CONTENT, text)
 
-    def _origin(self, action: Action) -> str | None:
-        """Who sends the input of an action, if anybody does."""
-        route = self._plan.routes[action.micro_batch]
-        if action.kind == "forward":
-            return None if self._state.is_first else route[self._stage - 1]
-        return None if action.kind == "weight" or self._state.is_last else route[self._stage + 1]
-
-    def _destination(self, step: int, action: Action) -> tuple[str, Key]:
-        route = self._plan.routes[action.micro_batch]
-        if action.kind == "forward":
-            return route[self._stage + 1], Key(Kind.ACTIVATION, step, action.micro_batch)
-        return route[self._stage - 1], Key(Kind.GRADIENT, step, action.micro_batch)
+    def _source(self, action: Action) -> Message | None:
+        """What brings the input of an action, if another peer does."""
+        carried = _CARRIED.get(action.kind)
+        return None if carried is None else self._inputs.get((carried, action.micro_batch))
 
     async def _input(self, step: int, action: Action) -> torch.Tensor | None:
         """What another peer sends for an action, coded, on the device."""
-        sender = self._origin(action)
-        if sender is None:
+        source = self._source(action)
+        if source is None:
             return None
-        kind = Kind.ACTIVATION if action.kind == "forward" else Kind.GRADIENT
-        return await self._staging.to_device(await self._exchange.receive(sender, Key(kind, step, action.micro_batch)))
+        return await self._staging.to_device(await self._exchange.receive(source.sender, source.key(step)))
 
     async def _waited(
         self, coming: asyncio.Task[torch.Tensor | None], step: int, action: Action
     ) -> torch.Tensor | None:
         begun = time.monotonic()
         value = await coming
-        if self._origin(action) is not None:
+        if self._source(action) is not None:
             name = f"for {action.kind} {action.micro_batch}"
             self._machine.drawn("wait", name, begun, step=step, index=action.micro_batch)
         return value
@@ -156,25 +156,26 @@ class Executor:
             PeerLost: a peer on a route vanished, or sent what cannot be used.
         """
         losses: dict[int, float] = {}
-        for index in range(self._batches.evaluation_micro_batches):
-            route = self._plan.routes[index % len(self._plan.routes)]
-            if route[self._stage] != self._me:
-                continue
+        micro_batches = self._batches.evaluation_micro_batches
+        messages = evaluation_messages(self._plan, self._me, micro_batches)
+        sources = {one.index: one.sender for one in received(messages, self._me)}
+        receivers = {one.index: one.receiver for one in sent(messages, self._me)}
+        for index in share_of(self._plan, self._me, micro_batches):
             inputs, targets = self._read_evaluation(index)
             value, key = inputs, Key(Kind.EVALUATION, step, index)
-            if not self._state.is_first:
-                value = await self._staging.to_device(await self._exchange.receive(route[self._stage - 1], key))
+            if index in sources:
+                value = await self._staging.to_device(await self._exchange.receive(sources[index], key))
             batch = self._batches.evaluation_batch_sizes[index]
             try:
                 output, made = await self._machine.run(
                     "compute", f"evaluate {index}", self._state.evaluate, value, targets, batch, step=step, index=index
                 )
             except Refused as error:
-                raise self._refused(route[self._stage - 1], f"{key} with {error}") from None
+                raise self._refused(sources[index], f"{key} with {error}") from None
             if isinstance(output, float):
                 losses[index] = output
             else:
-                await self._exchange.send(route[self._stage + 1], key, await self._staging.to_host(output, made))
+                await self._exchange.send(receivers[index], key, await self._staging.to_host(output, made))
         return losses
 
     def _read(self, step: int, index: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
