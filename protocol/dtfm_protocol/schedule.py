@@ -13,10 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from dtfm_protocol.plan import Plan
-
-FORWARD_COST, INPUT_COST, WEIGHT_COST = 1, 1, 1
-"""Relative durations: the forward of a matrix, its input's gradient and its own are products of the same size."""
-
+from dtfm_protocol.schedule_rules import FORWARD_COST, WEIGHT_COST, backward_cost, limits, may_go_ahead, may_go_back
 
 Kind = Literal["forward", "backward", "weight"]
 
@@ -82,7 +79,11 @@ class _Peer:
 
 
 class _ListSchedule:
-    """A greedy run of one training step in which every stage is equally fast and links are free."""
+    """A greedy run of one training step in which every stage is equally fast and links are free.
+
+    The allocator plays the same run many thousand times a second: its `step/orders.py` has it as compiled loops over
+    arrays, by the same rules, and a test holds the two to each other.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._routes = plan.routes
@@ -124,9 +125,9 @@ class _ListSchedule:
         if peer.busy:
             return
         action: Action
-        if peer.backwards and not (self._gpipe and peer.forwards_done < peer.share):
+        if peer.backwards and may_go_back(self._gpipe, peer.forwards_done, peer.share):
             action = Action("backward", heapq.heappop(peer.backwards))
-        elif peer.forwards and (self._gpipe or (peer.in_flight < peer.limit and peer.kept < peer.most)):
+        elif peer.forwards and may_go_ahead(self._gpipe, peer.in_flight, peer.limit, peer.kept, peer.most):
             action = Action("forward", heapq.heappop(peer.forwards))
             peer.in_flight += 1
             peer.kept += 1
@@ -144,7 +145,7 @@ class _ListSchedule:
             return FORWARD_COST
         if action.kind == "weight":
             return WEIGHT_COST
-        return INPUT_COST if self._split else INPUT_COST + WEIGHT_COST
+        return backward_cost(self._split)
 
     def _finish(self, name: str, action: Action) -> list[str]:
         """Hand the result on; returns the peers that may have something to start now."""
@@ -172,13 +173,5 @@ class _ListSchedule:
 
 
 def _limits(plan: Plan, stage: int, shares: dict[str, int], peer: str) -> tuple[int, int]:
-    """Micro-batches that `peer` may have between forward and backward under 1F1B, and may keep in all.
-
-    Equal peers need one for every stage from here to the end. One that feeds several slower-shared successors must be
-    so many times further ahead to keep all of them busy. Where the weights' gradients come apart, every stage may put
-    them off for as long as it then keeps no more than 1F1B's first stage does.
-    """
     later = [shares[other] for s in range(stage + 1, len(plan.stages)) for other in plan.replicas(s)]
-    spread = -(-shares[peer] // min(later)) if later else 1
-    limit = 1 + (len(plan.stages) - 1 - stage) * spread
-    return limit, 1 + (len(plan.stages) - 1) * spread if plan.schedule == "zero-bubble" else limit
+    return limits(shares[peer], min(later, default=0), stage, len(plan.stages), plan.schedule == "zero-bubble")

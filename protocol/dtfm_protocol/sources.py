@@ -4,10 +4,14 @@ import hashlib
 from pathlib import Path
 
 
-def sources_digest(*folders: Path) -> str:
-    """A hash of the Python sources in `folders` and below: where it is equal, what they made before is not outdated."""
+def sources_digest(*places: Path) -> str:
+    """A hash of Python sources: where it is equal, what they made before is not outdated.
+
+    Args:
+        places: files, and folders with what is below them.
+    """
     digest = hashlib.sha256()
-    for folder in folders:
-        for source in sorted(folder.rglob("*.py")):
+    for place in places:
+        for source in [place] if place.is_file() else sorted(place.rglob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()

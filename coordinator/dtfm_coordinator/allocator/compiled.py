@@ -15,8 +15,12 @@ from typing import ParamSpec, TypeVar
 import numba
 
 import dtfm_coordinator.allocator
+from dtfm_protocol import schedule_rules
+from dtfm_protocol.model import memory
 from dtfm_protocol.sources import sources_digest
 
+SHARED = (schedule_rules, memory)
+"""Modules of the protocol whose functions are compiled, too."""
 STALE_SECONDS = 7 * 86400.0
 
 P = ParamSpec("P")
@@ -28,7 +32,7 @@ def _keep_machine_code() -> bool:
     if os.environ.get("NUMBA_CACHE_DIR"):
         return True
     here = Path(dtfm_coordinator.allocator.__path__[0])
-    digest = sources_digest(here)
+    digest = sources_digest(here, *(Path(str(module.__file__)) for module in SHARED))
     for parent in (here / "__pycache__", _user_cache()):
         kept = parent / "machine-code"
         folder = kept / digest[:16]

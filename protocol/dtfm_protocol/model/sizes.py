@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dtfm_protocol.job import Precision
 from dtfm_protocol.model.anatomy import anatomy
 from dtfm_protocol.model.config import build_config
-from dtfm_protocol.model.memory import BOUNDARY_BYTES_PER_VALUE, BYTES_PER_PARAMETER, MESSAGES_RECEIVED_AHEAD
+from dtfm_protocol.model.memory import BOUNDARY_BYTES_PER_VALUE, stage_bytes
 from dtfm_protocol.model.stage import build_stage
 from dtfm_protocol.model.tiny import with_layers
 from dtfm_protocol.model.whole import BUILD_ERRORS, build_skeleton
@@ -109,13 +109,17 @@ def smallest_stage_bytes(config: dict[str, Any], batch: int, sequence: int, prec
     """Memory that the least demanding stage takes: one layer, with one micro-batch `[batch, sequence]` in flight."""
     sizes = model_sizes(config)
     kept = activation_bytes(config, batch, sequence, precision)
-    if sizes.layers > 1:
-        kept += MESSAGES_RECEIVED_AHEAD * BOUNDARY_BYTES_PER_VALUE * batch * sequence * sizes.hidden_size
     logits = sizes.logits_bytes(batch, sequence, precision)
     return min(
-        BYTES_PER_PARAMETER * sizes.stage_parameters(layer, layer + 1)
-        + kept
-        + (logits if layer == sizes.layers - 1 else 0)
+        stage_bytes(
+            sizes.stage_parameters(layer, layer + 1),
+            layers=1,
+            stages=sizes.layers,
+            in_flight=1,
+            activation_bytes=kept,
+            boundary_bytes=BOUNDARY_BYTES_PER_VALUE * batch * sequence * sizes.hidden_size,
+            head_bytes=logits if layer == sizes.layers - 1 else 0,
+        )
         for layer in range(sizes.layers)
     )
 

@@ -8,12 +8,7 @@ from typing import NamedTuple
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job import Wire
-from dtfm_protocol.model.memory import (
-    BOUNDARY_BYTES_PER_VALUE,
-    BYTES_PER_PARAMETER,
-    FEEDBACK_BYTES_PER_PARAMETER,
-    MESSAGES_RECEIVED_AHEAD,
-)
+from dtfm_protocol.model.memory import BOUNDARY_BYTES_PER_VALUE, stage_bytes
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schedule import Action, most_in_flight, orders
 from dtfm_protocol.view import LayerSeconds, NodeView
@@ -86,27 +81,19 @@ class ModelDemand:
         recompute: bool = False,
         feedback: bool = False,
     ) -> int:
-        """Memory of a peer that serves `[first, end)`.
-
-        Args:
-            in_flight: the most micro-batches of which it keeps anything at once.
-            waiting: the most of them whose backward has begun, and whose weights' gradients wait for their own action;
-                what these need is no more than a layer's activations, and a stage that recomputes has it then.
-            recompute: whether it keeps its layers' inputs alone, and one layer's activations while it computes anew.
-            feedback: whether its gradients are reduced in int8, whose error it keeps.
-        """
-        parameter = BYTES_PER_PARAMETER + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
-        held = parameter * self.parameters(first, end)
-        if recompute:
-            layer = in_flight * self.input_bytes + waiting * self.layer_activation_bytes
-            held += (end - first) * layer + self.layer_activation_bytes
-        else:
-            held += (end - first) * in_flight * self.layer_activation_bytes
-        if end - first < self.layers:
-            held += MESSAGES_RECEIVED_AHEAD * self.input_bytes
-        if end == self.layers:
-            held += self.head_bytes + waiting * self.logits_gradient_bytes
-        return held
+        """Memory of a peer that serves `[first, end)`; see `model.memory.stage_bytes` for the other arguments."""
+        return stage_bytes(
+            self.parameters(first, end),
+            end - first,
+            1 if end - first == self.layers else 2,
+            in_flight,
+            activation_bytes=self.layer_activation_bytes,
+            boundary_bytes=self.input_bytes,
+            waiting=waiting,
+            recompute=recompute,
+            feedback=feedback,
+            head_bytes=self.head_bytes + waiting * self.logits_gradient_bytes if end == self.layers else 0,
+        )
 
     def message_bytes(self, wire: Wire) -> tuple[int, int]:
         """Bytes of one micro-batch's messages over one boundary: ahead, and back."""

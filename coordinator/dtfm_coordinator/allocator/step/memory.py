@@ -1,6 +1,7 @@
-"""What fits in peers' memory, for the search: `ModelDemand.memory_bytes` over slots, as machine code.
+"""What fits in peers' memory, for the search: `protocol.model.memory.stage_bytes` asked for the number of layers.
 
-A stage that would not fit in the memory of each of its peers recomputes.
+Its parts are the protocol's own, compiled; a test holds what fits to what is needed. A stage that would not fit in the
+memory of each of its peers recomputes.
 """
 
 import numpy as np
@@ -9,10 +10,14 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.compiled import compiled
 from dtfm_coordinator.allocator.step.orders import Course
 from dtfm_coordinator.allocator.step.problem import Problem
-from dtfm_protocol.model.memory import BYTES_PER_PARAMETER, MESSAGES_RECEIVED_AHEAD
+from dtfm_protocol.model import memory
+from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+_layer_kept_bytes = compiled(memory.layer_kept_bytes)
+_messages_bytes = compiled(memory.messages_bytes)
 
 
 @compiled
@@ -32,7 +37,7 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> 
     slot = 0
     for stage in range(stages):
         parameter = BYTES_PER_PARAMETER + (problem.feedback_bytes if counts[stage] > 1 else 0.0)
-        beside = MESSAGES_RECEIVED_AHEAD * problem.input_bytes if stages > 1 else 0.0
+        beside = _messages_bytes(problem.input_bytes, stages)
         if stage == 0:
             beside += parameter * problem.embedding_parameters
         if stage == stages - 1:
@@ -43,10 +48,11 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> 
             room = problem.memory[peers[member]] - beside
             if stage == stages - 1:
                 room -= waiting * problem.logits_gradient_bytes
-            kept[stage] = _no_more(kept[stage], room, layer + flying * problem.activation_bytes)
+            whole = _layer_kept_bytes(flying, waiting, problem.activation_bytes, problem.input_bytes, False)
+            kept[stage] = _no_more(kept[stage], room, layer + whole)
             room -= problem.activation_bytes
-            layer += flying * problem.input_bytes + waiting * problem.activation_bytes
-            anew[stage] = _no_more(anew[stage], room, layer)
+            inputs = _layer_kept_bytes(flying, waiting, problem.activation_bytes, problem.input_bytes, True)
+            anew[stage] = _no_more(anew[stage], room, layer + inputs)
         slot += counts[stage]
     return np.maximum(kept, anew), kept
 

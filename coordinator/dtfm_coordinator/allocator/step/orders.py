@@ -1,6 +1,9 @@
 """The runtime's order of compute, for the search: `protocol.schedule.orders` over slots, as machine code.
 
-The two are held to each other by a test; a plan that is published always takes the runtime's own.
+What may be started when, how long it takes, and how many micro-batches a peer may keep are the runtime's own rules
+(`protocol.schedule_rules`), compiled. The run itself is written twice: the runtime's works on names and actions, and
+must not need a compiler; this one works on arrays. A test holds the two to each other; a plan that is published always
+takes the runtime's own.
 """
 
 from typing import NamedTuple
@@ -12,13 +15,20 @@ from dtfm_coordinator.allocator.compiled import compiled
 from dtfm_coordinator.allocator.step.heap import pop, push
 from dtfm_coordinator.allocator.step.problem import GPIPE, ZERO_BUBBLE
 from dtfm_coordinator.allocator.step.routes import route_micro_batches
-from dtfm_protocol.schedule import FORWARD_COST, INPUT_COST, WEIGHT_COST
+from dtfm_protocol import schedule_rules
+from dtfm_protocol.schedule_rules import FORWARD_COST, WEIGHT_COST
 
 Ints = npt.NDArray[np.int64]
 
 KINDS = 3
 FORWARD, BACKWARD, WEIGHT = range(KINDS)
 """An action's number is `KINDS * micro_batch` and one of these."""
+
+
+_backward_cost = compiled(schedule_rules.backward_cost)
+_may_go_back = compiled(schedule_rules.may_go_back)
+_may_go_ahead = compiled(schedule_rules.may_go_ahead)
+_peer_limits = compiled(schedule_rules.limits)
 
 
 class Course(NamedTuple):
@@ -93,7 +103,7 @@ def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tu
     busy = np.zeros(slots, dtype=np.bool_)
     keys, values, size = np.empty(slots + 1, dtype=np.float64), np.empty(slots + 1, dtype=np.int64), 0
     started, total = 0, kinds * micro_batches * stages
-    durations = np.array([FORWARD_COST, INPUT_COST if split else INPUT_COST + WEIGHT_COST, WEIGHT_COST])
+    durations = np.array([FORWARD_COST, _backward_cost(split), WEIGHT_COST])
 
     turn = np.empty(max(2, counts[0]), dtype=np.int64)
     waiting, now = 0, 0
@@ -109,7 +119,7 @@ def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tu
             stage = stage_of[slot]
             base = starts[slot] // kinds
             action = -1
-            if not (gpipe and forwards_done[slot] < shares[slot]):
+            if _may_go_back(gpipe, forwards_done[slot], shares[slot]):
                 found, first_backward[slot] = _lowest(
                     backwards[stage], own, base, base + shares[slot], first_backward[slot]
                 )
@@ -118,7 +128,7 @@ def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tu
                     action = KINDS * found + BACKWARD
                     if split:
                         waits[slot] = max(waits[slot], weights_ready[slot] - weights_done[slot] + 1)
-            if action < 0 and (gpipe or (in_flight[slot] < limits[slot] and kept[slot] < most[slot])):
+            if action < 0 and _may_go_ahead(gpipe, in_flight[slot], limits[slot], kept[slot], most[slot]):
                 found, first_forward[slot] = _lowest(
                     forwards[stage], own, base, base + shares[slot], first_forward[slot]
                 )
@@ -198,15 +208,13 @@ def _own_micro_batches(routes: Ints, counts: Ints, shares: Ints) -> tuple[Ints, 
 
 @compiled
 def _limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
-    """Micro-batches that each slot may have between forward and backward under 1F1B, and may keep in all."""
+    """See `schedule_rules.limits`, of each slot."""
     limits, most = np.ones(len(shares), dtype=np.int64), np.ones(len(shares), dtype=np.int64)
     end, least = len(shares), 0
     for later in range(len(counts)):
         stage = len(counts) - 1 - later
         for slot in range(end - counts[stage], end):
-            spread = -(-shares[slot] // least) if later else 1
-            limits[slot] = 1 + later * spread
-            most[slot] = 1 + (len(counts) - 1) * spread if split else limits[slot]
+            limits[slot], most[slot] = _peer_limits(shares[slot], least, stage, len(counts), split)
         smallest = shares[end - counts[stage] : end].min()
         least = min(least, smallest) if later else smallest
         end -= counts[stage]

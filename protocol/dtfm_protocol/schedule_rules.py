@@ -1,0 +1,39 @@
+"""Rules of the order of compute, on plain numbers: `schedule` plays a step by them, and so does the allocator's search.
+
+Each calls nothing and works on numbers alone, so that the search can compile these very functions.
+"""
+
+FORWARD_COST, INPUT_COST, WEIGHT_COST = 1, 1, 1
+"""Relative durations: the forward of a matrix, its input's gradient and its own are products of the same size."""
+
+
+def backward_cost(split: bool) -> int:
+    """Relative duration of a backward; where the schedule splits it, the weights' gradients come apart."""
+    return INPUT_COST if split else INPUT_COST + WEIGHT_COST
+
+
+def may_go_back(gpipe: bool, forwards_done: int, share: int) -> bool:
+    """Whether a peer may start a backward that is ready, which then comes before all else."""
+    return not gpipe or forwards_done >= share
+
+
+def may_go_ahead(gpipe: bool, in_flight: int, limit: int, kept: int, most: int) -> bool:
+    """Whether a peer may start a forward that is ready; see `limits` for `limit` and `most`."""
+    return gpipe or (in_flight < limit and kept < most)
+
+
+def limits(share: int, least_later: int, stage: int, stages: int, split: bool) -> tuple[int, int]:
+    """Micro-batches that a peer may have between forward and backward under 1F1B, and may keep in all.
+
+    Equal peers need one for every stage from here to the end. One that feeds several slower-shared successors must be
+    so many times further ahead to keep all of them busy. Where the weights' gradients come apart, every stage may put
+    them off for as long as it then keeps no more than 1F1B's first stage does.
+
+    Args:
+        share: micro-batches of the peer in a step.
+        least_later: of the peer of a later stage that has the fewest; of no meaning on the last stage.
+    """
+    later = stages - 1 - stage
+    spread = -(-share // least_later) if later else 1
+    limit = 1 + later * spread
+    return limit, 1 + (stages - 1) * spread if split else limit
