@@ -3,7 +3,9 @@
 - `main`: the command line, `dtfm-node`
 - `daemon`: one member of a swarm, from invite to goodbye (`Daemon`)
 - `bulletin`: what the coordinator has said; `journal`: what this node says; `listing`: what it publishes over the DHT
-- `tasklets`: serves one plan after the other
+- `heard`: what decides about plans in that; `follower`: which plan this node follows, what it promises, when it may go
+- `runner`: does what the follower decides; `commitments`: the promise and the plan on its disk
+- `plan_worker`: connects, loads, trains, keeps and reports under a plan
 - `solo`: the same job in one process, without a swarm
 - `devices`, `measure`: which device, how fast, how much memory
 - `optimizer`: AdamW and the clip, as swarm and `solo` have them

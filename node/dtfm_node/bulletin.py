@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from dtfm_node.display import Display
+from dtfm_node.heard import Heard, HeardCall, HeardPlan
 from dtfm_node.journal import Journal
 from dtfm_protocol.control import EPOCH, JOB, LEDGER, PHASE, PLAN, PROBE, Epoch, Ledger, Phase, ProbeRound
 from dtfm_protocol.errors import UserError
@@ -18,16 +19,15 @@ from dtfm_protocol.standing import Mark
 class Bulletin:
     """Takes the coordinators' messages, and lets others wait for them."""
 
-    def __init__(self, invite: Invite, display: Display, journal: Journal) -> None:
+    def __init__(self, invite: Invite, me: str, display: Display, journal: Journal) -> None:
         self.rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
         self.changed = asyncio.Event()
         """Set whenever something new was said."""
         self.plan: Plan | None = None
         """The newest one."""
-        self.epoch = Epoch()
-        self.caller = ""
-        """The coordinator that `epoch` is of."""
-        self._invite, self._display, self._journal = invite, display, journal
+        self.heard = Heard()
+        """What decides about plans in that one, and in the newest epoch."""
+        self._invite, self._me, self._display, self._journal = invite, me, display, journal
         self._job: ResolvedJob | None = None
         self._job_came = asyncio.Event()
         self._phase: Phase | None = None
@@ -77,15 +77,18 @@ class Bulletin:
             log.warning("the swarm's job has changed; this node keeps to the one it joined for: start it again")
 
     def _take_plan(self, _: str, plan: Plan) -> None:
-        newest = (0, False) if self.plan is None else (self.plan.version, self.plan.author == self.caller)
-        if (plan.version, plan.author == self.caller) > newest:
+        trains = plan.stage_of(self._me) is not None
+        heard = self.heard.with_plan(HeardPlan(plan.version, plan.author, trains))
+        if heard is not self.heard:
             plan.verify(self._invite.coordinators, self._invite.swarm)
-            self.plan = plan
+            self.plan, self.heard = plan, heard
             self.changed.set()
 
     def _take_epoch(self, sender: str, epoch: Epoch) -> None:
-        if epoch.called >= self.epoch.called:  # an older one is another coordinator's, who is not the last
-            self.epoch, self.caller = epoch, sender
+        call = HeardCall(epoch.called, epoch.gently, epoch.parked, epoch.in_force, epoch.started, sender)
+        heard = self.heard.with_call(call)
+        if heard is not self.heard:
+            self.heard = heard
             self.changed.set()
 
     def _take_phase(self, _: str, phase: Phase) -> None:

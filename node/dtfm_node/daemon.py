@@ -11,6 +11,7 @@ import torch
 
 from dtfm_node import probe
 from dtfm_node.bulletin import Bulletin
+from dtfm_node.commitments import Commitments
 from dtfm_node.devices import choose, describe
 from dtfm_node.display import Display
 from dtfm_node.engine.layers import check_compiler
@@ -21,8 +22,9 @@ from dtfm_node.journal import Journal
 from dtfm_node.keep import Keeper
 from dtfm_node.listing import Listing
 from dtfm_node.measure import measure
+from dtfm_node.plan_worker import PlanWorker
+from dtfm_node.runner import Runner
 from dtfm_node.snapshots import Snapshots
-from dtfm_node.tasklets import Tasklets
 from dtfm_node.trace import NO_TRACE, TraceFile, Tracer
 from dtfm_node.uplink import Uplink
 from dtfm_protocol.control import CHALLENGE, PRESENCE, Challenge, Presence
@@ -84,7 +86,7 @@ class Daemon:
         self._me = self._identity.peer_id
         self._session = secrets.token_hex(8)
         self._journal = Journal(self._session, folder / "status.json", display)
-        self._bulletin = Bulletin(invite, display, self._journal)
+        self._bulletin = Bulletin(invite, self._me, display, self._journal)
         self._twin: str | None = None
         """The session of another daemon with this identity."""
         self._leave = asyncio.Event()
@@ -152,10 +154,12 @@ class Daemon:
                 self._bulletin.when_kept(keeper.confirm)
                 await plane.serve(STATE, lambda stream: serve_state(stream, holdings))
                 listing = Listing(plane, discovery, registry, profile, uplink)
-                promise = self._folder / "promise.json"
-                tasklets = Tasklets(job, machine, plane, shards, holdings, keeper, self._journal, uplink, promise)
-                await tasklets.listen()
-                snapshots.when_added(tasklets.say_standing)
+                commitments = Commitments(self._folder / "promise.json", holdings, self._journal)
+                say_standing = commitments.say_standing
+                worker = PlanWorker(job, machine, plane, shards, holdings, keeper, self._journal, uplink, say_standing)
+                await worker.listen()
+                runner = Runner(self._bulletin, worker, commitments, holdings, keeper, self._journal)
+                snapshots.when_added(say_standing)
                 self._journal.say("idle", self._availability(job, profile))
                 self._serving = True
                 background = [
@@ -164,17 +168,17 @@ class Daemon:
                     tasks.create_task(self._journal.run(control)),
                     tasks.create_task(plane.watch()),
                 ]
-                tasklets.say_standing()
+                say_standing()
                 await control.publish(PRESENCE, Presence(online=True, session=self._session))
-                following = tasks.create_task(tasklets.follow(self._bulletin))
-                leaving = tasks.create_task(self._drain(tasklets, control))
+                following = tasks.create_task(runner.follow())
+                leaving = tasks.create_task(self._drain(runner, control))
                 try:
                     await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     following.cancel()
                     leaving.cancel()
                     await asyncio.wait({following})
-                    await tasklets.save()
+                    await runner.save()
                 for task in background:
                     task.cancel()
             await self._journal.send(control)
@@ -184,11 +188,11 @@ class Daemon:
         self._leave.set()
         return self._serving
 
-    async def _drain(self, tasklets: Tasklets, control: ControlPlane) -> None:
+    async def _drain(self, runner: Runner, control: ControlPlane) -> None:
         """Once this node is asked to leave, return when waiting for the others has no more use."""
         await self._leave.wait()
         self._display.note("leaving: waiting until others have what this node holds (Ctrl+C again: at once)")
-        tasklets.leave(self._bulletin)
+        runner.leave()
         loop = asyncio.get_running_loop()
         end, alone = loop.time() + LEAVE_SECONDS, 0.0
         while loop.time() < end and alone < ALONE_SECONDS:

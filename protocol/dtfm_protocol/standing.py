@@ -1,6 +1,6 @@
 """Where a peer stands: under which plans it may still act, and which states of the model it holds."""
 
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import Field
 
@@ -57,18 +57,6 @@ class Promise(Schema):
     """The coordinator that called for the version."""
     accepted: Version = 0
     """The newest plan that was taken; it binds once most of its electors have taken it."""
-
-    def called(self, version: int, by: str) -> Self | None:
-        """Answer a coordinator's call: the new promise, or None if there is nothing to promise."""
-        if version <= self.version:
-            return None
-        return self.model_copy(update={"version": version, "to": by})
-
-    def offered(self, version: int, by: str) -> Self | None:
-        """Take a plan: the new promise, or None if an older one, or another coordinator's, forbids it."""
-        if version <= self.accepted or version < self.version or (version == self.version and by != self.to):
-            return None
-        return self.model_copy(update={"version": version, "to": by, "accepted": version})
 
 
 class Standing(Schema):

@@ -1,22 +1,25 @@
 """A small model of the commit rule and of plan succession, and a search through all its states.
 
-What decides is the code itself: `Promise`, `Standing`, `resume_from`, `has_quorum`, `Plan.electors`, and `Arbiter`.
+What decides is the code itself: `Follower`, `Standing`, `resume_from`, `has_quorum`, `Plan.electors`, and `Arbiter`.
 What surrounds it (daemons, the coordinator's loop, messages) is written down here as actions that may happen in any
 order: that a message is late, lost or overtaken is that its action happens late, or never, or after another one.
 """
 
-import gc
 import itertools
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
 from dtfm_coordinator.recovery import has_quorum, resume_from
+from dtfm_node import follower
 from dtfm_node.engine.commit import Arbiter, Vote
+from dtfm_node.follower import Follower, FollowerAction, FollowerEvent, Pledge, PromiseWritten, ServingEnded
+from dtfm_node.heard import Heard, HeardCall, HeardPlan
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.standing import Holding, LayerRange, Mark, Promise, Standing
+from dtfm_protocol.standing import Holding, LayerRange, Mark, Standing
+
+from .state_search import Found, Move, Violated, search_states
 
 LAYERS = 2
 Layout = tuple[tuple[str, ...], ...]
@@ -100,18 +103,30 @@ class Said(NamedTuple):
     started: int = 0
     by: str = ""
 
+    @property
+    def heard(self) -> HeardCall:
+        """As a peer hears it."""
+        return HeardCall(called=self.called, in_force=self.in_force, started=self.started, by=self.by)
+
+
+class HastyFollower(Follower):
+    """Begins what it has taken, even if it has promised since not to act under it."""
+
+    def _may_begin(self, plan: HeardPlan) -> bool:
+        taken = self.pledge._replace(version=self.pledge.accepted)
+        return Follower._may_begin(self._replace(pledge=taken), plan)
+
 
 class Peer(NamedTuple):
-    """One peer; `promise` and `life` outlive its process."""
+    """One peer; `life`, and of `follower` the promise, outlive its process."""
 
     up: bool
     life: int
-    promise: tuple[int, str, int]
-    forgotten: int = 0
-    epoch: Said = Said()
+    follower: Follower
     plan: int | None = None
     """The newest plan that it has heard of; plans are numbers, see `Model.plans`."""
     served: int | None = None
+    """The last one that it began."""
     phase: str = "sealed"
     """sealed, loading, ready (has voted START), or training."""
     entered: int | None = None
@@ -120,6 +135,16 @@ class Peer(NamedTuple):
     coming: Part | None = None
     held: frozenset[Part] = frozenset()
     """What it has besides, all of the same mark."""
+
+    @property
+    def promise(self) -> Pledge:
+        """What is on its disk."""
+        return self.follower.pledge
+
+    @property
+    def forgotten(self) -> int:
+        """The newest plan that it took in an earlier life."""
+        return self.follower.forgotten
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -162,10 +187,6 @@ class State(NamedTuple):
     """Plans of which a step became final after a newer plan came into force."""
 
 
-class Violated(Exception):
-    """An invariant does not hold."""
-
-
 class PlanKey(NamedTuple):
     """A plan, without what the model does not need."""
 
@@ -188,26 +209,6 @@ def plan_of(key: PlanKey) -> Plan:
     routes = tuple(tuple(stage[turn % len(stage)] for stage in key.layout) for turn in range(width))
     stages = ((0, LAYERS),) if len(key.layout) == 1 else ((0, 1), (1, LAYERS))
     return Plan(version=key.version, author=key.author, stages=stages, routes=routes, idle=key.idle)
-
-
-@cache
-def called(promise: tuple[int, str, int], version: int, by: str) -> tuple[int, str, int] | None:
-    """See `Promise.called`."""
-    return _as_key(_promise(promise).called(version, by))
-
-
-@cache
-def offered(promise: tuple[int, str, int], version: int, by: str) -> tuple[int, str, int] | None:
-    """See `Promise.offered`."""
-    return _as_key(_promise(promise).offered(version, by))
-
-
-def _promise(key: tuple[int, str, int]) -> Promise:
-    return Promise(version=key[0], to=key[1], accepted=key[2])
-
-
-def _as_key(promise: Promise | None) -> tuple[int, str, int] | None:
-    return (promise.version, promise.to, promise.accepted) if promise is not None else None
 
 
 @cache
@@ -267,9 +268,6 @@ def mark_of(key: MarkKey) -> Mark:
 
 # -- the model ----------------------------------------------------------------------------------------------------
 
-Move = tuple[tuple[object, ...], State]
-"""What happens, in words that are put together when they are wanted; and the state after it."""
-
 
 class Model:
     """All moves of a setting under a rule."""
@@ -278,8 +276,7 @@ class Model:
         self.setting, self.rule = setting, rule
         self.plans: list[PlanKey] = []
         self._trains: list[tuple[str, ...]] = []
-        self._reactions: dict[tuple[str, int, Said, int | None], tuple[Peer, int | None]] = {}
-        self._checked: set[tuple[int, ...]] = set()
+        self._follower = Follower if rule.begins_only_what_it_promised else HastyFollower
         self._numbers: dict[PlanKey, int] = {}
         self._layers = cache(self._layers_of)
         self._place = {name: place for place, name in enumerate(setting.peers)}
@@ -300,30 +297,32 @@ class Model:
         idle = tuple(peer for peer in setting.peers if peer not in trains)
         first = self.number(PlanKey(1, author, setting.first, idle))
         epoch = Said(1, 1, 1, author)
-        peers = []
-        for name in setting.peers:
-            layers = self._layers(first, name)
-            live = Part(layers, (0, 0), ()) if layers is not None else None
-            phase, entered = ("training", first) if layers is not None else ("sealed", None)
-            peers.append(Peer(True, 0, (1, author, 1), 0, epoch, first, first, phase, entered, live))
         doors = tuple((peer, 0) for peer in trains)
         coordinators = tuple(
             Coordinator(epoch._replace(by=name), first, doors, first, None, (first,), first)
             for name in setting.coordinators
         )
+        fresh = (Peer(True, 0, self._follower()),) * len(setting.peers)
         nothing: frozenset[int] = frozenset()
-        peers = [_same_peer.setdefault(peer, peer) for peer in peers]
-        coordinators = tuple(_same_coordinator.setdefault(one, one) for one in coordinators)
-        return State(
-            tuple(peers), coordinators, frozenset(), frozenset(), 0, 0, frozenset({first}), frozenset({first}), nothing
+        state = State(
+            fresh, coordinators, frozenset(), frozenset(), 0, 0, frozenset({first}), frozenset({first}), nothing
         )
+        for place, name in enumerate(setting.peers):
+            heard = Heard(epoch.heard, self._heard_plan(first, name))
+            state = self._react(state, place, name, heard, first)
+            layers = self._layers(first, name)
+            if layers is not None:
+                live = Part(layers, (0, 0), ())
+                peer = state.peers[place]._replace(phase="training", entered=first, live=live)
+                state = _with(state, place, peer)
+        return state
 
     def _layers_of(self, plan: int, peer: str) -> LayerRange | None:
         real = plan_of(self.plans[plan])
         stage = real.stage_of(peer)
         return real.stages[stage] if stage is not None else None
 
-    def moves(self, state: State) -> Iterator[Move]:
+    def moves(self, state: State) -> Iterator[Move[State]]:
         """Everything that may happen next.
 
         Raises:
@@ -357,29 +356,29 @@ class Model:
 
     # -- peers --------------------------------------------------------------------------------------------------------
 
-    def _peer_moves(self, state: State, place: int, name: str) -> Iterator[Move]:
+    def _peer_moves(self, state: State, place: int, name: str) -> Iterator[Move[State]]:
         peer, rule = state.peers[place], self.rule
         if not peer.up:
-            up = Peer(True, peer.life + 1, peer.promise, forgotten=peer.promise[2])
-            if not rule.keeps_promise:
-                up = up._replace(promise=(0, "", 0), forgotten=0)
-            yield ("restarts",), _with(state, place, up)
+            yield ("restarts",), _with(state, place, peer._replace(up=True, life=peer.life + 1))
             return
         if state.crashes < self.setting.crashes:
-            yield (
-                ("crashes",),
-                _with(state, place, Peer(False, peer.life, peer.promise))._replace(crashes=state.crashes + 1),
-            )
+            found = self._follower.restarted(peer.promise if rule.keeps_promise else Pledge())
+            down = Peer(False, peer.life, found)
+            yield ("crashes",), _with(state, place, down)._replace(crashes=state.crashes + 1)
+        heard = peer.follower.heard
         for one in state.coordinators:
-            if one.epoch != peer.epoch and one.epoch.called >= peer.epoch.called:
-                yield ("hears", one.epoch), self._react(state, place, name, one.epoch, peer.plan)
-            if one.offers is not None and one.offers != peer.plan and self._is_newer(peer, one.offers):
-                yield ("hears of", self.plans[one.offers]), self._react(state, place, name, peer.epoch, one.offers)
+            said = one.epoch.heard
+            if said != heard.call and (now := heard.with_call(said)) is not heard:
+                yield ("hears", one.epoch), self._react(state, place, name, now, peer.plan)
+            if one.offers is not None and one.offers != peer.plan:
+                now = heard.with_plan(self._heard_plan(one.offers, name))
+                if now is not heard:
+                    yield ("hears of", self.plans[one.offers]), self._react(state, place, name, now, one.offers)
         if peer.phase == "sealed" or peer.served is None:
             return
         plan = self.plans[peer.served]
         if self.setting.stalls and not all(state.peers[self._place[other]].up for other in self._trains[peer.served]):
-            yield ("stalls",), _with(state, place, peer._replace(phase="sealed"))
+            yield ("stalls",), self._react(state, place, name, ServingEnded(), peer.plan)
         if peer.phase == "loading":
             loaded = self._load(state, place, name, peer.served)
             if loaded is not None:
@@ -393,7 +392,7 @@ class Model:
         elif peer.phase == "training":
             yield from self._train(state, place, name, peer, peer.served)
 
-    def _train(self, state: State, place: int, name: str, peer: Peer, served: int) -> Iterator[Move]:
+    def _train(self, state: State, place: int, name: str, peer: Peer, served: int) -> Iterator[Move[State]]:
         live, plan = peer.live, self.plans[served]
         assert live is not None
         if live.prepared is None:
@@ -406,58 +405,41 @@ class Model:
             after = _with(state, place, peer._replace(live=_apply(live), held=frozenset()))
             yield ("applies step", live.prepared[0]), after
 
-    def _is_newer(self, peer: Peer, plan: int) -> bool:
-        """See `Bulletin._take_plan`."""
-        new = self.plans[plan]
-        if peer.plan is None:
-            return True
-        old = self.plans[peer.plan]
-        return (new.version, new.author == peer.epoch.by) > (old.version, old.author == peer.epoch.by)
+    def _heard_plan(self, plan: int, name: str) -> HeardPlan:
+        return HeardPlan(self.plans[plan].version, self.plans[plan].author, name in self._trains[plan])
 
-    def _react(self, state: State, place: int, name: str, epoch: Said, plan: int | None) -> State:
-        peer = state.peers[place]
-        key = (name, id(peer), epoch, plan)
-        found = self._reactions.get(key)
-        if found is None:
-            found = self._reactions[key] = self._reaction(name, peer._replace(epoch=epoch, plan=plan))
-        after, begins = found
-        state = _with(state, place, after)
-        return state if begins is None or begins in state.begun else state._replace(begun=state.begun | {begins})
+    def _react(self, state: State, place: int, name: str, event: FollowerEvent, plan: int | None) -> State:
+        """After a follower has taken an event, and all that it asks for is done; `plan` is the newest it knows."""
+        peer, begun, events = state.peers[place]._replace(plan=plan), state.begun, [event]
+        for event in events:
+            if isinstance(event, ServingEnded):
+                peer = peer._replace(phase="sealed")
+            after, actions = peer.follower.on(event)
+            peer = peer._replace(follower=after)
+            for action in actions:
+                peer, outcome = self._carry_out(name, peer, action)
+                events += outcome
+            if follower.BeginPlan() in actions and plan is not None:
+                begun |= {plan}
+        return _with(state, place, peer)._replace(begun=begun)
 
-    def _reaction(self, name: str, peer: Peer) -> tuple[Peer, int | None]:
-        """What `Tasklets.follow` does when something new was said; and the plan that it begins."""
-        rule = self.rule
-        promise = called(peer.promise, peer.epoch.called, peer.epoch.by)
-        if promise is not None:
-            live = peer.live
-            if live is not None and not rule.keeps_prepared:
-                live = live._replace(prepared=None)
-            peer = peer._replace(promise=promise, phase="sealed", live=live)
-        begins = None
-        if peer.plan is not None:
-            plan = self.plans[peer.plan]
-            taken = offered(peer.promise, plan.version, plan.author)
-            if taken is not None and peer.phase == "sealed":
-                peer = peer._replace(promise=taken)
-            if self._may_begin(peer, plan):
+    def _carry_out(self, name: str, peer: Peer, action: FollowerAction) -> tuple[Peer, list[FollowerEvent]]:
+        """See `Runner`."""
+        match action:
+            case follower.StopServing():
+                return peer, [ServingEnded()]
+            case follower.AnswerCall() if not self.rule.keeps_prepared and peer.live is not None:
+                return peer._replace(live=peer.live._replace(prepared=None)), [PromiseWritten()]
+            case follower.AnswerCall() | follower.TakePlan():
+                return peer, [PromiseWritten()]
+            case follower.DropFormer():
+                return peer._replace(live=None, coming=None, held=frozenset(), entered=None), []
+            case follower.BeginPlan():
+                assert peer.plan is not None
                 layers = self._layers(peer.plan, name)
-                peer = peer._replace(served=peer.plan)
-                if layers is None or plan.version > peer.forgotten:
-                    begins = peer.plan
-                    peer = self._begin(peer, plan, layers)
-        if peer.served is not None and self._layers(peer.served, name) is None:
-            served = self.plans[peer.served]
-            if peer.epoch.started >= served.version:
-                peer = peer._replace(live=None, coming=None, held=frozenset(), entered=None)
-        return peer, begins
-
-    def _may_begin(self, peer: Peer, plan: PlanKey) -> bool:
-        served = self.plans[peer.served].version if peer.served is not None else 0
-        if peer.phase != "sealed" or plan.version != peer.promise[2]:
-            return False
-        if peer.epoch.in_force < plan.version or served >= plan.version:
-            return False
-        return peer.promise[0] == plan.version or not self.rule.begins_only_what_it_promised
+                peer = self._begin(peer._replace(served=peer.plan), self.plans[peer.plan], layers)
+                return peer, [ServingEnded()] if layers is None else []
+        return peer, []
 
     def _begin(self, peer: Peer, plan: PlanKey, layers: LayerRange | None) -> Peer:
         """Redo what was final; as a peer of the plan, begin to load."""
@@ -512,7 +494,7 @@ class Model:
             else:
                 yield state.coordinators[self.setting.coordinators.index(source)].kept
 
-    def _commits(self, state: State, plan: int) -> Iterator[Move]:
+    def _commits(self, state: State, plan: int) -> Iterator[Move[State]]:
         """The arbiter's decisions; it hears of them like everybody else, for it may vanish before it applies."""
         key = self.plans[plan]
         peers = self._trains[plan]
@@ -538,7 +520,7 @@ class Model:
 
     # -- coordinators -------------------------------------------------------------------------------------------------
 
-    def _coordinator_moves(self, state: State, place: int, me: str) -> Iterator[Move]:
+    def _coordinator_moves(self, state: State, place: int, me: str) -> Iterator[Move[State]]:
         one = state.coordinators[place]
         if state.outages < self.setting.outages:
             back = one._replace(before=(one.file,), offers=one.file, phase="watching", ended=frozenset())
@@ -557,7 +539,7 @@ class Model:
         else:
             yield from self._watch(state, place, one)
 
-    def _call(self, state: State, place: int, one: Coordinator) -> Iterator[Move]:
+    def _call(self, state: State, place: int, one: Coordinator) -> Iterator[Move[State]]:
         """End all plans so far: whenever the coordinator likes."""
         if one.phase == "forcing":
             return
@@ -571,7 +553,7 @@ class Model:
                 after = one._replace(epoch=epoch, phase="calling")
                 yield ("calls for plan", version), _with_coordinator(state, place, after)
 
-    def _offer(self, state: State, place: int, one: Coordinator, me: str) -> Iterator[Move]:
+    def _offer(self, state: State, place: int, one: Coordinator, me: str) -> Iterator[Move[State]]:
         """Publish a plan, if enough have promised: any of them may have answered, and then vanished."""
         version = one.epoch.called
         mine = [name for name in self.setting.peers if state.peers[self._place[name]].promise[:2] == (version, me)]
@@ -652,7 +634,7 @@ class Model:
         yield one.ended
         yield over
 
-    def _force(self, state: State, place: int, one: Coordinator, me: str) -> Iterator[Move]:
+    def _force(self, state: State, place: int, one: Coordinator, me: str) -> Iterator[Move[State]]:
         """Put the plan that was offered in force, if enough have taken it."""
         assert one.offers is not None
         plan = self.plans[one.offers]
@@ -684,7 +666,7 @@ class Model:
         ended: frozenset[str] = frozenset() if self.rule.ended_is_of_the_plan else one.ended
         return one._replace(phase="watching", before=(plan,), ended=ended)
 
-    def _watch(self, state: State, place: int, one: Coordinator) -> Iterator[Move]:
+    def _watch(self, state: State, place: int, one: Coordinator) -> Iterator[Move[State]]:
         plan = one.before[-1]
         version = self.plans[plan].version
         names = self._trains[plan]
@@ -750,10 +732,7 @@ class Model:
             raise Violated("two plans of one version were begun")
         if not state.begun <= state.forced:
             raise Violated("a plan was begun that never was in force")
-        key = (*map(id, state.peers), *(id(one.kept) for one in state.coordinators))
-        if key not in self._checked:
-            self._check_memory(state)
-            self._checked.add(key)
+        self._check_memory(state)
 
     def _check_memory(self, state: State) -> None:
         """All that is in memories, or on disks, is what its mark says."""
@@ -789,22 +768,11 @@ class Model:
         )
 
 
-_same_peer: dict[Peer, Peer] = {}
-_same_coordinator: dict[Coordinator, Coordinator] = {}
-"""Equal ones are one object, so that states are told apart by what they are made of, and not by all that is in it."""
-
-
-def _key(state: State) -> tuple[object, ...]:
-    return (*map(id, state.peers), *map(id, state.coordinators), *state[2:])
-
-
 def _with(state: State, place: int, peer: Peer) -> State:
-    peer = _same_peer.setdefault(peer, peer)
     return state._replace(peers=(*state.peers[:place], peer, *state.peers[place + 1 :]))
 
 
 def _with_coordinator(state: State, place: int, one: Coordinator) -> State:
-    one = _same_coordinator.setdefault(one, one)
     return state._replace(coordinators=(*state.coordinators[:place], one, *state.coordinators[place + 1 :]))
 
 
@@ -838,72 +806,6 @@ def _as_told(part: Part) -> PartTold:
     return part.layers, part.mark, _prepared(part), part.norm
 
 
-# -- the search ---------------------------------------------------------------------------------------------------
-
-
-class Found(NamedTuple):
-    """What a search came to."""
-
-    states: int
-    violation: str | None
-    trace: tuple[str, ...]
-    """The shortest way to the violation."""
-    stuck: tuple[str, ...] | None
-    """The way to a state from which the job cannot be done any more, though another plan may be called for."""
-
-
-def search(setting: Setting, rule: Rule = THE_RULE, most: int = 1_000_000) -> Found:
-    """Visit every state that can be reached, nearest first."""
-    collects = gc.isenabled()
-    gc.disable()  # millions of small tuples without a cycle
-    try:
-        return _search(Model(setting, rule), most)
-    finally:
-        _same_peer.clear()
-        _same_coordinator.clear()
-        if collects:
-            gc.enable()
-
-
-def _search(model: Model, most: int) -> Found:
-    first = model.start()
-    numbers = {_key(first): 0}
-    states = [first]
-    came: list[tuple[int, tuple[object, ...]]] = [(-1, ())]
-    before: list[list[int]] = [[]]
-    queue = deque([0])
-    while queue:
-        at = queue.popleft()
-        try:
-            model.check(states[at])
-            for what, after in model.moves(states[at]):
-                key = _key(after)
-                number = numbers.get(key)
-                if number is None:
-                    number = numbers[key] = len(states)
-                    states.append(after)
-                    came.append((at, what))
-                    before.append([])
-                    queue.append(number)
-                before[number].append(at)
-        except Violated as error:
-            return Found(len(states), str(error), _way(came, at), None)
-        if len(states) > most:
-            raise AssertionError(f"more than {most} states")
-    reaches = {number for number, state in enumerate(states) if model.is_done(state)}
-    queue = deque(reaches)
-    while queue:
-        for number in before[queue.popleft()]:
-            if number not in reaches:
-                reaches.add(number)
-                queue.append(number)
-    stuck = next((n for n, state in enumerate(states) if n not in reaches and model.may_go_on(state)), None)
-    return Found(len(states), None, (), None if stuck is None else _way(came, stuck))
-
-
-def _way(came: list[tuple[int, tuple[object, ...]]], at: int) -> tuple[str, ...]:
-    words = []
-    while at > 0:
-        at, what = came[at]
-        words.append(" ".join(map(str, what)))
-    return tuple(reversed(words))
+def search(setting: Setting, rule: Rule = THE_RULE) -> Found:
+    """Visit every state of a setting under a rule."""
+    return search_states(Model(setting, rule))

@@ -34,7 +34,6 @@ from dtfm_coordinator.conductor import Conductor
 from dtfm_coordinator.history import Event
 from dtfm_coordinator.succession import Succession
 from dtfm_node.holdings import Holdings
-from dtfm_node.tasklets import Tasklets
 from dtfm_protocol.control import Epoch
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
@@ -159,37 +158,6 @@ def succession(folder: Path, standings: dict[str, Standing], publish: Callable[[
 
 def has_taken(version: int) -> Standing:
     return Standing(promise=Promise(version=version, to="C", accepted=version))
-
-
-async def test_a_peer_begins_no_plan_that_it_has_promised_not_to_act_under(tmp_path: Path) -> None:
-    """Plan 2 comes into force, and is ended; the peer hears both at once."""
-
-    async def compute(*_: object) -> None:
-        return None
-
-    machine: Any = SimpleNamespace(compute=compute)
-    nothing: Any = SimpleNamespace(
-        peer_id="a", note=lambda **_: None, hurry=lambda: None, standing=lambda promise: Standing(promise=promise)
-    )
-    tasklets = Tasklets(
-        nothing, machine, nothing, nothing, nothing, nothing, nothing, nothing, tmp_path / "promise.json"
-    )
-    begun: list[int] = []
-
-    async def serve(plan: Plan) -> None:
-        begun.append(plan.version)
-
-    tasklets._serve = serve  # type: ignore[method-assign]
-    bulletin: Any = SimpleNamespace(plan=plan(2, "a"), caller="C", epoch=Epoch(called=2, in_force=1))
-    for epoch in (bulletin.epoch, Epoch(called=3, in_force=2)):
-        bulletin.epoch = epoch
-        await tasklets._answer_call(bulletin)
-        tasklets._take_plan(bulletin)
-        await tasklets._begin(bulletin)
-    assert tasklets._promise == Promise(version=3, to="C", accepted=2)
-    if tasklets._serving is not None:
-        await tasklets._serving
-    assert begun == []
 
 
 async def test_a_process_that_ended_under_one_plan_may_have_started_anew_under_the_next(tmp_path: Path) -> None:

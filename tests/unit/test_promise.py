@@ -4,17 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_protocol.standing import Mark, Promise
+from dtfm_node.follower import Pledge
+from dtfm_protocol.standing import Mark
 
-BOUND = Promise(version=5, to="c", accepted=4)
+BOUND = Pledge(5, "c", 4)
 
 
 @pytest.mark.parametrize(
     ("version", "by", "answer"),
     [
-        (6, "c", Promise(version=6, to="c", accepted=4)),
-        (6, "d", Promise(version=6, to="d", accepted=4)),
-        (9, "d", Promise(version=9, to="d", accepted=4)),
+        (6, "c", Pledge(6, "c", 4)),
+        (6, "d", Pledge(6, "d", 4)),
+        (9, "d", Pledge(9, "d", 4)),
         (5, "c", None),  # it has that promise already
         (5, "d", None),  # another one has it
         (4, "c", None),
@@ -22,7 +23,7 @@ BOUND = Promise(version=5, to="c", accepted=4)
     ],
 )
 def test_a_call_is_answered_where_it_is_newer_than_what_was_promised(
-    version: int, by: str, answer: Promise | None
+    version: int, by: str, answer: Pledge | None
 ) -> None:
     assert BOUND.called(version, by) == answer
 
@@ -30,15 +31,15 @@ def test_a_call_is_answered_where_it_is_newer_than_what_was_promised(
 @pytest.mark.parametrize(
     ("version", "by", "answer"),
     [
-        (5, "c", Promise(version=5, to="c", accepted=5)),
+        (5, "c", Pledge(5, "c", 5)),
         (5, "d", None),  # the version was promised to another one
         (4, "c", None),  # taken already, and promised away
         (3, "c", None),
-        (6, "c", Promise(version=6, to="c", accepted=6)),  # whose call was not heard
-        (6, "d", Promise(version=6, to="d", accepted=6)),
+        (6, "c", Pledge(6, "c", 6)),  # whose call was not heard
+        (6, "d", Pledge(6, "d", 6)),
     ],
 )
-def test_a_plan_is_taken_from_whom_its_version_was_promised_to(version: int, by: str, answer: Promise | None) -> None:
+def test_a_plan_is_taken_from_whom_its_version_was_promised_to(version: int, by: str, answer: Pledge | None) -> None:
     assert BOUND.offered(version, by) == answer
 
 
@@ -49,8 +50,8 @@ def test_a_plan_that_was_taken_is_not_taken_again() -> None:
 
 
 def test_a_fresh_peer_takes_any_plan_but_one_that_never_was_published() -> None:
-    assert Promise().offered(1, "c") == Promise(version=1, to="c", accepted=1)
-    assert Promise().offered(0, "c") is None
+    assert Pledge().offered(1, "c") == Pledge(1, "c", 1)
+    assert Pledge().offered(0, "c") is None
 
 
 events = st.lists(
@@ -61,7 +62,7 @@ events = st.lists(
 @settings(deadline=None)
 @given(events=events)
 def test_whatever_two_coordinators_say_a_promise_is_never_taken_back(events: list[tuple[str, int, str]]) -> None:
-    promise, taken = Promise(), dict[int, str]()
+    promise, taken = Pledge(), dict[int, str]()
     called: dict[int, str] = {}
     for kind, version, by in events:
         before = promise
@@ -86,7 +87,7 @@ def test_of_two_coordinators_that_offer_the_same_version_one_gets_most_of_three_
     events: list[tuple[int, int]],
 ) -> None:
     """Whatever order calls and plans come in: each event is the next message of one coordinator to one peer."""
-    peers = [Promise() for _ in range(3)]
+    peers = [Pledge() for _ in range(3)]
     took: dict[tuple[int, str], set[int]] = {}
     for number, (peer, version) in enumerate(events):
         by = "cd"[number % 2]

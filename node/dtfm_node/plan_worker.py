@@ -1,17 +1,10 @@
-"""Serves the tasklets that plans give this node: one plan after the other, until the job is done.
-
-A plan is served when it is in force; one that is over is served no more, whatever comes. What this node has promised
-to that end is on its disk before it says so.
-"""
+"""Works under a plan: connects to its other peers, loads the state that it resumes from, trains, keeps and reports."""
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
-from pydantic import ValidationError
-
-from dtfm_node.bulletin import Bulletin
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.machine import Machine
 from dtfm_node.engine.mailbox import PeerLost
@@ -25,25 +18,23 @@ from dtfm_node.loading import load_state
 from dtfm_node.tokens import TokenSource
 from dtfm_node.uplink import Uplink
 from dtfm_protocol.data.shards import ShardFolder
-from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.errors import Refused
 from dtfm_protocol.faults import point
 from dtfm_protocol.logs import log
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.data import DataPlane, Stream, read_message
 from dtfm_protocol.resolved import ResolvedJob
-from dtfm_protocol.standing import Promise
-from dtfm_protocol.statedir import write_atomically
 
 PLAN_WAIT_SECONDS = 120.0
 """How long another peer's stream may be ahead of the plan that it belongs to."""
 
-ROOM_SECONDS = 1.0
-"""Between two looks at whether a full disk has room again."""
 
+class PlanWorker:
+    """What this node does under each plan, one plan after the other; `on_change` is called when it holds another state.
 
-class Tasklets:
-    """What this node does under each plan."""
+    Which plan, and how long, others decide: see `Follower`.
+    """
 
     def __init__(
         self,
@@ -55,26 +46,18 @@ class Tasklets:
         keeper: Keeper,
         journal: Journal,
         uplink: Uplink,
-        promise_file: Path,
+        on_change: Callable[[], None],
     ) -> None:
         self._job, self._machine, self._plane = job, machine, plane
         self._shards, self._holdings, self._keeper, self._journal = shards, holdings, keeper, journal
-        self._uplink = uplink
+        self._uplink, self._on_change = uplink, on_change
         self._me = plane.peer_id
         self._exchange: tuple[int, Exchange | None] = (0, None)
         self._opened = asyncio.Condition()
-        self._promise_file = promise_file
-        self._promise = _read_promise(promise_file)
-        self._plan_file = promise_file.with_name("plan.json")
-        self._taken = Plan.load(self._plan_file) if self._plan_file.exists() else None
-        self._forgotten = self._promise.accepted
-        """The newest plan of an earlier life of this daemon: what it held for it in memory is gone."""
-        self._serving: asyncio.Task[None] | None = None
-        self._served: Plan | None = None
+        self._task: asyncio.Task[None] | None = None
         self._trainer: Trainer | None = None
-        self._ending = self._parked = False
-        """Whether the plan that is served is to end with a step; and with a checkpoint."""
-        self._leaving = False
+        self._ending: bool | None = None
+        """Whether the plan's end is to be kept, once it was asked to end with a step."""
 
     async def listen(self) -> None:
         """Take the other peers' training streams."""
@@ -98,139 +81,43 @@ class Tasklets:
             raise Refused(f"a stream for plan {version}, which is over")
         return exchange
 
-    async def follow(self, bulletin: Bulletin) -> None:
-        """Serve each plan from when it is in force until it is over; return when the job is done, or this node may go.
+    def begin(self, plan: Plan) -> None:
+        """Begin to serve `plan`; the one before must have ended."""
+        assert self._task is None, "one plan at a time"
+        self._ending = None
+        self._task = asyncio.create_task(self._serve(plan))
 
-        Raises:
-            UserError: the swarm has failed.
-        """
-        self._journal.remember(self._holdings.snapshots.rows())
-        self.say_standing()
-        self._journal.hurry()
-        try:
-            while not bulletin.is_over and not self._may_go(bulletin):
-                bulletin.changed.clear()
-                try:
-                    await self._answer_call(bulletin)
-                    self._take_plan(bulletin)
-                except UserError as error:  # a promise must be on the disk: without room for it, nothing goes on
-                    self._journal.say("stalled", str(error)[:400])
-                    await asyncio.sleep(ROOM_SECONDS)
-                    bulletin.changed.set()
-                await self._begin(bulletin)
-                self._drop_former(bulletin)
-                changed = asyncio.create_task(bulletin.changed.wait())
-                serving = {self._serving} if self._serving is not None and not self._serving.done() else set()
-                try:
-                    await asyncio.wait({changed, *serving}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    changed.cancel()
-                if self._serving is not None and self._serving.done() and not self._serving.cancelled():
-                    self._serving.result()
-        finally:
-            await self._stop()
-        if bulletin.is_over or self._leaving:
-            self._holdings.drop()
-        self._journal.say("finished", bulletin.last_words)
+    def end(self, *, kept: bool) -> None:
+        """Have the plan end with the step under way; see `Trainer.stop`."""
+        self._ending = kept
+        if self._trainer is not None:
+            self._trainer.stop(kept=kept)
 
-    def leave(self, bulletin: Bulletin) -> None:
-        """Have `follow` return as soon as the others can do without this node."""
-        self._leaving = True
-        self._journal.note(leaving=True)
-        self._journal.hurry()
-        bulletin.changed.set()
-
-    def _may_go(self, bulletin: Bulletin) -> bool:
-        """Whether this node is leaving, and a plan without it has what it held; or a checkpoint has."""
-        if not self._leaving:
-            return False
-        plan, epoch = bulletin.plan, bulletin.epoch
-        if plan is None or self._holdings.live is None:
-            return True
-        if epoch.parked:
-            return self._sealed and self._keeper.is_idle
-        return epoch.started >= plan.version and plan.stage_of(self._me) is None
+    async def stop(self) -> None:
+        """Stop at once; what this node then holds is what it stands by."""
+        if self._task is not None:
+            task = self._task
+            task.cancel()
+            await asyncio.wait({task})
+            self._task = None
+            with contextlib.suppress(asyncio.CancelledError):
+                task.result()
+        await self._machine.compute(int)  # an update that was under way is through
+        self._on_change()
 
     @property
-    def _sealed(self) -> bool:
-        return self._serving is None or self._serving.done()
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """The work that is under way, to be waited for."""
+        return {self._task} if self._task is not None else set()
 
-    async def _answer_call(self, bulletin: Bulletin) -> None:
-        """Promise what a coordinator calls for, once this node has stopped acting under the plan that it ends."""
-        epoch = bulletin.epoch
-        promise = self._promise.called(epoch.called, bulletin.caller)
-        if promise is None:
-            return
-        if epoch.gently and not self._sealed:
-            self._ending, self._parked = True, epoch.parked
-            if self._trainer is not None:
-                self._trainer.stop(kept=epoch.parked)
-            return  # this plan's end will come with a step's commit, or by itself
-        await self._stop()
-        self._bind(promise)
-        point("after-promise")
-        self._journal.hurry()
-
-    def _take_plan(self, bulletin: Bulletin) -> None:
-        """Take a plan that this node's promise allows."""
-        plan = bulletin.plan
-        promise = self._promise.offered(plan.version, plan.author) if plan is not None else None
-        if plan is not None and promise is not None and self._sealed:
-            write_atomically(self._plan_file, plan.model_dump_json(), lasting=True)
-            self._taken = plan
-            self._bind(promise)
-            point("after-accept")
-            self._journal.hurry()
-
-    async def _begin(self, bulletin: Bulletin) -> None:
-        """Serve the plan that was taken, if it is in force."""
-        plan = bulletin.plan
-        # Not one that was taken before a later promise, either: who has promised is counted on to have stopped.
-        if plan is None or not self._sealed or not plan.version == self._promise.accepted == self._promise.version:
-            return
-        served = self._served.version if self._served is not None else 0
-        if bulletin.epoch.in_force < plan.version or served >= plan.version:
-            return
-        self._served, self._ending = plan, False
-        if plan.version <= self._forgotten and plan.stage_of(self._me) is not None:
-            text = f"started anew: not part of plan {plan.version} any more"
-            self._journal.say("stalled", text, plan_version=plan.version)
-            return
-        self._serving = asyncio.create_task(self._serve(plan))
-
-    def _drop_former(self, bulletin: Bulletin) -> None:
-        """As a spare, let go what this node held under an earlier plan, once the others have all they need."""
-        plan = self._served
-        if plan is not None and plan.stage_of(self._me) is None and bulletin.epoch.started >= plan.version:
-            self._holdings.drop()
-            self.say_standing()
-
-    async def save(self) -> None:
-        """Leave what this node holds on its disk, for its next life."""
-        live = self._holdings.live
-        if live is not None and live.mark is not None:
-            await self._keeper.save(live, self._journal.unconfirmed())
-
-    async def _stop(self) -> None:
-        """Stop serving; what this node then holds is what it stands by."""
-        if self._serving is not None:
-            self._serving.cancel()
-            await asyncio.wait({self._serving})
-            with contextlib.suppress(asyncio.CancelledError):
-                self._serving.result()
-        await self._machine.compute(int)  # an update that was under way is through
-        self.say_standing()
-
-    def _bind(self, promise: Promise) -> None:
-        """Promise, for this and all later lives of this daemon."""
-        write_atomically(self._promise_file, promise.model_dump_json(), lasting=True)
-        self._promise = promise
-        self.say_standing()
-
-    def say_standing(self) -> None:
-        """Have the next report say what this node holds and has promised."""
-        taken = self._taken if self._taken is not None and self._taken.author != self._promise.to else None
-        self._journal.note(standing=self._holdings.standing(self._promise), taken=taken)
+    def has_ended(self) -> bool:
+        """Whether the work under the plan has ended by itself; told once."""
+        if self._task is None or not self._task.done():
+            return False
+        task, self._task = self._task, None
+        if not task.cancelled():
+            task.result()
+        return True
 
     async def _serve(self, plan: Plan) -> None:
         """Train under `plan`; what breaks is reported, and the coordinator plans anew."""
@@ -267,7 +154,7 @@ class Tasklets:
         finally:
             self._trainer, self._journal.timeouts = None, dict
             await self._machine.compute(int)
-            self.say_standing()
+            self._on_change()
 
     def _stall(self, plan: Plan, group: BaseExceptionGroup[Exception]) -> None:
         """Report why the plan cannot go on."""
@@ -305,8 +192,8 @@ class Tasklets:
         await trainer.start()
         holdings.enter(state)
         self._trainer = trainer
-        if self._ending:
-            trainer.stop(kept=self._parked)
+        if self._ending is not None:
+            trainer.stop(kept=self._ending)
         text = f"stage {state.index + 1} of {len(plan.stages)}"
         self._journal.say("training", text, step=resumed, fetched_bytes=fetched.bytes)
         for step in range(resumed + 1, steps + 1):
@@ -319,7 +206,7 @@ class Tasklets:
                 holdings.begun()
             self._journal.committed(row, steps)
             self._journal.note(busy_seconds=machine.take_busy(), received_gbps=exchange.inflow.take())
-            self.say_standing()
+            self._on_change()
             await self._keep(plan, state, row, parked=trainer.kept)
             if trainer.over:
                 self._journal.say("starting", f"plan {plan.version} ends with step {step}")
@@ -341,17 +228,3 @@ class Tasklets:
             last = parked or row.step == self._job.training.steps
             await self._keeper.keep(state, plan, row, rows, handed_in=bool(due), copied=copied, last=last)
             self._journal.hurry()
-
-
-def _read_promise(path: Path) -> Promise:
-    """What an earlier life has promised.
-
-    Raises:
-        UserError: the file cannot be read: without it, this peer might act against its word.
-    """
-    if not path.exists():
-        return Promise()
-    try:
-        return Promise.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise UserError(f"cannot read {path}: {error}; take another --state-dir, to join as a new peer") from None
