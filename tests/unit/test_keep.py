@@ -144,6 +144,12 @@ class Swarm:
 
         await self.plane("owner").serve(CHECKPOINT, take)
 
+    async def answered(self) -> None:
+        """Wait until nobody answers a stream any more, and whoever has asked has read the answer."""
+        await asyncio.wait_for(asyncio.gather(*self.network.tasks), 5)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
     async def offer(self, peer: str, data: bytes, **change: Any) -> Receipt:
         """Have `peer` give `z` a copy of its stage, or of what it says it is."""
         file = self._folder / "file.safetensors"
@@ -170,8 +176,7 @@ async def test_a_stage_of_one_peer_leaves_a_copy_with_its_shadow(swarm: Swarm, t
         state = state_under(ALONE, "a")
         await keeper.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
         await until_there(shadow.snapshots, at(1))
-        await asyncio.wait_for(asyncio.gather(*swarm.network.tasks), 5)  # the answer is on its way
-        await asyncio.sleep(0)
+        await swarm.answered()
         held = [Holding(mark=at(1), layers=STAGES[0])]
         assert keeper.snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[0], norm=1.0)]
         assert shadow.snapshots.holdings() == held  # who is given a copy is not told the norm
@@ -254,7 +259,7 @@ async def test_a_copy_that_breaks_off_leaves_nothing_and_may_come_again(swarm: S
         assert (await read_message(stream, Receipt)).taken
         await stream.write(data[:10])
         await stream.close()
-        await asyncio.wait_for(asyncio.gather(*swarm.network.tasks), 5)
+        await swarm.answered()
         assert (shadow.snapshots.holdings(), swarm.files("z")) == ([], [])
         assert (await swarm.offer("a", data)).taken
 
