@@ -33,9 +33,8 @@ from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.addresses import announced
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane, split_broker_url
 from dtfm_protocol.planes.data import DataPlane
-from dtfm_protocol.planes.direct import DirectDataPlane
-from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane
+from dtfm_protocol.planes.discovery import Registry
+from dtfm_protocol.planes.stack import open_planes
 from dtfm_protocol.prepare import prepare
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.statedir import write_atomically
@@ -111,21 +110,20 @@ class Coordinator:
             if is_alone:  # then nobody else has the broker, and nodes can come back to it while the rest starts
                 await self._open_broker(stack, ends, invite)
             doors, known = await self._doors(invite), await Acquaintances(folder).recall()
-            running = LibP2PDataPlane.running(
+            opening = open_planes(
                 self._identity,
                 invite.service,
+                registry,
                 listen=options.listen,
                 port=ends.data,
+                direct_port=ends.data + 1 if options.port else 0,
                 announce=ends.announced_data,
                 bootstrap=doors,
+                acquaintances=known,
                 relay=True,
             )
-            libp2p = await stack.enter_async_context(running)
-            direct = DirectDataPlane.running(
-                libp2p, self._identity, listen=options.listen, port=ends.data + 1 if options.port else 0
-            )
-            plane = await stack.enter_async_context(direct)
-            discovery = await stack.enter_async_context(HivemindDiscovery.running(libp2p, registry, doors, known))
+            planes = await stack.enter_async_context(opening)
+            plane, discovery = planes.data, planes.discovery
             await self._serve(plane, archive)
             if self._first is None:
                 invite = invite.model_copy(update={"dht": await plane.addresses()})

@@ -34,11 +34,10 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.model.sizes import model_sizes, smallest_stage_bytes
-from dtfm_protocol.planes.addresses import announced_port, by_peer
+from dtfm_protocol.planes.addresses import announced_port
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
-from dtfm_protocol.planes.direct import DirectDataPlane
-from dtfm_protocol.planes.discovery import HivemindDiscovery, Registry, go_by
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane
+from dtfm_protocol.planes.discovery import Registry, go_by
+from dtfm_protocol.planes.stack import open_planes
 from dtfm_protocol.records import Profile
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.transfers import SHARDS, STATE, serve_shards, serve_state
@@ -118,28 +117,20 @@ class Daemon:
 
     async def _serve(self, machine: Machine, control: ControlPlane) -> None:
         """Be a member: offer what this machine has, and do what plans say."""
-        bootstrap = self._invite.doors
         registry = Registry(self._invite.swarm, self._post)
-        listen, port = self._options.listen or self._default_listen(), self._options.port
-        running = LibP2PDataPlane.running(
+        port = self._options.port
+        opening = open_planes(
             self._identity,
             self._invite.service,
-            listen=listen,
+            registry,
+            listen=self._options.listen or self._default_listen(),
             port=port or announced_port(self._options.announce),
+            direct_port=port + 1 if port else 0,
             announce=self._options.announce,
-            bootstrap=bootstrap,
+            bootstrap=self._invite.doors,
         )
-        async with (
-            running as libp2p,
-            DirectDataPlane.running(
-                libp2p,
-                self._identity,
-                listen=listen,
-                port=port + 1 if port else 0,
-                mirrors=tuple(by_peer(bootstrap)),
-            ) as plane,
-            HivemindDiscovery.running(libp2p, registry, bootstrap) as discovery,
-        ):
+        async with opening as planes:
+            plane = planes.data
             shards = ShardFolder(self._folder / "tokens")
             uplink = Uplink()
             await plane.serve(probe.PROBE, lambda stream: probe.answer(stream, uplink))
@@ -153,7 +144,7 @@ class Daemon:
             async with keeping as keeper, asyncio.TaskGroup() as tasks:
                 self._bulletin.when_kept(keeper.confirm)
                 await plane.serve(STATE, lambda stream: serve_state(stream, holdings))
-                listing = Listing(plane, discovery, registry, profile, uplink)
+                listing = Listing(plane, planes.discovery, registry, profile, uplink)
                 commitments = Commitments(self._folder / "promise.json", holdings, self._journal)
                 say_standing = commitments.say_standing
                 worker = PlanWorker(job, machine, plane, shards, holdings, keeper, self._journal, uplink, say_standing)

@@ -8,6 +8,7 @@
   keys are trusted, and TCP below it
 - `punch`, `hole`: connections that two peers open from both sides, where routers let nobody in (`Puncher`)
 - `discovery`: who is here (`Discovery`): signed records that expire, on hivemind's DHT
+- `stack`: data plane and discovery of one peer, opened and closed together (`open_planes`)
 - `control`: plans, presence, reports over MQTT (`ControlPlane`)
 - `memory`: in-memory twins of data plane and discovery, for tests
 """
