@@ -1,17 +1,17 @@
-"""Whether something takes connections at an address."""
+"""Whether something takes connections at a peer's addresses."""
 
 import asyncio
-import contextlib
-import re
+
+from dtfm_protocol.planes import knock as knocking
+from dtfm_protocol.planes.addresses import tcp_address
 
 CONNECT_SECONDS = 1.0
-_ADDRESS = re.compile(r"^/(?:ip[46]|dns[46]?)/([^/]+)/tcp/(\d+)")
 
 
 def door_of(address: str) -> tuple[str, int] | None:
     """Host and port of a multiaddress, if it has them."""
-    match = _ADDRESS.match(address)
-    return (match[1], int(match[2])) if match else None
+    at = tcp_address(address)
+    return at[:2] if at is not None else None
 
 
 async def open_doors(addresses: tuple[str, ...]) -> tuple[str, ...]:
@@ -21,16 +21,6 @@ async def open_doors(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(address for (address, _), answer in zip(doors, answers, strict=True) if answer)
 
 
-async def knock(host: str, port: int) -> bool | None:
+async def knock(host: str, port: int, seconds: float = CONNECT_SECONDS) -> bool | None:
     """Whether something takes connections there: False where the host says no, None where nobody answers."""
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(host, port)
-    except ConnectionRefusedError:
-        return False
-    except (OSError, ValueError, OverflowError):  # the latter: no name of a host, no port
-        return None
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-    return True
+    return {"open": True, "refused": False}.get((await knocking.knock(host, port, seconds)).answer)

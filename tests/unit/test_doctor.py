@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from hivemind.p2p import PeerID
+from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 from rich.console import Console
 
@@ -34,13 +36,15 @@ from dtfm_node.doctor.examine import Examination
 from dtfm_node.doctor.findings import Finding, Verdict, as_json, bad, clean, good, things_to_do, warn, worst
 from dtfm_node.doctor.need import Need
 from dtfm_node.doctor.options import Options
-from dtfm_node.doctor.wire import Host, Kind, Knock, closed_because, door_of, kind_of, knock, resolve, visit
+from dtfm_node.doctor.wire import Host, Kind, closed_because, door_of, kind_of, resolve, visit
 from dtfm_protocol.control import PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.envelope import Post
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
+from dtfm_protocol.planes.knock import Knock, knock
+from dtfm_protocol.planes.protobuf import packed, unpacked, with_length
 from dtfm_protocol.statedir import locked
 
 HOST = "127.0.0.1"
@@ -185,8 +189,8 @@ def test_addresses_have_a_reach(ip: str, kind: Kind) -> None:
 
 async def test_open_refused_and_silent_are_three_things() -> None:
     with socket.create_server((HOST, 0)) as door:
-        assert (await knock(HOST, door.getsockname()[1])).answer == "open"
-    assert (await knock(HOST, free_port())).answer == "refused"
+        assert (await knock(HOST, door.getsockname()[1], 5.0)).answer == "open"
+    assert (await knock(HOST, free_port(), 5.0)).answer == "refused"
     with deaf_port() as port:
         assert (await knock(HOST, port, 0.1)).answer == "silent"
 
@@ -354,23 +358,13 @@ def test_the_dht_says_who_is_there_and_how_old_their_records_are() -> None:
     assert doors.judge(seen, ())[-1].verdict is Verdict.bad
 
 
-async def test_a_message_that_claims_to_be_huge_is_not_read() -> None:
-    reader = asyncio.StreamReader()
-    reader.feed_data(b"\xff\xff\x7f" + b"x" * 100)
-    with pytest.raises(ValueError, match="2097151 bytes"):
-        await outside._read(reader)
-    reader = asyncio.StreamReader()
-    reader.feed_data(outside._length(300) + b"y" * 300)
-    assert await outside._read(reader) == b"y" * 300
-
-
 def said_by(address: bytes) -> Any:
     """Stands for a data plane whose peer, asked to identify this machine, says `address`."""
-    message = outside._Identify(observed=address).SerializeToString()
+    message = packed({4: address})
 
     async def call(*_: object) -> tuple[None, asyncio.StreamReader, Any]:
         reader = asyncio.StreamReader()
-        reader.feed_data(outside._length(len(message)) + message)
+        reader.feed_data(with_length(message))
         return None, reader, SimpleNamespace(close=lambda: None)
 
     return SimpleNamespace(p2p=SimpleNamespace(call_binary_stream_handler=call))
@@ -391,6 +385,37 @@ async def test_a_peer_sees_this_machine_at_an_ip_address_or_nowhere(
 ) -> None:
     """A peer may say anything: what is no address must not come to where kinds of addresses are told."""
     assert await outside.observed(said_by(Multiaddr(address).to_bytes()), OTHER.peer_id) == place
+
+
+@pytest.mark.parametrize(
+    ("response", "reached"),
+    [
+        ({1: 0, 2: b"welcome"}, ("yes", "welcome")),
+        ({1: 100, 2: b"dial failed"}, ("no", "dial failed")),
+        ({1: 300}, ("refused", "")),
+        ({1: b"what", 2: 7}, ("refused", "")),
+        ({1: 100, 2: b"\xff"}, ("no", "\ufffd")),
+    ],
+)
+async def test_a_peer_is_asked_to_connect_to_the_offered_addresses_and_says_whether_it_could(
+    response: dict[int, int | bytes], reached: tuple[str, str]
+) -> None:
+    offers, written = ("/ip4/8.8.8.8/tcp/7701", "/ip6/2001:db8::1/tcp/7701"), bytearray()
+
+    async def call(*_: object) -> tuple[None, asyncio.StreamReader, Any]:
+        reader = asyncio.StreamReader()
+        reader.feed_data(with_length(packed({1: 1, 3: packed(response)})))
+        return None, reader, SimpleNamespace(write=written.extend, drain=lambda: asyncio.sleep(0), close=lambda: None)
+
+    plane: Any = SimpleNamespace(peer_id=OWNER.peer_id, p2p=SimpleNamespace(call_binary_stream_handler=call))
+    assert await outside.dial_back(plane, OTHER.peer_id, offers) == reached
+    me = p2pd_pb2.PeerInfo(
+        id=PeerID.from_base58(OWNER.peer_id).to_bytes(), addrs=[Multiaddr(one).to_bytes() for one in offers]
+    )  # AutoNAT's message of a peer has the same fields
+    dial = unpacked(bytes(written[1:]))[2]
+    assert isinstance(dial, bytes)
+    assert unpacked(dial) == {1: me.SerializeToString()}
+    assert written[0] == len(written) - 1
 
 
 @pytest.mark.parametrize("address", [b"\x06\x01", b"\xef", bytes.fromhex("389eaea4b9bac1a7a1c265a2")])

@@ -165,7 +165,7 @@ class Examination:
             place = door_of(offered[0])
             if place is not None:
                 ways.announce = await visit(*place[:2])
-                offered = tuple(_multiaddress(knock.ip, place[1]) for knock in ways.announce.knocks)
+                offered = tuple(_multiaddress(knock.host, place[1]) for knock in ways.announce.knocks)
         else:
             own = own_addresses()
             doors_here = [door for address in await plane.addresses() if (door := door_of(address)) is not None]

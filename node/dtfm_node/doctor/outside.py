@@ -7,18 +7,18 @@ Two protocols of libp2p's own, which every `p2pd` serves: identify (specs/identi
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.proto import dht_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
 from dtfm_node.doctor.wire import door_of
+from dtfm_protocol.errors import Refused
 from dtfm_protocol.planes.data import Unreachable
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane
+from dtfm_protocol.planes.protobuf import packed, read_with_length, unpacked, with_length
 from dtfm_protocol.planes.relay import GUEST
 
 IDENTIFY = "/ipfs/id/1.0.0"
@@ -29,10 +29,17 @@ ASK_SECONDS = 4.0
 DIAL_BACK_SECONDS = 8.0
 """A peer that gets through says so within a few round trips; one that does not keeps trying for longer than this."""
 
+_OBSERVED = 4
+"""The field of identify's message that has the address at which the peer sees this machine."""
+_TYPE, _DIAL, _RESPONSE, _TYPE_DIAL = 1, 2, 3, 0
+_PEER, _ID, _ADDRESSES = 1, 1, 2
+_STATUS, _TEXT = 1, 2
+"""The fields of AutoNAT's messages: of one, of its dial, of the peer in it, and of the response."""
+
 Reached = Literal["yes", "no", "refused", "not offered"]
 """Whether a peer could connect back; refused: it would not try."""
 
-FAULTS = (P2PDaemonError, ValueError, OSError, EOFError, DecodeError, RuntimeError)
+FAULTS = (P2PDaemonError, ValueError, OSError, EOFError, Refused, RuntimeError)
 """What asking a peer can fail in; a TimeoutError is an OSError."""
 
 
@@ -62,10 +69,11 @@ async def observed(plane: LibP2PDataPlane, peer: str) -> tuple[str, int] | None:
     async with asyncio.timeout(ASK_SECONDS):
         _, reader, writer = await plane.p2p.call_binary_stream_handler(PeerID.from_base58(peer), IDENTIFY)
         try:
-            message = _Identify.FromString(await _read(reader))
+            message = unpacked(await read_with_length(reader.readexactly, MESSAGE_LIMIT))
         finally:
             writer.close()
-    return place_of(message.observed) if message.observed else None
+    seen_at = message.get(_OBSERVED)
+    return place_of(seen_at) if isinstance(seen_at, bytes) and seen_at else None
 
 
 def place_of(address: bytes) -> tuple[str, int] | None:
@@ -86,7 +94,7 @@ async def dial_back(plane: LibP2PDataPlane, peer: str, addresses: tuple[str, ...
     """Have a peer connect to this machine at one of `addresses`, and what it says of that. Raises one of FAULTS."""
     me = PeerID.from_base58(plane.peer_id)
     offered = [Multiaddr(address).to_bytes() for address in addresses]
-    request = _AutoNat(type=0, dial={"peer": {"id": me.to_bytes(), "addrs": offered}}).SerializeToString()
+    request = packed({_TYPE: _TYPE_DIAL, _DIAL: packed({_PEER: packed({_ID: me.to_bytes(), _ADDRESSES: offered})})})
     try:
         _, reader, writer = await plane.p2p.call_binary_stream_handler(PeerID.from_base58(peer), AUTONAT)
     except P2PDaemonError as error:
@@ -94,16 +102,19 @@ async def dial_back(plane: LibP2PDataPlane, peer: str, addresses: tuple[str, ...
             return "not offered", ""
         raise
     try:
-        writer.write(_length(len(request)) + request)
+        writer.write(with_length(request))
         await writer.drain()
         async with asyncio.timeout(DIAL_BACK_SECONDS):
-            response = _AutoNat.FromString(await _read(reader)).response
+            message = unpacked(await read_with_length(reader.readexactly, MESSAGE_LIMIT))
     except TimeoutError:
         return "no", f"it was still trying after {DIAL_BACK_SECONDS:g} s"
     finally:
         writer.close()
-    status: dict[int, Reached] = {0: "yes", 100: "no"}
-    return status.get(response.status, "refused"), str(response.text)
+    given = message.get(_RESPONSE)
+    response = unpacked(given) if isinstance(given, bytes) else {}
+    status, text = response.get(_STATUS, 0), response.get(_TEXT)
+    reached: dict[int | bytes, Reached] = {0: "yes", 100: "no"}
+    return reached.get(status, "refused"), text.decode(errors="replace") if isinstance(text, bytes) else ""
 
 
 async def relays(plane: LibP2PDataPlane, peer: str) -> bool:
@@ -117,55 +128,3 @@ async def relays(plane: LibP2PDataPlane, peer: str) -> bool:
             return await stream.read(1) != b""
         finally:
             await stream.close()
-
-
-async def _read(reader: asyncio.StreamReader) -> bytes:
-    """One message with its length before it."""
-    length = 0
-    for shift in range(0, 21, 7):
-        (byte,) = await reader.readexactly(1)
-        length |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-    if length > MESSAGE_LIMIT:
-        raise ValueError(f"a message of {length} bytes")
-    return await reader.readexactly(length)
-
-
-def _length(size: int) -> bytes:
-    """A protobuf varint."""
-    found = bytearray()
-    while size >= 0x80:
-        found.append(size & 0x7F | 0x80)
-        size >>= 7
-    return bytes([*found, size])
-
-
-def _messages() -> tuple[Any, Any]:
-    """The classes of the two protocols' messages, of the fields that matter here."""
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="dtfm_doctor.proto", package="dtfm_doctor", syntax="proto2")
-    number, data, text, message = kinds.TYPE_UINT32, kinds.TYPE_BYTES, kinds.TYPE_STRING, kinds.TYPE_MESSAGE
-    for name, fields in {
-        "Identify": [("observed", 4, data, "")],
-        "Peer": [("id", 1, data, ""), ("addrs", 2, data, "")],
-        "Dial": [("peer", 1, message, "Peer")],
-        "Response": [("status", 1, number, ""), ("text", 2, text, "")],
-        "AutoNat": [("type", 1, number, ""), ("dial", 2, message, "Dial"), ("response", 3, message, "Response")],
-    }.items():
-        described = file.message_type.add(name=name)
-        for field, place, kind, of in fields:
-            label = kinds.LABEL_REPEATED if field == "addrs" else kinds.LABEL_OPTIONAL
-            described.field.add(
-                name=field, number=place, type=kind, label=label, type_name=f".dtfm_doctor.{of}" if of else None
-            )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    identify, autonat = (
-        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"dtfm_doctor.{name}"))
-        for name in ("Identify", "AutoNat")
-    )
-    return identify, autonat
-
-
-_Identify, _AutoNat = _messages()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import ipaddress
-import re
 import socket
 import threading
 from dataclasses import dataclass
@@ -11,13 +10,14 @@ from typing import Literal
 
 import psutil
 
+from dtfm_protocol.planes.addresses import tcp_address
+from dtfm_protocol.planes.knock import Knock, knock
+
 RESOLVE_SECONDS = 5.0
 CONNECT_SECONDS = 4.0
 ADDRESS_LIMIT = 4
 """Addresses of a name that are tried."""
 
-Answer = Literal["open", "refused", "silent", "unreachable"]
-"""refused: the host is there and nothing listens; silent: nobody answered; unreachable: this machine knows no way."""
 Kind = Literal["loopback", "link-local", "private", "carrier", "global"]
 """carrier: behind the provider's own NAT (RFC 6598)."""
 
@@ -28,19 +28,6 @@ OTHER_PROGRAM = (
 """What to do where something else answers than should."""
 
 _CARRIER = ipaddress.ip_network("100.64.0.0/10")
-_DOOR = re.compile(r"^/(?:ip[46]|dns[46]?)/([^/]+)/tcp/(\d{1,5})(?:/p2p/([^/]+))?$")
-
-
-@dataclass(frozen=True)
-class Knock:
-    """What came of a TCP connection to one address."""
-
-    ip: str
-    port: int
-    answer: Answer
-    seconds: float = 0.0
-    why: str = ""
-    """In the system's words, of what is unreachable."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +51,8 @@ class Host:
 
 def door_of(address: str) -> tuple[str, int, str] | None:
     """Host, port and peer id ("": not said) of a multiaddress that leads straight to a TCP port."""
-    match = _DOOR.match(address)
-    return (match[1], int(match[2]), match[3] or "") if match and int(match[2]) < 65536 else None
+    at = tcp_address(address)
+    return at[:3] if at is not None and not at.further else None
 
 
 def kind_of(ip: str) -> Kind:
@@ -138,26 +125,6 @@ async def resolve(host: str, seconds: float = RESOLVE_SECONDS) -> tuple[str, ...
     return tuple(old[:ADDRESS_LIMIT] + new[:ADDRESS_LIMIT])
 
 
-async def knock(ip: str, port: int, seconds: float = CONNECT_SECONDS) -> Knock:
-    """Connect to an address and leave again."""
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    try:
-        async with asyncio.timeout(seconds):
-            _, writer = await asyncio.open_connection(ip, port)
-    except TimeoutError:
-        return Knock(ip, port, "silent", seconds)
-    except ConnectionRefusedError:
-        return Knock(ip, port, "refused", loop.time() - begun)
-    except OSError as error:
-        return Knock(ip, port, "unreachable", why=error.strerror or str(error))
-    took = loop.time() - begun
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-    return Knock(ip, port, "open", took)
-
-
 def closed_because(host: Host) -> tuple[str, str]:
     """What was seen at a host that takes no connection, and one thing to do about it."""
     if host.fault:
@@ -167,8 +134,8 @@ def closed_because(host: Host) -> tuple[str, str]:
             "is right",
         )
     answers = {knock.answer for knock in host.knocks}
-    kinds = {kind_of(knock.ip) for knock in host.knocks}
-    shown = ", ".join(dict.fromkeys(knock.ip for knock in host.knocks))
+    kinds = {kind_of(knock.host) for knock in host.knocks}
+    shown = ", ".join(dict.fromkeys(knock.host for knock in host.knocks))
     where = str(host) if shown == host.name else f"{host} ({shown})"
     if kinds == {"loopback"}:
         return (

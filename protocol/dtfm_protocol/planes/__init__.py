@@ -2,6 +2,7 @@
 
 - `data`: byte streams from peer to peer (`DataPlane`, `Stream`), and the messages that open them
 - `libp2p`: the data plane's engine, one libp2p daemon a process (`p2pd`); `addresses`: multiaddresses
+- `protobuf`: the wire format of libp2p's own protocols; `knock`: whether something takes connections at an address
 - `relay`: carries the streams of members that nobody can connect to (`Relay`)
 - `direct`: beside it, TLS from peer to peer where they can reach each other (`DirectDataPlane`)
 - `connections`, `direct_stream`, `certificates`, `sockets`: how such streams are opened and taken, one of them, whose

@@ -1,6 +1,7 @@
 """Multiaddresses: whose they are, where they lead, and how they are announced."""
 
 import re
+from typing import NamedTuple
 
 import base58
 from hivemind.utils.multiaddr import Multiaddr
@@ -9,7 +10,7 @@ from dtfm_protocol.errors import UserError
 
 _P2P = b"\xa5\x03"
 """The code of /p2p in binary multiaddresses, 421, as a varint."""
-_HOST = re.compile(r"^/(?:ip4|ip6|dns|dns4|dns6)/([^/]+)/tcp/")
+_TCP = re.compile(r"/(?:ip[46]|dns[46]?)/([^/]+)/tcp/([0-9]{1,5})(?:/p2p/([^/]+))?(/.*)?", re.DOTALL)
 _LOOPBACK = ("127.", "localhost", "::1")
 
 
@@ -22,10 +23,29 @@ def by_peer(addresses: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     return found
 
 
+class TcpAddress(NamedTuple):
+    """The TCP port to which a multiaddress leads, and whom it names there."""
+
+    host: str
+    port: int
+    peer: str
+    """"": not said."""
+    further: str
+    """The way on from that peer, as over a relay; "": it ends there."""
+
+
+def tcp_address(address: str) -> TcpAddress | None:
+    """The TCP port to which a multiaddress leads; None: to none."""
+    match = _TCP.fullmatch(address)
+    if match is None or int(match[2]) > 65535:
+        return None
+    return TcpAddress(match[1], int(match[2]), match[3] or "", match[4] or "")
+
+
 def hosts_of(addresses: tuple[str, ...]) -> tuple[str, ...]:
     """The hosts of multiaddresses, each once, but for relays': there it is not the peer that listens."""
-    found = (_HOST.match(address) for address in addresses if "/p2p-circuit" not in address)
-    return tuple(dict.fromkeys(match[1] for match in found if match is not None))
+    found = (tcp_address(address) for address in addresses if "/p2p-circuit" not in address)
+    return tuple(dict.fromkeys(at.host for at in found if at is not None))
 
 
 def is_local(listen: str) -> bool:

@@ -19,6 +19,7 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import public_key_of, short
 from dtfm_protocol.logs import log
 from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable
+from dtfm_protocol.planes.protobuf import Fields, packed, read_with_length, unpacked, with_length
 
 HOP = "/libp2p/circuit/relay/0.2.0/hop"
 """The protocol in which a peer asks for a circuit."""
@@ -39,9 +40,6 @@ MESSAGE_LIMIT = 4096
 _RESERVE, _CONNECT, _STATUS = 0, 1, 2
 _STOP_CONNECT, _STOP_STATUS = 0, 1
 OK, REFUSED, LIMIT_EXCEEDED, CONNECTION_FAILED, NO_RESERVATION, MALFORMED = 100, 200, 201, 203, 204, 400
-
-Fields = dict[int, int | bytes]
-"""A protobuf message: its fields by number; of one that is repeated the last."""
 
 
 class Pipe(Stream, Protocol):
@@ -93,7 +91,7 @@ class Relay:
         if stream.peer not in self._guests:
             await _send(stream, {1: _STATUS, 5: REFUSED})
         elif kind == _RESERVE:
-            reservation = _packed({1: int(self._clock()) + RESERVATION_SECONDS})
+            reservation = packed({1: int(self._clock()) + RESERVATION_SECONDS})
             await _send(stream, {1: _STATUS, 3: reservation, 5: OK})
         elif kind == _CONNECT:
             await self._connect(stream, request)
@@ -131,7 +129,7 @@ class Relay:
         other = await self._offer(peer)
         try:
             # No limit is named: to libp2p such a connection is as good as any.
-            await _send(other, {1: _STOP_CONNECT, 2: _packed({1: base58.b58decode(asking)})})
+            await _send(other, {1: _STOP_CONNECT, 2: packed({1: base58.b58decode(asking)})})
             answer = await _receive(other)
             if answer.get(1) != _STOP_STATUS or answer.get(4) != OK:
                 raise Refused(f"it answers with status {answer.get(4)!r}")
@@ -171,7 +169,7 @@ def _peer_of(request: Fields) -> str:
         Refused: it names none.
     """
     given = request.get(2)
-    identity = _unpacked(given).get(1) if isinstance(given, bytes) else None
+    identity = unpacked(given).get(1) if isinstance(given, bytes) else None
     if not isinstance(identity, bytes):
         raise Refused("a request without a peer")
     peer = base58.b58encode(identity).decode()
@@ -180,81 +178,9 @@ def _peer_of(request: Fields) -> str:
 
 
 async def _receive(stream: Stream) -> Fields:
-    """A message with its length before it.
-
-    Raises:
-        Refused: too long, or not protobuf.
-    """
-    size, shift = 0, 0
-    while True:
-        (byte,) = bytes(await stream.read(1))
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-        if shift > 14:
-            raise Refused("a message of the relay protocol that is too long")
-    if size > MESSAGE_LIMIT:
-        raise Refused(f"a message of the relay protocol of {size} bytes, more than {MESSAGE_LIMIT}")
-    return _unpacked(bytes(await stream.read(size)))
+    """A message with its length before it. Raises Refused where it is too long, or not protobuf."""
+    return unpacked(await read_with_length(stream.read, MESSAGE_LIMIT))
 
 
 async def _send(stream: Stream, fields: Fields) -> None:
-    data = _packed(fields)
-    await stream.write(_varint(len(data)) + data)
-
-
-def _packed(fields: Fields) -> bytes:
-    """Protobuf's encoding."""
-    parts = []
-    for number, value in fields.items():
-        if isinstance(value, int):
-            parts.append(_varint(number << 3) + _varint(value))
-        else:
-            parts.append(_varint(number << 3 | 2) + _varint(len(value)) + value)
-    return b"".join(parts)
-
-
-def _unpacked(data: bytes) -> Fields:
-    """The reverse of `_packed`.
-
-    Raises:
-        Refused: this is not protobuf.
-    """
-    fields: Fields = {}
-    at = 0
-    while at < len(data):
-        key, at = _read_varint(data, at)
-        number, kind = key >> 3, key & 7
-        if kind == 0:
-            fields[number], at = _read_varint(data, at)
-            continue
-        size, at = _read_varint(data, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, len(data)), at)
-        if at + size > len(data):
-            raise Refused("a message of the relay protocol that ends too early")
-        fields[number] = data[at : at + size]
-        at += size
-    return fields
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at an offset, and the offset after it."""
-    value = 0
-    for shift in range(0, 64, 7):
-        if at >= len(data):
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise Refused("a message of the relay protocol that ends too early")
+    await stream.write(with_length(packed(fields)))

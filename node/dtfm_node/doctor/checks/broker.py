@@ -70,7 +70,7 @@ async def _look_at_tls(seen: Seen, address: BrokerAddress) -> Seen:
     try:
         async with asyncio.timeout(TLS_SECONDS):
             first = seen.host.open[0]
-            _, writer = await asyncio.open_connection(first.ip, first.port, ssl=context, server_hostname=address.host)
+            _, writer = await asyncio.open_connection(first.host, first.port, ssl=context, server_hostname=address.host)
     except ssl.SSLCertVerificationError as error:
         return replace(seen, tls=error.verify_message, certificate=True)
     except TimeoutError:

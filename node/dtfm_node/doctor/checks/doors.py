@@ -235,7 +235,7 @@ def _judge_doors(seen: Seen, coordinators: tuple[str, ...]) -> list[Finding]:
 def _judge_peer(seen: Seen, peer: str, name: str, doors: list[Door]) -> list[Finding]:
     ways = [door.host for door in doors if door.host.open]
     if not ways:
-        public = [door.host for door in doors if any(kind_of(knock.ip) == "global" for knock in door.host.knocks)]
+        public = [door.host for door in doors if any(kind_of(knock.host) == "global" for knock in door.host.knocks)]
         what, todo = closed_because((public or [door.host for door in doors])[0])
         more = f" ({len(doors)} addresses were tried)" if len(doors) > 1 else ""
         return [bad(GROUP, name, what + more, todo)]

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from dtfm_node.doctor.findings import Finding, good, warn
-from dtfm_node.doctor.wire import Host, Knock, kind_of
+from dtfm_node.doctor.wire import Host, kind_of
+from dtfm_protocol.planes.knock import Knock
 
 GROUP = "reachability"
 
@@ -14,9 +15,9 @@ def judge(own: tuple[str, ...], hosts: Iterable[Host]) -> list[Finding]:
     about = "this machine has a global IPv6 address" if has else "this machine has no global IPv6 address"
     broken, used = [], 0
     for host in hosts:
-        new = [knock for knock in host.knocks if ":" in knock.ip and kind_of(knock.ip) == "global"]
+        new = [knock for knock in host.knocks if ":" in knock.host and kind_of(knock.host) == "global"]
         used += any(knock.answer == "open" for knock in new)
-        if new and all(_is_lost(knock) for knock in new) and any(":" not in knock.ip for knock in host.open):
+        if new and all(_is_lost(knock) for knock in new) and any(":" not in knock.host for knock in host.open):
             broken.append(str(host))
     if broken and has:
         return [

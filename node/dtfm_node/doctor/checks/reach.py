@@ -175,8 +175,8 @@ def judge_announce(announce: str, host: Host | None, fault: str, answers: list[A
         return bad(GROUP, name, *closed_because(host))
     if any(answer.reached == "yes" for answer in answers):
         return good(GROUP, name, f"{announce}: a peer has connected to it from outside")
-    inside = all(kind_of(knock.ip) != "global" for knock in host.knocks)
-    if inside and any(kind_of(knock.ip) != "loopback" for knock in host.knocks):
+    inside = all(kind_of(knock.host) != "global" for knock in host.knocks)
+    if inside and any(kind_of(knock.host) != "loopback" for knock in host.knocks):
         return warn(
             GROUP,
             name,

@@ -1,0 +1,43 @@
+"""Knocking: whether something takes TCP connections at an address. Yes, no, and no answer are three things."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Knock:
+    """The outcome of a TCP connection to one address."""
+
+    host: str
+    port: int
+    answer: Literal["open", "refused", "silent", "unreachable"]
+    """refused: the host is there and nothing listens; silent: nobody answered; unreachable: this machine knows no way.
+    """
+    seconds: float = 0.0
+    """Until the answer came."""
+    why: str = ""
+    """In the system's words, of what is unreachable."""
+
+
+async def knock(host: str, port: int, seconds: float) -> Knock:
+    """The outcome of connecting to an address within so many seconds, and leaving again."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    try:
+        async with asyncio.timeout(seconds):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return Knock(host, port, "silent", seconds)
+    except ConnectionRefusedError:
+        return Knock(host, port, "refused", loop.time() - begun)
+    except OSError as error:
+        return Knock(host, port, "unreachable", why=error.strerror or str(error))
+    except (ValueError, OverflowError) as error:  # no name of a host, no port
+        return Knock(host, port, "unreachable", why=str(error))
+    took = loop.time() - begun
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return Knock(host, port, "open", took)
