@@ -1,5 +1,5 @@
 """What holds for every test: the event loop's tools are those that the programs run with."""
 
-from dtfm_protocol.program import mend_wait_for
+from dtfm_protocol.compat.wait_for import mend_wait_for
 
 mend_wait_for()

@@ -10,7 +10,7 @@
 - `offline`, `compare`, `explain/`: the allocator on saved views: a plan, algorithms side by side, where the time goes
 - `trace/`: the nodes' timelines as one
 - `archive`: checkpoints as the stages hand them in
-- `broker`: the embedded MQTT broker
+- `broker`: the embedded MQTT broker; `compat_amqtt`: what its library needs mended
 - `swarm`: a whole swarm of processes on this machine
 - `export`, `generate`, `status`: what is done with a state dir afterwards
 """

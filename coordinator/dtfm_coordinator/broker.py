@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 from amqtt.broker import Broker
 from amqtt.plugins.base import BaseAuthPlugin
+
+from dtfm_coordinator.compat_amqtt import steady_subscriptions
 
 USERNAME = "swarm"
 SHUTDOWN_SECONDS = 2.0
@@ -30,20 +32,6 @@ class MembersOnly(BaseAuthPlugin):  # type: ignore[misc]
         password: str = ""
 
 
-class _Stable(dict[str, Any]):
-    """A dict that may change while it is iterated over.
-
-    amqtt 0.12 awaits inside loops over its subscriptions, and drops a client that connects while another subscribes.
-    """
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self.keys()))
-
-    def items(self) -> Any:
-        """A snapshot."""
-        return list(super().items())
-
-
 @contextlib.asynccontextmanager
 async def embedded(host: str, port: int, password: str) -> AsyncIterator[None]:
     """Run a broker on `host`:`port` until the block is left."""
@@ -57,7 +45,7 @@ async def embedded(host: str, port: int, password: str) -> AsyncIterator[None]:
         },
         loop=asyncio.get_running_loop(),
     )
-    broker._subscriptions = _Stable()
+    steady_subscriptions(broker)
     await broker.start()
     try:
         yield

@@ -6,9 +6,10 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NoReturn, TypeVar
 
+from dtfm_protocol.compat.wait_for import mend_wait_for
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.logs import log
 
@@ -54,22 +55,6 @@ async def _until_signal(
         loop.add_signal_handler(number, stop, number)
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-def mend_wait_for() -> None:
-    """On Python 3.11, replace `asyncio.wait_for`, which aiomqtt and amqtt use, by one that loses no cancellation."""
-    if sys.version_info < (3, 12):
-        asyncio.wait_for = _wait_for  # type: ignore[assignment]
-
-
-async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:
-    """`asyncio.wait_for` as it is from Python 3.12 on.
-
-    That of 3.11 drops a cancellation that comes in the turn in which `fut` is done; a task of aiomqtt's caller would
-    then live on, and the program never end.
-    """
-    async with asyncio.timeout(timeout):
-        return await fut
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 import time
 import zlib
 from collections import Counter
@@ -14,8 +13,9 @@ from hivemind.dht.node import DHTNode
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
-from hivemind.utils.timed_storage import get_dht_time
+from hivemind.utils import timed_storage
 
+from dtfm_protocol.compat.hivemind import replace_clock
 from dtfm_protocol.envelope import Post, read_body
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import short
@@ -117,7 +117,9 @@ class HivemindDiscovery:
         """See `Discovery.publish`."""
         await self._meet_again()
         try:
-            return bool(await self._node.store(key, record, _clock() + seconds, subkey=self._peer_id))
+            return bool(
+                await self._node.store(key, record, timed_storage.get_dht_time() + seconds, subkey=self._peer_id)
+            )
         except P2PDaemonError as error:
             raise OSError(f"the DHT does not answer: {error}") from None
 
@@ -155,19 +157,9 @@ class HivemindDiscovery:
 def go_by(ahead: float) -> None:
     """Have this process's DHT go by a clock that is `ahead` seconds ahead of the machine's.
 
-    Records expire by wall clock, and all who keep them must agree on it: hivemind asks one function for the time.
+    Records expire by wall clock, and all who keep them must agree on it.
     """
-
-    def now() -> float:
-        return time.time() + ahead
-
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in {"hivemind", __name__.split(".")[0]} and hasattr(module, "get_dht_time"):
-            setattr(module, "get_dht_time", now)  # noqa: B010 - the name is known at run time only
-
-
-def _clock() -> float:
-    return float(get_dht_time())
+    replace_clock(lambda: time.time() + ahead)
 
 
 class Registry:

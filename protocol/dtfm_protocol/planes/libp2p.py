@@ -6,10 +6,11 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from hivemind.p2p import P2P, PeerID
+from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 
+from dtfm_protocol.compat.hivemind import client_in, ignore_late_answers
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.logs import log
@@ -106,18 +107,6 @@ class LibP2PStream:
             pass
 
 
-class _Awaited(dict[Any, asyncio.Future[Any]]):
-    """Calls to other peers that somebody waits for.
-
-    hivemind 1.1.12 hands an answer to whoever is in its table, and dies of one that comes just as its waiter gives up:
-    from then on no call of this process is answered, nor any that it gets.
-    """
-
-    def __contains__(self, call: object) -> bool:
-        waiter = self.get(call)
-        return waiter is not None and not waiter.done()
-
-
 class LibP2PDataPlane:
     """A peer of the libp2p network. Create it with `running`."""
 
@@ -173,9 +162,8 @@ class LibP2PDataPlane:
         async with p2pd.running(identity, listen, port, at, bootstrap) as (daemon, folder):
             p2p: Any = None
             try:
-                client: Any = type("P2PInFolder", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{folder}/"})
-                p2p = await client.replicate(Multiaddr(f"/unix{p2pd.socket_of(folder)}"))
-                p2p._client.control._pending_calls = _Awaited()
+                p2p = await client_in(folder).replicate(Multiaddr(f"/unix{p2pd.socket_of(folder)}"))
+                ignore_late_answers(p2p)
                 # On loopback there is nobody who could not connect.
                 plane = cls(p2p, at, name_service, daemon, {} if relay or is_local(listen) else by_peer(bootstrap))
                 try:
