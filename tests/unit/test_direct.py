@@ -26,8 +26,9 @@ from cryptography.x509.oid import NameOID
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, public_key_of
 from dtfm_protocol.logs import log
-from dtfm_protocol.planes import certificates, connections
+from dtfm_protocol.planes import certificates
 from dtfm_protocol.planes.addresses import hosts_of
+from dtfm_protocol.planes.bounds import DirectBounds
 from dtfm_protocol.planes.certificates import CERTIFICATE_LIMIT, PEER_LIMIT, Trust, issue, signer
 from dtfm_protocol.planes.connections import Endpoint, NoWay
 from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable, read_message, write_message
@@ -35,6 +36,7 @@ from dtfm_protocol.planes.direct import DIRECT, DirectDataPlane
 from dtfm_protocol.planes.direct_stream import DirectStream
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryNetwork, MemoryStream
+from dtfm_protocol.planes.route import Route
 from dtfm_protocol.transfers import Found
 
 PATIENCE = 60.0
@@ -91,9 +93,9 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def two_peers() -> AsyncIterator[tuple[DirectDataPlane, DirectDataPlane]]:
+async def two_peers(bounds: DirectBounds = DirectBounds()) -> AsyncIterator[tuple[DirectDataPlane, DirectDataPlane]]:  # noqa: B008
     world = World()
-    async with asyncio.timeout(PATIENCE), world.peer(ALICE) as a, world.peer(BOB) as b:
+    async with asyncio.timeout(PATIENCE), world.peer(ALICE, bounds=bounds) as a, world.peer(BOB, bounds=bounds) as b:
         yield a, b
 
 
@@ -111,6 +113,13 @@ async def opened(plane: DirectDataPlane, peer: str, name: str) -> AsyncIterator[
 def meeting(plane: DirectDataPlane) -> Meeting:
     assert isinstance(plane.libp2p, Meeting)
     return plane.libp2p
+
+
+def believed(plane: DirectDataPlane, peer: str) -> Endpoint:
+    """Where `plane` takes `peer` to be."""
+    found = plane._route(peer).endpoint
+    assert found is not None
+    return found
 
 
 async def port_of(plane: DirectDataPlane) -> int:
@@ -400,7 +409,7 @@ async def test_a_certificate_of_another_key_is_refused(side: str) -> None:
             await bob.serve(DIRECT, lambda stream: write_message(stream, lie))
             await bob.serve("echo", echo)
             assert isinstance(await a.open(BOB.peer_id, "echo"), MemoryStream)
-        assert BOB.peer_id not in a._endpoints
+        assert a._route(BOB.peer_id).endpoint is None
         assert a._connections.trust._owners == {}
 
 
@@ -412,9 +421,10 @@ async def test_a_peer_at_the_address_of_another_is_refused_though_it_is_trusted(
             async with opened(a, plane.peer_id, "echo"):
                 pass
         port = await port_of(c)
-        a._endpoints[b.peer_id] = a._endpoints[b.peer_id].model_copy(update={"port": port})
+        elsewhere = believed(a, b.peer_id).model_copy(update={"port": port})
+        a._routes[b.peer_id] = Route(endpoint=elsewhere)
         with pytest.raises(NoWay, match=r"is .*'s"):
-            await a._connections.dial(b.peer_id, a._endpoints[b.peer_id], "echo")
+            await a._connections.dial(b.peer_id, elsewhere, "echo")
         async with opened(a, b.peer_id, "echo") as stream:  # asks Bob again where he is
             assert stream.peer == b.peer_id
             await echoed(stream, b"x")
@@ -507,9 +517,8 @@ async def test_a_trusted_peer_cannot_pass_the_trust_on_to_another_key(may_sign: 
         assert ("no peer gave" in why) if may_sign else ("CERTIFICATE_VERIFY_FAILED" in why)
 
 
-async def test_a_client_that_says_nothing_is_sent_away_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 0.2)
-    async with two_peers() as (_, b):
+async def test_a_client_that_says_nothing_is_sent_away_in_time() -> None:
+    async with two_peers(DirectBounds(handshake=0.2)) as (_, b):
         reader, writer = await asyncio.open_connection("127.0.0.1", await port_of(b))
         assert await reader.read() == b""
         writer.close()
@@ -517,9 +526,8 @@ async def test_a_client_that_says_nothing_is_sent_away_in_time(monkeypatch: pyte
         assert b.turned_away == {"too slow": 1}
 
 
-async def test_of_too_many_unproven_connections_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "PENDING_LIMIT", 4)
-    async with two_peers() as (a, b):
+async def test_of_too_many_unproven_connections_the_oldest_goes() -> None:
+    async with two_peers(DirectBounds(pending=4)) as (a, b):
         await b.serve("echo", echo)
         idle = [await asyncio.open_connection("127.0.0.1", await port_of(b)) for _ in range(6)]
         for reader, _ in idle[:2]:
@@ -548,7 +556,7 @@ async def test_where_no_address_answers_libp2p_carries_the_stream_and_that_is_re
             await echoed(stream, b"x")
             await stream.close()
             assert meeting(a).opened == opens
-        a._detours.clear()  # as when its time is over
+        a._routes[b.peer_id] = Route(endpoint=believed(a, b.peer_id))  # no detour any more
         await (await a.open(b.peer_id, "echo")).close()
         assert meeting(a).opened == [DIRECT, "echo", "echo", DIRECT, "echo"]
 
@@ -557,9 +565,9 @@ async def endpoint(plane: DirectDataPlane, port: int) -> Endpoint:
     return Endpoint(hosts=("127.0.0.1",), port=port, certificate=plane._connections.trust.certificate.hex())
 
 
-async def test_a_host_that_does_not_answer_costs_two_seconds_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.2)
-    async with two_peers() as (a, b):
+async def test_a_host_that_does_not_answer_costs_two_seconds_at_most() -> None:
+    assert DirectBounds().connect == 2.0
+    async with two_peers(DirectBounds(connect=0.2)) as (a, b):
         await b.serve("echo", echo)
         with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as stack:
             port = full.getsockname()[1]
@@ -567,7 +575,7 @@ async def test_a_host_that_does_not_answer_costs_two_seconds_at_most(monkeypatch
                 waiting = stack.enter_context(socket.socket())
                 waiting.setblocking(False)
                 waiting.connect_ex(("127.0.0.1", port))
-            a._endpoints[b.peer_id] = await endpoint(b, port)
+            a._routes[b.peer_id] = Route(endpoint=await endpoint(b, port))
             async with opened(a, b.peer_id, "echo") as stream:  # asks again, and learns better
                 await echoed(stream, b"x")
 
@@ -610,7 +618,7 @@ async def test_an_introduction_ends_a_detour() -> None:
     async with two_peers() as (a, b):
         await a.serve("echo", echo)
         await b.serve("echo", echo)
-        a._detours[b.peer_id] = asyncio.get_running_loop().time() + 60
+        a._routes[b.peer_id] = Route(detour=asyncio.get_running_loop().time() + 60)
         assert isinstance(await a.open(b.peer_id, "echo"), MemoryStream)
         async with opened(b, a.peer_id, "echo"), opened(a, b.peer_id, "echo") as stream:
             await echoed(stream, b"x")
@@ -761,7 +769,7 @@ async def test_real_peers_that_cannot_connect_talk_over_libp2p() -> None:
         await b.introduce(a.peer_id, await a.addresses())
         await a.introduce(b.peer_id, await b.addresses())
         await b.serve("echo", echo)
-        a._endpoints[b.peer_id] = await endpoint(b, 9)
+        a._routes[b.peer_id] = Route(endpoint=await endpoint(b, 9))
         b._endpoint = lambda: endpoint(b, 9)  # type: ignore[method-assign]
         stream = await a.open(b.peer_id, "echo")
         assert not isinstance(stream, DirectStream)

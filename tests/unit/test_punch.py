@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from dtfm_protocol.identity import Identity
-from dtfm_protocol.planes import punch
+from dtfm_protocol.planes.bounds import DirectBounds
 from dtfm_protocol.planes.connections import Connections, NoWay
 from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable, read_message, write_message
 from dtfm_protocol.planes.direct import DIRECT, DirectDataPlane
@@ -51,14 +51,18 @@ class World:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def built(cls, mirrors: tuple[str, ...] = (MIRROR.peer_id,)) -> AsyncIterator["World"]:
+    async def built(
+        cls,
+        mirrors: tuple[str, ...] = (MIRROR.peer_id,),
+        bounds: DirectBounds = DirectBounds(),  # noqa: B008
+    ) -> AsyncIterator["World"]:
         network, planes = MemoryNetwork(), {}
         async with asyncio.timeout(PATIENCE), contextlib.AsyncExitStack() as stack:
             for identity, host in ((ALICE, NOWHERE), (BOB, NOWHERE), (MIRROR, "127.0.0.1")):
                 meeting = Meeting(network, identity, host)
                 for other in {ALICE, BOB} - {identity} if identity is not MIRROR else ():
                     meeting.ways[other.peer_id] = "relayed"
-                running = DirectDataPlane.running(meeting, identity, listen="127.0.0.1", mirrors=mirrors)  # type: ignore[arg-type]
+                running = DirectDataPlane.running(meeting, identity, listen="127.0.0.1", mirrors=mirrors, bounds=bounds)  # type: ignore[arg-type]
                 planes[identity] = await stack.enter_async_context(running)
             world = cls(planes[ALICE], planes[BOB], planes[MIRROR], [])
             await world.b.serve("echo", world.echo)
@@ -113,16 +117,14 @@ async def test_without_a_third_peer_that_tells_where_they_are_seen_the_relay_ser
         assert world.seen == [(ALICE.peer_id, "relayed")]
 
 
-@pytest.mark.parametrize("limit", ["MEETING_LIMIT", "PEER_MEETING_LIMIT"])
-async def test_who_is_asked_to_punch_too_much_at_once_does_not(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(punch, limit, 0)
-    async with World.built() as world:
+@pytest.mark.parametrize("bounds", [DirectBounds(meetings=0), DirectBounds(peer_meetings=0)], ids=["all", "one"])
+async def test_who_is_asked_to_punch_too_much_at_once_does_not(bounds: DirectBounds) -> None:
+    async with World.built(bounds=bounds) as world:
         assert await world.way() == "relayed"
 
 
-async def test_a_hole_that_leads_to_another_peer_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(punch, "PUNCH_SECONDS", 0.5)
-    async with World.built() as world:
+async def test_a_hole_that_leads_to_another_peer_is_not_used() -> None:
+    async with World.built(bounds=DirectBounds(punch=0.5)) as world:
 
         async def mislead(stream: Stream) -> None:
             await read_message(stream, Outside, OUTSIDE_LIMIT)
@@ -167,12 +169,11 @@ async def test_what_one_side_finds_out_about_punching_the_other_one_knows(
         await proving(plane, stream, peer)
 
     monkeypatch.setattr(Connections, "_prove", prove)
-    monkeypatch.setattr(punch, "PUNCH_SECONDS", PATIENCE if works else 0.2)
-    async with World.built() as world:
+    async with World.built(bounds=DirectBounds(punch=PATIENCE if works else 0.2)) as world:
         await world.a.serve("echo", world.echo)
         way = await world.way()
         assert way == ("punched" if works else "relayed")
-        while ALICE.peer_id not in world.b._detours:  # noqa: ASYNC110 - nothing signals that Bob has heard how it ended
+        while world.b._route(ALICE.peer_id).detour is None:  # noqa: ASYNC110 - nothing signals that Bob has heard how it ended
             await asyncio.sleep(0.01)
         stream = await world.b.open(ALICE.peer_id, "echo")
         assert stream.way == way

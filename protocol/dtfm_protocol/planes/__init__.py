@@ -5,6 +5,7 @@
 - `protobuf`: the wire format of libp2p's own protocols; `knock`: whether something takes connections at an address
 - `relay`: carries the streams of members that nobody can connect to (`Relay`)
 - `direct`: beside it, TLS from peer to peer where they can reach each other (`DirectDataPlane`)
+- `route`: what is known of the ways to one peer, and which one is tried next (pure); `bounds`: how long, how many
 - `connections`, `direct_stream`, `certificates`, `sockets`: how such streams are opened and taken, one of them, whose
   keys are trusted, and TCP below it
 - `punch`, `hole`: connections that two peers open from both sides, where routers let nobody in (`Puncher`)

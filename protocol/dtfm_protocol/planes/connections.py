@@ -18,6 +18,7 @@ from pydantic import Field
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.logs import log
+from dtfm_protocol.planes.bounds import DirectBounds
 from dtfm_protocol.planes.certificates import CERTIFICATE_LIMIT, Trust
 from dtfm_protocol.planes.data import Handler, StreamClosed, Unreachable, Way
 from dtfm_protocol.planes.direct_stream import PIECE_BYTES, DirectStream
@@ -26,12 +27,6 @@ from dtfm_protocol.planes.libp2p import answer
 from dtfm_protocol.planes.sockets import connected_to
 from dtfm_protocol.schema import Schema
 
-CONNECT_SECONDS = 2.0
-"""For a TCP connection, to all of a peer's addresses at once."""
-HANDSHAKE_SECONDS = 10.0
-"""For each of what follows until a stream is open, TLS and the service's name. A busy machine is slow to answer."""
-PENDING_LIMIT = 64
-"""Connections that have not proven a key yet; one more, and the oldest has to go."""
 HOST_LIMIT = 16
 _ACCEPT_PAUSE_SECONDS = 0.5
 _YES, _NO = b"\x01", b"\x00"
@@ -55,10 +50,10 @@ class NoWay(Exception):
 
 
 @contextlib.asynccontextmanager
-async def opening(stream: DirectStream) -> AsyncIterator[None]:
+async def opening(stream: DirectStream, seconds: float) -> AsyncIterator[None]:
     """A part of opening `stream`, which ends where the part fails. Raises NoWay for what the other end fails in."""
     try:
-        async with asyncio.timeout(HANDSHAKE_SECONDS):
+        async with asyncio.timeout(seconds):
             yield
     except (StreamClosed, Refused, TimeoutError) as error:
         stream.abort()
@@ -71,7 +66,9 @@ async def opening(stream: DirectStream) -> AsyncIterator[None]:
 class Connections:
     """Opens streams over connections of this peer's, and takes those of others at a listener."""
 
-    def __init__(self, identity: Identity, listener: socket.socket, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self, identity: Identity, listener: socket.socket, handlers: Mapping[str, Handler], bounds: DirectBounds
+    ) -> None:
         """Nothing is taken before `running`.
 
         Args:
@@ -81,6 +78,7 @@ class Connections:
         self.turned_away: Counter[str] = Counter()
         """Why connections were not taken, and how often."""
         self.trust = Trust(identity)
+        self.bounds = bounds
         self._listener = listener
         self._handlers = handlers
         self._staging = memoryview(bytearray(PIECE_BYTES))  # used between two awaits only, so one does for all streams
@@ -125,7 +123,7 @@ class Connections:
     async def _request(self, stream: DirectStream, service: str) -> DirectStream:
         """Ask for `service` on a connection to a peer. Raises as `dial`."""
         name = service.encode()
-        async with opening(stream):
+        async with opening(stream, self.bounds.handshake):
             await stream.write(bytes([len(name)]), name)
             if await stream.read(1) != _YES:
                 raise Unreachable(f"{short(stream.peer)} does not offer {service}")
@@ -153,7 +151,7 @@ class Connections:
 
     async def _connect(self, peer: str, host: str, port: int, hole: Hole | None = None) -> DirectStream:
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(self.bounds.connect):
                 connection = await (connected_to(host, port) if hole is None else hole.connect(host, port))
         except (OSError, ValueError) as error:  # a ValueError: no host has such a name; a TimeoutError is an OSError
             raise NoWay(f"{host} port {port}: {error or 'no answer'}") from None
@@ -163,7 +161,7 @@ class Connections:
 
     async def _prove(self, stream: DirectStream, peer: str) -> None:
         """Have the other end prove that it is `peer`. Raises NoWay where it is not."""
-        async with opening(stream):
+        async with opening(stream, self.bounds.handshake):
             host, port = stream.remote
             stream.peer = self.trust.owner(await stream.handshake())
             if stream.peer != peer:
@@ -183,7 +181,7 @@ class Connections:
 
     def admit(self, connection: socket.socket, way: Way = "direct") -> None:
         """Let whoever has connected prove a key."""
-        if len(self._pending) >= PENDING_LIMIT:
+        if len(self._pending) >= self.bounds.pending:
             oldest = next(iter(self._pending))
             del self._pending[oldest]
             oldest.abort()
@@ -194,7 +192,7 @@ class Connections:
     async def _take(self, stream: DirectStream) -> None:
         """Find out who has connected and for which service, and let its handler have the stream."""
         try:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
+            async with asyncio.timeout(self.bounds.handshake):
                 stream.peer = self.trust.owner(await stream.handshake())
                 self._pending.pop(stream, None)
                 (size,) = await stream.read(1)

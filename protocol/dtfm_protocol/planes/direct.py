@@ -10,24 +10,35 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import Identity, short
 from dtfm_protocol.logs import log
 from dtfm_protocol.planes.addresses import hosts_of
-from dtfm_protocol.planes.connections import HANDSHAKE_SECONDS, HOST_LIMIT, Connections, Endpoint, NoWay
+from dtfm_protocol.planes.bounds import DirectBounds
+from dtfm_protocol.planes.connections import HOST_LIMIT, Connections, Endpoint, NoWay
 from dtfm_protocol.planes.data import Handler, Stream, Unreachable, Way, read_message, write_message
 from dtfm_protocol.planes.direct_stream import DirectStream
 from dtfm_protocol.planes.hole import Hole
 from dtfm_protocol.planes.libp2p import LibP2PDataPlane
 from dtfm_protocol.planes.punch import PUNCH, SEEN, Puncher
+from dtfm_protocol.planes.route import (
+    BothSidesTried,
+    EndpointLearned,
+    Event,
+    LookedAgain,
+    Move,
+    MoveFailed,
+    Route,
+    StreamOpened,
+    StreamWanted,
+    on,
+)
 from dtfm_protocol.planes.sockets import listener_at
 
 DIRECT = "direct"
 """The libp2p service at which two peers tell each other how to connect."""
-DETOUR_SECONDS = 60.0
-"""How long a peer that could not be connected to is not tried again."""
 ENDPOINT_LIMIT = 16 << 10
 """Bytes of the largest `Endpoint` message."""
 
@@ -36,24 +47,23 @@ class DirectDataPlane:
     """A peer that is reached directly where that is possible, and over libp2p. Create it with `running`."""
 
     def __init__(
-        self, libp2p: LibP2PDataPlane, identity: Identity, listener: socket.socket, mirrors: tuple[str, ...]
+        self,
+        libp2p: LibP2PDataPlane,
+        identity: Identity,
+        listener: socket.socket,
+        mirrors: tuple[str, ...],
+        bounds: DirectBounds,
     ) -> None:
         self.libp2p = libp2p
         self.peer_id = libp2p.peer_id
         self._handlers: dict[str, Handler] = {}
-        self._connections = Connections(identity, listener, self._handlers)
+        self._bounds = bounds
+        self._connections = Connections(identity, listener, self._handlers, bounds)
         others = tuple(dict.fromkeys(peer for peer in mirrors if peer != self.peer_id))
         self._puncher = Puncher(self._connections, others, self._meet, self._look)
         self._handlers[SEEN] = self._puncher.show
-        self._endpoints: dict[str, Endpoint] = {}
-        """Of peers that have introduced themselves."""
-        self._detours: dict[str, float] = {}
-        """Peers that could not be connected to, and until when that is not questioned, in the loop's seconds."""
-        self._relayed: set[str] = set()
-        """Peers with which there is no connection but over a relay."""
-        self._punched: set[str] = set()
-        """Of the peers that cannot be connected to, those with which it succeeds from both sides."""
-        self._ways: dict[str, Way] = {}
+        self._routes: dict[str, Route] = {}
+        """By peer; of one that is not in it nothing is known."""
         self._introducing: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -67,6 +77,7 @@ class DirectDataPlane:
         listen: str = "0.0.0.0",
         port: int = 0,
         mirrors: tuple[str, ...] = (),
+        bounds: DirectBounds = DirectBounds(),  # noqa: B008 - it is frozen
     ) -> AsyncIterator["DirectDataPlane"]:
         """Listen for direct connections; every stream of either side is closed on leaving.
 
@@ -75,12 +86,13 @@ class DirectDataPlane:
             listen: the address to listen at: the one that `libp2p` listens at.
             port: the port to listen at if there is one and it is free; 0: any.
             mirrors: peers that can tell this one how it is seen from outside.
+            bounds: how long it waits, and how much it takes on at a time.
 
         Raises:
             UserError: nothing can listen at `listen`.
         """
         listener = listener_at(listen, port if port < 65536 else 0)
-        plane = cls(libp2p, identity, listener, mirrors)
+        plane = cls(libp2p, identity, listener, mirrors, bounds)
         async with plane._connections.running():
             try:
                 await libp2p.serve(DIRECT, plane._introduced)
@@ -115,7 +127,7 @@ class DirectDataPlane:
 
     def way(self, peer: str) -> Way | None:
         """See `DataPlane.way`."""
-        return self._ways.get(peer)
+        return self._route(peer).way
 
     def heard(self, peer: str) -> float:
         """See `DataPlane.heard`."""
@@ -123,52 +135,44 @@ class DirectDataPlane:
 
     async def open(self, peer: str, service: str) -> Stream:
         """See `DataPlane.open`."""
-        stream = await self._open(peer, service)
-        self._ways[peer] = stream.way
-        return stream
+        ways: dict[Move, Callable[[str, str], Awaitable[Stream]]] = {
+            Move.DIAL: self._open_directly,
+            Move.PUNCH: self._puncher.open,
+            Move.LIBP2P: self.libp2p.open,  # where this fails too, the peer is away: nothing to remember
+        }
+        move = self._on(peer, StreamWanted(_now()))
+        while move is not None:
+            try:
+                stream = await ways[move](peer, service)
+            except NoWay as error:
+                log.debug("no way to %s (%s): %s", short(peer), move.name.lower(), error)
+                move = self._on(peer, MoveFailed(move))
+            else:
+                self._on(peer, StreamOpened(move, stream.way, _now()))
+                return stream
+        raise Unreachable(f"no way to {short(peer)} is left")
 
-    async def _open(self, peer: str, service: str) -> Stream:
-        loop = asyncio.get_running_loop()
-        until = self._detours.get(peer)
-        if until is None:
-            try:
-                return await self._open_directly(peer, service)
-            except NoWay as error:
-                log.debug("no direct way to %s: %s", short(peer), error)
-        elif until <= loop.time():
-            self._detours[peer] = loop.time() + DETOUR_SECONDS
+    def _route(self, peer: str) -> Route:
+        return self._routes.get(peer, Route())
+
+    def _on(self, peer: str, event: Event) -> Move | None:
+        """Take note of an event; the way to try next, if it asks for one."""
+        self._routes[peer], moves = on(self._route(peer), event)
+        if Move.LOOK_AGAIN in moves:
             self._spawn(self._look_again(peer))
-        stream: Stream | None = None
-        if peer in self._punched or (until is None and peer in self._relayed):
-            try:
-                stream = await self._puncher.open(peer, service)
-                self._punched.add(peer)
-            except NoWay as error:
-                self._punched.discard(peer)
-                log.debug("no connection with %s from both sides: %s", short(peer), error)
-        if stream is None:
-            stream = await self.libp2p.open(
-                peer, service
-            )  # where this fails too, the peer is away: nothing to remember
-        if peer not in self._detours:
-            self._detours[peer] = loop.time() + DETOUR_SECONDS
-            if peer in self._relayed:
-                self._spawn(self._look_again(peer))
-        return stream
+        return next((move for move in moves if move is not Move.LOOK_AGAIN), None)
 
     async def _look_again(self, peer: str) -> None:
         """See whether there is a better way to `peer` than the one in use, which nobody waits for."""
         try:
             (await self._open_directly(peer, SEEN, anyway=True)).abort()
         except (NoWay, Unreachable):
-            if peer in self._relayed and peer not in self._punched:
+            if self._on(peer, LookedAgain(None)) is Move.PUNCH:
                 with contextlib.suppress(NoWay, Unreachable):
                     (await self._puncher.open(peer, SEEN)).abort()
-                    self._punched.add(peer)
+                    self._on(peer, LookedAgain(Move.PUNCH))
         else:
-            self._detours.pop(peer, None)
-            self._punched.discard(peer)
-            self._relayed.discard(peer)
+            self._on(peer, LookedAgain(Move.DIAL))
 
     async def _open_directly(
         self, peer: str, service: str, hole: Hole | None = None, *, anyway: bool = False
@@ -183,8 +187,9 @@ class DirectDataPlane:
             NoWay: only libp2p may reach it.
             Unreachable: it does not offer the service.
         """
-        known, fault = self._endpoints.get(peer), None
-        if known is not None and (anyway or peer not in self._relayed):
+        route, fault = self._route(peer), None
+        known = route.endpoint
+        if known is not None and route.may_dial(anyway=anyway):
             try:
                 return await self._connections.dial(peer, known, service, hole)
             except NoWay as error:
@@ -192,7 +197,7 @@ class DirectDataPlane:
         endpoint = await self._ask(peer, known)
         if fault is not None and not fault.connected and endpoint == known:
             raise fault
-        if peer in self._relayed and not anyway:
+        if not self._route(peer).may_dial(anyway=anyway):
             raise NoWay("only a relay reaches it")
         return await self._connections.dial(peer, endpoint, service, hole)
 
@@ -203,26 +208,25 @@ class DirectDataPlane:
             NoWay: the peer cannot or does not do that.
         """
         async with self._introducing.setdefault(peer, asyncio.Lock()):
-            if peer in self._endpoints and self._endpoints[peer] is not outdated:
-                return self._endpoints[peer]
+            known = self._route(peer).endpoint
+            if known is not None and known is not outdated:
+                return known
             try:
                 stream = await self.libp2p.open(peer, DIRECT)
                 try:
-                    async with asyncio.timeout(HANDSHAKE_SECONDS):
+                    async with asyncio.timeout(self._bounds.handshake):
                         await write_message(stream, await self._endpoint())
-                        self._learn(stream, await read_message(stream, Endpoint, ENDPOINT_LIMIT))
+                        told = await read_message(stream, Endpoint, ENDPOINT_LIMIT)
+                        self._learn(stream, told, is_asked=True)
                 finally:
                     await stream.close()
             except (ConnectionError, Refused, TimeoutError) as error:
                 raise NoWay(str(error) or "no answer") from None
-            return self._endpoints[peer]
+            return told
 
     async def _introduced(self, stream: Stream) -> None:
         """The other side of `_ask`."""
-        endpoint = await read_message(stream, Endpoint, ENDPOINT_LIMIT)
-        if self._endpoints.get(stream.peer) != endpoint:
-            self._learn(stream, endpoint)
-            self._detours.pop(stream.peer, None)
+        self._learn(stream, await read_message(stream, Endpoint, ENDPOINT_LIMIT), is_asked=False)
         await write_message(stream, await self._endpoint())
 
     async def _endpoint(self) -> Endpoint:
@@ -231,14 +235,10 @@ class DirectDataPlane:
         certificate = self._connections.trust.certificate.hex()
         return Endpoint(hosts=hosts[:HOST_LIMIT], port=self._connections.port, certificate=certificate)
 
-    def _learn(self, stream: Stream, endpoint: Endpoint) -> None:
+    def _learn(self, stream: Stream, endpoint: Endpoint, *, is_asked: bool) -> None:
         """Trust the certificate of a peer whose peer id libp2p has proven on `stream`."""
         self._connections.trust.admit(stream.peer, bytes.fromhex(endpoint.certificate))
-        self._endpoints[stream.peer] = endpoint
-        if stream.way == "relayed":
-            self._relayed.add(stream.peer)
-        else:
-            self._relayed.discard(stream.peer)
+        self._on(stream.peer, EndpointLearned(endpoint, stream.way == "relayed", is_asked))
 
     async def _meet(self, peer: str) -> Stream:
         """A stream on which to agree on a connection from both sides."""
@@ -250,12 +250,14 @@ class DirectDataPlane:
 
     async def _punch(self, meeting: Stream) -> None:
         """A peer wants to open a connection from both sides."""
-        succeeded = await self._puncher.answer(meeting)
-        if meeting.peer in self._relayed:
-            (self._punched.add if succeeded else self._punched.discard)(meeting.peer)
-            self._detours.setdefault(meeting.peer, asyncio.get_running_loop().time() + DETOUR_SECONDS)
+        is_open = await self._puncher.answer(meeting)
+        self._on(meeting.peer, BothSidesTried(is_open, _now()))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

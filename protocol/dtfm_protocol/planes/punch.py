@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
-from dtfm_protocol.planes.connections import HANDSHAKE_SECONDS, Connections, NoWay, opening
+from dtfm_protocol.planes.connections import Connections, NoWay, opening
 from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable, read_message, write_message
 from dtfm_protocol.planes.direct_stream import DirectStream
 from dtfm_protocol.planes.hole import OUTSIDE_LIMIT, Hole, Outside
@@ -20,11 +20,6 @@ PUNCH = "punch"
 """The libp2p service at which two peers tell each other where they are seen, and start."""
 SEEN = "seen"
 """The direct service that tells where its caller is seen."""
-PUNCH_SECONDS = 4.0
-"""Until a connection stands, once both know where the other is: a lost request is repeated after one second, and after
-three."""
-MEETING_LIMIT, PEER_MEETING_LIMIT = 64, 8
-"""Connections that others may have this peer open at once, in all and with one of them: each takes a few sockets."""
 _YES = b"\x01"
 
 
@@ -46,6 +41,7 @@ class Puncher:
             look: opens a stream to a mirror's `SEEN` from a hole.
         """
         self._connections, self._mirrors, self._meet, self._look = connections, mirrors, meet, look
+        self._bounds = connections.bounds
         self._meetings: Counter[str] = Counter()
 
     async def open(self, peer: str, service: str) -> DirectStream:
@@ -62,7 +58,7 @@ class Puncher:
         try:
             with Hole() as hole:
                 async with self._seen(hole) as here:
-                    async with asyncio.timeout(HANDSHAKE_SECONDS):
+                    async with asyncio.timeout(self._bounds.handshake):
                         await write_message(meeting, here)
                         there = await read_message(meeting, Outside, OUTSIDE_LIMIT)
                     async with hole.meeting(there) as found:
@@ -84,16 +80,17 @@ class Puncher:
             TimeoutError: none comes.
             Unreachable: `peer` does not offer the service.
         """
-        async with asyncio.timeout(PUNCH_SECONDS) as limit:
+        async with asyncio.timeout(self._bounds.punch) as limit:
             while True:
                 connection = await found.get()
-                limit.reschedule(asyncio.get_running_loop().time() + HANDSHAKE_SECONDS)
+                limit.reschedule(asyncio.get_running_loop().time() + self._bounds.handshake)
                 with contextlib.suppress(NoWay):
                     return await self._connections.over(connection, peer, service, "punched")
 
     async def answer(self, meeting: Stream) -> bool:
         """The other side of `open`: like a connection that was accepted, but for how it comes about; whether it did."""
-        if self._meetings.total() >= MEETING_LIMIT or self._meetings[meeting.peer] >= PEER_MEETING_LIMIT:
+        meetings, bounds = self._meetings, self._bounds
+        if meetings.total() >= bounds.meetings or meetings[meeting.peer] >= bounds.peer_meetings:
             raise Refused("too many connections to be opened from both sides at once")
         self._meetings[meeting.peer] += 1
         try:
@@ -105,7 +102,7 @@ class Puncher:
     async def _meets(self, meeting: Stream) -> bool:
         succeeded = False
         try:
-            async with asyncio.timeout(2 * HANDSHAKE_SECONDS + PUNCH_SECONDS):
+            async with asyncio.timeout(2 * self._bounds.handshake + self._bounds.punch):
                 there = await read_message(meeting, Outside, OUTSIDE_LIMIT)
                 with Hole() as hole:
                     async with self._seen(hole) as here, hole.meeting(there) as found:
@@ -134,7 +131,7 @@ class Puncher:
         for mirror in self._mirrors:
             try:
                 stream = await self._look(mirror, hole)
-                async with opening(stream):
+                async with opening(stream, self._bounds.handshake):
                     seen = await read_message(stream, Outside, OUTSIDE_LIMIT)
             except (NoWay, Unreachable) as error:
                 log.debug("%s does not tell how this peer is seen from outside: %s", short(mirror), error)
