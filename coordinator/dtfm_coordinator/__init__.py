@@ -4,7 +4,7 @@
 - `service`: a running coordinator: its planes and its invite (`Coordinator`); `endpoints`: its ports and addresses
 - `conductor`: what it decides, from waiting for nodes to the last step (`Conductor`); `planning`: from view to plan
 - `members`: who is in the swarm, and what of it the allocator sees (pure)
-- `linkmap`: which links are known, and who measures next (pure)
+- `linkmap`: which links are known, and who measures next; `probe_requests`: which results are answers (pure)
 - `allocator/`: from a view to a plan (pure); `requirements`: what a job's model asks of peers
 - `networks/`: views that are made up: the paper's networks, and others
 - `offline`, `compare`, `explain/`: the allocator on saved views: a plan, algorithms side by side, where the time goes

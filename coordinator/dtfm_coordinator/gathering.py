@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from dtfm_coordinator.allocator.shapes import NotEnoughNodes
 from dtfm_coordinator.hearing import Hearing, Tools
@@ -23,15 +23,10 @@ QUICK_SECONDS = 0.2
 """The same in the middle of a run, where everyone waits, and who is there is known."""
 HEAR_SECONDS = 5.0
 """Reports come every second."""
-READ_SECONDS, QUICK_READ_SECONDS = 60.0, 0.5
-"""For what peers have published of their links, after rounds of probes and without any. A lookup takes several round
-trips, and peers whose links are not read count as unable to talk."""
+READ_SECONDS = 0.5
+"""For what peers have published of their links: it is no more than what is known already, or can be measured."""
 ROUND_SECONDS = 75.0
 """A round of probes that takes longer goes on without the slow ones."""
-
-
-READ_AGAIN_SECONDS, LOOK_AGAIN_SECONDS = 20.0, 1.0
-"""For a record that does not have yet what its peer has just measured; and between two looks at it."""
 RETRY_SECONDS = 60.0
 """After a view that no plan fits; sooner if somebody comes."""
 
@@ -130,7 +125,7 @@ class Gathering:
 
     async def recall(self, peers: Collection[str]) -> None:
         """Take over what `peers` have measured for an earlier life of this coordinator, or for another one."""
-        await self._read_all(peers, QUICK_READ_SECONDS)
+        await self._read_all(peers, self._links.reported)
 
     async def probe(self, members: list[Member], anew: Collection[Pair] = (), *, limits: bool = True) -> None:
         """Have all unknown links between `members` measured, in rounds of disjoint pairs, and those of `anew` again.
@@ -140,6 +135,7 @@ class Gathering:
         """
         peers = [member.peer for member in members]
         before = {pair: self._links.gbps(*pair) or 0.0 for pair in anew}
+        await self._read_all(self._links.reporters(peers), self._links.published)
         with contextlib.ExitStack() as undo:
             for pair in anew:
                 undo.callback(self._links.forget_pair(*pair))
@@ -150,81 +146,51 @@ class Gathering:
     async def _probe(self, peers: list[str], members: list[Member], limits: bool) -> None:
         addresses = {member.peer: member.profile.addresses for member in members if member.profile}
         rounds = list(self._links.rounds(peers))
-        done: dict[str, int] = {}
         for number, pairs in enumerate(rounds, 1):
             await self._hearing.say("probing", f"measuring links: round {number} of {len(rounds)}")
-            done |= await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
+            await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
             self._links.tried(pairs)
-        await self._read_all(peers, READ_SECONDS if rounds else QUICK_READ_SECONDS, done)
         fans = list(self._links.fans(peers)) if limits else []
         for number, fanned in enumerate(fans, 1):
             await self._hearing.say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
-            done |= await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
-        if fans:
-            await self._read_all(peers, READ_SECONDS, done)
+            await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
 
-    async def _have_probed(self, turn: ProbeRound) -> dict[str, int]:
-        """Ask for a round of measurements, and wait for them; the round's id by peer that has finished its part."""
-        await self._tools.control.publish(PROBE, turn)
+    async def _have_probed(self, turn: ProbeRound) -> None:
+        """Ask for a round of measurements, and wait until those who are there have reported what they found."""
         acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans]
-
-        def finished(peer: str) -> bool:
-            return self._last_round(peer) == turn.id
+        self._links.requests.ask(turn)
+        await self._tools.control.publish(PROBE, turn)
 
         def awaited(peer: str) -> bool:
             member = self._members.get(peer)
-            return member is not None and member.online and not finished(peer)
+            return member is not None and member.online and self._links.requests.awaits(peer, turn.id)
 
         if not await self._hearing.wait(lambda: not any(map(awaited, acting)), ROUND_SECONDS):
             log.warning("a round of link measurements was not finished in %.0f s", ROUND_SECONDS)
-        return {peer: turn.id for peer in acting if finished(peer)}
 
-    async def _read_all(self, peers: Collection[str], seconds: float, done: Mapping[str, int] | None = None) -> None:
-        """Take over what peers have published of their links, measured on their own or not.
+    async def _read_all(self, peers: Collection[str], take: Callable[[str, LinkReport], None]) -> None:
+        """Look up once what `peers` have published of their links, and have it taken.
 
-        A lookup waits for seconds where a DHT peer has fallen silent.
-
-        Args:
-            done: by peer, a round that it has finished: its record must have come so far, or to a later one.
+        A lookup waits for seconds where a DHT peer has fallen silent: who is not read in `READ_SECONDS` is left out.
         """
-        reading = {asyncio.create_task(self._read(peer, (done or {}).get(peer))): peer for peer in peers}
+        reading = [asyncio.create_task(self._read(peer, take)) for peer in peers]
         try:
-            _, late = await asyncio.wait(reading, timeout=seconds) if reading else ((), ())
-            if late and seconds >= READ_SECONDS:
-                names = ", ".join(short(reading[task]) for task in late)
-                log.warning("the links of %s could not be read from the DHT in %.0f s", names, seconds)
+            if reading:
+                await asyncio.wait(reading, timeout=READ_SECONDS)
         finally:
             for task in reading:
                 task.cancel()
 
-    def _last_round(self, peer: str) -> int | None:
-        """The round that a peer says it has finished last; a late one may come after the one that was waited for."""
-        member = self._members.get(peer)
-        return member.report.probed if member is not None and member.report is not None else None
-
-    async def _read(self, peer: str, done: int | None) -> None:
-        """Take over what a peer has published of its links; if round `done` is not in it yet, look again for a while.
-
-        The DHT promises nothing about when a new record is found in place of an older one.
-        """
-        end = time.monotonic() + READ_AGAIN_SECONDS
-        while True:
-            report: LinkReport | None = None
-            try:
-                report = await self._tools.registry.links(self._tools.discovery, peer)
-            except (OSError, RuntimeError) as error:
-                log.warning("cannot read the links of %s: %s", short(peer), error)
-            if report is not None:
-                self._links.reported(peer, report)
-            # Not by order: the clock that numbers rounds may have been set back.
-            if done is None or (report is not None and report.probed in (done, self._last_round(peer))):
-                return
-            if time.monotonic() > end:
-                log.warning("what %s has measured is not found in the DHT", short(peer))
-                return
-            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+    async def _read(self, peer: str, take: Callable[[str, LinkReport], None]) -> None:
+        try:
+            record = await self._tools.registry.links(self._tools.discovery, peer)
+        except (OSError, RuntimeError) as error:
+            log.warning("cannot read the links of %s: %s", short(peer), error)
+            return
+        if record is not None:
+            take(peer, record)
 
 
 def _now() -> int:
-    """A number for a round, unique over restarts, too: nodes report the last one that they have finished."""
+    """A number for a round, unique over restarts, too: nodes say it again with what they found."""
     return time.time_ns() // 1_000_000

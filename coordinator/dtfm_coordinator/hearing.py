@@ -155,6 +155,8 @@ class Hearing:
     async def _hear_report(self, peer: str, message: Report) -> None:
         if not self.members.reported(peer, message):
             return
+        if message.probed is not None:
+            self.links.answered(peer, message.probed)
         if self.on_standing is not None:
             await self.on_standing(peer, message.standing)
         plan = self.plan

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from dtfm_coordinator.members import Member
-from dtfm_protocol.control import Fan
+from dtfm_coordinator.probe_requests import ProbeRequests
+from dtfm_protocol.control import Fan, ProbeResult
 from dtfm_protocol.matrix import Matrix
 from dtfm_protocol.planes.data import Way
 from dtfm_protocol.records import Limits, LinkReport
@@ -36,6 +37,7 @@ class LinkMap:
         self._limits: dict[str, Limits] = {}
         self._fanned: set[str] = set()
         """Who was asked for its limits."""
+        self.requests = ProbeRequests()
 
     def tried(self, pairs: Sequence[Pair]) -> None:
         """These pairs were asked to measure; those of which no report comes count as unable to talk."""
@@ -49,6 +51,7 @@ class LinkMap:
             self._forget_link(pair)
         self._limits.pop(peer, None)
         self._fanned.discard(peer)
+        self.requests.forget(peer)
 
     def forget_pair(self, sender: str, receiver: str) -> Callable[[], None]:
         """A link is to be measured anew, both ways: that is how links are measured.
@@ -71,6 +74,7 @@ class LinkMap:
         for pair in both:
             self._forget_link(pair)
         self._tried.discard(frozenset((sender, receiver)))
+        self.requests.forget_pair(sender, receiver)
         return undo
 
     def _forget_link(self, pair: Pair) -> None:
@@ -103,6 +107,31 @@ class LinkMap:
                     self._ways.pop(pair, None)
                 else:
                     self._ways[pair] = link.way
+
+    def answered(self, peer: str, result: ProbeResult) -> None:
+        """Take over what a peer says that it has measured, if it is what it was asked for, and new."""
+        found = self.requests.take(peer, result)
+        if found is not None:
+            self.reported(peer, found)
+
+    def published(self, reporter: str, record: LinkReport) -> None:
+        """Take over the links of a peer's record that it is known to measure: it does so again where their way changes.
+
+        Its other links come when it is asked for them, not from a record that may be older.
+        """
+        if self.requests.is_outdated(reporter, record):
+            return
+        known = {
+            peer: link
+            for peer, link in record.links.items()
+            if self._source.get(frozenset((reporter, peer)), ("", 0))[0] == reporter
+        }
+        self.reported(reporter, LinkReport(links=known))
+
+    def reporters(self, peers: Sequence[str]) -> list[str]:
+        """Those of `peers` who have measured a link that is known."""
+        sources = {source for source, _ in self._source.values()}
+        return [peer for peer in peers if peer in sources]
 
     def known(self, a: str, b: str) -> bool:
         """Whether nothing is left to measure between two peers."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dtfm_node.journal import Journal
 from dtfm_node.probe import fan, probe
 from dtfm_node.uplink import Uplink
-from dtfm_protocol.control import ProbeRound
+from dtfm_protocol.control import ProbeResult, ProbeRound
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
@@ -19,6 +19,9 @@ from dtfm_protocol.records import Limits, Link, LinkReport, Profile
 PROBE_SECONDS = 60.0
 LOOK_SECONDS = 20.0
 """Between two looks at whether something is to be published."""
+CALM_SECONDS = 3.0
+"""So long no round of probes must have come before what was found is published: rounds follow each other, and the DHT's
+messages would disturb the next one. The coordinator, which has it by then, does not wait."""
 
 
 class Listing:
@@ -68,25 +71,38 @@ class Listing:
                 self._links_due = 0.0
 
     async def measure(self, rounds: asyncio.Queue[ProbeRound], journal: Journal) -> None:
-        """Measure the links that the coordinator asks for, one round at a time, until cancelled."""
+        """Measure and report the links that the coordinator asks for, one round at a time, until cancelled.
+
+        The DHT's copy is for a coordinator that comes back, or another one.
+        """
+        unpublished = False
         while True:
-            turn = await rounds.get()
-            mine = [other for peer, other in turn.pairs if peer == self._plane.peer_id]
-            for other in mine:
-                await self._probe(other, turn.addresses.get(other, ()), turn.id)
-            for one in turn.fans:
-                if one.centre == self._plane.peer_id:
-                    mine += one.gbps
-                    await self._measure_limits(one.gbps, turn.addresses)
-            if mine:
-                self._probed = turn.id
+            try:
+                async with asyncio.timeout(CALM_SECONDS if unpublished else None):
+                    turn = await rounds.get()
+            except TimeoutError:
+                unpublished = False
                 try:
-                    # Twice, as the profile.
-                    await self._publish_links(0.0)
+                    await self._publish_links(LINKS_SECONDS / 3)
                 except (OSError, RuntimeError) as error:
                     log.warning("cannot publish links to the DHT: %s", error)
-                journal.note(probed=turn.id)
+                continue
+            found = await self._act(turn)
+            if found is not None:
+                self._probed, unpublished = turn.id, True
+                journal.note(probed=found)
                 journal.hurry()
+
+    async def _act(self, turn: ProbeRound) -> ProbeResult | None:
+        """Do this node's part of a round, in which it is in one pair or one fan at most; None if it has none."""
+        me = self._plane.peer_id
+        for peer, other in turn.pairs:
+            if peer == me:
+                return ProbeResult(round=turn.id, link=await self._probe(other, turn.addresses.get(other, ()), turn.id))
+        for one in turn.fans:
+            if one.centre == me:
+                return ProbeResult(round=turn.id, limits=await self._measure_limits(one.gbps, turn.addresses))
+        return None
 
     async def _publish_links(self, again: float) -> None:
         """Publish what was measured, and have it published again after `again` seconds, or soon where that fails."""
@@ -98,24 +114,30 @@ class Listing:
 
     async def _measure_limits(
         self, gbps: Mapping[str, tuple[float, float]], addresses: Mapping[str, tuple[str, ...]]
-    ) -> None:
+    ) -> Limits | None:
+        """What this machine can send and receive in all; None where that could not be measured."""
         try:
             async with self._probing, asyncio.timeout(PROBE_SECONDS):
                 for peer in gbps:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses.get(peer, ()))
-                self._limits = await fan(self._plane, gbps, self._uplink)
+                found = self._limits = await fan(self._plane, gbps, self._uplink)
+                return found
         except (ConnectionError, Refused, TimeoutError) as error:
             log.warning("cannot measure what this machine can send and receive in all: %s", str(error) or "no answer")
+            return None
 
-    async def _probe(self, peer: str, addresses: tuple[str, ...], number: int) -> None:
+    async def _probe(self, peer: str, addresses: tuple[str, ...], number: int) -> Link | None:
+        """The link to `peer`, measured in round `number` or after it; None where that failed."""
         try:
             async with self._probing, asyncio.timeout(PROBE_SECONDS):
                 if addresses:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses)
                 link = await probe(self._plane, peer, self._uplink)
-                self._links[peer] = link.model_copy(update={"round": number})
+                found = self._links[peer] = link.model_copy(update={"round": number})
+                return found
         except (ConnectionError, Refused, TimeoutError) as error:
             self._links.pop(peer, None)
             log.warning("cannot measure the link to %s: %s", short(peer), str(error) or "no answer")
+            return None

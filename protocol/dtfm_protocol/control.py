@@ -8,7 +8,7 @@ from pydantic import Field
 from dtfm_protocol.identity import PeerName
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.records import Measured
+from dtfm_protocol.records import Limits, Link, Measured
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.standing import Mark, Standing
@@ -77,6 +77,17 @@ class ProbeRound(Schema):
     addresses: dict[PeerName, tuple[str, ...]]
 
 
+class ProbeResult(Schema):
+    """What a peer has found in a round of probes. Of whom is not said: the coordinator knows whom it has asked for."""
+
+    round: Annotated[int, Field(ge=0, lt=1 << 63)]
+    """See `ProbeRound.id`."""
+    link: Link | None = None
+    """To the other one of its pair; None where it could not be measured, or was not asked for."""
+    limits: Limits | None = None
+    """As the centre of a fan; None where they could not be measured, or were not asked for."""
+
+
 class Report(Schema):
     """A peer's progress, and metrics rows that the coordinator has not confirmed yet."""
 
@@ -101,8 +112,8 @@ class Report(Schema):
     """Of compute in the last step, as measured: a peer that has become slow is not a dead one."""
     received_gbps: dict[PeerName, Measured] = Field(default={}, max_length=MOST_NEIGHBOURS)
     """From each neighbour in the last step, by its fastest frame: a link that has become slow is measured anew."""
-    probed: int = 0
-    """The last probe round that this peer has finished and published."""
+    probed: ProbeResult | None = None
+    """Of the last probe round in which this peer has acted: in every report, for any of them may be lost."""
     rows: tuple[StepMetrics, ...] = ()
 
 

@@ -9,7 +9,18 @@ from typing import Any
 from dtfm_coordinator.allocator.shapes import NotEnoughNodes
 from dtfm_coordinator.hearing import Hearing, Tools
 from dtfm_coordinator.members import Member
-from dtfm_protocol.control import PHASE, PRESENCE, PROBE, REPORT, Phase, Presence, ProbeRound, Report, Topic
+from dtfm_protocol.control import (
+    PHASE,
+    PRESENCE,
+    PROBE,
+    REPORT,
+    Phase,
+    Presence,
+    ProbeResult,
+    ProbeRound,
+    Report,
+    Topic,
+)
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.job import Checkpointing, Evaluation, Planning, Training
@@ -41,6 +52,11 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
+def link_of(gbps: float) -> Link:
+    """What a probe sees of a link of so many Gbit/s both ways."""
+    return Link(round_trip_ms=20.0, sent_gbps=gbps, received_gbps=gbps)
+
+
 class Control:
     """A control plane that keeps what is said, and hands on what a test has peers say."""
 
@@ -70,12 +86,16 @@ class Records:
         self.unread: dict[str, Exception | None] = {}
         """Whose links cannot be read, and why; None: the lookup takes forever."""
         self.lookups = 0
+        """Of profiles."""
+        self.links_looked_up: list[str] = []
+        """Whose, time after time."""
 
     async def profiles(self, discovery: object, wanted: Collection[str]) -> dict[str, Profile]:
         self.lookups += 1
         return {peer: profile for peer, profile in self.listed.items() if peer in wanted}
 
     async def links(self, discovery: object, peer: str) -> LinkReport | None:
+        self.links_looked_up.append(peer)
         if peer in self.unread:
             error = self.unread[peer]
             if error is not None:
@@ -87,16 +107,12 @@ class Records:
         """Have `peer` publish that the link to `other` has so many Gbit/s both ways, or that it has none."""
         links = {name: link for name, link in self._of(peer).links.items() if name != other}
         if gbps is not None:
-            links[other] = Link(round_trip_ms=20.0, sent_gbps=gbps, received_gbps=gbps)
+            links[other] = link_of(gbps)
         self.measured[peer] = self._of(peer).model_copy(update={"links": links})
 
     def finish(self, peer: str, turn: int) -> None:
         """Have `peer` publish that a round is in its record."""
         self.measured[peer] = self._of(peer).model_copy(update={"probed": turn})
-
-    def limit(self, peer: str) -> None:
-        """Have `peer` publish what it can send in all."""
-        self.measured[peer] = self._of(peer).model_copy(update={"limits": Limits(up_gbps=UP_GBPS)})
 
     def _of(self, peer: str) -> LinkReport:
         return self.measured.get(peer, LinkReport(links={}))
@@ -211,18 +227,19 @@ class Peers:
         """What the coordinator said it does, one after the other."""
         return [body for topic, body in self.control.said if topic is PHASE and isinstance(body, Phase)]
 
+    def result(self, peer: str, turn: ProbeRound) -> ProbeResult:
+        """What `peer` finds in a round."""
+        for other in (other for actor, other in turn.pairs if actor == peer):
+            gbps = self.gbps.get(frozenset((peer, other)), GBPS)
+            return ProbeResult(round=turn.id, link=None if gbps is None else link_of(gbps))
+        return ProbeResult(round=turn.id, limits=Limits(up_gbps=UP_GBPS))
+
     async def finish(self, peer: str, turn: ProbeRound) -> None:
-        """`peer` says that it has done its part of a round, and has published what came of it."""
-        self.records.finish(peer, turn.id)
-        await self.report(peer, probed=turn.id)
+        """`peer` has done its part of a round, and says what came of it."""
+        await self.report(peer, probed=self.result(peer, turn))
 
     async def _answer(self, turn: ProbeRound) -> None:
-        """All who act in a round measure, publish and say so, but for those who are silent."""
-        for peer, other in turn.pairs:
+        """All who act in a round measure and say what they found, but for those who are silent."""
+        for peer in [peer for peer, _ in turn.pairs] + [one.centre for one in turn.fans]:
             if peer not in self.silent:
-                self.records.measure(peer, other, self.gbps.get(frozenset((peer, other)), GBPS))
                 await self.finish(peer, turn)
-        for one in turn.fans:
-            if one.centre not in self.silent:
-                self.records.limit(one.centre)
-                await self.finish(one.centre, turn)

@@ -10,13 +10,15 @@ import pytest
 from dtfm_coordinator import gathering, members
 from dtfm_coordinator.gathering import Gathering
 from dtfm_coordinator.linkwatch import FIRST_PAUSE, LinkWatch, Pair
+from dtfm_protocol.control import ProbeResult, ProbeRound
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.records import LinkReport
+from dtfm_protocol.records import Limits
 from dtfm_protocol.view import View
 
-from .peers import GBPS, UP_GBPS, Peers, plan_of, until
+from .peers import GBPS, UP_GBPS, Peers, link_of, plan_of, until
 
 AB: Pair = ("a", "b")
+AC = frozenset("ac")
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +26,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SETTLE_SECONDS", "QUICK_SECONDS"):
         monkeypatch.setattr(gathering, name, 0.01)
     monkeypatch.setattr(gathering, "ROUND_SECONDS", 3600.0)
-    monkeypatch.setattr(gathering, "READ_AGAIN_SECONDS", 3600.0)
-    monkeypatch.setattr(gathering, "LOOK_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(members, "SILENT_SECONDS", 3600.0)  # these report but once
 
 
@@ -35,6 +35,8 @@ class Swarm(Peers):
     def __init__(self, folder: Path, fewest_nodes: int = 1, min_nodes: int | None = None) -> None:
         super().__init__(folder, fewest_nodes)
         self.now = 1000.0
+        self.first_rounds: list[ProbeRound] = []
+        """Those before `trains`."""
         self.hearing.link_watch = LinkWatch(lambda: self.now)
         self.one = Gathering(self.tools, self.hearing, min_nodes)
 
@@ -49,6 +51,7 @@ class Swarm(Peers):
         await self.join(*peers)
         await self.probe()
         self.hearing.plan = plan_of(*peers)
+        self.first_rounds = self.rounds
         self.control.said.clear()
         return self.hearing.plan
 
@@ -335,28 +338,125 @@ async def test_what_frames_told_before_a_look_is_no_reason_for_another(swarm: Sw
     assert swarm.suspects() == set()
 
 
-async def test_a_record_that_is_newer_than_the_round_that_was_waited_for_is_taken(swarm: Swarm) -> None:
-    """Its peer has finished a later round, but too late to be waited for."""
-    await swarm.join("a", "b")
-    swarm.records.measure("a", "b", 1.0)
-    swarm.records.finish("a", 7)
-    await swarm.report("a", probed=7)
-    await asyncio.wait_for(swarm.one._read_all({"a"}, 3600, {"a": 5}), 1)
-    assert swarm.hearing.links.gbps("a", "b") == 1.0
+async def test_what_was_measured_arrives_without_any_lookup(swarm: Swarm) -> None:
+    swarm.records.unread = dict.fromkeys("abc")
+    swarm.gbps[AC] = 0.1
+    await swarm.join("a", "b", "c")
+    await swarm.probe()
+    assert swarm.records.links_looked_up == []
+    links = swarm.hearing.links
+    assert [links.gbps(*pair) for pair in itertools.combinations("abc", 2)] == [GBPS, 0.1, GBPS]
 
 
-async def test_a_record_that_is_older_than_what_its_peer_has_finished_is_looked_up_again(swarm: Swarm) -> None:
+async def test_a_report_that_was_lost_is_made_up_for_by_any_later_one(swarm: Swarm) -> None:
     await swarm.join("a", "b")
-    swarm.records.measure("a", "b", 1.0)
-    swarm.records.finish("a", 4)
-    await swarm.report("a", probed=7)
-    reading = asyncio.create_task(swarm.one._read_all({"a"}, 3600, {"a": 5}))
-    await asyncio.sleep(0.05)
-    assert not reading.done()
-    swarm.records.measure("a", "b", 2.0)
-    swarm.records.finish("a", 7)
-    await asyncio.wait_for(reading, 1)
-    assert swarm.hearing.links.gbps("a", "b") == 2.0
+    swarm.silent = {"a", "b"}
+    probing = asyncio.create_task(swarm.probe())
+    await until(lambda: bool(swarm.rounds))
+    (turn,) = swarm.rounds
+    await asyncio.sleep(0.02)
+    assert not probing.done()
+    for _ in range(3):
+        await swarm.finish(turn.pairs[0][0], turn)
+    await probing
+    assert swarm.hearing.links.gbps(*AB) == GBPS
+
+
+async def test_what_nobody_asked_a_peer_for_is_not_believed(swarm: Swarm) -> None:
+    """It would draw work to itself, or turn others away from a rival."""
+    await swarm.join("a", "b", "c")
+    swarm.silent = set("abc")
+    probing = asyncio.create_task(swarm.probe())
+    await until(lambda: bool(swarm.rounds))
+    (turn,) = swarm.rounds
+    ((actor, other),) = turn.pairs
+    (liar,) = {*"abc"} - {actor, other}
+    lie = ProbeResult(round=turn.id, link=link_of(999.0), limits=Limits(up_gbps=999.0))
+    for peer in (liar, other):  # neither it nor the passive end of the pair was asked
+        await swarm.report(peer, probed=lie)
+    for number in (turn.id - 1, turn.id + 1):
+        await swarm.report(actor, probed=lie.model_copy(update={"round": number}))
+    await asyncio.sleep(0.02)
+    assert len(swarm.rounds) == 1
+    links = swarm.hearing.links
+    assert [links.gbps(*pair) for pair in itertools.permutations("abc", 2)] == [None] * 6
+    await swarm.report(actor, probed=lie)
+    await until(lambda: len(swarm.rounds) == 2)
+    assert links.gbps(actor, other) == 999.0  # what is between it and the other end, nobody else can tell
+    assert links.view(swarm.ready(), "fp32").nodes[0].up_gbps is None
+    await swarm.report(actor, probed=lie.model_copy(update={"link": link_of(1.0)}))
+    assert links.gbps(actor, other) == 999.0
+    probing.cancel()
+    await asyncio.wait([probing])
+
+
+async def test_a_late_result_of_an_earlier_round_is_taken_for_that_one_and_ends_no_other(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "ROUND_SECONDS", 0.05)
+    await swarm.join("a", "b", "c")
+
+    async def be_silent(_: ProbeRound) -> None:
+        if len(swarm.rounds) == 2:
+            monkeypatch.setattr(gathering, "ROUND_SECONDS", 3600.0)
+
+    swarm.control.answer = be_silent
+    probing = asyncio.create_task(swarm.probe())
+    await until(lambda: len(swarm.rounds) == 2)
+    first, second = swarm.rounds
+    await swarm.finish(first.pairs[0][0], first)
+    assert swarm.hearing.links.gbps(*first.pairs[0]) == GBPS
+    await asyncio.sleep(0.02)
+    assert len(swarm.rounds) == 2
+    assert swarm.hearing.links.gbps(*second.pairs[0]) is None
+    probing.cancel()
+    await asyncio.wait([probing])
+
+
+async def test_a_late_result_is_not_taken_for_the_link_that_is_measured_again(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "ROUND_SECONDS", 0.05)
+    await swarm.join("a", "b")
+    swarm.silent = {"a", "b"}
+    await swarm.probe()
+    monkeypatch.setattr(gathering, "ROUND_SECONDS", 3600.0)
+    probing = asyncio.create_task(swarm.probe(AB))
+    await until(lambda: len(swarm.rounds) == 2)
+    first, second = swarm.rounds
+    ((actor, _),) = first.pairs
+    await swarm.finish(actor, first)
+    await asyncio.sleep(0.02)
+    assert not probing.done()
+    assert swarm.hearing.links.gbps(*AB) is None
+    swarm.gbps[frozenset(AB)] = 0.1
+    await swarm.finish(actor, second)
+    await probing
+    assert swarm.hearing.links.gbps(*AB) == 0.1
+    await swarm.report(actor, probed=ProbeResult(round=first.id, link=link_of(GBPS)))
+    assert swarm.hearing.links.gbps(*AB) == 0.1
+
+
+async def test_a_link_that_its_peer_has_measured_again_is_read_from_its_record_and_no_other(swarm: Swarm) -> None:
+    """Its way has changed: nobody asks for that."""
+    await swarm.trains("a", "b", "c")
+    rounds = swarm.first_rounds
+    by = {frozenset(pair): pair[0] for turn in rounds for pair in turn.pairs}
+    reporter = by[frozenset(AB)]
+    (other,) = {*AB} - {reporter}
+    swarm.records.measure(reporter, other, 0.5)
+    swarm.records.measure(other, reporter, 0.7)
+    swarm.records.measure(reporter, "d", 0.9)
+    for peer in AB:
+        swarm.records.finish(peer, 1)
+    await swarm.probe()
+    assert swarm.hearing.links.gbps(*AB) == GBPS  # the record is older than what was reported since
+    last = {pair[0]: turn.id for turn in rounds for pair in turn.pairs}
+    for peer in AB:
+        swarm.records.finish(peer, last.get(peer, 1))
+    await swarm.probe()
+    assert swarm.hearing.links.gbps(*AB) == 0.5
+    assert swarm.hearing.links.gbps(reporter, "d") is None
 
 
 async def test_links_that_were_published_are_taken_over_without_any_probing(swarm: Swarm) -> None:
@@ -373,7 +473,7 @@ async def test_links_that_were_published_are_taken_over_without_any_probing(swar
 async def test_links_that_cannot_be_read_keep_no_others_from_being_taken_over(
     swarm: Swarm, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
-    monkeypatch.setattr(gathering, "QUICK_READ_SECONDS", 0.05)
+    monkeypatch.setattr(gathering, "READ_SECONDS", 0.05)
     swarm.records.unread["a"] = error
     swarm.records.measure("a", "c", 1.0)
     swarm.records.measure("b", "c", 3.0)
@@ -412,7 +512,7 @@ async def test_a_look_at_suspects_that_is_given_up_leaves_them_known_as_they_wer
 async def test_a_round_is_not_done_because_a_clock_was_ahead_once(swarm: Swarm) -> None:
     await swarm.join("a", "b")
     for peer in "ab":
-        await swarm.report(peer, probed=1 << 60)
+        await swarm.report(peer, probed=ProbeResult(round=1 << 60, link=link_of(1.0)))
     swarm.silent = {"a", "b"}
     probing = asyncio.create_task(swarm.one.probe(swarm.ready()))
     await until(lambda: len(swarm.rounds) == 1)
@@ -430,17 +530,11 @@ async def test_links_that_could_not_be_measured_are_tried_again_though_nobody_co
     assert ids_of(await (await lay_out_strangers(swarm))) == "abc"
 
 
-async def test_a_record_that_is_older_than_the_measurement_is_looked_up_again(
-    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_record_that_is_older_than_the_measurement_changes_nothing(swarm: Swarm) -> None:
     await swarm.join("a", "b")
-    lookup, looks = swarm.records.links, 0
-
-    async def late(discovery: object, peer: str) -> LinkReport | None:
-        nonlocal looks
-        looks += 1
-        return await lookup(discovery, peer) if looks > 4 else LinkReport(links={})
-
-    monkeypatch.setattr(swarm.records, "links", late)
-    await swarm.probe()
-    assert swarm.hearing.links.gbps(*AB) == GBPS
+    swarm.records.measure("a", "b", 1.0)
+    swarm.records.measure("b", "a", 1.0)
+    for _ in range(2):
+        await swarm.probe()
+        assert swarm.hearing.links.gbps(*AB) == GBPS
+    assert swarm.records.links_looked_up != []

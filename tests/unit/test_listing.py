@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +13,15 @@ from dtfm_node.display import Display
 from dtfm_node.journal import Journal
 from dtfm_node.listing import Listing
 from dtfm_node.uplink import Uplink
-from dtfm_protocol.control import ProbeRound
+from dtfm_protocol.control import Fan, ProbeResult, ProbeRound, Report, Topic
 from dtfm_protocol.envelope import Post
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.planes.discovery import Registry
 from dtfm_protocol.planes.memory import MemoryDataPlane, MemoryDiscovery, MemoryNetwork
-from dtfm_protocol.records import Link, LinkReport, Profile
+from dtfm_protocol.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.view import LayerSeconds
+
+from .peers import until
 
 PROFILE = Profile(
     device="cpu",
@@ -82,7 +86,7 @@ async def test_links_that_nobody_took_are_published_again_soon_and_then_rarely(
     assert discovery.times == before + 1
 
 
-async def test_what_is_measured_while_an_older_report_is_on_its_way_comes_after_it_and_twice() -> None:
+async def test_what_is_measured_while_an_older_report_is_on_its_way_comes_after_it() -> None:
     class Slow(MemoryDiscovery):
         def __init__(self, network: MemoryNetwork) -> None:
             super().__init__(network, ME.peer_id)
@@ -109,21 +113,134 @@ async def test_what_is_measured_while_an_older_report_is_on_its_way_comes_after_
     assert listing._links_due <= time.monotonic()
 
 
-async def test_what_was_just_measured_is_published_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+class Heard:
+    """A broker that loses reports while it is `deaf`."""
+
+    def __init__(self) -> None:
+        self.deaf = False
+        self.results: list[ProbeResult | None] = []
+
+    async def publish(self, topic: Topic, body: Report) -> None:
+        if not self.deaf:
+            self.results.append(body.probed)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal("one", tmp_path / "status.json", Display("plain"))
+
+
+def measure_as(gbps: float) -> Callable[..., Awaitable[Link]]:
+    async def measure(plane: MemoryDataPlane, peer: str, uplink: Uplink) -> Link:
+        plane.ways[peer] = "direct"
+        return Link(round_trip_ms=1.0, sent_gbps=gbps, received_gbps=gbps)
+
+    return measure
+
+
+def pair_of(number: int, *peers: str) -> ProbeRound:
+    return ProbeRound(id=number, pairs=(peers,), addresses={})  # type: ignore[arg-type]
+
+
+async def test_results_are_published_once_when_rounds_are_over_and_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, journal: Journal
+) -> None:
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
     listing, refreshing = await listing_on(discovery, monkeypatch)
     await asyncio.sleep(0.02)
+    monkeypatch.setattr(listings, "probe", measure_as(2.0))
+    monkeypatch.setattr(listings, "CALM_SECONDS", 3600.0)
     before = discovery.times
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
-    rounds.put_nowait(ProbeRound(id=3, pairs=((ME.peer_id, "gone"),), addresses={}))
-    measuring = asyncio.create_task(listing.measure(rounds, Journal("one", tmp_path / "status.json", Display("plain"))))
-    await asyncio.sleep(0.05)
+    measuring = asyncio.create_task(listing.measure(rounds, journal))
+    for number, other in ((3, "near"), (4, "far")):
+        rounds.put_nowait(pair_of(number, ME.peer_id, other))
+    await until(lambda: journal._report.probed is not None and journal._report.probed.round == 4)
+    await asyncio.sleep(0.02)
+    assert discovery.times == before
+    monkeypatch.setattr(listings, "CALM_SECONDS", 0.02)
+    rounds.put_nowait(pair_of(5, "near", "far"))  # not its own
+    await asyncio.sleep(0.1)
     measuring.cancel()
     refreshing.cancel()
-    assert discovery.times == before + 2
+    assert discovery.times == before + 1
+    report = await REGISTRY.links(discovery, ME.peer_id)
+    assert report is not None
+    assert report.probed == 4
+    assert {peer: link.round for peer, link in report.links.items()} == {"near": 3, "far": 4}
+
+
+async def test_results_that_the_dht_did_not_take_are_published_again(
+    monkeypatch: pytest.MonkeyPatch, journal: Journal
+) -> None:
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    listing, refreshing = await listing_on(discovery, monkeypatch)
+    await asyncio.sleep(0.02)
+    monkeypatch.setattr(listings, "probe", measure_as(2.0))
+    monkeypatch.setattr(listings, "CALM_SECONDS", 0.0)
+    discovery.works = False
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    measuring = asyncio.create_task(listing.measure(rounds, journal))
+    rounds.put_nowait(pair_of(3, ME.peer_id, "near"))
+    await asyncio.sleep(0.05)
+    discovery.works = True
+    await asyncio.sleep(0.05)
+    assert not measuring.done()
+    measuring.cancel()
+    refreshing.cancel()
     report = await REGISTRY.links(discovery, ME.peer_id)
     assert report is not None
     assert report.probed == 3
+
+
+async def test_a_result_is_said_again_with_every_report_until_a_later_one(
+    monkeypatch: pytest.MonkeyPatch, journal: Journal
+) -> None:
+    monkeypatch.setattr(listings, "probe", measure_as(2.0))
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    listing = Listing(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, Uplink())
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    measuring = asyncio.create_task(listing.measure(rounds, journal))
+    broker: Any = Heard()
+    broker.deaf = True
+    rounds.put_nowait(pair_of(3, ME.peer_id, "near"))
+    await until(lambda: journal._report.probed is not None)
+    await journal.send(broker)
+    broker.deaf = False
+    rounds.put_nowait(pair_of(4, "near", "far"))
+    await asyncio.sleep(0.01)
+    for _ in range(2):
+        await journal.send(broker)
+    link = Link(round_trip_ms=1.0, sent_gbps=2.0, received_gbps=2.0, round=3)
+    assert broker.results == [ProbeResult(round=3, link=link)] * 2
+
+    async def unreachable(*_: object) -> Link:
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr(listings, "probe", unreachable)
+    rounds.put_nowait(pair_of(5, ME.peer_id, "near"))
+    await until(lambda: journal._report.probed is not None and journal._report.probed.round == 5)
+    await journal.send(broker)
+    assert broker.results[2:] == [ProbeResult(round=5)]
+    measuring.cancel()
+
+
+async def test_who_is_the_centre_of_a_group_reports_what_it_can_send_in_all(
+    monkeypatch: pytest.MonkeyPatch, journal: Journal
+) -> None:
+    async def measure(plane: object, gbps: object, uplink: Uplink) -> Limits:
+        return Limits(up_gbps=0.5)
+
+    monkeypatch.setattr(listings, "fan", measure)
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    listing = Listing(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, Uplink())
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    measuring = asyncio.create_task(listing.measure(rounds, journal))
+    group = Fan(centre=ME.peer_id, gbps={"near": (1.0, 1.0), "far": (1.0, 1.0)})
+    rounds.put_nowait(ProbeRound(id=8, fans=(group,), addresses={}))
+    await until(lambda: journal._report.probed is not None)
+    assert journal._report.probed == ProbeResult(round=8, limits=Limits(up_gbps=0.5))
+    measuring.cancel()
 
 
 async def test_a_profile_is_published_twice_and_then_rarely() -> None:
