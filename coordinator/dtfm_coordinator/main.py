@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dtfm_protocol import program
+from dtfm_protocol import extras, program
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.logs import LogFormat, log, set_up
 
@@ -30,6 +30,16 @@ ActivationBytes = Annotated[
 ]
 GradientBytes = Annotated[float | None, typer.Option(min=0, help="Bytes of a stage's gradients (paper's cost).")]
 Format = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object a line.")]
+
+
+LAB_COMMANDS = {"compare", "lab", "network"}
+"""Researchers' commands; all others are the owner's."""
+
+
+@app.callback()
+def _begin(context: typer.Context) -> None:
+    with program.guarded():
+        extras.require("lab" if context.invoked_subcommand in LAB_COMMANDS else "coordinator")
 
 
 class Algorithm(StrEnum):
