@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from tests.harness.swarm import Swarm, solo
+
 from benchmarks.chaos.campaign import LONE, REPLICATED, Layout, Outcome, difference, run
 from benchmarks.chaos.cases import Case, lone_stages, replicated_stages
 from benchmarks.chaos.singles import SINGLES
-from benchmarks.swarm import Swarm, solo
 from benchmarks.tables import keep, markdown, show
 
 STEPS_A_CASE = 130
@@ -60,7 +61,7 @@ async def undisturbed(layout: Layout, steps: int) -> list[dict[str, object]]:
         for _ in range(peers):
             await swarm.join()
         wanted = min(COMPARED_STEPS, steps)
-        await swarm.until(lambda: swarm.step >= wanted, 1200, f"{wanted} steps are done")
+        await swarm.until(lambda: swarm.step >= wanted, f"{wanted} steps are done", 1200)
         swarm.coordinator.signal(signal.SIGKILL)
         return swarm.rows()[:wanted]
 

@@ -6,8 +6,8 @@
     python -m benchmarks.chaos.baselines [--kills 5] [--torchft-python tft/bin/python]
         [--out benchmarks/results/chaos_baselines.md]
 
-Everyone trains the tiny model and the tokens of `swarm.py`'s job with two processes over loopback, each holding the
-whole model. One of them is killed at any instant, and started again at once: its new process has to import PyTorch
+Everyone trains the model and the tokens of `tests.harness.jobs.SMALL` with two processes over loopback, each holding
+the whole model. One of them is killed at any instant, and started again at once: its new process has to import PyTorch
 first. Only torchft itself comes from the other interpreter; PyTorch and the model are this one's.
 
 `restart`  `DistributedDataParallel` over gloo; rank 0 writes a checkpoint every 10 steps. Nobody has to notice the
@@ -40,6 +40,8 @@ from statistics import median
 from typing import Any
 
 import torch
+from tests.harness.jobs import SMALL
+from tests.harness.swarm import Swarm
 from torch.nn.parallel import DistributedDataParallel
 
 import dtfm_coordinator
@@ -47,7 +49,6 @@ import dtfm_node
 import dtfm_protocol
 from benchmarks.baselines.work import Rank, Work, gradients_of, meet, resolve, sum_of_squares
 from benchmarks.chaos.cases import killed
-from benchmarks.swarm import JOB, Swarm
 from benchmarks.tables import keep, markdown, show
 from dtfm_protocol.model.initial import initialise
 from dtfm_protocol.model.stage import build_stage, loss_sum
@@ -342,7 +343,7 @@ async def here(kills: int, spares: int, chance: random.Random) -> Result:
             case = killed(0, "one of two")
             while len(costs) < kills and len(swarm.serving(0)) == PROCESSES:
                 first = swarm.step
-                await swarm.until(lambda first=first: swarm.step >= first + CALM_STEPS, 90, "training goes on")
+                await swarm.until(lambda first=first: swarm.step >= first + CALM_STEPS, "training goes on", 90)
                 await asyncio.sleep(chance.uniform(*CALM_SECONDS))
                 paces += [row["seconds"] for row in swarm.rows()[-CALM_STEPS:]]
                 costs.append(await _strike(swarm, case.strike))
@@ -363,7 +364,7 @@ async def _begin(swarm: Swarm, spares: int) -> None:
     await swarm.serve(job, *arguments)
     for _ in range(PROCESSES + spares):
         await swarm.join()
-    await swarm.until(lambda: swarm.step >= CALM_STEPS, 180, "the first steps are done")
+    await swarm.until(lambda: swarm.step >= CALM_STEPS, "the first steps are done", 180)
     if len(swarm.serving(0)) != PROCESSES:
         raise SystemExit(f"the allocator has planned {swarm.layout()['routes']}")
 
@@ -374,7 +375,7 @@ async def _strike(swarm: Swarm, strike: Callable[[Swarm], Any]) -> Cost:
     hit = await strike(swarm)
     for victim in hit.victims:
         await victim.start()
-    await swarm.until(lambda: len(swarm.events()) > before, 90, "a plan follows")
+    await swarm.until(lambda: len(swarm.events()) > before, "a plan follows", 90)
 
     def goes_on() -> bool:
         reached = max([at_first, *(event.step + event.repeated for event in swarm.events()[before:])])
@@ -385,7 +386,7 @@ async def _strike(swarm: Swarm, strike: Callable[[Swarm], Any]) -> Cost:
         two = len({peer for route in layout["routes"] for peer in route}) == PROCESSES
         return two and event.plan == layout["version"] and goes_on()
 
-    await swarm.until(goes_on, 90, "there is a new step")
+    await swarm.until(goes_on, "there is a new step", 90)
     seconds = time.time() - hit.at
     end, full = time.monotonic() + WHOLE_SECONDS, math.inf
     while full == math.inf and time.monotonic() < end:
@@ -394,7 +395,7 @@ async def _strike(swarm: Swarm, strike: Callable[[Swarm], Any]) -> Cost:
             full = time.time() - hit.at
     returning = [swarm.peer_of(victim) for victim in hit.victims]
     await swarm.until(
-        lambda: all(swarm.statuses().get(peer) in {"idle", "training"} for peer in returning), 90, "who was hit is back"
+        lambda: all(swarm.statuses().get(peer) in {"idle", "training"} for peer in returning), "who was hit is back", 90
     )
     events = swarm.events()[before:]
     return Cost(seconds, sum(event.repeated for event in events), full)
@@ -435,7 +436,7 @@ def main() -> None:
     with ExitStack() as stack:
         work = stack.enter_context(_place())
         job = work / "job.toml"
-        job.write_text(JOB.format(steps=STEPS, checkpoint=50, shadow=5, tied="true"), encoding="utf-8")
+        job.write_text(SMALL.job(STEPS), encoding="utf-8")
         resolve(job, work)
         if only in (None, "restart"):
             results.append(restarts(work, stack.enter_context(_place()), kills, chance))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.harness.swarm import Swarm
+
 from benchmarks.chaos.cases import Case
-from benchmarks.swarm import Swarm
 
 RECOVERED_SECONDS = 90.0
 SLACK_STEPS = 3
@@ -56,7 +57,7 @@ async def run(
     await swarm.serve(job, *arguments)
     for _ in range(layout.nodes):
         await swarm.join()
-    await swarm.until(lambda: swarm.step >= 5, 180, "the first steps are done")
+    await swarm.until(lambda: swarm.step >= 5, "the first steps are done", 180)
     outcomes = []
     for case in cases:
         outcomes.append(await _happen(swarm, case, returning=returning))
@@ -64,7 +65,7 @@ async def run(
         if returning and swarm.step > steps - 100:
             print(f"step {swarm.step} of {steps}: no steps are left for more", flush=True)
             break
-    await swarm.until(lambda: not swarm.coordinator.alive, 600, "the run ends")
+    await swarm.until(lambda: not swarm.coordinator.alive, "the run ends", 600)
     assert swarm.step == steps
     return outcomes
 
@@ -73,14 +74,14 @@ async def _happen(swarm: Swarm, case: Case, *, returning: bool) -> Outcome:
     before, first = len(swarm.events()), swarm.step
     hit = await case.strike(swarm)
     if case.breaks:
-        await swarm.until(lambda: len(swarm.events()) > before, RECOVERED_SECONDS, f"a plan follows {case.name}")
+        await swarm.until(lambda: len(swarm.events()) > before, f"a plan follows {case.name}", RECOVERED_SECONDS)
 
     def goes_on() -> bool:
         events = swarm.events()[before:]
         reached = max([first, *(event.step + event.repeated for event in events)])
         return swarm.step > reached
 
-    await swarm.until(goes_on, RECOVERED_SECONDS, f"there is a new step after {case.name}")
+    await swarm.until(goes_on, f"there is a new step after {case.name}", RECOVERED_SECONDS)
     seconds = time.time() - hit.at
     if hit.lasting is not None:
         await hit.lasting()
@@ -90,11 +91,11 @@ async def _happen(swarm: Swarm, case: Case, *, returning: bool) -> Outcome:
         back = [swarm.peer_of(victim) for victim in hit.victims]
         await swarm.until(
             lambda: all(swarm.statuses().get(peer) in {"idle", "training"} for peer in back),
-            RECOVERED_SECONDS,
             "who was hit is back",
+            RECOVERED_SECONDS,
         )
     here = swarm.step
-    await swarm.until(lambda: swarm.step >= here + SLACK_STEPS, RECOVERED_SECONDS, "training goes on")
+    await swarm.until(lambda: swarm.step >= here + SLACK_STEPS, "training goes on", RECOVERED_SECONDS)
     events = swarm.events()[before:]
     await asyncio.sleep(0.1)
     return Outcome(

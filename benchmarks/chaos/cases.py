@@ -6,7 +6,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from benchmarks.swarm import BIN, Daemon, Swarm
+from tests.harness.daemon import BIN, Daemon
+from tests.harness.swarm import Swarm
 
 IN_A_STEP = ("before-send", "mid-frame", "after-send", "before-vote", "before-apply", "after-apply")
 ARBITERS = ("before-commit", "mid-commit")

@@ -11,7 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from benchmarks.swarm import Daemon, Swarm
+from tests.harness.daemon import Daemon
+from tests.harness.swarm import Swarm
 
 STEPS = 60
 LIBFAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
@@ -24,13 +25,13 @@ async def _begin(swarm: Swarm, nodes: int, steps: int = STEPS, *arguments: objec
                       "--exit-when-done", *arguments)  # fmt: skip
     for _ in range(nodes):
         await swarm.join()
-    await swarm.until(lambda: swarm.step >= wait, 180, "the first steps are done")
+    await swarm.until(lambda: swarm.step >= wait, "the first steps are done", 180)
 
 
 async def _finish(swarm: Swarm) -> None:
-    await swarm.until(lambda: not swarm.coordinator.alive, 240, "the run ends")
+    await swarm.until(lambda: not swarm.coordinator.alive, "the run ends", 240)
     assert swarm.coordinator.process is not None
-    assert swarm.coordinator.process.returncode == 0, swarm.coordinator.said()
+    assert swarm.coordinator.process.returncode == 0, swarm.coordinator.tail()
 
 
 async def slow_peer(swarm: Swarm) -> str:
@@ -38,7 +39,7 @@ async def slow_peer(swarm: Swarm) -> str:
     await swarm.serve(swarm.job(150, checkpoint=50), "--min-nodes", 3, "--exit-when-done")
     for _ in range(3):
         await swarm.join()
-    await swarm.until(lambda: swarm.step >= 40, 240, "the first steps are done")
+    await swarm.until(lambda: swarm.step >= 40, "the first steps are done", 240)
     victim, begun = swarm.serving(0)[0], time.time()
 
     async def slow() -> None:
@@ -49,7 +50,7 @@ async def slow_peer(swarm: Swarm) -> str:
             await asyncio.sleep(0.01)
 
     slowing = asyncio.create_task(slow())
-    await swarm.until(lambda: len(swarm.events()) > 1 or not swarm.coordinator.alive, 120, "it is noticed")
+    await swarm.until(lambda: len(swarm.events()) > 1 or not swarm.coordinator.alive, "it is noticed", 120)
     seconds = time.time() - begun
     await _finish(swarm)
     slowing.cancel()
@@ -101,7 +102,7 @@ async def full_disk(swarm: Swarm) -> str:
         _fill(small)
         filler = _fill(coordinators)
         stuck = swarm.step
-        await swarm.until(lambda: _step(swarm.nodes[1].folder / "status.json") > stuck + 30, 120, "training goes on")
+        await swarm.until(lambda: _step(swarm.nodes[1].folder / "status.json") > stuck + 30, "training goes on", 120)
         filler.unlink()
         (small / "filler").unlink()
         await _finish(swarm)
@@ -198,17 +199,17 @@ async def standby_takes_over(swarm: Swarm) -> str:
     try:
         for _ in range(3):
             await swarm.join()
-        await swarm.until(lambda: swarm.step >= 20, 240, "the first steps are done")
-        await swarm.until(lambda: "leads" in second.said(), 60, "the second one stands by")
+        await swarm.until(lambda: swarm.step >= 20, "the first steps are done", 240)
+        await swarm.until(lambda: "leads" in second.said(), "the second one stands by", 60)
         swarm.coordinator.signal(signal.SIGKILL)
         begun = time.time()
         swarm.coordinator = second
-        await swarm.until(lambda: swarm.layout().get("version", 0) > 1, 120, "it takes over")
+        await swarm.until(lambda: swarm.layout().get("version", 0) > 1, "it takes over", 120)
         seconds = time.time() - begun
-        await swarm.until(lambda: swarm.events(), 60, "its plan begins")
+        await swarm.until(lambda: swarm.events(), "its plan begins", 60)
         victim = swarm.serving(0)[0]
         victim.signal(signal.SIGKILL)
-        await swarm.until(lambda: len(swarm.events()) > 1, 60, "it plans anew")
+        await swarm.until(lambda: len(swarm.events()) > 1, "it plans anew", 60)
         events = swarm.events()
         await _finish(swarm)
     finally:
@@ -266,8 +267,8 @@ async def _split(swarm: Swarm, sites: TwoSites, sides: tuple[int, ...]) -> None:
     await swarm.serve(swarm.job(4000, checkpoint=20), *arguments, listen="0.0.0.0")
     for number, side in enumerate(sides):
         await swarm.join(within=sites.within(side))
-        await swarm.until(lambda ready=number: len(_idle(swarm)) > ready, 120, "the node is ready")
-    await swarm.until(lambda: swarm.step >= 20, 120, "the first steps are done")
+        await swarm.until(lambda ready=number: len(_idle(swarm)) > ready, "the node is ready", 120)
+    await swarm.until(lambda: swarm.step >= 20, "the first steps are done", 120)
 
 
 def _idle(swarm: Swarm) -> list[str]:
@@ -281,16 +282,16 @@ async def split_without_a_trainer(swarm: Swarm) -> str:
         lost = next(node for node in swarm.nodes[:2] if "netns" in node.within and node.within == sites.within(1))
         begun = time.time()
         sites.plug("down")
-        await swarm.until(lambda: len(swarm.events()) > 1, 90, "the larger side goes on")
+        await swarm.until(lambda: len(swarm.events()) > 1, "the larger side goes on", 90)
         event = swarm.events()[-1]
-        await swarm.until(lambda: swarm.step > event.step + 30, 60, "it trains")
+        await swarm.until(lambda: swarm.step > event.step + 30, "it trains", 60)
         here = _step(lost.folder / "status.json")
         await asyncio.sleep(3)
         assert _step(lost.folder / "status.json") == here, "both sides advance"
         state = json.loads((lost.folder / "status.json").read_text())["state"]
         sites.plug("up")
         peer = swarm.peer_of(lost)
-        await swarm.until(lambda: swarm.statuses().get(peer) == "idle", 120, "who was cut off is a spare")
+        await swarm.until(lambda: swarm.statuses().get(peer) == "idle", "who was cut off is a spare", 120)
     return (
         f"the side with most electors went on after {event.started_at - begun:.1f} s ({event.repeated} steps again); "
         f"the other one {state}, and is a spare since it is back"
@@ -305,14 +306,14 @@ async def split_from_all_trainers(swarm: Swarm) -> str:
         sites.plug("down")
         status = swarm.nodes[0].folder / "status.json"
         await swarm.until(
-            lambda: "that decide on what follows" in swarm.coordinator.said(), 90, "it waits for electors"
+            lambda: "that decide on what follows" in swarm.coordinator.said(), "it waits for electors", 90
         )
         alone = _step(status) - at
         assert len(swarm.events()) == 1, "both sides advance"
         sites.plug("up")
-        await swarm.until(lambda: len(swarm.events()) > 1, 120, "all go on")
+        await swarm.until(lambda: len(swarm.events()) > 1, "all go on", 120)
         event = swarm.events()[-1]
-        await swarm.until(lambda: swarm.step > event.step + 10, 60, "it trains")
+        await swarm.until(lambda: swarm.step > event.step + 10, "it trains", 60)
     assert alone > 0
     return (
         f"peers trained on ({alone} steps until the coordinator had noticed), it made no plan and said that it waits; "

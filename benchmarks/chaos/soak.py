@@ -18,8 +18,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.harness.daemon import Daemon
+from tests.harness.swarm import Swarm, solo
+
 from benchmarks.chaos.campaign import difference
-from benchmarks.swarm import Daemon, Swarm, solo
 from benchmarks.tables import keep, markdown, show
 
 NODES = 6
@@ -68,12 +70,12 @@ class Soak:
         else:
             node.signal(signal.SIGKILL if kind == "kill" else signal.SIGINT)
             if await node.ended(70) is None:
-                raise AssertionError(f"{node.name} did not end after {kind}\n{node.said()}")
+                raise AssertionError(f"{node.name} did not end after {kind}\n{node.tail()}")
             await asyncio.sleep(down)
             await node.start()
             peer = self._swarm.peer_of(node)
             await self._swarm.until(
-                lambda: self._swarm.statuses().get(peer, "measuring") != "measuring", 120, "it is back"
+                lambda: self._swarm.statuses().get(peer, "measuring") != "measuring", "it is back", 120
             )
         self._absent.discard(node.name)
 
@@ -101,11 +103,11 @@ async def soak(minutes: float, seed: int) -> tuple[list[list[str]], list[list[st
         await swarm.serve(job, "--min-nodes", NODES)
         for _ in range(NODES):
             await swarm.join()
-        await swarm.until(lambda: swarm.step >= 5, 180, "the first steps are done")
+        await swarm.until(lambda: swarm.step >= 5, "the first steps are done", 180)
         soaking = Soak(swarm, seed)
         await soaking.run(60 * minutes)
         here = swarm.step
-        await swarm.until(lambda: swarm.step > here, 120, "training goes on after it")
+        await swarm.until(lambda: swarm.step > here, "training goes on after it", 120)
         swarm.coordinator.signal(signal.SIGINT)
         for node in swarm.nodes:
             node.signal(signal.SIGINT)

@@ -12,9 +12,9 @@ import statistics
 from collections import Counter
 from pathlib import Path
 
+from tests.harness.swarm import Swarm, solo
 from tests.netlab.homes import Homes, Kind, why_not
 
-from benchmarks.swarm import Swarm, solo
 from benchmarks.tables import keep, markdown, show
 from dtfm_protocol.view import View
 
@@ -38,7 +38,7 @@ async def measure(name: str, kinds: tuple[Kind, ...], steps: int) -> list[str]:
             await swarm.serve(job, *options, "--exit-when-done", listen="0.0.0.0")
             for host in homes.inside or (homes.open,) * 3:
                 await swarm.join(within=tuple(host.command()))
-            await swarm.until(lambda: not swarm.coordinator.alive, 600, "the run ends")
+            await swarm.until(lambda: not swarm.coordinator.alive, "the run ends", 600)
             rows = swarm.rows()
             view = View.load(swarm.coordinator.folder / "view.json")
             reference = await solo(swarm.folder, job)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.swarm import Swarm
+from tests.harness.swarm import Swarm
+
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.netlab.lab import Lab
 from dtfm_coordinator.netlab.world import Wiring
@@ -186,7 +187,7 @@ class Running:
                 running = cls(world, lab, swarm)
                 await running._start(options, forced)
                 if trains:
-                    await swarm.until(lambda: swarm.step >= 1, 3600, "the first step is done")
+                    await swarm.until(lambda: swarm.step >= 1, "the first step is done", 3600)
                 yield running
 
     async def _start(self, options: Sequence[str], forced: Plan | None) -> None:
@@ -202,7 +203,7 @@ class Running:
 
         async def join(number: int, node: str) -> None:
             daemon = await swarm.join("--pace", f"{self.world.pace(number) / 1e9:.9f}", within=self.lab.within(number))
-            await swarm.until(lambda: swarm.peer_of(daemon), 600, f"{node} has joined")
+            await swarm.until(lambda: swarm.peer_of(daemon), f"{node} has joined", 600)
             self.peers[node] = swarm.peer_of(daemon)
 
         async with asyncio.TaskGroup() as joining:
@@ -238,8 +239,8 @@ class Running:
         temporary = self._plan_file.with_suffix(".new")
         temporary.write_text(_layout(plan.renamed(self.peers)), encoding="utf-8")
         temporary.replace(self._plan_file)
-        await swarm.until(lambda: swarm.layout()["version"] > before, 300, "the plan is taken up")
-        await swarm.until(lambda: self._began() is not None, 600, "the plan has begun")
+        await swarm.until(lambda: swarm.layout()["version"] > before, "the plan is taken up", 300)
+        await swarm.until(lambda: self._began() is not None, "the plan has begun", 600)
         await self.lab.change(self.world.wiring())
         return await self.watch(steps, warm)
 
@@ -257,7 +258,7 @@ class Running:
             spent = sum(row["seconds"] for row in rows)
             return len(rows) >= steps or (len(rows) >= FEWEST_STEPS and spent >= SPAN_SECONDS)
 
-        await swarm.until(enough, 1800, f"{steps} steps are measured")
+        await swarm.until(enough, f"{steps} steps are measured", 1800)
         rows = counted()
         names = {peer: node for node, peer in self.peers.items()}
         plan = Plan.model_validate(swarm.layout())

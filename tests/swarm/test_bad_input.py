@@ -10,7 +10,7 @@ import pytest
 
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
-from tests.swarm.conftest import World
+from tests.harness.swarm import Swarm
 
 DEAD = Invite(
     swarm="0" * 16,
@@ -38,9 +38,9 @@ def one_line(said: str, *words: str) -> None:
         ("@/nowhere/invite", ["cannot read the invite"]),
     ],
 )
-async def test_a_bad_invite_is_refused(world: World, invite: str, words: list[str]) -> None:
+async def test_a_bad_invite_is_refused(swarm: Swarm, invite: str, words: list[str]) -> None:
     """Foreign, truncated, of another protocol version, or no file."""
-    code, said = await world.run("dtfm-node", "join", invite, "--state-dir", world.folder / "node")
+    code, said = await swarm.run("dtfm-node", "join", invite, "--state-dir", swarm.folder / "node")
     assert code == 2
     one_line(said, *words)
 
@@ -59,99 +59,99 @@ async def test_a_bad_invite_is_refused(world: World, invite: str, words: list[st
     ],
 )
 async def test_a_bad_job_file_is_refused_with_the_key_named(
-    world: World, change: tuple[str, str], words: list[str]
+    swarm: Swarm, change: tuple[str, str], words: list[str]
 ) -> None:
     """By `serve` and by `solo` alike."""
-    job = world.job()
+    job = swarm.job()
     job.write_text(job.read_text().replace(*change), encoding="utf-8")
     for script, command in (("dtfm-coordinator", "serve"), ("dtfm-node", "solo")):
-        code, said = await world.run(script, command, job, "--state-dir", world.folder / command)
+        code, said = await swarm.run(script, command, job, "--state-dir", swarm.folder / command)
         assert code == 2
         one_line(said, *words)
 
 
-async def test_a_coordinator_that_cannot_be_reached_is_said_after_the_stated_time(world: World) -> None:
+async def test_a_coordinator_that_cannot_be_reached_is_said_after_the_stated_time(swarm: Swarm) -> None:
     """The address and the time are named."""
-    code, said = await world.run(
-        "dtfm-node", "join", DEAD.encode(), "--state-dir", world.folder / "node", "--timeout", "2"
+    code, said = await swarm.run(
+        "dtfm-node", "join", DEAD.encode(), "--state-dir", swarm.folder / "node", "--timeout", "2"
     )
     assert code == 2
     one_line(said, "127.0.0.1:9", "2 s")
 
 
-async def test_a_port_that_is_taken_is_named(world: World) -> None:
+async def test_a_port_that_is_taken_is_named(swarm: Swarm) -> None:
     """`serve` does not fall back to another one."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        code, said = await world.run(
-            "dtfm-coordinator", "serve", world.job(), "--state-dir", world.folder / "coordinator",
+        code, said = await swarm.run(
+            "dtfm-coordinator", "serve", swarm.job(), "--state-dir", swarm.folder / "coordinator",
             "--listen", "127.0.0.1", "--port", str(port),
         )  # fmt: skip
     assert code == 2
     one_line(said, str(port), "--port")
 
 
-async def test_a_state_dir_that_cannot_be_written_is_refused(world: World) -> None:
+async def test_a_state_dir_that_cannot_be_written_is_refused(swarm: Swarm) -> None:
     """A file stands where the folder should be."""
-    (world.folder / "file").write_text("")
-    code, said = await world.run("dtfm-node", "join", DEAD.encode(), "--state-dir", world.folder / "file" / "node")
+    (swarm.folder / "file").write_text("")
+    code, said = await swarm.run("dtfm-node", "join", DEAD.encode(), "--state-dir", swarm.folder / "file" / "node")
     assert code == 2
     one_line(said, "state dir", "--state-dir")
 
 
-async def test_a_state_dir_in_use_a_second_identity_and_missing_nodes(world: World) -> None:
+async def test_a_state_dir_in_use_a_second_identity_and_missing_nodes(swarm: Swarm) -> None:
     """A live process keeps its state dir; a copied key is turned away; the coordinator says how many nodes it lacks."""
-    coordinator = await world.serve(world.job(), "--min-nodes", "3")
-    node = await world.join("node")
-    await world.until(lambda: "waiting for 2 more nodes" in world.status().get("text", ""), "two are missing")
+    coordinator = await swarm.serve(swarm.job(), "--min-nodes", "3")
+    node = await swarm.join(name="node")
+    await swarm.until(lambda: "waiting for 2 more nodes" in swarm.status().get("text", ""), "two are missing")
 
-    code, said = await world.run(
-        "dtfm-node", "join", f"@{world.folder}/coordinator/invite", "--state-dir", world.folder / "node"
+    code, said = await swarm.run(
+        "dtfm-node", "join", f"@{swarm.folder}/coordinator/invite", "--state-dir", swarm.folder / "node"
     )
     assert code == 2
     one_line(said, "in use", str(node.pid))
 
-    (world.folder / "twin").mkdir()
-    shutil.copy(world.folder / "node" / "key", world.folder / "twin" / "key")
-    twin = await world.join("twin")
-    assert await twin.ended() == 2
+    (swarm.folder / "twin").mkdir()
+    shutil.copy(swarm.folder / "node" / "key", swarm.folder / "twin" / "key")
+    twin = await swarm.join(name="twin")
+    assert await twin.exit_code() == 2
     one_line(twin.said(), "another node with the identity", "--state-dir")
 
-    assert node.code is None
-    assert coordinator.code is None
+    assert node.alive
+    assert coordinator.alive
     for process in (node, coordinator):
         process.signal(signal.SIGINT)
-        assert await process.ended() == 130
-    assert world.leftovers() == []
+        assert await process.exit_code() == 130
+    assert swarm.leftovers() == []
 
 
-async def test_a_swarm_whose_nodes_have_too_little_memory_waits_and_the_node_says_what_it_needs(world: World) -> None:
+async def test_a_swarm_whose_nodes_have_too_little_memory_waits_and_the_node_says_what_it_needs(swarm: Swarm) -> None:
     """The node stays available: the line names what it has and what the smallest stage takes."""
-    await world.serve(world.job(), "--min-nodes", "1")
-    node = await world.join("node", "--memory", "0.00001")
-    await world.until(lambda: "smallest stage" in node.said(), "the node says that it is too small")
-    await world.until(lambda: "smallest stage" in world.status().get("text", ""), "the coordinator says so, too")
-    assert node.code is None
+    await swarm.serve(swarm.job(), "--min-nodes", "1")
+    node = await swarm.join("--memory", "0.00001")
+    await swarm.until(lambda: "smallest stage" in node.said(), "the node says that it is too small")
+    await swarm.until(lambda: "smallest stage" in swarm.status().get("text", ""), "the coordinator says so, too")
+    assert node.alive
     assert "this node offers" in node.said()
 
 
-async def test_another_job_in_the_same_state_dir_is_refused(world: World) -> None:
+async def test_another_job_in_the_same_state_dir_is_refused(swarm: Swarm) -> None:
     """A run's state is never mixed with another job's."""
-    state = world.folder / "solo"
-    job = world.job(steps=4)
-    code, said = await world.run("dtfm-node", "solo", job, "--state-dir", state)
+    state = swarm.folder / "solo"
+    job = swarm.job(steps=4)
+    code, said = await swarm.run("dtfm-node", "solo", job, "--state-dir", state)
     assert code == 0, said
     before = (state / "metrics.jsonl").read_bytes()
     job.write_text(job.read_text().replace("learning_rate = 1e-3", "learning_rate = 2e-3"), encoding="utf-8")
-    code, said = await world.run("dtfm-node", "solo", job, "--state-dir", state)
+    code, said = await swarm.run("dtfm-node", "solo", job, "--state-dir", state)
     assert code == 2
     one_line(said, "training.learning_rate", "--state-dir")
     assert (state / "metrics.jsonl").read_bytes() == before
 
 
-async def test_plan_refuses_bad_views_in_one_line(world: World) -> None:
+async def test_plan_refuses_bad_views_in_one_line(swarm: Swarm) -> None:
     """Wrong shapes, negative entries, duplicate ids, fewer nodes than stages."""
     good = {
         "nodes": [{"id": "a"}, {"id": "b"}],
@@ -164,26 +164,26 @@ async def test_plan_refuses_bad_views_in_one_line(world: World) -> None:
         ({**good, "nodes": [{"id": "a"}, {"id": "a"}]}, ["twice"]),
         (good, ["3 stages"]),
     ]
-    path = world.folder / "view.json"
+    path = swarm.folder / "view.json"
     for values, words in cases:
         path.write_text(json.dumps(values), encoding="utf-8")
-        code, said = await world.run(
+        code, said = await swarm.run(
             "dtfm-coordinator", "plan", path, "--stages", "3", "--activation-bytes", "1e6", "--gradient-bytes", "1e6"
         )
         assert code == 2
         one_line(said, *words)
 
 
-async def test_status_export_and_generate_without_a_run_say_so(world: World) -> None:
+async def test_status_export_and_generate_without_a_run_say_so(swarm: Swarm) -> None:
     """No traceback for a folder that holds nothing."""
-    os.makedirs(world.folder / "empty")
+    os.makedirs(swarm.folder / "empty")
     for script, command in (
         ("dtfm-node", ["status"]),
         ("dtfm-coordinator", ["status"]),
-        ("dtfm-coordinator", ["export", world.folder / "out"]),
+        ("dtfm-coordinator", ["export", swarm.folder / "out"]),
         ("dtfm-coordinator", ["generate", "--prompt", "x"]),
     ):
-        code, said = await world.run(script, *command, "--state-dir", world.folder / "empty")
+        code, said = await swarm.run(script, *command, "--state-dir", swarm.folder / "empty")
         assert code == 2
         one_line(said)
 
@@ -197,8 +197,8 @@ async def test_status_export_and_generate_without_a_run_say_so(world: World) -> 
         (["train"], ["train"]),
     ],
 )
-async def test_a_wrong_option_is_one_line(world: World, arguments: list[str], words: list[str]) -> None:
+async def test_a_wrong_option_is_one_line(swarm: Swarm, arguments: list[str], words: list[str]) -> None:
     """A missing or impossible argument, an unknown command."""
-    code, said = await world.run("dtfm-node", *arguments)
+    code, said = await swarm.run("dtfm-node", *arguments)
     assert code == 2
     one_line(said, *words)

@@ -20,7 +20,7 @@ import yaml
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.planes.control import split_broker_url
-from tests.swarm.conftest import World
+from tests.harness.swarm import Swarm
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -142,10 +142,10 @@ class Broker:
 
 
 @pytest.fixture
-async def broker(world: World) -> AsyncIterator[Broker]:
-    """Mosquitto under `deploy`'s own configuration, with another port and folder; it ends with its world."""
-    world.folder.chmod(0o755)  # Mosquitto gives up root's rights and reads its files as a user of its own
-    folder = world.folder / "credentials"
+async def broker(swarm: Swarm) -> AsyncIterator[Broker]:
+    """Mosquitto under `deploy`'s own configuration, with another port and folder; it ends with its swarm."""
+    swarm.folder.chmod(0o755)  # Mosquitto gives up root's rights and reads its files as a user of its own
+    folder = swarm.folder / "credentials"
     made = run("bash", str(DEPLOY / "mosquitto" / "make-credentials.sh"), str(folder), "127.0.0.1")
     assert made.returncode == 0, made.stderr
     with socket.socket() as probe:
@@ -161,15 +161,15 @@ async def broker(world: World) -> AsyncIterator[Broker]:
     ):
         assert text.count(f"\n{line}\n") == 1, line
         text = text.replace(f"\n{line}\n", f"\n{replacement}\n")
-    config = world.folder / "mosquitto.conf"
+    config = swarm.folder / "mosquitto.conf"
     config.write_text(text, encoding="utf-8")
     program = shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")
     assert program is not None, "mosquitto is missing: apt-get install mosquitto"
-    process = await world.start(program, "-c", config)
-    await world.until(lambda: process.code is not None or _answers(port), "Mosquitto listens")
-    assert process.code is None, process.said()
+    process = await swarm.start(program, "-c", config)
+    await swarm.until(lambda: not process.alive or _answers(port), "Mosquitto listens")
+    assert process.alive, process.said()
     yield Broker(made.stdout.strip().replace(":8883", f":{port}"), folder / "ca.crt")
-    assert process.code is None, process.said()
+    assert process.alive, process.said()
 
 
 def _answers(port: int) -> bool:
@@ -178,22 +178,22 @@ def _answers(port: int) -> bool:
     return False
 
 
-async def test_a_swarm_trains_over_mosquitto_with_tls_and_password(world: World, broker: Broker) -> None:
-    plan = world.plan([[0, 2], [2, 4]], ["ab"] * 8)
-    coordinator = await world.serve(
-        world.job(steps=4, checkpoint=2), "--broker", broker.url, "--broker-ca", broker.ca,
+async def test_a_swarm_trains_over_mosquitto_with_tls_and_password(swarm: Swarm, broker: Broker) -> None:
+    plan = swarm.plan([[0, 2], [2, 4]], ["ab"] * 8)
+    coordinator = await swarm.serve(
+        swarm.job(steps=4, checkpoint=2), "--broker", broker.url, "--broker-ca", broker.ca,
         "--plan", plan, "--min-nodes", "2", "--exit-when-done",
     )  # fmt: skip
-    nodes = [await world.join("node-1"), await world.join("node-2")]
+    nodes = [await swarm.join(), await swarm.join()]
     for process in (coordinator, *nodes):
-        assert await process.ended() == 0, process.said()
-    rows = world.rows()
+        assert await process.exit_code() == 0, process.said()
+    rows = swarm.rows()
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert rows[-1]["loss"] < rows[0]["loss"]
-    assert world.checkpoints()[-1] == 4
+    assert swarm.checkpoints()[-1] == 4
 
 
-async def test_strangers_are_refused_in_one_line(world: World, broker: Broker) -> None:
+async def test_strangers_are_refused_in_one_line(swarm: Swarm, broker: Broker) -> None:
     """A wrong password, and a broker whose certificate nobody vouches for."""
     password = split_broker_url(broker.url)[4]
     assert password
@@ -208,11 +208,11 @@ async def test_strangers_are_refused_in_one_line(world: World, broker: Broker) -
     wrong = right.model_copy(update={"broker": broker.url.replace(password, "x" * len(password))})
     trusting_nobody = right.model_copy(update={"broker_ca": None})
     started = [
-        await world.start("dtfm-node", "join", invite.encode(), "--state-dir", world.folder / name, "--timeout", "2")
+        await swarm.start("dtfm-node", "join", invite.encode(), "--state-dir", swarm.folder / name, "--timeout", "2")
         for name, invite in (("wrong", wrong), ("trusting", trusting_nobody))
     ]
     for process, reason in zip(started, ("uthori", "CERTIFICATE_VERIFY_FAILED"), strict=True):
-        assert await process.ended() == 2, process.said()
+        assert await process.exit_code() == 2, process.said()
         errors = [line for line in process.said().splitlines() if not line[:2].isdigit()]
         assert len(errors) == 1, process.said()
         assert errors[0].startswith("error: ")

@@ -6,7 +6,7 @@ import socket
 
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
-from tests.swarm.conftest import World
+from tests.harness.swarm import Swarm
 
 HOST = "127.0.0.1"
 
@@ -17,27 +17,27 @@ def verdicts(said: str) -> dict[str, str]:
     return {finding["group"] + ": " + finding["name"].split()[0]: finding["verdict"] for finding in found["findings"]}
 
 
-async def test_a_served_swarm_is_well_until_its_coordinator_dies(world: World) -> None:
+async def test_a_served_swarm_is_well_until_its_coordinator_dies(swarm: Swarm) -> None:
     """Both times every finding is there, and nothing of doctor's stays."""
-    coordinator = await world.serve(world.job(), "--min-nodes", "2")
-    invite = f"@{world.folder}/coordinator/invite"
-    code, said = await world.run("dtfm-node", "doctor", invite, "--json", "--state-dir", world.folder / "node")
+    coordinator = await swarm.serve(swarm.job(), "--min-nodes", "2")
+    invite = f"@{swarm.folder}/coordinator/invite"
+    code, said = await swarm.run("dtfm-node", "doctor", invite, "--json", "--state-dir", swarm.folder / "node")
     found = verdicts(said)
     assert code == 0, said
     assert found["coordinator: alive"] == found["swarm: coordinator"] == found["swarm: DHT"] == "good"
-    assert not (world.folder / "node").exists()
+    assert not (swarm.folder / "node").exists()
 
     coordinator.signal(signal.SIGKILL)
-    await coordinator.ended()
-    code, said = await world.run("dtfm-node", "doctor", invite, "--json")
+    await coordinator.exit_code()
+    code, said = await swarm.run("dtfm-node", "doctor", invite, "--json")
     found = verdicts(said)
     assert code == 1, said
     assert found["coordinator: broker"] == found["swarm: coordinator"] == "bad"
     assert found["invite: invite"] == found["this machine: versions"] == "good"
-    assert world.leftovers() == []
+    assert swarm.leftovers() == []
 
 
-async def test_ctrl_c_ends_it_quietly_and_leaves_nothing(world: World) -> None:
+async def test_ctrl_c_ends_it_quietly_and_leaves_nothing(swarm: Swarm) -> None:
     """In the midst of what answers nobody."""
     with socket.create_server((HOST, 0)) as mute:
         port = mute.getsockname()[1]
@@ -49,9 +49,9 @@ async def test_ctrl_c_ends_it_quietly_and_leaves_nothing(world: World) -> None:
             broker=f"mqtt://{HOST}:{port}",
             secret="0" * 32,
         )
-        doctor = await world.start("dtfm-node", "doctor", invite.encode())
-        await world.until(lambda: list(world.temporary.glob("dtfm-*/daemon.sock")), "its libp2p daemon runs")
+        doctor = await swarm.start("dtfm-node", "doctor", invite.encode())
+        await swarm.until(lambda: list(swarm.temporary.glob("dtfm-*/daemon.sock")), "its libp2p daemon runs")
         doctor.signal(signal.SIGINT)
-        assert await doctor.ended() == 130
+        assert await doctor.exit_code() == 130
     assert doctor.said().splitlines() == ["looking, for half a minute at most"]
-    assert world.leftovers() == []
+    assert swarm.leftovers() == []

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.chaos.campaign import LONE, REPLICATED, Layout, run
 from benchmarks.chaos.cases import Case, at_point, coordinator_dies_at, leaves
 from benchmarks.chaos.singles import LIBFAKETIME, broker_dies, clock_off, standby_takes_over, torn_checkpoint
-from benchmarks.swarm import Swarm, solo
 
+from tests.harness.swarm import Swarm, solo
 from tests.swarm.test_training import same_curve
 
 STEPS = 150

@@ -12,7 +12,7 @@ from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import ShardFolder, TokenReader
 from dtfm_protocol.model.stage import loss_sum
 from dtfm_protocol.resolved import ResolvedJob
-from tests.swarm.conftest import World
+from tests.harness.swarm import Swarm, solo
 
 CURVE = 1e-5
 """Relative, over the first 20 steps."""
@@ -37,23 +37,17 @@ def same_curve(rows: list[dict], reference: list[dict], stopped: int = 0) -> Non
             assert row[key] == (other[key] and pytest.approx(other[key], rel=tolerance)), (key, row["step"])
 
 
-async def solo(world: World, job) -> list[dict]:
-    code, said = await world.run("dtfm-node", "solo", job, "--state-dir", world.folder / "solo", "--device", "cpu")
-    assert code == 0, said
-    return world.rows("solo")
-
-
-async def test_a_local_swarm_trains_exports_and_generates_what_one_process_would(world: World) -> None:
+async def test_a_local_swarm_trains_exports_and_generates_what_one_process_would(swarm: Swarm) -> None:
     """`swarm` on three nodes gives the curve of `solo`, bit-identical replicas, and a model that transformers loads."""
-    job = world.job(steps=20)
-    state = world.folder / "coordinator"
-    code, said = await world.run("dtfm-coordinator", "swarm", job, "--nodes", "3", "--state-dir", state)
+    job = swarm.job(steps=20)
+    state = swarm.folder / "coordinator"
+    code, said = await swarm.run("dtfm-coordinator", "swarm", job, "--nodes", "3", "--state-dir", state)
     assert code == 0, said
-    assert world.leftovers() == []
-    rows = world.rows()
-    same_curve(rows, await solo(world, job))
+    assert swarm.leftovers() == []
+    rows = swarm.rows()
+    same_curve(rows, await solo(swarm.folder, job))
     assert all(row["plan_version"] == 1 and row["predicted_seconds"] > 0 for row in rows)
-    plan = world.plan_in_force()
+    plan = swarm.layout()
     assert plan["signature"]
     assert {peer for route in plan["pipelines"] for peer in route} | set(plan["idle"]) == {
         node["id"] for node in json.loads((state / "view.json").read_text())["nodes"]
@@ -63,10 +57,10 @@ async def test_a_local_swarm_trains_exports_and_generates_what_one_process_would
     for stage in manifest["replicas"]:
         assert len(set(stage.values())) == 1
 
-    code, said = await world.run("dtfm-coordinator", "export", "--state-dir", state, world.folder / "model")
+    code, said = await swarm.run("dtfm-coordinator", "export", "--state-dir", state, swarm.folder / "model")
     assert code == 0, said
-    model = AutoModelForCausalLM.from_pretrained(world.folder / "model").eval()
-    assert AutoTokenizer.from_pretrained(world.folder / "model").decode([72, 105]) == "Hi"
+    model = AutoModelForCausalLM.from_pretrained(swarm.folder / "model").eval()
+    assert AutoTokenizer.from_pretrained(swarm.folder / "model").decode([72, 105]) == "Hi"
     resolved = ResolvedJob.model_validate_json((state / "job.json").read_text())
     batches = Batches(resolved.corpus, resolved.training, resolved.evaluation)
     reader = TokenReader(resolved.corpus, ShardFolder(state / "tokens"))
@@ -77,86 +71,86 @@ async def test_a_local_swarm_trains_exports_and_generates_what_one_process_would
             total += float(loss_sum(model(window[:, :-1]).logits, window[:, 1:]))
     assert total / batches.evaluation_tokens == pytest.approx(rows[-1]["eval_loss"], rel=CURVE)
 
-    code, said = await world.run("dtfm-coordinator", "generate", "--state-dir", state, "--prompt", "The")
+    code, said = await swarm.run("dtfm-coordinator", "generate", "--state-dir", state, "--prompt", "The")
     assert code == 0, said
     assert said.strip()
-    code, said = await world.run("dtfm-coordinator", "status", "--state-dir", state, "--json")
+    code, said = await swarm.run("dtfm-coordinator", "status", "--state-dir", state, "--json")
     assert code == 0
     assert json.loads(said)["phase"] == "done"
     assert json.loads(said)["step"] == 20
 
 
-async def test_uneven_layers_and_shares_of_a_forced_plan_give_the_same_curve(world: World) -> None:
+async def test_uneven_layers_and_shares_of_a_forced_plan_give_the_same_curve(swarm: Swarm) -> None:
     """A layout with placeholders is forced: one peer before two of unequal shares, one layer before three."""
-    job = world.job(steps=10, tied=False)
-    layout = world.plan([[0, 1], [1, 4]], ["ab", "ab", "ac", "ab", "ab", "ac", "ab", "ab"])
-    state = world.folder / "coordinator"
-    code, said = await world.run(
+    job = swarm.job(steps=10, tied=False)
+    layout = swarm.plan([[0, 1], [1, 4]], ["ab", "ab", "ac", "ab", "ab", "ac", "ab", "ab"])
+    state = swarm.folder / "coordinator"
+    code, said = await swarm.run(
         "dtfm-coordinator", "swarm", job, "--nodes", "3", "--plan", layout, "--state-dir", state
     )
     assert code == 0, said
-    same_curve(world.rows(), await solo(world, job))
-    shares = sorted(len([r for r in world.plan_in_force()["routes"] if peer in r]) for peer in _peers(world))
+    same_curve(swarm.rows(), await solo(swarm.folder, job))
+    shares = sorted(len([r for r in swarm.layout()["routes"] if peer in r]) for peer in _peers(swarm))
     assert shares == [2, 6, 8]
 
 
-def _peers(world: World) -> set[str]:
-    return {peer for route in world.plan_in_force()["routes"] for peer in route}
+def _peers(swarm: Swarm) -> set[str]:
+    return {peer for route in swarm.layout()["routes"] for peer in route}
 
 
-async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_stages(world: World) -> None:
+async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_stages(swarm: Swarm) -> None:
     """Everything is stopped with Ctrl+C after a checkpoint; the curve over both lives is the uninterrupted one."""
-    job = world.job(steps=150, checkpoint=10)
-    coordinator = await world.serve(job, "--plan", world.plan([[0, 2], [2, 4]], ["ab"] * 8))
-    nodes = [await world.join(f"node-{n}") for n in range(2)]
-    await world.until(world.checkpoints, "a checkpoint is kept")
+    job = swarm.job(steps=150, checkpoint=10)
+    coordinator = await swarm.serve(job, "--plan", swarm.plan([[0, 2], [2, 4]], ["ab"] * 8))
+    nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
+    await swarm.until(swarm.checkpoints, "a checkpoint is kept")
     for process in [*nodes, coordinator]:
         process.signal(signal.SIGINT)
-    assert [await process.ended() for process in [*nodes, coordinator]] == [130, 130, 130]
-    assert world.leftovers() == []
-    assert len(world.rows()) < 150
+    assert [await process.exit_code() for process in [*nodes, coordinator]] == [130, 130, 130]
+    assert swarm.leftovers() == []
+    assert len(swarm.rows()) < 150
 
-    layout = world.plan([[0, 1], [1, 2], [2, 4]], ["abc"] * 8)
-    coordinator = await world.serve(job, "--plan", layout, "--exit-when-done")
-    nodes = [await world.join(f"node-{n}") for n in range(3)]
-    assert [await process.ended() for process in [coordinator, *nodes]] == [0, 0, 0, 0]
-    assert world.leftovers() == []
-    stopped = world.plan_in_force()["resume"]["mark"]["step"]
+    layout = swarm.plan([[0, 1], [1, 2], [2, 4]], ["abc"] * 8)
+    coordinator = await swarm.serve(job, "--plan", layout, "--exit-when-done")
+    nodes = [await swarm.join(name=f"node-{n}") for n in range(3)]
+    assert [await process.exit_code() for process in [coordinator, *nodes]] == [0, 0, 0, 0]
+    assert swarm.leftovers() == []
+    stopped = swarm.layout()["resume"]["mark"]["step"]
     assert stopped >= 10
-    same_curve(world.rows(), await solo(world, job), stopped)
+    same_curve(swarm.rows(), await solo(swarm.folder, job), stopped)
 
 
-async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notice(world: World) -> None:
+async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notice(swarm: Swarm) -> None:
     """kill -9 of a stage's only replica: the swarm plans anew from the newest checkpoint, with the idle node."""
-    job = world.job(steps=150, checkpoint=5)
-    layout = world.plan([[0, 2], [2, 4]], ["ab"] * 8)
-    coordinator = await world.serve(job, "--min-nodes", "3", "--plan", layout, "--exit-when-done")
+    job = swarm.job(steps=150, checkpoint=5)
+    layout = swarm.plan([[0, 2], [2, 4]], ["ab"] * 8)
+    coordinator = await swarm.serve(job, "--min-nodes", "3", "--plan", layout, "--exit-when-done")
     nodes = {}
     for n in range(3):
-        nodes[n] = await world.join(f"node-{n}")
-    await world.until(lambda: len(world.rows()) >= 12, "some steps are done")
-    victim = next(n for n in nodes if json.loads((world.folder / f"node-{n}" / "status.json").read_text())["step"] > 0)
+        nodes[n] = await swarm.join(name=f"node-{n}")
+    await swarm.until(lambda: len(swarm.rows()) >= 12, "some steps are done")
+    victim = next(n for n in nodes if json.loads((swarm.folder / f"node-{n}" / "status.json").read_text())["step"] > 0)
     nodes[victim].signal(signal.SIGKILL)
-    assert await coordinator.ended() == 0
-    assert world.plan_in_force()["version"] == 2
-    await asyncio.gather(*(node.ended() for node in nodes.values()))
-    same_curve(world.rows(), await solo(world, job))
+    assert await coordinator.exit_code() == 0
+    assert swarm.layout()["version"] == 2
+    await asyncio.gather(*(node.exit_code() for node in nodes.values()))
+    same_curve(swarm.rows(), await solo(swarm.folder, job))
 
 
-async def test_training_goes_on_without_the_coordinator_and_its_return_misses_nothing(world: World) -> None:
+async def test_training_goes_on_without_the_coordinator_and_its_return_misses_nothing(swarm: Swarm) -> None:
     """kill -9 of the coordinator: peers train on; a new one on the same state dir finds them and gets every row."""
-    job = world.job(steps=300, checkpoint=10)
-    layout = world.plan([[0, 2], [2, 4]], ["ab", "ac"] * 4)
-    coordinator = await world.serve(job, "--min-nodes", "3", "--plan", layout)
-    nodes = [await world.join(f"node-{n}") for n in range(3)]
-    await world.until(lambda: len(world.rows()) >= 5, "some steps are done")
+    job = swarm.job(steps=300, checkpoint=10)
+    layout = swarm.plan([[0, 2], [2, 4]], ["ab", "ac"] * 4)
+    coordinator = await swarm.serve(job, "--min-nodes", "3", "--plan", layout)
+    nodes = [await swarm.join(name=f"node-{n}") for n in range(3)]
+    await swarm.until(lambda: len(swarm.rows()) >= 5, "some steps are done")
     coordinator.signal(signal.SIGKILL)
-    await coordinator.ended()
-    reached = len(world.rows())
-    status = world.folder / "node-0" / "status.json"
-    await world.until(lambda: json.loads(status.read_text())["step"] > reached + 10, "the peers train on")
-    coordinator = await world.serve(job, "--plan", layout, "--exit-when-done")
-    assert [await process.ended() for process in [coordinator, *nodes]] == [0, 0, 0, 0]
-    rows = world.rows()
+    await coordinator.exit_code()
+    reached = len(swarm.rows())
+    status = swarm.folder / "node-0" / "status.json"
+    await swarm.until(lambda: json.loads(status.read_text())["step"] > reached + 10, "the peers train on")
+    coordinator = await swarm.serve(job, "--plan", layout, "--exit-when-done")
+    assert [await process.exit_code() for process in [coordinator, *nodes]] == [0, 0, 0, 0]
+    rows = swarm.rows()
     assert [row["step"] for row in rows] == list(range(1, 301))
     assert {row["plan_version"] for row in rows} == {1}
