@@ -33,9 +33,9 @@ def why_not() -> str | None:
         return "network namespaces are Linux's"
     if os.geteuid() != 0:
         return "network namespaces take root"
-    missing = [tool for tool in ("ip", "iptables") if shutil.which(tool) is None]
+    missing = [tool for tool in ("ip", "iptables", "sysctl") if shutil.which(tool) is None]
     if missing:
-        return f"{' and '.join(missing)} not installed"
+        return f"{', '.join(missing)} not installed"
     try:
         with Homes("symmetric"):
             return None

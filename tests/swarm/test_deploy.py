@@ -21,6 +21,7 @@ from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.planes.control import split_broker_url
 from tests.harness.swarm import Swarm
+from tests.harness.tools import PATH, needs
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -41,12 +42,16 @@ def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.process
+@needs("systemd-analyze")
 @pytest.mark.parametrize("unit", UNITS, indirect=True)
 def test_systemd_accepts_the_unit_without_a_warning(unit: Path) -> None:
     done = run("systemd-analyze", "verify", "--man=no", str(unit))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.process
+@needs("systemd-analyze")
 @pytest.mark.parametrize("unit", UNITS, indirect=True)
 def test_systemd_finds_the_unit_hardened(unit: Path) -> None:
     """An exposure of at most 3.0; a unit without any hardening has 9.2."""
@@ -57,11 +62,13 @@ def test_systemd_finds_the_unit_hardened(unit: Path) -> None:
 # -- containers -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_compose_accepts_the_file(tmp_path: Path) -> None:
     done = compose(tmp_path, "config", "-q", DTFM_BROKER="mqtts://swarm:password@broker:8883")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.process
 def test_compose_says_what_is_missing_without_credentials(tmp_path: Path) -> None:
     done = compose(tmp_path, "config", "-q")
     assert done.returncode != 0
@@ -109,7 +116,7 @@ def compose(folder: Path, *arguments: str, **settings: str) -> subprocess.Comple
     programs = [["docker", "compose"], ["docker-compose"]]
     found = [each for each in programs if shutil.which(each[0]) and run(*each, "version").returncode == 0]
     if not found:
-        pytest.fail("neither `docker compose` nor docker-compose works: apt-get install docker-compose")
+        pytest.skip("neither `docker compose` nor docker-compose works: apt-get install docker-compose")
     empty = folder / "env"
     empty.touch()
     file = str(DEPLOY / "compose.yaml")
@@ -125,6 +132,9 @@ def run(*command: str, **settings: str) -> subprocess.CompletedProcess[str]:
 
 
 # -- Mosquitto --------------------------------------------------------------------------------------------------------
+
+
+mosquitto = needs("mosquitto", "mosquitto_passwd", "openssl")
 
 
 @dataclass
@@ -163,8 +173,8 @@ async def broker(swarm: Swarm) -> AsyncIterator[Broker]:
         text = text.replace(f"\n{line}\n", f"\n{replacement}\n")
     config = swarm.folder / "mosquitto.conf"
     config.write_text(text, encoding="utf-8")
-    program = shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")
-    assert program is not None, "mosquitto is missing: apt-get install mosquitto"
+    program = shutil.which("mosquitto", path=PATH)
+    assert program is not None
     process = await swarm.start(program, "-c", config)
     await swarm.until(lambda: not process.alive or _answers(port), "Mosquitto listens")
     assert process.alive, process.said()
@@ -178,6 +188,8 @@ def _answers(port: int) -> bool:
     return False
 
 
+@pytest.mark.process
+@mosquitto
 async def test_a_swarm_trains_over_mosquitto_with_tls_and_password(swarm: Swarm, broker: Broker) -> None:
     plan = swarm.plan([[0, 2], [2, 4]], ["ab"] * 8)
     coordinator = await swarm.serve(
@@ -193,6 +205,8 @@ async def test_a_swarm_trains_over_mosquitto_with_tls_and_password(swarm: Swarm,
     assert swarm.checkpoints()[-1] == 4
 
 
+@pytest.mark.process
+@mosquitto
 async def test_strangers_are_refused_in_one_line(swarm: Swarm, broker: Broker) -> None:
     """A wrong password, and a broker whose certificate nobody vouches for."""
     password = split_broker_url(broker.url)[4]
@@ -220,6 +234,8 @@ async def test_strangers_are_refused_in_one_line(swarm: Swarm, broker: Broker) -
         assert password not in process.said()
 
 
+@pytest.mark.process
+@mosquitto
 async def test_the_broker_carries_messages_of_4_mib_on_the_swarms_topics_only(broker: Broker) -> None:
     payload = bytes(4 << 20)
     async with asyncio.timeout(60), broker.client() as client:
@@ -231,6 +247,8 @@ async def test_the_broker_carries_messages_of_4_mib_on_the_swarms_topics_only(br
     assert message.payload == payload
 
 
+@pytest.mark.process
+@mosquitto
 def test_credentials_are_made_for_the_names_given_and_closed_to_others(tmp_path: Path) -> None:
     folder = tmp_path / "credentials"
     script = str(DEPLOY / "mosquitto" / "make-credentials.sh")

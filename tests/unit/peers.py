@@ -47,7 +47,7 @@ GBPS, UP_GBPS = 4.0, 0.05
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what a task of the test's own brings about."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 

@@ -85,7 +85,7 @@ class Swarm:
             plane, MARK, shapes, peers,
             piece_bytes=PIECE, catalogue_seconds=self.patience, piece_seconds=self.patience,
         )  # fmt: skip
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await one.run(take)
 
     def has(self, wanted: State) -> bool:

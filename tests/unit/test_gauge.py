@@ -100,7 +100,7 @@ def test_a_slow_link_is_not_given_more_than_it_soon_carries(
         thread.join()
     assert float(capsys.readouterr().out) == 16e3
     assert sum(carried) < 64e3
-    assert took < 6.0
+    assert took < 20.0
 
 
 OWNER = """
@@ -117,6 +117,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 def test_a_gauge_ends_with_its_lab_though_that_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None

@@ -179,9 +179,9 @@ def test_thousands_of_peers_with_a_few_links_each_take_seconds() -> None:
     for shift in range(1, 41):
         there = (np.arange(count) + 7 * shift * shift) % count
         given[np.arange(count), there] = np.minimum(up, down[there])
-    started = time.perf_counter()
+    started = time.process_time()
     estimate = estimated_bandwidth(given, [str(place % 900) for place in range(count)], unlimited(count), down)
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
     pairs = list(itertools.islice(itertools.permutations(range(0, count, 97), 2), 100))
     wrong = [abs(estimate[here, there] / min(up[here], down[there]) - 1) for here, there in pairs]
     assert np.median(wrong) < 0.01
