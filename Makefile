@@ -3,7 +3,12 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test lint equivalence bench-allocator bench-engine bench-world chaos soak clean
+# Tests run beside each other: many of them wait. `make test WORKERS=4 PYTEST="-k swarm --durations=15"`
+WORKERS ?= 2
+PYTEST ?=
+TESTS := --numprocesses $(WORKERS) --dist worksteal $(PYTEST)
+
+.PHONY: demo check test lint coverage equivalence bench-allocator bench-engine bench-world chaos soak clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -14,13 +19,22 @@ $(VENV)/installed: pyproject.toml constraints.txt
 demo: $(VENV)/installed
 	$(BIN)/dtfm-coordinator swarm examples/demo.toml --nodes 4 --state-dir state/demo --sample "The "
 
+check: lint
+	$(BIN)/pytest -m "unit and not slow" $(TESTS)
+
 test: $(VENV)/installed
-	$(BIN)/pytest
+	$(BIN)/pytest $(TESTS)
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+coverage: $(VENV)/installed
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 equivalence: $(VENV)/installed
 	$(BIN)/python -m benchmarks.equivalence

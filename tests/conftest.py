@@ -1,5 +1,50 @@
-"""What holds for every test: the event loop's tools are those that the programs run with."""
+"""What holds for every test: how threads are used, and which marks it has.
+
+A test is `unit` unless it says that it is `process` (starts processes) or `root` (makes network namespaces). One that
+says nothing and starts a process all the same fails, so that the marks stay true.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # at this size threads only wait for each other; before torch is imported
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
 
 from dtfm_protocol.compat.wait_for import mend_wait_for
 
-mend_wait_for()
+mend_wait_for()  # the event loop's tools are those that the programs run with
+
+# On a busy machine an example may take any time; what is wrong shows in what it finds.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
+
+_STARTS = ("subprocess.Popen", "os.fork", "os.posix_spawn")
+_started: list[str] = []
+"""What this process has started so far."""
+
+
+def _note(event: str, arguments: tuple[object, ...]) -> None:
+    if event in _STARTS:
+        _started.append(f"{event} {arguments[1:2]}")
+
+
+sys.addaudithook(_note)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in ("process", "root")):
+            item.add_marker(pytest.mark.unit)
+
+
+@pytest.fixture(autouse=True)
+def _marked_as_it_is(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = len(_started)
+    yield
+    if request.node.get_closest_marker("unit"):
+        assert _started[before:] == [], "this test starts processes: mark it `process`"

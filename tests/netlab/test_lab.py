@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -39,8 +40,18 @@ def why_not() -> str | None:
         return str(error)
 
 
-reason = why_not()
-real = pytest.mark.skipif(reason is not None, reason=f"no lab on this machine: {reason}")
+@pytest.fixture(scope="module")
+def possible() -> None:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(f"no lab on this machine: {reason}")
+
+
+def real(test: Callable[..., Any]) -> Callable[..., Any]:
+    """A mark of tests that make hosts, and start programs on them."""
+    for mark in (pytest.mark.root, pytest.mark.process, pytest.mark.usefixtures("possible")):
+        test = mark(test)
+    return test
 
 
 def wiring(delay_ms: float = 0.0, mbit: float | None = None, hosts: int = 3) -> Wiring:

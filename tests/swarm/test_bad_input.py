@@ -12,6 +12,7 @@ from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
 from tests.harness.swarm import Swarm
 
+pytestmark = pytest.mark.process
 DEAD = Invite(
     swarm="0" * 16,
     coordinator=Identity.generate().peer_id,
@@ -37,6 +38,7 @@ def one_line(said: str, *words: str) -> None:
         (DEAD.encode().replace("dtfm2.", "dtfm7."), ["version 7", "speaks 2"]),
         ("@/nowhere/invite", ["cannot read the invite"]),
     ],
+    ids=["foreign", "truncated", "of another version", "no file"],
 )
 async def test_a_bad_invite_is_refused(swarm: Swarm, invite: str, words: list[str]) -> None:
     """Foreign, truncated, of another protocol version, or no file."""

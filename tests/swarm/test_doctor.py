@@ -4,10 +4,13 @@ import json
 import signal
 import socket
 
+import pytest
+
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
 from tests.harness.swarm import Swarm
 
+pytestmark = pytest.mark.process
 HOST = "127.0.0.1"
 
 

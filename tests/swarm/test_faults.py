@@ -14,6 +14,7 @@ from benchmarks.chaos.singles import LIBFAKETIME, broker_dies, clock_off, standb
 from tests.harness.swarm import Swarm, solo
 from tests.swarm.test_training import same_curve
 
+pytestmark = pytest.mark.process
 STEPS = 150
 
 

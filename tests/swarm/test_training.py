@@ -14,6 +14,7 @@ from dtfm_protocol.model.stage import loss_sum
 from dtfm_protocol.resolved import ResolvedJob
 from tests.harness.swarm import Swarm, solo
 
+pytestmark = pytest.mark.process
 CURVE = 1e-5
 """Relative, over the first 20 steps."""
 DRIFT = 1e-3

@@ -11,6 +11,7 @@ from dtfm_protocol.view import LayerSeconds, NodeView, View
 from .swarms import drawn_view, workload
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_no_placement_of_a_small_swarm_undercuts_it(seed: int, limited: bool) -> None:

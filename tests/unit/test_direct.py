@@ -754,6 +754,7 @@ async def real(identity: Identity, **options: Any) -> AsyncIterator[DirectDataPl
         yield plane
 
 
+@pytest.mark.process
 async def test_real_peers_meet_over_libp2p_and_talk_directly() -> None:
     async with asyncio.timeout(PATIENCE), real(ALICE) as a, real(BOB, bootstrap=await a.addresses()) as b:
         await b.introduce(a.peer_id, await a.addresses())
@@ -764,6 +765,7 @@ async def test_real_peers_meet_over_libp2p_and_talk_directly() -> None:
                 await echoed(stream, os.urandom(1 << 20) * 8)
 
 
+@pytest.mark.process
 async def test_real_peers_that_cannot_connect_talk_over_libp2p() -> None:
     async with asyncio.timeout(PATIENCE), real(ALICE) as a, real(BOB, bootstrap=await a.addresses()) as b:
         await b.introduce(a.peer_id, await a.addresses())

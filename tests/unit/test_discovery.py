@@ -92,6 +92,7 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Member, Me
         yield members
 
 
+@pytest.mark.process
 async def test_records_are_found_by_all_replaced_by_their_writer_and_dropped_if_forged(
     pair: tuple[Member, Member],
 ) -> None:
@@ -194,6 +195,7 @@ class Anything(Schema):
     record: dict[str, Any]
 
 
+@pytest.mark.process
 async def test_a_dht_that_nobody_answers_for_is_a_user_error() -> None:
     identity = Identity.generate()
     nobody = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
@@ -208,6 +210,7 @@ async def test_a_dht_that_nobody_answers_for_is_a_user_error() -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.process
 async def test_who_has_struck_all_others_off_its_list_meets_them_again_and_is_seen() -> None:
     async with on_dht() as (one, other):
         for member_, lost in ((one, other), (other, one)):
@@ -222,6 +225,7 @@ async def test_who_has_struck_all_others_off_its_list_meets_them_again_and_is_se
                 await asyncio.sleep(0.1)
 
 
+@pytest.mark.process
 async def test_who_opened_the_network_finds_it_again_by_those_who_are_still_in_it() -> None:
     """None of whom publishes anything meanwhile, and one of whom is gone."""
     first = Identity.generate()
@@ -236,12 +240,14 @@ async def test_who_opened_the_network_finds_it_again_by_those_who_are_still_in_i
             assert await back.registry.profiles(back.discovery) == {other.peer: profile()}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("address", ["nonsense", "/ip4/127.0.0.1/tcp/9/p2p/", "/ip4/127.0.0.1/tcp/99999/p2p/ab", ""])
 async def test_acquaintances_that_make_no_sense_stop_nobody(address: str) -> None:
     async with asyncio.timeout(PATIENCE), joined(Identity.generate(), (), (address,)) as (alone, _):
         assert await alone.registry.profiles(alone.discovery) == {}
 
 
+@pytest.mark.process
 async def test_who_finds_none_of_its_acquaintances_starts_alone() -> None:
     gone = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
     async with asyncio.timeout(PATIENCE), joined(Identity.generate(), (), (gone,)) as (alone, _):

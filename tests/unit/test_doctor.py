@@ -424,6 +424,7 @@ async def test_an_address_that_is_none_is_a_fault_of_the_peer_that_says_it(addre
         await outside.observed(said_by(address), OTHER.peer_id)
 
 
+@pytest.mark.process
 async def test_a_judgement_that_fails_is_told_and_the_others_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def judge(*_: object, **__: object) -> list[Finding]:
         raise ValueError("'x' does not appear to be an IPv4 or IPv6 address")
@@ -445,6 +446,7 @@ async def test_a_judgement_that_fails_is_told_and_the_others_are_made(monkeypatc
 # the looks together
 
 
+@pytest.mark.process
 async def test_a_driver_that_hangs_is_given_up_and_all_else_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -462,6 +464,7 @@ async def test_a_driver_that_hangs_is_given_up_and_all_else_is_told(
     assert not any("checks.machine" in " ".join(child.cmdline()) for child in psutil.Process().children())
 
 
+@pytest.mark.process
 async def test_this_machine_is_looked_at_in_a_process_of_its_own() -> None:
     seen = await machine.look(None, "cpu")
     assert seen.device.startswith("cpu")
@@ -508,7 +511,7 @@ async def test_all_looks_end_within_half_a_minute_though_one_waits_for_another(m
     examination = Examination(INVITE.encode(), Options(), lambda what: None)
     begun = time.monotonic()
     await examination.run()
-    assert time.monotonic() - begun < 3.0
+    assert time.monotonic() - begun < 12.0 < examine.NEED_SECONDS
     assert any("looking at what the job needs was given up" in one.seen for one in examination.findings)
 
 

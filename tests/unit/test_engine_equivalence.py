@@ -47,6 +47,7 @@ from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.standing import Mark
 from dtfm_protocol.transfers import CHECKPOINT, STATE, serve_state
 
+pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
 VOCAB, LAYERS, STEPS = 61, 4, 6
 OWNER = "owner"

@@ -21,6 +21,7 @@ def job_with_evaluation(home: Path) -> ResolvedJob:
     return job.model_copy(update={"evaluation": Evaluation(every=1, sequences=2 * MICRO_BATCHES - 1)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unread", [1, 2, 100])
 @pytest.mark.parametrize("name", ["1x4", "uneven shares", "crossed routes"])
 async def test_the_loss_is_that_of_one_peer_however_few_are_taken_in_ahead(home: Path, name: str, unread: int) -> None:

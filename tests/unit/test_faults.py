@@ -69,6 +69,7 @@ def test_what_is_no_fault_is_named_on_one_line(text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.process
 def test_where_nothing_is_asked_for_nothing_happens() -> None:
     assert not any(armed(name, 99) for name in POINTS)
     for name in POINTS:
@@ -76,6 +77,7 @@ def test_where_nothing_is_asked_for_nothing_happens() -> None:
     assert steps(run().stdout) == [1, 2, 3, 4]
 
 
+@pytest.mark.process
 def test_a_process_is_killed_at_the_step_that_was_asked_for() -> None:
     ended = run(DTFM_FAULT="before-vote@3:kill")
     assert ended.returncode == -signal.SIGKILL
@@ -83,10 +85,12 @@ def test_a_process_is_killed_at_the_step_that_was_asked_for() -> None:
     assert ended.stderr == ""
 
 
+@pytest.mark.process
 def test_a_point_without_a_step_is_met_the_first_time() -> None:
     assert steps(run(DTFM_FAULT="before-send:kill").stdout) == []
 
 
+@pytest.mark.process
 def test_a_fault_happens_once_and_is_announced_before() -> None:
     ended = run(DTFM_FAULT="before-vote@2:sleep=0.01,before-vote@4:sleep=0.01")
     assert ended.returncode == 0
@@ -97,6 +101,7 @@ def test_a_fault_happens_once_and_is_announced_before() -> None:
     assert run(script, DTFM_FAULT="before-vote@2:sleep=0").stdout.split() == ["True", "False", "False"]
 
 
+@pytest.mark.process
 def test_a_process_is_stopped_until_it_is_told_to_go_on() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", STEPS],
@@ -111,6 +116,7 @@ def test_a_process_is_stopped_until_it_is_told_to_go_on() -> None:
     assert steps(out) == [1, 2, 3, 4]
 
 
+@pytest.mark.process
 def test_a_fault_may_be_asked_for_while_the_process_runs(tmp_path: Path) -> None:
     path = tmp_path / "fault"
     script = f"""
@@ -127,6 +133,7 @@ for step in range(1, 5):
     assert steps(ended.stdout) == [1, 2]
 
 
+@pytest.mark.process
 def test_a_variable_that_cannot_be_read_ends_the_process_before_it_does_anything() -> None:
     ended = run(DTFM_FAULT="nowhere:kill")
     assert ended.returncode == 1

@@ -49,6 +49,7 @@ def namespaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Namespaces]:
         process.communicate()
 
 
+@pytest.mark.process
 def test_what_runs_on_hosts_ends_before_they_go_by_force_where_it_must(namespaces: Namespaces) -> None:
     polite, stubborn = namespaces.start("one", POLITE), namespaces.start("two", STUBBORN)
     hosts._remove(["one", "two", "three"])
@@ -56,6 +57,7 @@ def test_what_runs_on_hosts_ends_before_they_go_by_force_where_it_must(namespace
     assert namespaces.deleted == ["one", "two", "three"]
 
 
+@pytest.mark.process
 def test_what_runs_on_hosts_of_a_dead_lab_is_swept_and_on_others_is_not(
     namespaces: Namespaces, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.process
 async def test_a_command_ends_when_the_forwarding_process_does(
     view: Path, tmp_path: Path, emulators: list[asyncio.subprocess.Process]
 ) -> None:
@@ -112,6 +113,7 @@ async def test_a_command_ends_when_the_forwarding_process_does(
         os.kill(int(up.read_text()), 0)
 
 
+@pytest.mark.process
 async def test_a_script_that_fails_is_no_secret(
     view: Path, emulators: list[asyncio.subprocess.Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ async def test_a_script_that_fails_is_no_secret(
             await command.run(command.Question(view, ("sleep", "1000")))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("code", [0, 7])
 async def test_a_command_that_ends_hands_its_code_on(
     view: Path, emulators: list[asyncio.subprocess.Process], code: int

@@ -51,6 +51,7 @@ async def two_planes() -> AsyncIterator[tuple[LibP2PDataPlane, LibP2PDataPlane]]
         yield a, b
 
 
+@pytest.mark.process
 async def test_answers_that_come_just_as_nobody_waits_any_more_do_no_harm() -> None:
     async with two_planes() as (a, b):
         here, there = a.p2p._client.control, b.p2p._client.control
@@ -115,6 +116,7 @@ def children() -> list[str]:
     return [child.name() for child in psutil.Process().children(recursive=True)]
 
 
+@pytest.mark.process
 async def test_two_peers_talk_both_ways_and_know_each_other_by_identity(temporary: Path) -> None:
     async with two_planes() as (a, b):
         callers: list[str] = []
@@ -134,6 +136,7 @@ async def test_two_peers_talk_both_ways_and_know_each_other_by_identity(temporar
         assert callers == [a.peer_id, b.peer_id]
 
 
+@pytest.mark.process
 async def test_a_large_payload_arrives_whole_while_small_ones_pass_it(temporary: Path) -> None:
     size = 24 << 20
     async with two_planes() as (a, b):
@@ -151,6 +154,7 @@ async def test_a_large_payload_arrives_whole_while_small_ones_pass_it(temporary:
             assert hashlib.sha256(await received).digest() == hashlib.sha256(payload).digest()
 
 
+@pytest.mark.process
 @HIVEMINDS_FAILED_CALLS
 async def test_a_service_that_is_not_offered_or_of_another_swarm_is_unreachable(temporary: Path) -> None:
     async with two_planes() as (a, b), plane(name_service=lambda name: f"/dtfm/1/two/{name}") as stranger:
@@ -161,6 +165,7 @@ async def test_a_service_that_is_not_offered_or_of_another_swarm_is_unreachable(
         await (await a.open(b.peer_id, "echo")).close()
 
 
+@pytest.mark.process
 @HIVEMINDS_FAILED_CALLS
 async def test_a_peer_that_is_not_there_is_unreachable(temporary: Path) -> None:
     async with asyncio.timeout(PATIENCE), plane() as a:
@@ -173,6 +178,7 @@ async def test_a_peer_that_is_not_there_is_unreachable(temporary: Path) -> None:
         await unreachable(a, "no peer id", "echo")
 
 
+@pytest.mark.process
 @HIVEMINDS_FAILED_CALLS
 async def test_the_others_shutdown_closes_every_stream(temporary: Path) -> None:
     async with asyncio.timeout(PATIENCE), plane() as a, contextlib.AsyncExitStack() as streams:
@@ -208,6 +214,7 @@ async def test_the_others_shutdown_closes_every_stream(temporary: Path) -> None:
         await stream.close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("fault", [Refused("no"), ZeroDivisionError("a bug")])
 async def test_a_handler_that_fails_costs_its_stream_and_nothing_else(temporary: Path, fault: Exception) -> None:
     async with two_planes() as (a, b):
@@ -226,6 +233,7 @@ async def test_a_handler_that_fails_costs_its_stream_and_nothing_else(temporary:
             assert bytes(await stream.read(1)) == b"x"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("fault", [None, RuntimeError("a bug"), asyncio.CancelledError()])
 async def test_no_process_socket_or_folder_is_left(temporary: Path, fault: BaseException | None) -> None:
     """Also where the block fails, and while a handler and a reader still wait."""
@@ -254,6 +262,7 @@ async def test_no_process_socket_or_folder_is_left(temporary: Path, fault: BaseE
     assert (children(), sockets()) == before
 
 
+@pytest.mark.process
 async def test_a_key_in_the_daemons_folder_is_for_its_owner_only(temporary: Path) -> None:
     async with asyncio.timeout(PATIENCE), plane():
         (folder,) = temporary.glob("dtfm-*")
@@ -261,6 +270,7 @@ async def test_a_key_in_the_daemons_folder_is_for_its_owner_only(temporary: Path
         assert (folder / "key").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.process
 async def test_what_a_killed_process_left_is_swept_by_the_next_one(temporary: Path) -> None:
     (temporary / "dtfm-killed").mkdir()
     (temporary / "dtfm-killed" / "lock").touch()
@@ -269,6 +279,7 @@ async def test_what_a_killed_process_left_is_swept_by_the_next_one(temporary: Pa
         assert len(list(temporary.glob("dtfm-*"))) == 2
 
 
+@pytest.mark.process
 async def test_addresses_end_in_the_peers_identity_and_announced_ones_replace_its_own(temporary: Path) -> None:
     async with asyncio.timeout(PATIENCE), plane() as a, plane(announce="swarm.example.org:7001") as b:
         own = await a.addresses()
@@ -278,6 +289,7 @@ async def test_addresses_end_in_the_peers_identity_and_announced_ones_replace_it
         assert await b.addresses() == (f"/dns4/swarm.example.org/tcp/7001/p2p/{b.peer_id}",)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -36,6 +36,7 @@ def fresh_anatomy() -> Any:
     _anatomy.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", TESTED)
 def test_the_tested_architectures_hold_at_their_defaults(architecture: str) -> None:
     check_sliceable(config_of(architecture))

@@ -185,6 +185,7 @@ def test_sizes_are_found_out_once_for_a_state_dir(home: Path, monkeypatch: pytes
     assert requirements.kept_requirements(job.config, job.training, home) == found
 
 
+@pytest.mark.process
 def test_a_coordinator_that_comes_back_imports_no_transformers(home: Path) -> None:
     """That takes longer than all else that it does at its start."""
     program = """

@@ -109,6 +109,7 @@ run(main(), leave)
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("waits", "then", "signals", "said"),
     [
@@ -135,6 +136,7 @@ def test_a_command_that_may_leave_ends_by_itself_or_at_the_second_signal(
     assert process.returncode == 143
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_everything_clean_up_and_then_gives_its_exit_code(number: signal.Signals, code: int) -> None:
     """Also when it comes twice: a second Ctrl+C must not cut the clean-up short."""

@@ -44,6 +44,7 @@ def test_a_folder_is_made_held_and_freed(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.process
 def test_a_folder_that_another_process_holds_is_refused_with_its_number(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         assert is_live(tmp_path)
@@ -60,6 +61,7 @@ def test_a_folder_that_another_process_holds_is_refused_with_its_number(tmp_path
             assert (tmp_path / "lock").read_text() == str(os.getpid())
 
 
+@pytest.mark.process
 def test_the_process_that_last_took_the_lock_is_known(tmp_path: Path) -> None:
     assert holder_of(tmp_path) is None
     with holder(tmp_path) as process:

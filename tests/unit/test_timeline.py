@@ -129,6 +129,7 @@ def test_no_two_spans_of_a_row_overlap_and_there_are_no_more_rows_than_spans_at_
     assert {row for row, _, _ in placed} == set(range(at_once))
 
 
+@pytest.mark.process
 def test_a_node_that_is_killed_leaves_all_but_its_last_second(tmp_path: Path) -> None:
     program = f"""
 import sys, time
