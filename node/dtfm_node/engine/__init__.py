@@ -18,5 +18,6 @@
 - `executor`: runs a schedule's actions and an evaluation (`Executor`)
 - `allreduce`: the sharded all-reduce of one bucket (`AllReduce`)
 - `commit`: votes, and the arbiter that makes a step final (`Arbiter`)
+- `balloting`: votes and commits on their way (`Balloting`)
 - `trainer`: the steps of one plan, from its first state to its last (`Trainer`)
 """

@@ -7,35 +7,27 @@ Anything that breaks ends this trainer with `PeerLost`.
 """
 
 import asyncio
-import functools
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain
-from typing import TypeVar
 
 from dtfm_node.engine.allreduce import AllReduce
+from dtfm_node.engine.balloting import Balloting
 from dtfm_node.engine.buckets import Bucket
-from dtfm_node.engine.commit import Arbiter, Ballot, Commit, Vote, parse
+from dtfm_node.engine.commit import Ballot, Commit, Vote
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.executor import Executor
 from dtfm_node.engine.expectations import Expected, ballot_frames, evaluation_frames, step_frames
 from dtfm_node.engine.machine import Machine
-from dtfm_node.engine.refusals import Fault
 from dtfm_node.engine.stage_state import Diverged, StageState
-from dtfm_node.engine.step_traffic import Message, arbiter_of, ballot_messages, received, sent
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.shards import TokenReader
-from dtfm_protocol.errors import Refused
-from dtfm_protocol.faults import armed, point
-from dtfm_protocol.frames import Key
+from dtfm_protocol.faults import point
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.planes.data import Bytes
 from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.standing import Mark
-
-T = TypeVar("T")
 
 BUCKETS_UNDER_WAY = 2
 """One is summed while the other's parts are on their way; more would only take memory."""
@@ -59,6 +51,7 @@ class Trainer:
         self._batches = Batches(job.corpus, job.training, job.evaluation)
         self._executor = Executor(plan, me, state, self._batches, tokens, exchange, machine)
         self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine)
+        self._balloting = Balloting(plan, me, exchange)
         self._hidden = state.hidden_size
         self._partners: set[str] = set()
         self._stopping = self._kept = False
@@ -208,47 +201,9 @@ class Trainer:
             self._exchange.post(frame.sender, frame.key, frame.size, exact=frame.exact)
 
     async def _ballot(self, step: int, ballot: Ballot, vote: Vote, micro_batches: int) -> Commit:
-        """Vote, and wait for the commit; on the arbiter, collect the votes and make it."""
-        messages = ballot_messages(self._plan, self._me, ballot)
-        if self._me == arbiter_of(self._plan):
-            return await self._arbitrate(step, ballot, vote, micro_batches, messages)
-        (voting,) = sent(messages, self._me)
-        await self._exchange.send(voting.receiver, voting.key(step), vote.model_dump_json().encode())
-        if ballot is Ballot.STEP:
-            point("after-vote", step)
-        (answering,) = received(messages, self._me)
-        answer = await self._exchange.receive(answering.sender, answering.key(step))
-        return self._read(answering.sender, answering.key(step), lambda: parse(answer, Commit))
+        def seal(decided: Commit) -> Commit:
+            last = self._stopping and ballot is Ballot.STEP
+            seconds = time.monotonic() - self._begun
+            return decided.model_copy(update={"seconds": seconds, "last": last, "kept": last and self._kept})
 
-    async def _arbitrate(
-        self, step: int, ballot: Ballot, vote: Vote, micro_batches: int, messages: list[Message]
-    ) -> Commit:
-        arbiter = Arbiter(self._plan.peers, micro_batches)
-        decided = arbiter.take(self._me, vote)
-        for one in received(messages, self._me):
-            cast = await self._exchange.receive(one.sender, one.key(step))
-            decided = self._read(one.sender, one.key(step), functools.partial(_take, arbiter, one.sender, cast))
-        assert decided is not None, "every peer of the plan has voted"
-        last = self._stopping and ballot is Ballot.STEP
-        seconds = time.monotonic() - self._begun
-        decided = decided.model_copy(update={"seconds": seconds, "last": last, "kept": last and self._kept})
-        data = decided.model_dump_json().encode()
-        if ballot is Ballot.STEP:
-            point("before-commit", step)
-        for one in sent(messages, self._me):
-            await self._exchange.send(one.receiver, one.key(step), data)
-            if ballot is Ballot.STEP and armed("mid-commit", step):
-                await self._exchange.flush()
-                point("mid-commit", step)
-        return decided
-
-    def _read(self, sender: str, key: Key, read: Callable[[], T]) -> T:
-        """What `read` makes of something that `sender` sent; who sends what cannot be read is lost."""
-        try:
-            return read()
-        except Refused as error:
-            raise self._exchange.refuse(sender, Fault.CONTENT, f"{key}: {error}") from None
-
-
-def _take(arbiter: Arbiter, peer: str, cast: Bytes) -> Commit | None:
-    return arbiter.take(peer, parse(cast, Vote))
+        return await self._balloting.hold(step, ballot, vote, micro_batches, seal)

@@ -1,0 +1,83 @@
+"""Votes and commits on their way: the sending and waiting around what an `Arbiter` decides."""
+
+import functools
+from collections.abc import Callable
+from typing import TypeVar
+
+from dtfm_node.engine.commit import Arbiter, Ballot, Commit, Vote, parse
+from dtfm_node.engine.exchange import Exchange
+from dtfm_node.engine.refusals import Fault
+from dtfm_node.engine.step_traffic import Message, arbiter_of, ballot_messages, received, sent
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.faults import armed, point
+from dtfm_protocol.plan import Plan
+from dtfm_protocol.planes.data import Bytes
+
+T = TypeVar("T")
+
+
+class Balloting:
+    """The ballots of one peer's part in one plan."""
+
+    def __init__(self, plan: Plan, me: str, exchange: Exchange) -> None:
+        self._plan, self._me, self._exchange = plan, me, exchange
+        self._arbitrates = me == arbiter_of(plan)
+
+    async def hold(
+        self, step: int, ballot: Ballot, vote: Vote, micro_batches: int, seal: Callable[[Commit], Commit]
+    ) -> Commit:
+        """Vote, and wait for the commit; on the arbiter, collect the votes and make it.
+
+        Args:
+            micro_batches: how many losses all votes together must bring.
+            seal: adds what the arbiter alone can tell; called there, once, when all have voted.
+
+        Raises:
+            PeerLost: a peer that is needed vanished, or sent what cannot be read.
+        """
+        messages = ballot_messages(self._plan, self._me, ballot)
+        if self._arbitrates:
+            return await self._arbitrate(step, ballot, vote, Arbiter(self._plan.peers, micro_batches), seal, messages)
+        (voting,) = sent(messages, self._me)
+        await self._exchange.send(voting.receiver, voting.key(step), vote.model_dump_json().encode())
+        if ballot is Ballot.STEP:
+            point("after-vote", step)
+        (answering,) = received(messages, self._me)
+        answer = await self._exchange.receive(answering.sender, answering.key(step))
+        return self._read(answering, step, lambda: parse(answer, Commit))
+
+    async def _arbitrate(
+        self,
+        step: int,
+        ballot: Ballot,
+        vote: Vote,
+        arbiter: Arbiter,
+        seal: Callable[[Commit], Commit],
+        messages: list[Message],
+    ) -> Commit:
+        decided = arbiter.take(self._me, vote)
+        for voting in received(messages, self._me):
+            cast = await self._exchange.receive(voting.sender, voting.key(step))
+            decided = self._read(voting, step, functools.partial(_take, arbiter, voting.sender, cast))
+        assert decided is not None, "every peer of the plan has voted"
+        decided = seal(decided)
+        data = decided.model_dump_json().encode()
+        if ballot is Ballot.STEP:
+            point("before-commit", step)
+        for telling in sent(messages, self._me):
+            await self._exchange.send(telling.receiver, telling.key(step), data)
+            if ballot is Ballot.STEP and armed("mid-commit", step):
+                await self._exchange.flush()
+                point("mid-commit", step)
+        return decided
+
+    def _read(self, message: Message, step: int, read: Callable[[], T]) -> T:
+        """What `read` makes of a message; who sends what cannot be read is lost."""
+        try:
+            return read()
+        except Refused as error:
+            raise self._exchange.refuse(message.sender, Fault.CONTENT, f"{message.key(step)}: {error}") from None
+
+
+def _take(arbiter: Arbiter, peer: str, cast: Bytes) -> Commit | None:
+    return arbiter.take(peer, parse(cast, Vote))
