@@ -12,5 +12,5 @@
 - `discovery`: who is here (`Discovery`): signed records that expire, on hivemind's DHT
 - `stack`: data plane and discovery of one peer, opened and closed together (`open_planes`)
 - `control`: plans, presence, reports over MQTT (`ControlPlane`)
-- `memory`: in-memory twins of data plane and discovery, for tests
+- `memory`, `memory_control`: in-memory twins of all three, for tests; `memory_links`: what goes wrong between them
 """
