@@ -5,7 +5,7 @@ import asyncio
 from dtfm_protocol.planes import knock as knocking
 from dtfm_protocol.planes.addresses import tcp_address
 
-CONNECT_SECONDS = 1.0
+KNOCK_SECONDS = 1.0
 
 
 def door_of(address: str) -> tuple[str, int] | None:
@@ -21,6 +21,6 @@ async def open_doors(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(address for (address, _), answer in zip(doors, answers, strict=True) if answer)
 
 
-async def knock(host: str, port: int, seconds: float = CONNECT_SECONDS) -> bool | None:
+async def knock(host: str, port: int, seconds: float = KNOCK_SECONDS) -> bool | None:
     """Whether something takes connections there: False where the host says no, None where nobody answers."""
     return {"open": True, "refused": False}.get((await knocking.knock(host, port, seconds)).answer)

@@ -21,8 +21,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import Identity
 from dtfm_protocol.invite import Invite
 from dtfm_protocol.plan import Plan
-from dtfm_protocol.planes import control
-from dtfm_protocol.planes.control import BrokerAddress, ControlPlane, split_broker_url
+from dtfm_protocol.planes.control import OPERATION_SECONDS, BrokerAddress, ControlPlane, split_broker_url
 from dtfm_protocol.schema import Schema
 
 SWARM, PASSWORD = "0123456789abcdef", "secret"
@@ -68,12 +67,6 @@ def port(free: Callable[[], int]) -> int:
     return free()
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reconnect without delay."""
-    monkeypatch.setattr(control, "RETRY_SECONDS", (0.01, 0.05))
-
-
 class Member:
     """A control plane, and what it was told."""
 
@@ -86,12 +79,16 @@ class Member:
         session: str = "s",
         coordinators: tuple[str, ...] = (OWNER.peer_id,),
         others: tuple[int, ...] = (),
+        operation: float = OPERATION_SECONDS,
     ):
         address, *further = (
             BrokerAddress(HOST, at, tls=False, username=broker.USERNAME, password=password) for at in (port, *others)
         )
         self.identity = identity
-        self.control = ControlPlane(address, SWARM, coordinators, Post(SWARM, identity), session, further)
+        post, pauses = Post(SWARM, identity), (0.01, 0.05)
+        self.control = ControlPlane(
+            address, SWARM, coordinators, post, session, further, reconnect=pauses, operation=operation
+        )
         self._inbox: asyncio.Queue[tuple[str, str, Schema]] = asyncio.Queue()
         self._last: dict[tuple[str, str], Schema] = {}
         for topic in topics:
@@ -369,16 +366,10 @@ async def test_a_plan_that_changes_while_its_author_reconnects_is_not_lost(
             assert (await alice.next())[2] == plan(2)
 
 
-async def test_leaving_ends_although_the_broker_is_dead(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leaving_ends_although_the_broker_is_dead(port: int) -> None:
     """The goodbye cannot be delivered; the daemon must end all the same."""
-
-    class Hasty(aiomqtt.Client):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options | {"timeout": 0.2})
-
-    monkeypatch.setattr(aiomqtt, "Client", Hasty)
     async with on_broker(port), Wire.to(port) as (wire, detour):
-        alice = Member(detour, ALICE)
+        alice = Member(detour, ALICE, operation=0.2)
         task = asyncio.create_task(alice.control.run())
         await asyncio.wait_for(alice.control.connected.wait(), PATIENCE)
         await alice.control.publish(PRESENCE, here())

@@ -26,7 +26,6 @@ from cryptography.x509.oid import NameOID
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import Identity, public_key_of
 from dtfm_protocol.logs import log
-from dtfm_protocol.planes import certificates
 from dtfm_protocol.planes.addresses import hosts_of
 from dtfm_protocol.planes.bounds import DirectBounds
 from dtfm_protocol.planes.certificates import CERTIFICATE_LIMIT, PEER_LIMIT, Trust, issue, signer
@@ -717,7 +716,7 @@ def test_a_certificate_is_the_same_at_every_start_and_carries_the_peers_key() ->
 
 
 @pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")  # of a serial number of 0
-def test_what_is_no_certificate_of_a_peer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_certificate_of_a_peer_is_refused() -> None:
     good = issue(ALICE)
     for bad in (b"", b"x", bytes(CERTIFICATE_LIMIT + 1), good[:-1], good + b"\0", good + good):
         with pytest.raises(Refused):
@@ -727,8 +726,7 @@ def test_what_is_no_certificate_of_a_peer_is_refused(monkeypatch: pytest.MonkeyP
         flipped[index] ^= 1
         with contextlib.suppress(Refused):  # one bit of padding may change, and nothing comes of it
             assert signer(bytes(flipped)) == ALICE.peer_id
-    monkeypatch.setattr(certificates, "TRUSTED_LIMIT", 1)
-    trust = Trust(ALICE)
+    trust = Trust(ALICE, limit=1)
     for _ in range(2):
         trust.admit(BOB.peer_id, issue(BOB))
     with pytest.raises(Refused, match="another peer"):

@@ -138,7 +138,7 @@ async def test_a_hole_that_leads_to_another_peer_is_not_used() -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "::1", "127.0.0.1.1", "0x7f000001", ""])
-async def test_only_an_address_is_taken_for_a_place(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_an_address_is_taken_for_a_place(host: str) -> None:
     async with World.built() as world:
 
         async def mislead(stream: Stream) -> None:

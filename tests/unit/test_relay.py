@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import base58
 import pytest
 
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity import Identity
-from dtfm_protocol.planes import relay as relays
 from dtfm_protocol.planes.data import Stream, StreamClosed, Unreachable
 from dtfm_protocol.planes.memory import MemoryStream
 from dtfm_protocol.planes.protobuf import packed, unpacked, varint
@@ -47,8 +47,8 @@ class Joined(MemoryStream):
 class World:
     """A relay, its guests, and how they answer what it offers them."""
 
-    def __init__(self) -> None:
-        self.relay = Relay(self._offer, clock=lambda: 1000.0)
+    def __init__(self, **limits: Any) -> None:
+        self.relay = Relay(self._offer, clock=lambda: 1000.0, **limits)
         self.answers: dict[str, Callable[[MemoryStream], object]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -174,9 +174,8 @@ async def test_a_guest_that_takes_no_circuit_costs_the_one_who_asked_and_nobody_
         assert (await world.ask(ALICE, to(BOB)))[1] == OK
 
 
-async def test_a_peer_has_so_many_circuits_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relays, "CIRCUIT_LIMIT", 2)
-    world = World()
+async def test_a_peer_has_so_many_circuits_and_no_more() -> None:
+    world = World(circuits=2)
     world.answers |= {BOB: accept, CAROL: accept}
     async with asyncio.timeout(PATIENCE):
         for peer in (ALICE, BOB, CAROL):
@@ -189,10 +188,8 @@ async def test_a_peer_has_so_many_circuits_and_no_more(monkeypatch: pytest.Monke
         assert (await world.ask(ALICE, to(CAROL)))[1] == OK
 
 
-async def test_strangers_who_ask_for_nothing_are_few_and_hold_up_no_guest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relays, "STRANGER_LIMIT", 2)
-    monkeypatch.setattr(relays, "REQUEST_SECONDS", 0.05)
-    world = World()
+async def test_strangers_who_ask_for_nothing_are_few_and_hold_up_no_guest() -> None:
+    world = World(strangers=2, request=0.05)
     async with asyncio.timeout(PATIENCE):
         await world.guest(ALICE)
         silent = [asyncio.create_task(world.relay.answer(Joined.pair(CAROL, "relay")[1])) for _ in range(2)]

@@ -66,7 +66,13 @@ class Trust:
     `owner` takes only the very bytes that a peer gave, so that nobody can pass the trust in one key on to another.
     """
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, limit: int = TRUSTED_LIMIT) -> None:
+        """Nobody is trusted yet.
+
+        Args:
+            limit: most certificates that are remembered.
+        """
+        self._limit = limit
         self.certificate = issue(identity)
         """This peer's own, DER."""
         password = secrets.token_hex(32).encode()
@@ -94,8 +100,8 @@ class Trust:
             raise Refused("a certificate of another peer")
         if sum(owner == peer for owner in self._owners.values()) >= PEER_LIMIT:
             raise Refused(f"more than {PEER_LIMIT} certificates of one peer")
-        if len(self._owners) >= TRUSTED_LIMIT:
-            raise Refused(f"no room to trust more than {TRUSTED_LIMIT} peers")
+        if len(self._owners) >= self._limit:
+            raise Refused(f"no room to trust more than {self._limit} peers")
         try:
             for context in (self.client, self.server):
                 context.load_verify_locations(cadata=certificate)

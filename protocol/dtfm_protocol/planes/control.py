@@ -26,9 +26,11 @@ Reader = Callable[[str, Any], Awaitable[None] | None]
 
 KEEP_ALIVE_SECONDS = 10
 """The broker takes a silent peer for dead after one and a half of these."""
-RETRY_SECONDS = (0.2, 4.0)
+RECONNECT_SECONDS = (0.2, 4.0)
 """Shortest and longest pause before a broker is tried again. A coordinator that is back waits longer for its peers than
 two of the longest: where there are two brokers, they are tried in turn."""
+OPERATION_SECONDS = 10.0
+"""For the broker's answer to each thing that it is asked."""
 RETRY_PART = 0.1
 """In between, the pause is so much of the time that it has been away: whoever waits for a swarm to come together again
 waits little longer than the broker took."""
@@ -92,13 +94,19 @@ class ControlPlane:
         post: Post,
         session: str,
         others: Sequence[BrokerAddress] = (),
+        *,
+        reconnect: tuple[float, float] = RECONNECT_SECONDS,
+        operation: float = OPERATION_SECONDS,
     ) -> None:
         """Nothing is connected before `run`.
 
         Args:
             address: the broker to connect to.
             others: brokers to try, in turn, when that one cannot be reached.
+            reconnect: seconds of the shortest and the longest pause before a broker is tried again.
+            operation: seconds for the broker's answer to each thing that it is asked.
         """
+        self._reconnect, self._operation = reconnect, operation
         self.connected = asyncio.Event()
         self.dropped: Counter[str] = Counter()
         self.last_error = ""
@@ -160,7 +168,7 @@ class ControlPlane:
                 self.connected.clear()
                 self._client = None
             # Jitter, so that a whole swarm does not knock at a returning broker at the same instant.
-            shortest, longest = RETRY_SECONDS
+            shortest, longest = self._reconnect
             pause = min(longest, max(shortest, RETRY_PART * (time.monotonic() - lost)))
             await asyncio.sleep(pause * (0.5 + random.random()))
 
@@ -178,7 +186,7 @@ class ControlPlane:
             keepalive=KEEP_ALIVE_SECONDS,
             protocol=aiomqtt.ProtocolVersion.V311,
             tls_context=self._tls(),
-            timeout=10,
+            timeout=self._operation,
         ) as client:
             self._client = client
             for name in self._filters:

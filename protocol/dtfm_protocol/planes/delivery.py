@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 
-LEAST_SECONDS = 0.25
+SHORTEST_SAMPLE_SECONDS = 0.25
 """Over less, single acknowledgements would make the rate."""
 _RTT, _BYTES_ACKED, _MIN_RTT = slice(68, 72), slice(120, 128), slice(148, 152)
 """`tcpi_rtt` (u32, microseconds), `tcpi_bytes_acked` (u64) and `tcpi_min_rtt` in `struct tcp_info` of <linux/tcp.h>."""
@@ -35,7 +35,7 @@ class Delivery:
         """Bytes a second between the first look and the last one since this was last asked; None: it was short."""
         first, last = self._first, self._last
         self._first = self._last = None
-        if first is None or last is None or last[0] - first[0] < LEAST_SECONDS:
+        if first is None or last is None or last[0] - first[0] < SHORTEST_SAMPLE_SECONDS:
             return None
         return (last[1] - first[1]) / (last[0] - first[0])
 

@@ -21,7 +21,7 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
 from dtfm_protocol.planes.addresses import by_peer
-from dtfm_protocol.planes.libp2p import SHUTDOWN_SECONDS, LibP2PDataPlane
+from dtfm_protocol.planes.libp2p import DAEMON_SHUTDOWN_SECONDS, LibP2PDataPlane
 from dtfm_protocol.records import Entry, LinkReport, Profile, Record
 
 RECORD_SECONDS = 180.0
@@ -35,7 +35,7 @@ grow with the square of their number."""
 REPLICAS = 20
 """As many as a bucket of the routing table has peers, as in Kademlia: in a swarm that is not larger, everyone holds
 every record that reached them, so that a lookup finds it whoever answers late."""
-ANSWER_SECONDS = 5.0
+DHT_ANSWER_SECONDS = 5.0
 """Half a world away, over a line that is being measured, an answer takes longer than hivemind's 3 s; who takes longer
 than allowed is not asked again for a while."""
 
@@ -88,7 +88,7 @@ class HivemindDiscovery:
                 initial_peers=list(bootstrap) or None,
                 ensure_bootstrap_success=bool(bootstrap),
                 num_replicas=REPLICAS,
-                wait_timeout=ANSWER_SECONDS,
+                wait_timeout=DHT_ANSWER_SECONDS,
                 record_validator=_Validator(registry),
                 # A peer's newest record must be seen at once: a cached or half-replicated one would plan on the past.
                 cache_locally=False,
@@ -110,7 +110,7 @@ class HivemindDiscovery:
             yield cls(node, plane.peer_id, bootstrap)
         finally:
             with contextlib.suppress(TimeoutError):  # it waits for answers of a daemon that may be gone
-                async with asyncio.timeout(SHUTDOWN_SECONDS):
+                async with asyncio.timeout(DAEMON_SHUTDOWN_SECONDS):
                     await node.shutdown()
 
     async def publish(self, key: str, record: bytes, seconds: float) -> bool:

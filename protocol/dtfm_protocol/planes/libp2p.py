@@ -20,7 +20,7 @@ from dtfm_protocol.planes.data import Bytes, Handler, Stream, StreamClosed, Unre
 from dtfm_protocol.planes.relay import GUEST, HOP, STOP, Relay
 
 CLOSE_SECONDS = 1.0
-SHUTDOWN_SECONDS = 3.0
+DAEMON_SHUTDOWN_SECONDS = 3.0
 RELAY_SECONDS = 5.0
 """How long the start waits for a relay; and between attempts to be the guest of one that is away."""
 ADDRESS_LIMIT = 16
@@ -178,7 +178,7 @@ class LibP2PDataPlane:
             finally:
                 if p2p is not None:
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(SHUTDOWN_SECONDS):
+                        async with asyncio.timeout(DAEMON_SHUTDOWN_SECONDS):
                             await p2p.shutdown()
 
     async def watch(self) -> None:

@@ -56,13 +56,25 @@ class Pipe(Stream, Protocol):
 class Relay:
     """The circuits between a swarm's members."""
 
-    def __init__(self, offer: Callable[[str], Awaitable[Pipe]], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        offer: Callable[[str], Awaitable[Pipe]],
+        clock: Callable[[], float] = time.time,
+        *,
+        circuits: int = CIRCUIT_LIMIT,
+        strangers: int = STRANGER_LIMIT,
+        request: float = REQUEST_SECONDS,
+    ) -> None:
         """A relay without guests.
 
         Args:
             offer: opens a stream to a peer's STOP protocol.
             clock: seconds since 1970.
+            circuits: most circuits of one peer at a time.
+            strangers: most streams of peers that are no guests on which a request is waited for.
+            request: seconds for each message until a circuit stands.
         """
+        self._circuit_limit, self._stranger_limit, self._request = circuits, strangers, request
         self._offer, self._clock = offer, clock
         self._guests: Counter[str] = Counter()
         self._circuits: Counter[str] = Counter()
@@ -77,11 +89,11 @@ class Relay:
     async def answer(self, stream: Pipe) -> None:
         """Answer HOP: one request. Anybody may open such a stream, so few who are no guests may keep it waiting."""
         is_guest = stream.peer in self._guests
-        if not is_guest and self._strangers >= STRANGER_LIMIT:
+        if not is_guest and self._strangers >= self._stranger_limit:
             raise StreamClosed("too many strangers ask for circuits at once")
         self._strangers += not is_guest
         try:
-            async with asyncio.timeout(REQUEST_SECONDS):
+            async with asyncio.timeout(self._request):
                 request = await _receive(stream)
         except TimeoutError:
             raise StreamClosed("no request came") from None
@@ -107,12 +119,12 @@ class Relay:
         if peer not in self._guests:
             await _send(stream, {1: _STATUS, 5: NO_RESERVATION})
             return
-        if max(self._circuits[stream.peer], self._circuits[peer]) >= CIRCUIT_LIMIT:
+        if max(self._circuits[stream.peer], self._circuits[peer]) >= self._circuit_limit:
             await _send(stream, {1: _STATUS, 5: LIMIT_EXCEEDED})
             return
         with _counted(self._circuits, stream.peer), _counted(self._circuits, peer):
             try:
-                async with asyncio.timeout(REQUEST_SECONDS):
+                async with asyncio.timeout(self._request):
                     other = await self._offered(stream.peer, peer)
             except (Unreachable, StreamClosed, Refused, TimeoutError) as error:
                 log.debug("no circuit from %s to %s: %s", short(stream.peer), short(peer), error or "no answer")
