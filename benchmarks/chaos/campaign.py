@@ -10,7 +10,7 @@ from tests.harness.swarm import Swarm
 
 from benchmarks.chaos.cases import Case
 
-RECOVERED_SECONDS = 90.0
+RECOVERED_SECONDS = 180.0
 SLACK_STEPS = 3
 """Training that goes on between two cases."""
 

@@ -17,7 +17,7 @@ VOTERS = ("after-vote",)
 KEEPING = ("mid-checkpoint", "mid-hand-in")
 CHANGING = ("after-promise", "after-accept", "mid-state-transfer", "before-start")
 """Points of a change of plan; something else has to cause one."""
-FAULT_SECONDS = 30.0
+FAULT_SECONDS = 60.0
 """For an armed fault to happen."""
 
 
@@ -75,7 +75,7 @@ def while_changing(point: str) -> Case:
         second.arm(f"{point}:kill")
         first.signal(signal.SIGKILL)
         at = await _fallen([first], point)
-        await second.ended(FAULT_SECONDS / 3)  # nobody may want what it has: then it does not come to the point
+        await second.ended(FAULT_SECONDS / 6)  # nobody may want what it has: then it does not come to the point
         second.arm("")
         return Hit(at, [daemon for daemon in (first, second) if not daemon.alive])
 
@@ -120,7 +120,7 @@ def leaves(stage: int) -> Case:
         victim, at = swarm.serving(stage)[0], time.time()
         command = (str(BIN / "dtfm-node"), "leave", "--state-dir", str(victim.folder))
         asking = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
-        if await asking.wait() or await victim.ended(5) is None:
+        if await asking.wait() or await victim.ended(FAULT_SECONDS) is None:
             raise AssertionError(f"{victim.name} does not leave")
         return Hit(at, [victim])
 

@@ -29,7 +29,7 @@ async def _begin(swarm: Swarm, nodes: int, steps: int = STEPS, *arguments: objec
 
 
 async def _finish(swarm: Swarm) -> None:
-    await swarm.until(lambda: not swarm.coordinator.alive, "the run ends", 240)
+    await swarm.until(lambda: not swarm.coordinator.alive, "the run ends", 400)
     assert swarm.coordinator.process is not None
     assert swarm.coordinator.process.returncode == 0, swarm.coordinator.tail()
 
@@ -200,16 +200,16 @@ async def standby_takes_over(swarm: Swarm) -> str:
         for _ in range(3):
             await swarm.join()
         await swarm.until(lambda: swarm.step >= 20, "the first steps are done", 240)
-        await swarm.until(lambda: "leads" in second.said(), "the second one stands by", 60)
+        await swarm.until(lambda: "leads" in second.said(), "the second one stands by", 180)
         swarm.coordinator.signal(signal.SIGKILL)
         begun = time.time()
         swarm.coordinator = second
-        await swarm.until(lambda: swarm.layout().get("version", 0) > 1, "it takes over", 120)
+        await swarm.until(lambda: swarm.layout().get("version", 0) > 1, "it takes over", 180)
         seconds = time.time() - begun
-        await swarm.until(lambda: swarm.events(), "its plan begins", 60)
+        await swarm.until(lambda: swarm.events(), "its plan begins", 180)
         victim = swarm.serving(0)[0]
         victim.signal(signal.SIGKILL)
-        await swarm.until(lambda: len(swarm.events()) > 1, "it plans anew", 60)
+        await swarm.until(lambda: len(swarm.events()) > 1, "it plans anew", 180)
         events = swarm.events()
         await _finish(swarm)
     finally:

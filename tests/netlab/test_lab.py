@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from dtfm_coordinator.netlab import command
-from dtfm_coordinator.netlab.accuracy import PAYLOAD, Gauge
+from dtfm_coordinator.netlab.accuracy import PAYLOAD, Found, Gauge
 from dtfm_coordinator.netlab.hosts import Hosts, check
 from dtfm_coordinator.netlab.lab import Lab
 from dtfm_coordinator.netlab.world import Wiring
@@ -25,8 +25,10 @@ from dtfm_protocol import program
 from dtfm_protocol.errors import UserError
 
 BIN = Path(sys.executable).parent
-DEADLINE = 60.0
+DEADLINE = 120.0
 """Seconds for any one wait. Reaching it is a failure."""
+TRIES = 12
+"""For what a busy machine may be in the way of."""
 MBIT = 125_000.0
 """Bytes a second."""
 
@@ -95,11 +97,20 @@ def ended(processes: list[psutil.Process]) -> bool:
 
 async def found(measure: Callable[[], Awaitable[float]], least: float, most: float) -> float:
     """What is measured; once more where a busy machine was in the way."""
-    for _ in range(4):
+    for _ in range(TRIES):
         value = await measure()
         if least <= value <= most:
             break
     return value
+
+
+async def seen_by(tool: Gauge, least: float, most: float) -> Found:
+    """What is found between the first two hosts, whose round trip is to lie there; once more as `found` does."""
+    for _ in range(TRIES):
+        seen = await tool.pair(0, 1)
+        if least <= seen.round_trip <= most:
+            break
+    return seen
 
 
 @contextlib.asynccontextmanager
@@ -116,7 +127,7 @@ async def reaches(lab: Lab, sender: int, receiver: int) -> bool:
     code = (
         "import socket, sys\n"
         "with socket.socket() as s:\n"
-        "    s.settimeout(0.7)\n"
+        "    s.settimeout(1.5)\n"
         "    try: s.connect((sys.argv[1], 9))\n"
         "    except ConnectionRefusedError: pass\n"
         "    except OSError: sys.exit(3)\n"
@@ -180,11 +191,11 @@ async def test_programs_on_hosts_find_the_delays_and_rates_that_were_asked_for_a
 @real
 async def test_links_that_lose_packets_or_are_slow_are_measured_too() -> None:
     async with Lab.running(wiring(10.0, 4.0).model_copy(update={"loss": 0.05})) as lab, gauge(lab) as tool:
-        seen = await tool.pair(0, 1)
+        seen = await seen_by(tool, 0.02, 0.04)
         assert 0.02 <= seen.round_trip <= 0.04
         assert 0 < seen.rate <= 4 * MBIT
     async with Lab.running(wiring(10.0, 0.03)) as lab, gauge(lab) as tool:
-        seen = await tool.pair(0, 1)
+        seen = await seen_by(tool, 0.02, 0.08)
         assert 0.02 <= seen.round_trip <= 0.08
         assert 0.5 <= seen.rate / (0.03 * MBIT * PAYLOAD) <= 1.2
 

@@ -11,8 +11,8 @@ from benchmarks.chaos.campaign import LONE, REPLICATED, Layout, run
 from benchmarks.chaos.cases import Case, at_point, coordinator_dies_at, leaves
 from benchmarks.chaos.singles import LIBFAKETIME, broker_dies, clock_off, standby_takes_over, torn_checkpoint
 
-from tests.harness.swarm import Swarm, solo
-from tests.swarm.test_training import same_curve
+from tests.harness.swarm import Swarm
+from tests.swarm.reference import alone, same_curve
 
 pytestmark = pytest.mark.process
 STEPS = 150
@@ -23,7 +23,7 @@ async def happens(layout: Layout, cases: Sequence[Case], most_repeated: int) -> 
         outcomes = await run(swarm, layout, cases, STEPS, returning=False)
         assert [outcome.case for outcome in outcomes] == list(cases)
         assert sum(outcome.repeated for outcome in outcomes) <= most_repeated
-        rows, reference = swarm.rows(), await solo(swarm.folder, swarm.folder / "job.toml")
+        rows, reference = swarm.rows(), await alone(swarm.folder / "job.toml")
         # An evaluation that a fault interrupts is not made up for.
         cut_short = [row["step"] for row in rows if row["eval_loss"] is None and row["step"] % 10 == 0]
         assert len(cut_short) <= len(cases)

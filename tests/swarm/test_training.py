@@ -13,29 +13,9 @@ from dtfm_protocol.data.shards import ShardFolder, TokenReader
 from dtfm_protocol.model.stage import loss_sum
 from dtfm_protocol.resolved import ResolvedJob
 from tests.harness.swarm import Swarm, solo
+from tests.swarm.reference import CURVE, alone, same_curve
 
 pytestmark = pytest.mark.process
-CURVE = 1e-5
-"""Relative, over the first 20 steps."""
-DRIFT = 1e-3
-"""Relative, beyond: training amplifies the rounding of regrouped sums."""
-
-
-def same_curve(rows: list[dict], reference: list[dict], stopped: int = 0) -> None:
-    """Steps, tokens and learning rates are equal, losses and norms to floating-point tolerance.
-
-    Args:
-        stopped: the step after which all was stopped: its evaluation may have been cut off, and is not made up for.
-    """
-    assert [row["step"] for row in rows] == [row["step"] for row in reference]
-    for row, other in zip(rows, reference, strict=True):
-        assert row["tokens"] == other["tokens"]
-        assert row["learning_rate"] == other["learning_rate"]
-        for key in ("loss", "grad_norm", "eval_loss"):
-            if key == "eval_loss" and row["step"] == stopped and row[key] is None:
-                continue
-            tolerance = CURVE if row["step"] <= 20 else DRIFT
-            assert row[key] == (other[key] and pytest.approx(other[key], rel=tolerance)), (key, row["step"])
 
 
 async def test_a_local_swarm_trains_exports_and_generates_what_one_process_would(swarm: Swarm) -> None:
@@ -90,7 +70,7 @@ async def test_uneven_layers_and_shares_of_a_forced_plan_give_the_same_curve(swa
         "dtfm-coordinator", "swarm", job, "--nodes", "3", "--plan", layout, "--state-dir", state
     )
     assert code == 0, said
-    same_curve(swarm.rows(), await solo(swarm.folder, job))
+    same_curve(swarm.rows(), await alone(job))
     shares = sorted(len([r for r in swarm.layout()["routes"] if peer in r]) for peer in _peers(swarm))
     assert shares == [2, 6, 8]
 
@@ -118,7 +98,7 @@ async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_s
     assert swarm.leftovers() == []
     stopped = swarm.layout()["resume"]["mark"]["step"]
     assert stopped >= 10
-    same_curve(swarm.rows(), await solo(swarm.folder, job), stopped)
+    same_curve(swarm.rows(), await alone(job), stopped)
 
 
 async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notice(swarm: Swarm) -> None:
@@ -135,7 +115,7 @@ async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notic
     assert await coordinator.exit_code() == 0
     assert swarm.layout()["version"] == 2
     await asyncio.gather(*(node.exit_code() for node in nodes.values()))
-    same_curve(swarm.rows(), await solo(swarm.folder, job))
+    same_curve(swarm.rows(), await alone(job))
 
 
 async def test_training_goes_on_without_the_coordinator_and_its_return_misses_nothing(swarm: Swarm) -> None:
