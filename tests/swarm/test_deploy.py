@@ -105,6 +105,19 @@ def test_everything_that_the_image_is_built_from_is_there() -> None:
         assert f"!{source}" in admitted, source
 
 
+def test_nodes_and_coordinator_run_in_images_with_the_packages_that_they_need() -> None:
+    text = (DEPLOY / "container" / "Containerfile").read_text(encoding="utf-8")
+    for name in MEMBERS:
+        program = "coordinator" if name == "coordinator" else "node"
+        service = services()[name]
+        assert (service["image"], service["build"]["target"]) == (f"dtfm-{program}", program)
+        stage = text.split(f"\nFROM machine AS {program}\n")[1].split("\nFROM ")[0]
+        assert stage.splitlines()[0] == f"COPY --from={program}-packages /opt/dtfm /opt/dtfm"
+    made = text.split("AS coordinator-packages\n")[1].split("\nFROM ")[0]
+    assert "pip install --constraint constraints.txt '.[coordinator]'" in made
+    assert text.split("\nFROM ")[-1].startswith("machine AS node\n")  # what is built where nothing else is asked for
+
+
 def services() -> dict[str, Any]:
     """The compose file's services."""
     values: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
