@@ -10,7 +10,7 @@ from typing import Any
 
 from amqtt.broker import Broker
 
-from dtfm_protocol.compat import is_known
+from dtfm_protocol.compat.known_versions import is_known
 
 VERSIONS = ">=0.11.3,<0.13"
 

@@ -16,8 +16,9 @@ from hivemind.utils import timed_storage
 from dtfm_coordinator import compat_amqtt
 from dtfm_coordinator.compat_amqtt import SteadyDict
 from dtfm_protocol import compat
-from dtfm_protocol.compat import hivemind, is_known
+from dtfm_protocol.compat import hivemind
 from dtfm_protocol.compat.hivemind import AwaitedCalls, client_in, replace_clock
+from dtfm_protocol.compat.known_versions import is_known
 from dtfm_protocol.logs import log
 
 

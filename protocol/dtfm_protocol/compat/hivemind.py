@@ -18,7 +18,7 @@ from typing import Any
 
 from hivemind.p2p import P2P
 
-from dtfm_protocol.compat import is_known
+from dtfm_protocol.compat.known_versions import is_known
 
 VERSIONS = ">=1.1.11,<1.2"
 
