@@ -2,9 +2,24 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from dtfm_protocol.plan import Plan, Resume, Source
 from dtfm_protocol.standing import LayerRange, Mark, Standing
+
+
+class Electorate(NamedTuple):
+    """What of a plan decides on the one after it, as plain values."""
+
+    version: int
+    author: str
+    peers: tuple[str, ...]
+    electors: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        """That of a plan."""
+        return cls(plan.version, plan.author, plan.peers, plan.electors)
 
 
 @dataclass(frozen=True)
@@ -95,7 +110,7 @@ def safe_mark(standings: Mapping[str, Standing], kept: Iterable[Mark], layers: i
     return max(safe, key=lambda mark: mark.order)
 
 
-def has_quorum(plan: Plan, promised: Iterable[str], ended: Iterable[str], *, alone: bool) -> bool:
+def has_quorum(plan: Plan | Electorate, promised: Iterable[str], ended: Iterable[str], *, alone: bool) -> bool:
     """Whether the plan after `plan` can be the only one, and `plan` itself cannot go on beside it.
 
     Most of its electors must have promised; where exactly half have, its author's promise decides. And one peer that

@@ -1,17 +1,43 @@
 """A small model of the commit rule and of plan succession, and a search through all its states.
 
-What decides is the code itself: `Follower`, `Standing`, `resume_from`, `has_quorum`, `Plan.electors`, and `Arbiter`.
-What surrounds it (daemons, the coordinator's loop, messages) is written down here as actions that may happen in any
-order: that a message is late, lost or overtaken is that its action happens late, or never, or after another one.
+What decides is the code itself: `Follower`, the peers' machine, `PlanChange`, the coordinators', `Standing`,
+`resume_from`, `Plan.electors`, and `Arbiter`. What surrounds it (daemons, disks, messages) is written down here as
+actions that may happen in any order: that a message is late, lost or overtaken is that its action happens late, or
+never, or after another one.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from dtfm_coordinator.recovery import has_quorum, resume_from
+from dtfm_coordinator.plan_change import PlanChange
+from dtfm_coordinator.plan_change_events import (
+    Action,
+    Announced,
+    Begun,
+    Call,
+    Doors,
+    DoorsFound,
+    Durable,
+    Ended,
+    FindEnded,
+    Held,
+    Hold,
+    Offer,
+    Present,
+    Propose,
+    Publish,
+    Returned,
+    Role,
+    Seek,
+    Stand,
+    Stood,
+    Write,
+    Written,
+)
+from dtfm_coordinator.recovery import Electorate, resume_from
 from dtfm_node import follower
 from dtfm_node.engine.commit import Arbiter, Vote
 from dtfm_node.follower import Follower, FollowerAction, FollowerEvent, Pledge, PromiseWritten, ServingEnded
@@ -37,19 +63,14 @@ class Rule:
     # What the rule needs beyond the pure functions.
     begins_only_what_it_promised: bool = True
     """A peer begins no plan older than its promise, even if it took it and hears now that it is in force."""
-    ended_is_of_the_plan: bool = True
-    """That a process has ended counts only if it is the one that trained under the plan that is to end."""
-    plan_is_kept_first: bool = True
-    """A coordinator writes down the plan before it says that it is in force."""
     stands_by_all: bool = True
     """A peer reports, keeps and gives all that it has of a plan's first state until the plan's first step is final:
     also what it has loaded, but not begun yet, and what it held before."""
-    learns: bool = True
-    """A coordinator that hears of a taken plan that it does not know needs a quorum for that one, too."""
+    coordinator: type[PlanChange] = PlanChange
+    """What decides in a coordinator."""
     # Mutations that must break it.
     waits_for_votes: bool = True
     keeps_promise: bool = True
-    needs_majority: bool = True
     keeps_prepared: bool = True
 
 
@@ -153,21 +174,22 @@ class Peer(NamedTuple):
 
 
 class Coordinator(NamedTuple):
-    """One coordinator; the first five outlive its process."""
+    """One coordinator: what decides in it, its disk, and what it has published."""
 
     epoch: Said
+    """What it last said."""
+    machine: PlanChange
     file: int
     """`plan.json`."""
-    doors: tuple[tuple[str, int], ...]
-    doors_of: int
-    kept: Part | None
-    before: tuple[int, ...]
-    """The plans that a new one ends."""
-    offers: int | None
+    made: int
+    """The plan that it last made, or came back to."""
+    leads: int
+    """The plan in force, as far as it knows."""
+    offers: int
     """What it last published."""
-    phase: str = "watching"
-    """watching, calling, offering, or forcing (between the two writes of `establish` and `_change`)."""
-    ended: frozenset[str] = frozenset()
+    kept: Part | None = None
+    doing: tuple[Action, ...] = ()
+    """What is decided, and not done yet."""
 
 
 class State(NamedTuple):
@@ -217,12 +239,6 @@ def decides(peers: tuple[str, ...], voters: frozenset[str]) -> bool:
     arbiter = Arbiter(peers, 0)
     answers = [arbiter.take(peer, Vote()) for peer in sorted(voters)]
     return bool(answers) and answers[-1] is not None
-
-
-@cache
-def quorum(key: PlanKey, promised: frozenset[str], ended: frozenset[str], alone: bool) -> bool:
-    """See `has_quorum`."""
-    return has_quorum(plan_of(key), promised, ended, alone=alone)
 
 
 PartTold = tuple[LayerRange, MarkKey, MarkKey | None, bool]
@@ -277,6 +293,7 @@ class Model:
         self.plans: list[PlanKey] = []
         self._trains: list[tuple[str, ...]] = []
         self._follower = Follower if rule.begins_only_what_it_promised else HastyFollower
+        self._electorates: list[Electorate] = []
         self._numbers: dict[PlanKey, int] = {}
         self._layers = cache(self._layers_of)
         self._place = {name: place for place, name in enumerate(setting.peers)}
@@ -287,6 +304,7 @@ class Model:
             self._numbers[key] = len(self.plans)
             self.plans.append(key)
             self._trains.append(plan_of(key).peers)
+            self._electorates.append(Electorate.of(plan_of(key)))
         return self._numbers[key]
 
     def start(self) -> State:
@@ -297,11 +315,8 @@ class Model:
         idle = tuple(peer for peer in setting.peers if peer not in trains)
         first = self.number(PlanKey(1, author, setting.first, idle))
         epoch = Said(1, 1, 1, author)
-        doors = tuple((peer, 0) for peer in trains)
-        coordinators = tuple(
-            Coordinator(epoch._replace(by=name), first, doors, first, None, (first,), first)
-            for name in setting.coordinators
-        )
+        saved = Durable(Announced(1, in_force=1, started=1), doors=_doors((peer, 0) for peer in trains), doors_of=1)
+        coordinators = tuple(self._back(name, saved, first, None) for name in setting.coordinators)
         fresh = (Peer(True, 0, self._follower()),) * len(setting.peers)
         nothing: frozenset[int] = frozenset()
         state = State(
@@ -520,78 +535,159 @@ class Model:
 
     # -- coordinators -------------------------------------------------------------------------------------------------
 
+    def _back(self, me: str, saved: Durable, file: int, kept: Part | None) -> Coordinator:
+        """A coordinator that has just come back to what is on its disk."""
+        machine = self.rule.coordinator.of(Role(me, self.setting.alone), saved)
+        one = Coordinator(_said(saved.epoch, me), machine, file, file, file, file, kept)
+        return self._decide(one, *machine.on(Returned(self._electorates[file])), all_at_once=True)
+
+    def _decide(
+        self, one: Coordinator, machine: PlanChange, actions: tuple[Action, ...], *, all_at_once: bool
+    ) -> Coordinator:
+        """What a coordinator is after it has decided; with `all_at_once`, all that is to be done is done."""
+        doing = (*one.doing, *(action for action in actions if isinstance(action, Write | Hold | Publish | Propose)))
+        leads = one.made if machine.before != one.machine.before and one.machine.before is not None else one.leads
+        one = one._replace(machine=machine, leads=leads, doing=doing)
+        while all_at_once and one.doing:
+            one = self._do(one, one.doing[0], all_at_once=False)
+        return one
+
+    def _do(self, one: Coordinator, action: Action, *, all_at_once: bool) -> Coordinator:
+        """What a coordinator is after one of the things to do is done."""
+        doing = list(one.doing)
+        doing.remove(action)
+        one = one._replace(doing=tuple(doing))
+        match action:
+            case Write(durable) if durable == one.machine.durable:  # else a newer one is to be written
+                return self._decide(one, *one.machine.on(Written(durable)), all_at_once=all_at_once)
+            case Hold():
+                return self._decide(one._replace(file=one.made), *one.machine.on(Held()), all_at_once=all_at_once)
+            case Publish(epoch):
+                return one._replace(epoch=_said(epoch, one.machine.role.me))
+            case Propose():
+                return one._replace(offers=one.made)
+        return one
+
     def _coordinator_moves(self, state: State, place: int, me: str) -> Iterator[Move[State]]:
         one = state.coordinators[place]
         if state.outages < self.setting.outages:
-            back = one._replace(before=(one.file,), offers=one.file, phase="watching", ended=frozenset())
+            back = self._back(me, one.machine.saved, one.file, one.kept)
             if back != one:
-                yield (
-                    ("is killed and returns",),
-                    _with_coordinator(state, place, back)._replace(outages=state.outages + 1),
-                )
-        yield from self._call(state, place, one)
-        if one.phase == "calling":
+                after = _with_coordinator(state, place, back)
+                yield ("is killed and returns",), after._replace(outages=state.outages + 1)
+        if one.doing:
+            # Disk and network do not wait for each other; each goes by its own order.
+            disk = next((action for action in one.doing if isinstance(action, Write | Hold)), None)
+            wire = next((action for action in one.doing if isinstance(action, Publish | Propose)), None)
+            for action in (disk, wire):
+                if action is not None:
+                    yield ("does", action), self._led(state, place, self._do(one, action, all_at_once=False))
+            return
+        phase = one.machine.phase
+        if phase in ("settled", "called"):
+            yield from self._call(state, place, one)
+        if phase == "called":
+            yield from self._hear(state, place, one)
             yield from self._offer(state, place, one, me)
-        elif one.phase == "offering":
-            yield from self._force(state, place, one, me)
-        elif one.phase == "forcing":
-            yield ("ends its two writes",), _with_coordinator(state, place, self._in_force(one, 2))
-        else:
+        elif phase == "offered":
+            yield from self._force(state, place, one)
+        elif phase == "settled":
             yield from self._watch(state, place, one)
+
+    def _decided(
+        self, state: State, place: int, one: Coordinator, machine: PlanChange, actions: tuple[Action, ...]
+    ) -> State:
+        """After a decision: what follows is done at once where nobody can be killed in the middle of it."""
+        calm = state.outages == self.setting.outages
+        return self._led(state, place, self._decide(one, machine, actions, all_at_once=calm))
+
+    def _led(self, state: State, place: int, one: Coordinator) -> State:
+        """After a coordinator has done something: its plan is in force once it may come back to it, or has said so."""
+        state, plan = _with_coordinator(state, place, one), one.made
+        version = self.plans[plan].version
+        if plan in state.forced or (one.file != plan and one.machine.saved.epoch.in_force != version):
+            return state
+        if any(self.plans[other].version == version for other in state.forced):
+            raise Violated(f"two plans of version {version} are in force")
+        return state._replace(forced=state.forced | {plan})
 
     def _call(self, state: State, place: int, one: Coordinator) -> Iterator[Move[State]]:
         """End all plans so far: whenever the coordinator likes."""
-        if one.phase == "forcing":
-            return
-        before = self.plans[one.before[-1]].version
-        own = max(one.epoch.called, one.epoch.in_force, before)
-        others = max(peer.promise[0] for peer in state.peers if peer.up) if any(p.up for p in state.peers) else 0
-        for version in sorted({own + 1, max(own, others) + 1}):
-            if version <= self.setting.versions:
-                epoch = one.epoch._replace(called=version)
-                # A plan that was offered and is given up can still be learnt of, but not come into force.
-                after = one._replace(epoch=epoch, phase="calling")
-                yield ("calls for plan", version), _with_coordinator(state, place, after)
+        seen = set()
+        for beyond in (0, max((peer.promise[0] for peer in state.peers if peer.up), default=0)):
+            machine, actions = one.machine.on(Call(beyond))
+            version = machine.durable.epoch.called
+            if version <= self.setting.versions and version not in seen:
+                seen.add(version)
+                yield ("calls for plan", version), self._decided(state, place, one, machine, actions)
+
+    def _hear(self, state: State, place: int, one: Coordinator) -> Iterator[Move[State]]:
+        """A promise comes: its peer may vanish, or make another one, before a plan is made."""
+        for name, peer in zip(self.setting.peers, state.peers, strict=True):
+            machine, actions = one.machine.on(Stood(name, peer.promise[0], peer.promise[1]))
+            if peer.up and machine != one.machine:
+                yield ("hears the promise of", name), self._decided(state, place, one, machine, actions)
 
     def _offer(self, state: State, place: int, one: Coordinator, me: str) -> Iterator[Move[State]]:
-        """Publish a plan, if enough have promised: any of them may have answered, and then vanished."""
-        version = one.epoch.called
-        mine = [name for name in self.setting.peers if state.peers[self._place[name]].promise[:2] == (version, me)]
-        here = [name for name in mine if state.peers[self._place[name]].up]
-        seen: set[tuple[int, frozenset[str]]] = set()
-        if self.setting.all_answer and len(here) < sum(peer.up for peer in state.peers):
+        """Publish a plan, if enough have promised: any of them may answer, and the others be late."""
+        version = one.machine.durable.epoch.called
+        here = [n for n, peer in zip(self.setting.peers, state.peers, strict=True) if peer.up]
+        mine = [name for name in here if state.peers[self._place[name]].promise[:2] == (version, me)]
+        if self.setting.all_answer and mine != here:
             return
-        for count in range(len(here) if self.setting.all_answer else 0, len(here) + 1):
-            for answered in itertools.combinations(here, count):
-                promised = frozenset({me, *answered, *(set(mine) - set(here))})
-                before = one.before
-                if self.rule.learns and not self.setting.alone:
-                    before = self._learnt(state, one.before, answered)
-                for ended in self._ended(state, one):
-                    if not self._enough(before, promised, ended):
+        seen: set[tuple[int, PlanChange]] = set()
+        for count in range(len(mine) if self.setting.all_answer else 0, len(mine) + 1):
+            for answered in itertools.combinations(mine, count):
+                agreed = self._agree(state, one.machine, answered)
+                if agreed is None:
+                    continue
+                told = tuple(self._told(name, state.peers[self._place[name]]) for name in answered)
+                mark, norm, sources = resume(told, one.kept.mark if one.kept is not None else None, me)
+                self._check_resume(state, self._numbers_of(state, one, agreed), answered, mark)
+                self._check_stopped(state, version)
+                for layout in self.setting.layouts:
+                    trains = tuple(itertools.chain.from_iterable(layout))
+                    if not set(here).issuperset(trains):
                         continue
-                    told = tuple(self._told(name, state.peers[self._place[name]]) for name in answered)
-                    kept = one.kept.mark if one.kept is not None else None
-                    mark, norm, sources = resume(told, kept, me)
-                    self._check_resume(state, before, answered, mark)
-                    self._check_stopped(state, version)
-                    for layout in self.setting.layouts:
-                        trains = tuple(itertools.chain.from_iterable(layout))
-                        if not all(state.peers[self._place[name]].up for name in trains):
-                            continue
-                        idle = tuple(
-                            n for n in self.setting.peers if n not in trains and state.peers[self._place[n]].up
-                        )
-                        plan = self.number(PlanKey(version, me, layout, idle, mark, norm, sources))
-                        if (plan, ended) in seen:
-                            continue
-                        seen.add((plan, ended))
-                        after = one._replace(phase="offering", offers=plan, before=before, ended=ended)
-                        yield (
-                            ("has heard", answered, "and offers", self.plans[plan]),
-                            _with_coordinator(state, place, after),
-                        )
-                    break
+                    idle = tuple(name for name in here if name not in trains)
+                    plan = self.number(PlanKey(version, me, layout, idle, mark, norm, sources))
+                    machine, actions = agreed.on(Offer(self._electorates[plan]))
+                    if (plan, machine) in seen:
+                        continue
+                    seen.add((plan, machine))
+                    after = self._decided(state, place, one._replace(made=plan), machine, actions)
+                    yield ("has heard", answered, "and offers", self.plans[plan]), after
+
+    def _agree(self, state: State, machine: PlanChange, answered: tuple[str, ...]) -> PlanChange | None:
+        """The machine once it knows that a plan can be the only one, if those who answer now are enough."""
+        stands = tuple(self._stand(state, name) for name in answered)
+        for stand in stands:
+            machine, actions = machine.on(Stood(stand.peer, stand.version, stand.to))
+            if actions:
+                machine, _ = machine.on(Written(machine.durable))
+        machine, actions = machine.on(Seek())
+        while machine.phase != "agreed":
+            if machine.phase == "late":
+                machine, actions = machine.on(Present(stands, time_is_up=True))
+                continue
+            search = next((action for action in actions if isinstance(action, FindEnded)), None)
+            if search is None:
+                return None
+            machine, actions = machine.on(Ended(search.version, self._ended(state, search.doors)))
+        return machine
+
+    def _stand(self, state: State, name: str) -> Stand:
+        """What a peer says of its promise, and of a plan that it took of another coordinator."""
+        peer = state.peers[self._place[name]]
+        taken = self._accepted(state, peer)
+        learnt = self._electorates[taken] if taken is not None and self.plans[taken].author != peer.promise[1] else None
+        return Stand(name, *peer.promise, learnt)
+
+    def _numbers_of(self, state: State, one: Coordinator, agreed: PlanChange) -> tuple[int, ...]:
+        """The plans that the next one must follow."""
+        taken = {self._accepted(state, peer) for peer in state.peers} | {one.leads}
+        numbers = {self._electorates[plan]: plan for plan in sorted(plan for plan in taken if plan is not None)}
+        return tuple(numbers[base.plan] for base in agreed.bases)
 
     def _told(self, name: str, peer: Peer) -> Told:
         """What a peer says that it holds."""
@@ -599,84 +695,39 @@ class Model:
         others = (*((peer.coming,) if peer.coming is not None else ()), *sorted(peer.held))
         return name, live, tuple(map(_as_told, others)) if self.rule.stands_by_all else ()
 
-    def _learnt(self, state: State, before: tuple[int, ...], answered: tuple[str, ...]) -> tuple[int, ...]:
-        """The plans that must be ended: those known, and newer ones that somebody who answers has taken."""
-        found = set(before)
-        newest = self.plans[before[0]].version
-        for name in answered:
-            peer = state.peers[self._place[name]]
-            accepted = self._accepted(state, peer)
-            if accepted is not None and self.plans[accepted].version > newest:
-                found.add(accepted)
-        return tuple(sorted(found))
-
     def _accepted(self, state: State, peer: Peer) -> int | None:
         """The plan that a peer took last; a promise names its version, and the peer keeps the plan beside it."""
         if peer.plan is not None and self.plans[peer.plan].version == peer.promise[2]:
             return peer.plan
         return next((n for n in sorted(state.forced) if self.plans[n].version == peer.promise[2]), None)
 
-    def _enough(self, before: tuple[int, ...], promised: frozenset[str], ended: frozenset[str]) -> bool:
-        if not self.rule.needs_majority:
-            return True
-        return all(quorum(self.plans[plan], promised, ended, self.setting.alone) for plan in before)
+    def _ended(self, state: State, doors: Doors) -> frozenset[str]:
+        """Whose process has ended: here a door is the life of the process that took connections at it."""
+        lives = {name: peer.life for name, peer in zip(self.setting.peers, state.peers, strict=True) if peer.up}
+        return frozenset(name for name, ((_, life),) in doors if lives.get(name) != life)
 
-    def _ended(self, state: State, one: Coordinator) -> Iterator[frozenset[str]]:
-        """Whose process has ended, as the coordinator remembers, or else as it finds now."""
-        over = frozenset(
-            peer
-            for peer, life in one.doors
-            if not (state.peers[self._place[peer]].up and state.peers[self._place[peer]].life == life)
-        )
-        if self.rule.ended_is_of_the_plan:
-            yield over if one.before == (one.doors_of,) else frozenset()
-            return
-        yield one.ended
-        yield over
-
-    def _force(self, state: State, place: int, one: Coordinator, me: str) -> Iterator[Move[State]]:
-        """Put the plan that was offered in force, if enough have taken it."""
-        assert one.offers is not None
-        plan = self.plans[one.offers]
-        took = {
-            name
-            for name, peer in zip(self.setting.peers, state.peers, strict=True)
-            if peer.promise == (plan.version, me, plan.version)
-        }
-        if set(self._trains[one.offers]) <= took and self._enough(one.before, frozenset(took | {me}), one.ended):
-            for other in state.forced:
-                if self.plans[other].version == plan.version:
-                    raise Violated(f"two plans of version {plan.version} are in force")
-            forced = self._in_force(one, 1)
-            if state.outages == self.setting.outages:
-                forced = self._in_force(forced, 2)
-            after = _with_coordinator(state, place, forced)
-            yield ("puts in force plan", plan.version), after._replace(forced=state.forced | {one.offers})
-
-    def _in_force(self, one: Coordinator, write: int) -> Coordinator:
-        """After the first and the second write: the epoch, and the plan's file, in the rule's order."""
-        plan = one.offers
-        assert plan is not None
-        if (write == 1) == self.rule.plan_is_kept_first:
-            one = one._replace(file=plan)
-        else:
-            one = one._replace(epoch=one.epoch._replace(in_force=self.plans[plan].version))
-        if write == 1:
-            return one._replace(phase="forcing")
-        ended: frozenset[str] = frozenset() if self.rule.ended_is_of_the_plan else one.ended
-        return one._replace(phase="watching", before=(plan,), ended=ended)
+    def _force(self, state: State, place: int, one: Coordinator) -> Iterator[Move[State]]:
+        """Put the plan that was offered in force, if enough have taken it; or give it up."""
+        stands = tuple(self._stand(state, name) for name in self.setting.peers)
+        machine, actions = one.machine.on(Present(stands))
+        if machine.phase == "holding":
+            after = self._decided(state, place, one, machine, actions)
+            yield ("puts in force plan", self.plans[one.made].version), after
+        # A plan that was offered and is given up can still be learnt of, but not come into force.
+        yield ("gives up",), self._decided(state, place, one, *one.machine.on(Present((), time_is_up=True)))
 
     def _watch(self, state: State, place: int, one: Coordinator) -> Iterator[Move[State]]:
-        plan = one.before[-1]
-        version = self.plans[plan].version
+        plan = one.leads
         names = self._trains[plan]
         serving = [state.peers[self._place[name]] for name in names]
         if not all(peer.up and peer.served == plan and peer.phase == "training" for peer in serving):
             return
-        if one.epoch.started < version and self.plans[plan].author == one.epoch.by:
-            doors = tuple((name, state.peers[self._place[name]].life) for name in names)
-            after = one._replace(epoch=one.epoch._replace(started=version), doors=doors, doors_of=plan)
-            yield ("hears that all have begun plan", version), _with_coordinator(state, place, after)
+        machine, actions = one.machine.on(Begun(self._electorates[plan]))
+        if actions:
+            doors = _doors((name, state.peers[self._place[name]].life) for name in names)
+            machine, more = machine.on(DoorsFound(self.plans[plan].version, doors))
+            after = self._decided(state, place, one, machine, (*actions, *more))
+            yield ("hears that all have begun plan", self.plans[plan].version), after
         marks = {peer.live.mark for peer in serving if peer.live is not None}
         if self.setting.checkpoints and len(marks) == 1:
             live = serving[0].live
@@ -774,6 +825,15 @@ def _with(state: State, place: int, peer: Peer) -> State:
 
 def _with_coordinator(state: State, place: int, one: Coordinator) -> State:
     return state._replace(coordinators=(*state.coordinators[:place], one, *state.coordinators[place + 1 :]))
+
+
+def _said(epoch: Announced, by: str) -> Said:
+    return Said(epoch.called, epoch.in_force, epoch.started, by)
+
+
+def _doors(lives: Iterable[tuple[str, int]]) -> Doors:
+    """A door at which nobody but this life of a peer's process takes connections."""
+    return tuple((peer, (("", life),)) for peer, life in lives)
 
 
 def _awaits(peer: Peer, commit: tuple[int, str, int]) -> bool:

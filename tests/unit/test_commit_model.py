@@ -32,6 +32,9 @@ import pytest
 
 from dtfm_coordinator.conductor import Conductor
 from dtfm_coordinator.history import Event
+from dtfm_coordinator.plan_change import PlanChange
+from dtfm_coordinator.plan_change_events import Action, Base, Doors, Stand
+from dtfm_coordinator.recovery import Electorate
 from dtfm_coordinator.succession import Succession
 from dtfm_node.holdings import Holdings
 from dtfm_protocol.control import Epoch
@@ -76,6 +79,44 @@ def test_the_rule_holds_in_every_state(setting: Setting) -> None:
     assert found.states > 3000, "so few states prove nothing"
 
 
+# -- coordinators that decide wrongly
+
+
+class WithoutQuorum(PlanChange):
+    """Whoever promises is enough."""
+
+    def _has_quorum(self, base: Base, promised: frozenset[str]) -> bool:
+        return True
+
+
+class WhosePlanDoesNotMatter(PlanChange):
+    """A process counts as ended whatever plan it was seen under."""
+
+    def _doors_of(self, plan: Electorate) -> Doors:
+        return self.durable.doors
+
+
+class SaysItFirst(PlanChange):
+    """A plan is said to be in force, and then written down."""
+
+    def _take(self, stands: tuple[Stand, ...], time_is_up: bool) -> tuple[PlanChange, tuple[Action, ...]]:
+        machine, actions = super()._take(stands, time_is_up)
+        if machine.phase != "holding":
+            return machine, actions
+        machine, first = PlanChange._put_in_force(machine)
+        return machine, (*first, *actions)
+
+    def _put_in_force(self) -> tuple[PlanChange, tuple[Action, ...]]:
+        return self, ()
+
+
+class LearnsNothing(PlanChange):
+    """Only the plan before counts, whatever plan peers have taken since."""
+
+    def _taken_after(self, before: Electorate, stands: tuple[Stand, ...]) -> Electorate | None:
+        return None
+
+
 NEEDED: dict[str, tuple[Rule, Setting, str]] = {
     "all votes": (replace(THE_RULE, waits_for_votes=False), Setting(("A", "B"), TWO, (TWO,)), "a step is lost"),
     "lasting promises": (
@@ -83,7 +124,11 @@ NEEDED: dict[str, tuple[Rule, Setting, str]] = {
         Setting(("A", "B"), A, (A, B), steps=1, crashes=1, coordinators=("C", "X")),
         "may go on|in force|promised not to",
     ),
-    "a quorum": (replace(THE_RULE, needs_majority=False), Setting(("A", "B"), PAIR, (PAIR,), steps=1), "may go on"),
+    "a quorum": (
+        replace(THE_RULE, coordinator=WithoutQuorum),
+        Setting(("A", "B"), PAIR, (PAIR,), steps=1),
+        "may go on",
+    ),
     "prepared gradients that outlive a call": (
         replace(THE_RULE, keeps_prepared=False),
         Setting(("A", "B"), TWO, (TWO,), steps=1),
@@ -95,12 +140,12 @@ NEEDED: dict[str, tuple[Rule, Setting, str]] = {
         "promised not to",
     ),
     "that only this plan's processes have ended": (
-        replace(THE_RULE, ended_is_of_the_plan=False),
+        replace(THE_RULE, coordinator=WhosePlanDoesNotMatter),
         Setting(("A", "D"), A, (A, D), versions=3, steps=1, crashes=1),
         "may go on",
     ),
     "the plan's file before its force": (
-        replace(THE_RULE, plan_is_kept_first=False),
+        replace(THE_RULE, coordinator=SaysItFirst),
         Setting(("A", "B"), PAIR, (A, B), versions=3, steps=1, outages=1),
         "may go on",
     ),
@@ -110,7 +155,7 @@ NEEDED: dict[str, tuple[Rule, Setting, str]] = {
         "a state is lost",
     ),
     "what others have taken": (
-        replace(THE_RULE, learns=False),
+        replace(THE_RULE, coordinator=LearnsNothing),
         Setting(("A", "D"), A, (D, A), versions=3, steps=1, coordinators=("C", "X")),
         "may go on",
     ),
