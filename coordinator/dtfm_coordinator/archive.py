@@ -17,6 +17,8 @@ from dtfm_protocol.resolved import ResolvedJob
 from dtfm_protocol.standing import Mark
 from dtfm_protocol.transfers import HAND_IN_LIMIT, HandIn, Receipt, receive_file
 
+Kept = Callable[[Manifest], None]
+Rows = Callable[[tuple[StepMetrics, ...]], None]
 KEPT = 2
 """Checkpoints that stay."""
 
@@ -34,20 +36,19 @@ class _Pending:
 class Archive:
     """The coordinator's checkpoints."""
 
-    def __init__(
-        self, store: CheckpointStore, job: ResolvedJob, kept: Callable[[Manifest], None] = lambda _: None
-    ) -> None:
+    def __init__(self, store: CheckpointStore, job: ResolvedJob) -> None:
         self._store, self._job = store, job
-        self.on_kept = kept
-        """Called with every checkpoint that has become whole."""
-        self.on_rows: Callable[[tuple[StepMetrics, ...]], None] = lambda _: None
-        """Called with the metrics that come with a share, before the checkpoint can become whole."""
+        self._readers: list[tuple[Kept, Rows]] = []
         self._plan: Plan | None = None
         self._kept_step = 0
         self._pending: dict[int, _Pending] = {}
         self._whole: dict[int, Manifest] = {}
         self.fault: str | None = None
         """Why the run must not go on: replicas that differ."""
+
+    def subscribe(self, kept: Kept, rows: Rows) -> None:
+        """Be told of every checkpoint that has become whole, and before it of the metrics that come with each share."""
+        self._readers.append((kept, rows))
 
     def expect(self, plan: Plan) -> None:
         """From now on, only peers of `plan` hand in."""
@@ -112,7 +113,8 @@ class Archive:
         if self._pending.get(share.step) is not pending:  # its draft is gone: a new plan came while the file did
             await write_message(stream, Receipt(taken=False, text="a newer plan or checkpoint has overtaken this one"))
             return
-        self.on_rows(share.rows)
+        for _, take_rows in self._readers:
+            take_rows(share.rows)
         pending.digests[stream.peer] = (share.stage, share.digest)
         pending.eval_loss = share.eval_loss
         self._complete(plan, share.step, pending)
@@ -161,7 +163,8 @@ class Archive:
             self._store.prune(KEPT)
         except UserError as error:
             log.warning("cannot delete old checkpoints: %s", error)
-        self.on_kept(manifest)
+        for kept, _ in self._readers:
+            kept(manifest)
 
     def _job_bytes(self) -> int:
         """Bytes of the whole model's weights in fp32."""

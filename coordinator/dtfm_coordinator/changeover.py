@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dtfm_coordinator.change_signal import ChangeSignal
 from dtfm_coordinator.members import Members
+from dtfm_coordinator.peer_stands import PeerStands
 from dtfm_coordinator.plan_change import PlanChange
 from dtfm_coordinator.plan_change_events import (
     GENTLY_SECONDS,
@@ -30,7 +31,6 @@ from dtfm_coordinator.plan_change_events import (
     Returned,
     Role,
     Seek,
-    Stand,
     Stood,
     Wait,
     Write,
@@ -83,7 +83,8 @@ class Changeover:
             UserError: what is there cannot be read.
         """
         self._folder, self._members, self._signal = folder, members, signal
-        self._publish, self._say, self._is_genuine, self._liveness = publish, say, is_genuine, liveness
+        self._publish, self._say, self._liveness = publish, say, liveness
+        self._stands = PeerStands(members, is_genuine)
         self._machine = PlanChange.of(role, PlanRecord.of(folder).durable)
         self._said = self._machine.saved.epoch
         self._proposed = 0
@@ -91,7 +92,6 @@ class Changeover:
         self._plan: Plan | None = None
         """The one that is offered, or else in force."""
         self._hold: Callable[[Plan], None] = lambda _: None
-        self._seen_genuine: dict[str, bool] = {}
         self._disk: asyncio.Queue[Write | Hold] = asyncio.Queue()
         self._wire: asyncio.Queue[tuple[Plan | None, Announced | None]] = asyncio.Queue()
         self._street: asyncio.Queue[FindDoors | FindEnded | Lack] = asyncio.Queue()
@@ -130,11 +130,10 @@ class Changeover:
 
     async def call(self, *, gently: bool = False, parked: bool = False) -> int:
         """End every plan so far; the version of the next one."""
-        others = [member.report.standing.promise.version for member in self._members.online() if member.report]
         step = self._plan.cost.total if self._plan is not None and self._plan.cost is not None else 0.0
-        self._seen_genuine.clear()
+        self._stands.forget()
         patience = max(GENTLY_SECONDS, STEPS_OF_PATIENCE * step)
-        self._on(Call(max(others, default=0), gently, parked, patience))
+        self._on(Call(self._stands.newest_promise(), gently, parked, patience))
         await self._signal.wait(self._is_said)
         point("after-call")
         await self._reach("called")
@@ -205,27 +204,10 @@ class Changeover:
             time_is_up = clock() >= self._deadline
             if time_is_up:
                 self._deadline = math.inf
-            self._on(Present(self._stands(), time_is_up))
+            self._on(Present(self._stands.read(plans=self._machine.phase == "late"), time_is_up))
             if self._machine.phase != phase:
                 left = self._deadline - clock()
                 await self._signal.change(max(0.0, left) if math.isfinite(left) else None)
-
-    def _stands(self) -> tuple[Stand, ...]:
-        found = []
-        for member in self._members.heard():
-            if member.report is not None:
-                promise, taken = member.report.standing.promise, self._taken(member.report.taken)
-                found.append(Stand(member.peer, promise.version, promise.to, promise.accepted, taken))
-        return tuple(found)
-
-    def _taken(self, plan: Plan | None) -> Electorate | None:
-        """A plan that a peer shows, where it matters and is genuine: its signature is checked once a call."""
-        if plan is None or self._machine.phase != "late":
-            return None
-        text = plan.model_dump_json()
-        if text not in self._seen_genuine:
-            self._seen_genuine[text] = self._is_genuine(plan)
-        return Electorate.of(plan) if self._seen_genuine[text] else None
 
     def _is_said(self) -> bool:
         return self._said == self._machine.durable.epoch
@@ -281,7 +263,12 @@ class Changeover:
                     log.info("%s: the process has ended", ", ".join(map(short, sorted(new))))
                 self._on(Ended(version, ended))
             case Lack(version, answered, electors):
-                await self._say(
-                    f"waiting: {answered} of the {electors} that decide on what follows plan {version} have answered, "
-                    "and the others may be training; if they are gone for good, start with --without-quorum"
-                )
+                await self._say(_lacking(version, answered, electors))
+
+
+def _lacking(version: int, answered: int, electors: int) -> str:
+    """What a coordinator waits for, and what its owner may do."""
+    return (
+        f"waiting: {answered} of the {electors} that decide on what follows plan {version} have answered, and the "
+        "others may be training; if they are gone for good, start with --without-quorum"
+    )

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 
 from dtfm_coordinator.allocator.shapes import NotEnoughNodes
-from dtfm_coordinator.hearing import Hearing, Tools
+from dtfm_coordinator.lead_context import Tools
 from dtfm_coordinator.linkwatch import Pair
 from dtfm_coordinator.members import Member
+from dtfm_coordinator.swarm_state import SwarmState
 from dtfm_protocol.control import PROBE, ProbeRound
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import short
@@ -34,27 +35,33 @@ RETRY_SECONDS = 60.0
 class Gathering:
     """Makes layouts for those who are ready."""
 
-    def __init__(self, tools: Tools, hearing: Hearing, min_nodes: int | None) -> None:
-        self._tools, self._hearing, self._min_nodes = tools, hearing, min_nodes
-        self._members, self._links = hearing.members, hearing.links
+    def __init__(
+        self,
+        tools: Tools,
+        state: SwarmState,
+        say: Callable[[str, str], Awaitable[None]],
+        min_nodes: int | None,
+    ) -> None:
+        self._tools, self._state, self._say, self._min_nodes = tools, state, say, min_nodes
+        self._members, self._links = state.members, state.links
 
     async def layout(self) -> Plan:
         """Wait until enough nodes are ready for a plan; its layout."""
         # --min-nodes is for the start: a run that has lost a node goes on as soon as the others suffice.
         needed = self._tools.planner.fewest_nodes
-        if self._hearing.plan is None and self._min_nodes is not None:
+        if self._state.plan is None and self._min_nodes is not None:
             needed = self._min_nodes
         why = ""
         while True:
             members = await self._gather(needed, why)
-            if self._hearing.plan is not None:
+            if self._state.plan is not None:
                 # A run that stands still does not wait for measurements if it can do without: who has just come back
                 # is measured, and made use of, once it goes on.
                 known = self._links.acquainted(members)
                 if len(known) < len(members):
                     with contextlib.suppress(UserError):
                         return await self.plan_for(known)
-            await self.probe(members, limits=self._hearing.plan is None)
+            await self.probe(members, limits=self._state.plan is None)
             try:
                 return await self.plan_for(members)
             except UserError as error:
@@ -74,9 +81,9 @@ class Gathering:
         members = self._links.reachable([member for member in members if member.peer in heard])
         if not members:
             raise UserError("no node is left, or none of them reaches another one: `dtfm-node doctor` says why")
-        await self._hearing.say("planning", f"planning for {len(members)} nodes")
-        view = self._links.view(members, self._tools.job.training.precision, self._hearing.pace.factors())
-        plan = await asyncio.to_thread(self._tools.planner.plan, view, self._hearing.plan, horizon)
+        await self._say("planning", f"planning for {len(members)} nodes")
+        view = self._links.view(members, self._tools.job.training.precision, self._state.pace.factors())
+        plan = await asyncio.to_thread(self._tools.planner.plan, view, self._state.plan, horizon)
         view.save(self._tools.folder / "view.json")
         return plan
 
@@ -89,12 +96,12 @@ class Gathering:
         while True:
             if len(self._members.ready()) < needed:
                 text = self._members.waiting_for(needed)
-                await self._hearing.say("waiting", why or text)
+                await self._say("waiting", why or text)
 
                 def told(text: str = text, needed: int = needed) -> bool:
                     return self._members.waiting_for(needed) != text
 
-                if await self._hearing.wait(told, RETRY_SECONDS if why else None) or not why:
+                if await self._state.wait(told, RETRY_SECONDS if why else None) or not why:
                     continue
                 needed = min(needed, len(self._members.ready()))  # links that could not be measured may be well again
             ready = {member.peer for member in self._members.ready()}
@@ -103,8 +110,8 @@ class Gathering:
             def moved(ready: set[str] = ready) -> bool:
                 return {member.peer for member in self._members.ready()} != ready
 
-            calm = SETTLE_SECONDS if self._hearing.plan is None else QUICK_SECONDS
-            if not await self._hearing.wait(moved, calm * (4 if busy else 1)):
+            calm = SETTLE_SECONDS if self._state.plan is None else QUICK_SECONDS
+            if not await self._state.wait(moved, calm * (4 if busy else 1)):
                 return self._members.ready()
 
     async def hears_all(self, plan: Plan, unless: Callable[[], bool]) -> bool:
@@ -120,7 +127,7 @@ class Gathering:
         def heard() -> bool:
             return set(plan.peers) <= {member.peer for member in self._members.heard()}
 
-        await self._hearing.wait(lambda: heard() or unless(), HEAR_SECONDS)
+        await self._state.wait(lambda: heard() or unless(), HEAR_SECONDS)
         return heard() and not unless()
 
     async def recall(self, peers: Collection[str]) -> None:
@@ -141,18 +148,18 @@ class Gathering:
                 undo.callback(self._links.forget_pair(*pair))
             await self._probe(peers, members, limits)
             undo.pop_all()  # who is interrupted knows what was known before
-        self._hearing.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
+        self._state.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
 
     async def _probe(self, peers: list[str], members: list[Member], limits: bool) -> None:
         addresses = {member.peer: member.profile.addresses for member in members if member.profile}
         rounds = list(self._links.rounds(peers))
         for number, pairs in enumerate(rounds, 1):
-            await self._hearing.say("probing", f"measuring links: round {number} of {len(rounds)}")
+            await self._say("probing", f"measuring links: round {number} of {len(rounds)}")
             await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
             self._links.tried(pairs)
         fans = list(self._links.fans(peers)) if limits else []
         for number, fanned in enumerate(fans, 1):
-            await self._hearing.say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
+            await self._say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
             await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
 
     async def _have_probed(self, turn: ProbeRound) -> None:
@@ -165,7 +172,7 @@ class Gathering:
             member = self._members.get(peer)
             return member is not None and member.online and self._links.requests.awaits(peer, turn.id)
 
-        if not await self._hearing.wait(lambda: not any(map(awaited, acting)), ROUND_SECONDS):
+        if not await self._state.wait(lambda: not any(map(awaited, acting)), ROUND_SECONDS):
             log.warning("a round of link measurements was not finished in %.0f s", ROUND_SECONDS)
 
     async def _read_all(self, peers: Collection[str], take: Callable[[str, LinkReport], None]) -> None:

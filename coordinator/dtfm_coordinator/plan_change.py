@@ -41,6 +41,9 @@ from dtfm_coordinator.plan_change_events import (
 )
 from dtfm_coordinator.recovery import Electorate, has_quorum
 
+Decision = tuple["PlanChange", tuple[Action, ...]]
+"""What becomes of the machine, and what is to be done then, in this order."""
+
 
 class PlanChange(NamedTuple):
     """One coordinator's part in changes of plan: all that it knows of them."""
@@ -62,8 +65,8 @@ class PlanChange(NamedTuple):
         """A coordinator that finds this on its disk; if there is a plan, too, see `Returned`."""
         return cls(role, saved, saved)
 
-    def on(self, event: Event) -> "tuple[PlanChange, tuple[Action, ...]]":
-        """What becomes of it when something happens, and what is to be done then, in this order."""
+    def on(self, event: Event) -> "Decision":
+        """Decide what follows when something happens."""
         match event:
             case Returned(plan):
                 return self._replace(before=plan), (Propose(plan.version), Publish(self.saved.epoch))
@@ -90,9 +93,7 @@ class PlanChange(NamedTuple):
                     return self, ()
                 return self._write(self.durable._replace(doors=doors, doors_of=version))
 
-    # -- the call
-
-    def _call(self, call: Call) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _call(self, call: Call) -> "Decision":
         """End every plan so far; not while one is on its way to the disk, for it may be in force already."""
         if self.phase == "holding":
             raise ValueError("a plan is called for while another one comes into force")
@@ -106,7 +107,7 @@ class PlanChange(NamedTuple):
         machine, actions = machine._write(self.durable._replace(epoch=called, promised=promised))
         return machine, (*actions, Wait(call.patience)) if waits else actions
 
-    def _stop(self, stands: tuple[Stand, ...], time_is_up: bool) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _stop(self, stands: tuple[Stand, ...], time_is_up: bool) -> "Decision":
         """Wait until the step under way has ended, but not for ever."""
         assert self.before is not None
         if self._all_promised(self.before, stands):
@@ -116,14 +117,12 @@ class PlanChange(NamedTuple):
         epoch = self.durable.epoch._replace(gently=False)
         return self._replace(phase="called")._write(self.durable._replace(epoch=epoch))
 
-    # -- agreement
-
-    def _seek(self) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _seek(self) -> "Decision":
         if self.phase != "called":
             raise ValueError(f"no plan may be sought: the change of plan is {self.phase}")
         return self._follow(self.before)
 
-    def _follow(self, plan: Electorate | None) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _follow(self, plan: Electorate | None) -> "Decision":
         """Seek the quorum of one more plan; None: there is no more that the next one must follow."""
         if plan is None:
             return self._replace(phase="agreed"), ()
@@ -132,7 +131,7 @@ class PlanChange(NamedTuple):
         found, actions = machine._gather()
         return (found, actions) if found is not machine else (machine, (machine._search(),))
 
-    def _gather(self) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _gather(self) -> "Decision":
         """Go on once enough have promised."""
         base = self.bases[-1]
         if not self._has_quorum(base, self._promised()):
@@ -149,7 +148,7 @@ class PlanChange(NamedTuple):
             return ()
         return tuple(one for one in self.durable.doors if one[0] in plan.electors)
 
-    def _find_ended(self, version: int, peers: frozenset[str]) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _find_ended(self, version: int, peers: frozenset[str]) -> "Decision":
         if self.phase != "gathering" or self.bases[-1].plan.version != version:
             return self, ()  # it was asked for another plan's sake
         plan = self.bases[-1].plan
@@ -160,7 +159,7 @@ class PlanChange(NamedTuple):
         answered = len(self._promised() & set(plan.electors))
         return machine, (Lack(version, answered, len(plan.electors)), Wait(LOOK_SECONDS))
 
-    def _look(self, stands: tuple[Stand, ...], time_is_up: bool) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _look(self, stands: tuple[Stand, ...], time_is_up: bool) -> "Decision":
         if self.phase == "stopping":
             return self._stop(stands, time_is_up)
         if self.phase == "gathering":
@@ -178,14 +177,12 @@ class PlanChange(NamedTuple):
         later = [plan for plan in found if before.version < plan.version < version]
         return max(later, key=lambda plan: plan.version, default=None)
 
-    # -- the new plan
-
-    def _offer(self, plan: Electorate) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _offer(self, plan: Electorate) -> "Decision":
         if self.phase != "agreed" or plan.version != self.durable.epoch.called:
             raise ValueError(f"plan {plan.version} may not be offered: the change of plan is {self.phase}")
         return self._replace(phase="offered", offered=plan), (Propose(plan.version), Wait(GENTLY_SECONDS))
 
-    def _take(self, stands: tuple[Stand, ...], time_is_up: bool) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _take(self, stands: tuple[Stand, ...], time_is_up: bool) -> "Decision":
         """Hold the plan that was offered once enough have taken it; give it up if that will not happen."""
         plan, me = self.offered, self.role.me
         assert plan is not None
@@ -196,32 +193,31 @@ class PlanChange(NamedTuple):
             return self._replace(phase="settled", bases=(), offered=None), ()
         return self, ()
 
-    def _put_in_force(self) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _put_in_force(self) -> "Decision":
         """Say so when that, too, is on the disk; see `_written`."""
         assert self.offered is not None
         epoch = self.durable.epoch._replace(in_force=self.offered.version)
         return self._write(self.durable._replace(epoch=epoch))
 
-    def _begin(self, plan: Electorate) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _begin(self, plan: Electorate) -> "Decision":
         """Nobody needs what was held before; and while all live is the time to see where they take connections."""
-        if self.durable.epoch.started >= plan.version:
+        epoch = self.durable.epoch
+        if epoch.started >= plan.version:
             return self, ()
-        machine, actions = self._write(self.durable._replace(epoch=self.durable.epoch._replace(started=plan.version)))
+        machine, actions = self._write(self.durable._replace(epoch=epoch._replace(started=plan.version)))
         return machine, (*actions, FindDoors(plan))
 
-    # -- promises, and the disk
-
-    def _hear(self, stood: Stood) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _hear(self, stood: Stood) -> "Decision":
         known = dict(self.durable.promised)
         if stood.to != self.role.me or stood.version <= max(known.get(stood.peer, 0), self.durable.epoch.called - 1):
             return self, ()
         promised = frozenset((known | {stood.peer: stood.version}).items())
         return self._write(self.durable._replace(promised=promised))
 
-    def _write(self, durable: Durable) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _write(self, durable: Durable) -> "Decision":
         return self._replace(durable=durable), (Write(durable),)
 
-    def _written(self, durable: Durable) -> "tuple[PlanChange, tuple[Action, ...]]":
+    def _written(self, durable: Durable) -> "Decision":
         """Nothing is said, and no promise counts, before it is on the disk."""
         machine = self._replace(saved=durable)
         actions: tuple[Action, ...] = (Publish(durable.epoch),) if durable.epoch != self.saved.epoch else ()

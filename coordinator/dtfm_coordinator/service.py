@@ -14,7 +14,7 @@ from dtfm_coordinator.archive import Archive
 from dtfm_coordinator.conductor import Conductor
 from dtfm_coordinator.doors import open_doors
 from dtfm_coordinator.endpoints import Endpoints
-from dtfm_coordinator.hearing import Tools
+from dtfm_coordinator.lead_context import Tools
 from dtfm_coordinator.planning import Planner
 from dtfm_coordinator.requirements import kept_requirements
 from dtfm_coordinator.standby import FIRST_LOOK_SECONDS, TAKEOVER_SECONDS, Standby
@@ -160,7 +160,7 @@ class Coordinator:
                 await control.publish(PHASE, Phase(name="waiting", text="the coordinator is starting"))
                 write_atomically(folder / "invite", invite.encode() + "\n", private=True)
                 ready(invite.encode())
-                background.append(tasks.create_task(conductor.look(LOOK_SECONDS)))
+                background.append(tasks.create_task(conductor.attend(LOOK_SECONDS)))
                 if options.plan is not None:
                     background.append(tasks.create_task(_follow(options.plan, planner)))
                 await conductor.run()

@@ -5,7 +5,7 @@ import contextlib
 import time
 from pathlib import Path
 
-from dtfm_coordinator.succession import Record
+from dtfm_coordinator.plan_record import PlanRecord
 from dtfm_protocol.control import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity import short
@@ -36,7 +36,7 @@ class Standby:
         self._plan = Plan.load(known) if known.exists() else None
         self._noted = self._plan.version if self._plan is not None else 0
         """The plan in force that is on the disk."""
-        self._record = Record.of(folder)
+        self._record = PlanRecord.of(folder)
         self._fault: str | None = None
         self.followed = False
         """Whether another coordinator has led."""

@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from dtfm_coordinator.allocator.shapes import NotEnoughNodes
-from dtfm_coordinator.hearing import Hearing, Tools
+from dtfm_coordinator.announcer import Announcer
+from dtfm_coordinator.lead_context import Tools
 from dtfm_coordinator.members import Member
+from dtfm_coordinator.message_handlers import MessageHandlers
+from dtfm_coordinator.metrics_recorder import MetricsRecorder
+from dtfm_coordinator.swarm_state import SwarmState
 from dtfm_protocol.control import (
+    LEDGER,
     PHASE,
     PRESENCE,
     PROBE,
     REPORT,
+    Ledger,
     Phase,
     Presence,
     ProbeResult,
@@ -28,7 +34,9 @@ from dtfm_protocol.plan import Plan
 from dtfm_protocol.planes.control import Reader
 from dtfm_protocol.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.resolved import Corpus, ResolvedJob, Shard
+from dtfm_protocol.rows import RowFile
 from dtfm_protocol.schema import Schema
+from dtfm_protocol.standing import Standing
 from dtfm_protocol.view import LayerSeconds, View
 
 JOB = ResolvedJob(
@@ -146,8 +154,9 @@ class Handed:
     """An archive to which nothing was handed in."""
 
     fault = ""
-    on_kept: Any = None
-    on_rows: Any = None
+
+    def subscribe(self, **readers: Any) -> None:
+        """There is nothing to tell."""
 
 
 def plan_of(*peers: str, version: int = 1) -> Plan:
@@ -175,13 +184,38 @@ class Peers:
         self.tools = Tools(
             job=JOB, folder=folder, identity=ME, swarm="0123456789abcdef", coordinators=(ME.peer_id,), **fakes
         )
-        self.hearing = Hearing(self.tools)
+        self.state = SwarmState(folder, LAYERS)
+        self.rows = RowFile(folder / "metrics.jsonl")
+        self.announcer = Announcer(self.tools.control, self.state, self.rows)
+        self.recorder = MetricsRecorder(self.rows, self.state, JOB.training.steps)
+        self.stood: list[tuple[str, Standing]] = []
+        """What peers were heard to stand by."""
+        self.begun: list[int] = []
+        """The plans that all their peers were heard to train under, each time anew."""
+        self.listen(lambda peer, standing: self.stood.append((peer, standing)), self._started)
+
+    def listen(self, stood: Callable[[str, Standing], None], started: Callable[[Plan], bool]) -> None:
+        """Have what peers say noted, and told to these."""
+        MessageHandlers(self.state, self.recorder, self.announcer, (ME.peer_id,), stood=stood, started=started).listen(
+            self.tools.control, self.tools.archive
+        )
+
+    def _started(self, plan: Plan) -> bool:
+        self.begun.append(plan.version)
+        return self.begun.count(plan.version) == 1
 
     async def say(self, topic: Topic, peer: str, body: Schema) -> None:
-        """`peer` says something, and the coordinator hears it."""
-        done = self.control.readers[topic.name](peer, body)
-        assert done is not None
-        await done
+        """`peer` says something, and the coordinator hears it without waiting for anything."""
+        assert self.control.readers[topic.name](peer, body) is None
+
+    async def ledgers(self) -> list[Ledger]:
+        """The ledgers that the coordinator has told by now."""
+        telling = asyncio.create_task(self.announcer.run())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+        return [body for topic, body in self.control.said if topic is LEDGER and isinstance(body, Ledger)]
 
     async def hello(self, peer: str, online: bool = True, session: str = "one") -> None:
         await self.say(PRESENCE, peer, Presence(online=online, session=session))
@@ -205,12 +239,12 @@ class Peers:
                 version="0.1.0",
                 session="one",
             )
-            self.hearing.members.listed(self.records.listed)
+            self.state.members.listed(self.records.listed)
             await self.hello(peer)
             await self.report(peer)
 
     def ready(self) -> list[Member]:
-        return self.hearing.members.ready()
+        return self.state.members.ready()
 
     @property
     def rounds(self) -> list[ProbeRound]:

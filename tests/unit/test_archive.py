@@ -70,7 +70,8 @@ class Swarm:
     def __init__(self, folder: Path, plan: Plan | None = PLAN) -> None:
         self.store = CheckpointStore(folder)
         self.kept: list[Manifest] = []
-        self.archive = Archive(self.store, JOB, self.kept.append)
+        self.archive = Archive(self.store, JOB)
+        self.archive.subscribe(self.kept.append, lambda _: None)
         self.refused: list[str] = []
         self._network = MemoryNetwork()
         if plan is not None:
@@ -333,7 +334,7 @@ async def test_the_metrics_that_come_with_a_share_are_told_before_the_checkpoint
     )  # fmt: skip
     swarm = Swarm(tmp_path)
     told: list[tuple[int, int]] = []
-    swarm.archive.on_rows = lambda rows: told.extend((each.step, len(swarm.kept)) for each in rows)
+    swarm.archive.subscribe(lambda _: None, lambda rows: told.extend((each.step, len(swarm.kept)) for each in rows))
     await swarm.give("a", "b", "x", "y", rows=(row.model_dump(),))
     assert told == [(50, 0)] * 4
     assert len(swarm.kept) == 1

@@ -21,6 +21,7 @@ run again. And the fourth: the step that was under way when a plan was ended may
 call does not reach. Its state has another mark than the same step of the newer plan, and leads nowhere.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,14 +31,16 @@ from typing import Any
 
 import pytest
 
-from dtfm_coordinator.conductor import Conductor
+from dtfm_coordinator.changeover import Changeover
+from dtfm_coordinator.conductor import hold
 from dtfm_coordinator.history import Event
 from dtfm_coordinator.plan_change import PlanChange
-from dtfm_coordinator.plan_change_events import Action, Base, Doors, Stand
+from dtfm_coordinator.plan_change_events import Action, Base, Doors, Role, Stand
 from dtfm_coordinator.recovery import Electorate
-from dtfm_coordinator.succession import Succession
+from dtfm_coordinator.swarm_state import SwarmState
+from dtfm_coordinator.tcp_liveness import TcpLiveness
 from dtfm_node.holdings import Holdings
-from dtfm_protocol.control import Epoch
+from dtfm_protocol.control import Epoch, Report
 from dtfm_protocol.metrics import StepMetrics
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.rows import RowFile
@@ -68,7 +71,7 @@ HOLDS = {
         ("A", "B"), A, (B,), versions=3, steps=1, coordinators=("C", "X"), all_answer=True
     ),
 }
-"""By what is peculiar to it. Together some 130,000 states."""
+"""By what is peculiar to it. Together some 340,000 states."""
 
 
 @pytest.mark.parametrize("setting", HOLDS.values(), ids=HOLDS)
@@ -172,82 +175,23 @@ def test_without_this_the_rule_breaks(rule: Rule, setting: Setting, why: str) ->
 # -- what the model asks for beyond the pure functions, asked of the code ---------------------------------------------
 
 
-class Waits(Exception):
-    """The coordinator has said that it waits."""
-
-
 def plan(version: int, *peers: str) -> Plan:
     return Plan(version=version, author="C", stages=((0, 2),), routes=tuple((peer,) for peer in peers))
-
-
-def succession(folder: Path, standings: dict[str, Standing], publish: Callable[[Epoch], None]) -> Succession:
-    """The coordinator C's, which hears these standings; it waits for nothing, and says so instead."""
-    heard = [
-        SimpleNamespace(peer=peer, report=SimpleNamespace(standing=at, taken=None)) for peer, at in standings.items()
-    ]
-    members: Any = SimpleNamespace(heard=lambda: heard, online=lambda: heard, get=lambda _: None)
-
-    async def published(epoch: Epoch) -> None:
-        publish(epoch)
-
-    async def wait(condition: Callable[[], bool], _: float | None) -> bool:
-        return condition()
-
-    async def say(text: str) -> None:
-        raise Waits(text)
-
-    return Succession(
-        folder, "C", members, published, wait, say, is_genuine=lambda _: True, alone=True, without_quorum=False
-    )
-
-
-def has_taken(version: int) -> Standing:
-    return Standing(promise=Promise(version=version, to="C", accepted=version))
-
-
-async def test_a_process_that_ended_under_one_plan_may_have_started_anew_under_the_next(tmp_path: Path) -> None:
-    coordinator = succession(tmp_path, {}, lambda _: None)
-    found = [{"A"}, set()]
-
-    async def find_ended(_: Plan) -> set[str]:
-        return found.pop(0)
-
-    coordinator._find_ended = find_ended  # type: ignore[method-assign]
-    await coordinator.agree(plan(1, "A"), 2)
-    with pytest.raises(Waits):
-        await coordinator.agree(plan(2, "A"), 3)  # A trains under plan 2, and has promised nothing
-
-
-async def test_a_door_tells_of_the_plan_that_it_was_seen_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A's first process is gone, with its port; its second one trains under plan 2, and the broker has lost it."""
-    coordinator = succession(tmp_path, {"A": has_taken(2)}, lambda _: None)
-
-    async def find_doors(_: Plan) -> dict[str, tuple[tuple[str, int], ...]]:
-        return {"A": (("192.0.2.1", 1),)}
-
-    async def knock(*_: object) -> bool:
-        return False
-
-    coordinator._find_doors = find_doors  # type: ignore[method-assign]
-    monkeypatch.setattr("dtfm_coordinator.succession.knock", knock)
-    await coordinator.started(plan(1, "A"))
-    assert await coordinator._find_ended(plan(1, "A")) == {"A"}
-    assert await coordinator.establish(plan(2, "A"), lambda _: None)
-    assert await coordinator._find_ended(plan(2, "A")) == set()
 
 
 async def test_a_coordinator_that_dies_when_a_plan_comes_into_force_knows_that_plan_when_it_returns(
     tmp_path: Path,
 ) -> None:
+    state, rows = SwarmState(tmp_path, 2), RowFile(tmp_path / "metrics.jsonl")
     known: list[bool] = []
 
-    def publish(epoch: Epoch) -> None:
-        if epoch.in_force:
-            known.append((tmp_path / "plan.json").exists() and rows.last == 2 and conductor._hearing.event is not None)
+    async def publish(_: object, body: object) -> None:
+        if isinstance(body, Epoch) and body.in_force:
+            known.append((tmp_path / "plan.json").exists() and rows.last == 2 and state.event is not None)
 
-    conductor: Any = Conductor.__new__(Conductor)
-    conductor._folder, conductor._hearing = tmp_path, SimpleNamespace(plan=None, event=None)
-    conductor._rows = rows = RowFile(tmp_path / "metrics.jsonl")
+    async def say(_: str) -> None:
+        """Nobody listens."""
+
     for step in (1, 2, 3):
         rows.append(
             StepMetrics(
@@ -256,10 +200,20 @@ async def test_a_coordinator_that_dies_when_a_plan_comes_into_force_knows_that_p
             )
         )  # fmt: skip
     event = Event(plan=1, why="test", called_at=0.0, in_force_at=0.0, step=2, repeated=1, source="replicas")
-    coordinator = succession(tmp_path, {"A": has_taken(1)}, publish)
-    assert await coordinator.establish(plan(1, "A"), partial(conductor._hold, event))
+    coordinator = Changeover(
+        tmp_path, Role("C", alone=True), state.members, state, publish, say,
+        is_genuine=lambda _: True, liveness=TcpLiveness(state.members),
+    )  # fmt: skip
+    working = asyncio.create_task(coordinator.run())
+    assert await coordinator.call() == 1
+    assert await coordinator.agree() == {}
+    taken = Standing(promise=Promise(version=1, to="C", accepted=1))
+    state.members.reported("A", Report(session="one", state="idle", standing=taken))
+    assert await coordinator.establish(plan(1, "A"), partial(hold, tmp_path, rows, state, event))
+    working.cancel()
     assert known == [True]
     assert [row.step for row in rows.rows()] == [1, 2]
+    assert state.plan == plan(1, "A")
 
 
 @dataclass(eq=False)

@@ -432,7 +432,7 @@ async def test_a_run_is_a_function_of_job_and_plan(home: Path) -> None:
 @contextlib.asynccontextmanager
 async def owner(network: MemoryNetwork, job: ResolvedJob, folder: Path) -> AsyncIterator[Archive]:
     """A coordinator that keeps checkpoints and gives them out."""
-    archive = Archive(CheckpointStore(folder), job, lambda manifest: None)
+    archive = Archive(CheckpointStore(folder), job)
     plane = MemoryDataPlane(network, OWNER)
     await plane.serve(CHECKPOINT, archive.take)
     await plane.serve(STATE, lambda stream: serve_state(stream, archive))

@@ -37,8 +37,8 @@ class Swarm(Peers):
         self.now = 1000.0
         self.first_rounds: list[ProbeRound] = []
         """Those before `trains`."""
-        self.hearing.link_watch = LinkWatch(lambda: self.now)
-        self.one = Gathering(self.tools, self.hearing, min_nodes)
+        self.state.link_watch = LinkWatch(lambda: self.now)
+        self.one = Gathering(self.tools, self.state, self.announcer.say, min_nodes)
 
     async def layout(self) -> Plan:
         return await asyncio.wait_for(self.one.layout(), 5)
@@ -50,13 +50,13 @@ class Swarm(Peers):
         """Those have been measured, and a plan for them is in force."""
         await self.join(*peers)
         await self.probe()
-        self.hearing.plan = plan_of(*peers)
+        self.state.plan = plan_of(*peers)
         self.first_rounds = self.rounds
         self.control.said.clear()
-        return self.hearing.plan
+        return self.state.plan
 
     def suspects(self) -> frozenset[Pair]:
-        return self.hearing.link_watch.suspects(self.hearing.links.gbps)
+        return self.state.link_watch.suspects(self.state.links.gbps)
 
     @property
     def planned(self) -> list[str]:
@@ -251,7 +251,7 @@ async def test_a_round_that_somebody_never_finishes_goes_on_without(
     assert swarm.asked == ["ab", "ac", "bc"]
     acted_by_a = {frozenset(pair) for turn in swarm.rounds for pair in turn.pairs if pair[0] == "a"}
     assert acted_by_a
-    links = swarm.hearing.links
+    links = swarm.state.links
     for pair in itertools.combinations("abc", 2):
         assert links.known(*pair)
         assert links.gbps(*pair) == (None if frozenset(pair) in acted_by_a else GBPS)
@@ -264,7 +264,7 @@ async def test_nobody_waits_for_who_leaves_in_the_midst_of_a_round(swarm: Swarm)
     await until(lambda: bool(swarm.rounds))
     await swarm.goodbye(swarm.rounds[0].pairs[0][0])
     await probing
-    assert swarm.hearing.links.gbps("a", "b") is None
+    assert swarm.state.links.gbps("a", "b") is None
 
 
 async def test_what_slow_lines_carry_in_all_is_measured_once_after_the_links(swarm: Swarm) -> None:
@@ -304,8 +304,8 @@ async def test_a_suspect_is_measured_again_and_no_other_and_where_it_is_slow_it_
     swarm.gbps[frozenset(AB)] = found
     await swarm.probe(AB)
     assert swarm.asked == ["ab"]
-    assert swarm.hearing.links.gbps(*AB) == found
-    assert swarm.hearing.links.gbps("b", "c") == GBPS
+    assert swarm.state.links.gbps(*AB) == found
+    assert swarm.state.links.gbps("b", "c") == GBPS
     assert swarm.suspects() == set()
     swarm.now += FIRST_PAUSE
     assert swarm.suspects() == {AB}
@@ -334,7 +334,7 @@ async def test_what_frames_told_before_a_look_is_no_reason_for_another(swarm: Sw
         await swarm.report("b", "training", plan_version=1, step=step, received_gbps={"a": 0.1})
     assert swarm.suspects() == {AB}
     await swarm.probe(*swarm.suspects())
-    assert swarm.hearing.links.gbps(*AB) == GBPS
+    assert swarm.state.links.gbps(*AB) == GBPS
     assert swarm.suspects() == set()
 
 
@@ -344,7 +344,7 @@ async def test_what_was_measured_arrives_without_any_lookup(swarm: Swarm) -> Non
     await swarm.join("a", "b", "c")
     await swarm.probe()
     assert swarm.records.links_looked_up == []
-    links = swarm.hearing.links
+    links = swarm.state.links
     assert [links.gbps(*pair) for pair in itertools.combinations("abc", 2)] == [GBPS, 0.1, GBPS]
 
 
@@ -359,7 +359,7 @@ async def test_a_report_that_was_lost_is_made_up_for_by_any_later_one(swarm: Swa
     for _ in range(3):
         await swarm.finish(turn.pairs[0][0], turn)
     await probing
-    assert swarm.hearing.links.gbps(*AB) == GBPS
+    assert swarm.state.links.gbps(*AB) == GBPS
 
 
 async def test_what_nobody_asked_a_peer_for_is_not_believed(swarm: Swarm) -> None:
@@ -378,7 +378,7 @@ async def test_what_nobody_asked_a_peer_for_is_not_believed(swarm: Swarm) -> Non
         await swarm.report(actor, probed=lie.model_copy(update={"round": number}))
     await asyncio.sleep(0.02)
     assert len(swarm.rounds) == 1
-    links = swarm.hearing.links
+    links = swarm.state.links
     assert [links.gbps(*pair) for pair in itertools.permutations("abc", 2)] == [None] * 6
     await swarm.report(actor, probed=lie)
     await until(lambda: len(swarm.rounds) == 2)
@@ -405,10 +405,10 @@ async def test_a_late_result_of_an_earlier_round_is_taken_for_that_one_and_ends_
     await until(lambda: len(swarm.rounds) == 2)
     first, second = swarm.rounds
     await swarm.finish(first.pairs[0][0], first)
-    assert swarm.hearing.links.gbps(*first.pairs[0]) == GBPS
+    assert swarm.state.links.gbps(*first.pairs[0]) == GBPS
     await asyncio.sleep(0.02)
     assert len(swarm.rounds) == 2
-    assert swarm.hearing.links.gbps(*second.pairs[0]) is None
+    assert swarm.state.links.gbps(*second.pairs[0]) is None
     probing.cancel()
     await asyncio.wait([probing])
 
@@ -428,13 +428,13 @@ async def test_a_late_result_is_not_taken_for_the_link_that_is_measured_again(
     await swarm.finish(actor, first)
     await asyncio.sleep(0.02)
     assert not probing.done()
-    assert swarm.hearing.links.gbps(*AB) is None
+    assert swarm.state.links.gbps(*AB) is None
     swarm.gbps[frozenset(AB)] = 0.1
     await swarm.finish(actor, second)
     await probing
-    assert swarm.hearing.links.gbps(*AB) == 0.1
+    assert swarm.state.links.gbps(*AB) == 0.1
     await swarm.report(actor, probed=ProbeResult(round=first.id, link=link_of(GBPS)))
-    assert swarm.hearing.links.gbps(*AB) == 0.1
+    assert swarm.state.links.gbps(*AB) == 0.1
 
 
 async def test_a_link_that_its_peer_has_measured_again_is_read_from_its_record_and_no_other(swarm: Swarm) -> None:
@@ -450,13 +450,13 @@ async def test_a_link_that_its_peer_has_measured_again_is_read_from_its_record_a
     for peer in AB:
         swarm.records.finish(peer, 1)
     await swarm.probe()
-    assert swarm.hearing.links.gbps(*AB) == GBPS  # the record is older than what was reported since
+    assert swarm.state.links.gbps(*AB) == GBPS  # the record is older than what was reported since
     last = {pair[0]: turn.id for turn in rounds for pair in turn.pairs}
     for peer in AB:
         swarm.records.finish(peer, last.get(peer, 1))
     await swarm.probe()
-    assert swarm.hearing.links.gbps(*AB) == 0.5
-    assert swarm.hearing.links.gbps(reporter, "d") is None
+    assert swarm.state.links.gbps(*AB) == 0.5
+    assert swarm.state.links.gbps(reporter, "d") is None
 
 
 async def test_links_that_were_published_are_taken_over_without_any_probing(swarm: Swarm) -> None:
@@ -464,7 +464,7 @@ async def test_links_that_were_published_are_taken_over_without_any_probing(swar
     swarm.records.measure("a", "b", 1.0)
     swarm.records.measure("b", "c", 3.0)
     await asyncio.wait_for(swarm.one.recall({"a", "b"}), 5)
-    links = swarm.hearing.links
+    links = swarm.state.links
     assert (links.gbps("a", "b"), links.gbps("c", "b"), links.gbps("a", "c")) == (1.0, 3.0, None)
     assert swarm.control.said == []
 
@@ -478,7 +478,7 @@ async def test_links_that_cannot_be_read_keep_no_others_from_being_taken_over(
     swarm.records.measure("a", "c", 1.0)
     swarm.records.measure("b", "c", 3.0)
     await asyncio.wait_for(swarm.one.recall(["a", "b"]), 5)
-    assert (swarm.hearing.links.gbps("b", "c"), swarm.hearing.links.gbps("a", "c")) == (3.0, None)
+    assert (swarm.state.links.gbps("b", "c"), swarm.state.links.gbps("a", "c")) == (3.0, None)
 
 
 async def lay_out_strangers(swarm: Swarm) -> asyncio.Task[Plan]:
@@ -502,11 +502,11 @@ async def test_a_look_at_suspects_that_is_given_up_leaves_them_known_as_they_wer
     swarm.silent = {"a", "b"}
     looking = asyncio.create_task(swarm.one.probe(swarm.ready(), {AB}))
     await until(lambda: len(swarm.rounds) == 1)
-    assert swarm.hearing.links.gbps(*AB) is None
+    assert swarm.state.links.gbps(*AB) is None
     looking.cancel()
     await asyncio.wait([looking])
-    assert swarm.hearing.links.gbps(*AB) == GBPS
-    assert swarm.hearing.links.untried(["a", "b", "c"]) == []
+    assert swarm.state.links.gbps(*AB) == GBPS
+    assert swarm.state.links.untried(["a", "b", "c"]) == []
 
 
 async def test_a_round_is_not_done_because_a_clock_was_ahead_once(swarm: Swarm) -> None:
@@ -536,5 +536,5 @@ async def test_a_record_that_is_older_than_the_measurement_changes_nothing(swarm
     swarm.records.measure("b", "a", 1.0)
     for _ in range(2):
         await swarm.probe()
-        assert swarm.hearing.links.gbps(*AB) == GBPS
+        assert swarm.state.links.gbps(*AB) == GBPS
     assert swarm.records.links_looked_up != []

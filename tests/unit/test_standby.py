@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dtfm_coordinator import standby as standing_by
+from dtfm_coordinator.plan_record import PlanRecord
 from dtfm_coordinator.standby import Standby
-from dtfm_coordinator.succession import Record
 from dtfm_protocol.card import Card
 from dtfm_protocol.card import Standby as Appointed
 from dtfm_protocol.control import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report, Topic
@@ -88,7 +88,7 @@ def plan(version: int, step: int = 0, author: Identity = FIRST) -> Plan:
 
 def written(folder: Path) -> tuple[Epoch, int | None]:
     """The epoch that the coordinator would go on from, and its plan's version."""
-    record = Record.model_validate_json((folder / "epoch.json").read_bytes())
+    record = PlanRecord.model_validate_json((folder / "epoch.json").read_bytes())
     path = folder / "plan.json"
     return record.epoch, Plan.load(path).version if path.exists() else None
 
