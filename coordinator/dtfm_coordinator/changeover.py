@@ -15,17 +15,17 @@ from dtfm_coordinator.plan_change_events import (
     Announced,
     Begun,
     Call,
+    ChangeEvent,
+    ChangePhase,
     DoorsFound,
-    Ended,
-    Event,
     FindDoors,
     FindEnded,
     Held,
     Hold,
     Lack,
     Offer,
-    Phase,
     Present,
+    ProcessesEnded,
     Propose,
     Publish,
     Returned,
@@ -42,7 +42,6 @@ from dtfm_coordinator.tcp_liveness import TcpLiveness
 from dtfm_protocol.control import EPOCH, PLAN, Epoch, Topic
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.faults import point
-from dtfm_protocol.identity import short
 from dtfm_protocol.logs import log
 from dtfm_protocol.plan import Plan
 from dtfm_protocol.schema import Schema
@@ -82,7 +81,7 @@ class Changeover:
         Raises:
             UserError: what is there cannot be read.
         """
-        self._folder, self._members, self._signal = folder, members, signal
+        self._folder, self._signal = folder, signal
         self._publish, self._say, self._liveness = publish, say, liveness
         self._stands = PeerStands(members, is_genuine)
         self._machine = PlanChange.of(role, PlanRecord.of(folder).durable)
@@ -150,9 +149,7 @@ class Changeover:
         """
         self._on(Seek())
         await self._reach("agreed")
-        promise = (self._machine.durable.epoch.called, self._machine.role.me)
-        standings = {m.peer: m.report.standing for m in self._members.heard() if m.report}
-        return {peer: at for peer, at in standings.items() if (at.promise.version, at.promise.to) == promise}
+        return self._stands.promised(self._machine.durable.epoch.called, self._machine.role.me)
 
     async def establish(self, plan: Plan, hold: Callable[[Plan], None]) -> bool:
         """Offer `plan`, and put it in force when most electors of the plan before have taken it; whether they have.
@@ -173,7 +170,7 @@ class Changeover:
 
     # -- the machine
 
-    def _on(self, event: Event) -> None:
+    def _on(self, event: ChangeEvent) -> None:
         before = self._machine
         self._machine, actions = before.on(event)
         if self._machine.phase != before.phase:
@@ -197,7 +194,7 @@ class Changeover:
             case Wait(seconds):
                 self._deadline = asyncio.get_running_loop().time() + seconds
 
-    async def _reach(self, phase: Phase) -> None:
+    async def _reach(self, phase: ChangePhase) -> None:
         """Tell who is there, again and again, until the change of plan has come so far."""
         clock = asyncio.get_running_loop().time
         while self._machine.phase != phase:
@@ -257,11 +254,7 @@ class Changeover:
             case FindDoors(plan):
                 self._on(DoorsFound(plan.version, await self._liveness.open_at(plan.peers)))
             case FindEnded(version, known):
-                ended = await self._liveness.ended(known)
-                bases = self._machine.bases
-                if new := ended - (bases[-1].ended if bases else frozenset()):
-                    log.info("%s: the process has ended", ", ".join(map(short, sorted(new))))
-                self._on(Ended(version, ended))
+                self._on(ProcessesEnded(version, await self._liveness.ended(known)))
             case Lack(version, answered, electors):
                 await self._say(_lacking(version, answered, electors))
 

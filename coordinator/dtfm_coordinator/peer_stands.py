@@ -6,6 +6,7 @@ from dtfm_coordinator.members import Members
 from dtfm_coordinator.plan_change_events import Stand
 from dtfm_coordinator.recovery import Electorate
 from dtfm_protocol.plan import Plan
+from dtfm_protocol.standing import Standing
 
 
 class PeerStands:
@@ -23,6 +24,11 @@ class PeerStands:
         """The greatest version that anybody who is there has promised to anyone."""
         found = [member.report.standing.promise.version for member in self._members.online() if member.report]
         return max(found, default=0)
+
+    def promised(self, version: int, to: str) -> dict[str, Standing]:
+        """Where those stand who are heard of, and have promised just this."""
+        standings = {member.peer: member.report.standing for member in self._members.heard() if member.report}
+        return {peer: at for peer, at in standings.items() if (at.promise.version, at.promise.to) == (version, to)}
 
     def read(self, *, plans: bool) -> tuple[Stand, ...]:
         """Where they stand now.

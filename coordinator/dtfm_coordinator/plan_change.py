@@ -15,19 +15,19 @@ from dtfm_coordinator.plan_change_events import (
     Base,
     Begun,
     Call,
+    ChangeEvent,
+    ChangePhase,
     Doors,
     DoorsFound,
     Durable,
-    Ended,
-    Event,
     FindDoors,
     FindEnded,
     Held,
     Hold,
     Lack,
     Offer,
-    Phase,
     Present,
+    ProcessesEnded,
     Propose,
     Publish,
     Returned,
@@ -55,7 +55,7 @@ class PlanChange(NamedTuple):
     """What is on the disk: only this counts."""
     before: Electorate | None = None
     """The plan in force, as far as this coordinator put one in force, or found it on its disk."""
-    phase: Phase = "settled"
+    phase: ChangePhase = "settled"
     bases: tuple[Base, ...] = ()
     """What the next plan follows, as far as peers tell; the last one's quorum may be lacking."""
     offered: Electorate | None = None
@@ -65,7 +65,7 @@ class PlanChange(NamedTuple):
         """A coordinator that finds this on its disk; if there is a plan, too, see `Returned`."""
         return cls(role, saved, saved)
 
-    def on(self, event: Event) -> "Decision":
+    def on(self, event: ChangeEvent) -> "Decision":
         """Decide what follows when something happens."""
         match event:
             case Returned(plan):
@@ -78,7 +78,7 @@ class PlanChange(NamedTuple):
                 return self._hear(event)
             case Present(stands, time_is_up):
                 return self._look(stands, time_is_up)
-            case Ended(version, peers):
+            case ProcessesEnded(version, peers):
                 return self._find_ended(version, peers)
             case Offer(plan):
                 return self._offer(plan)

@@ -70,7 +70,7 @@ class Stand(NamedTuple):
     """A plan that it has taken of another coordinator."""
 
 
-Phase = Literal["settled", "stopping", "called", "gathering", "late", "agreed", "offered", "holding"]
+ChangePhase = Literal["settled", "stopping", "called", "gathering", "late", "agreed", "offered", "holding"]
 """How far a change of plan has come:
 
 - settled: none is under way
@@ -126,7 +126,7 @@ class Present(NamedTuple):
     """Whether as many seconds have passed as the last `Wait` said."""
 
 
-class Ended(NamedTuple):
+class ProcessesEnded(NamedTuple):
     """Of the peers of plan `version`, these processes have ended: every one that `FindEnded` can tell of."""
 
     version: int
@@ -162,7 +162,7 @@ class DoorsFound(NamedTuple):
     doors: Doors
 
 
-Event = Returned | Call | Seek | Stood | Present | Ended | Offer | Held | Written | Begun | DoorsFound
+ChangeEvent = Returned | Call | Seek | Stood | Present | ProcessesEnded | Offer | Held | Written | Begun | DoorsFound
 
 
 # -- what is to be done -------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class FindDoors(NamedTuple):
 
 
 class FindEnded(NamedTuple):
-    """Knock at the doors of those who are not connected any more; answered by `Ended`, also if there are none."""
+    """Knock at the doors of those who are not connected any more; answered by `ProcessesEnded`, if with nobody."""
 
     version: int
     doors: Doors

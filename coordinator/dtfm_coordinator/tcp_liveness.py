@@ -7,6 +7,8 @@ from dtfm_coordinator import doors
 from dtfm_coordinator.doors import door_of
 from dtfm_coordinator.members import Members
 from dtfm_coordinator.plan_change_events import Doors
+from dtfm_protocol.identity import short
+from dtfm_protocol.logs import log
 
 KNOCKS_AT_ONCE = 32
 """Each is a socket, of which a process has a thousand."""
@@ -21,6 +23,8 @@ class TcpLiveness:
     def __init__(self, members: Members, knock: Knock = doors.knock) -> None:
         self._members, self._knock = members, knock
         self._gate = asyncio.Semaphore(KNOCKS_AT_ONCE)
+        self._told: frozenset[str] = frozenset()
+        """Whose end was said last."""
 
     async def open_at(self, peers: tuple[str, ...]) -> Doors:
         """Those of the peers' addresses at which they take connections now: one that never did tells nothing later."""
@@ -41,7 +45,11 @@ class TcpLiveness:
 
         suspects = {peer: found for peer, found in known if found and is_gone(peer)}
         answers = await self._answers(suspects)
-        return frozenset(peer for peer, found in suspects.items() if all(answers[door] is False for door in found))
+        ended = frozenset(peer for peer, found in suspects.items() if all(answers[door] is False for door in found))
+        if new := ended - self._told:
+            log.info("%s: the process has ended", ", ".join(map(short, sorted(new))))
+        self._told = ended
+        return ended
 
     async def _answers(self, known: dict[str, tuple[tuple[str, int], ...]]) -> dict[tuple[str, int], bool | None]:
         """What each of the doors answers."""

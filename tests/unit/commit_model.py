@@ -21,12 +21,12 @@ from dtfm_coordinator.plan_change_events import (
     Doors,
     DoorsFound,
     Durable,
-    Ended,
     FindEnded,
     Held,
     Hold,
     Offer,
     Present,
+    ProcessesEnded,
     Propose,
     Publish,
     Returned,
@@ -673,7 +673,7 @@ class Model:
             search = next((action for action in actions if isinstance(action, FindEnded)), None)
             if search is None:
                 return None
-            machine, actions = machine.on(Ended(search.version, self._ended(state, search.doors)))
+            machine, actions = machine.on(ProcessesEnded(search.version, self._ended(state, search.doors)))
         return machine
 
     def _stand(self, state: State, name: str) -> Stand:

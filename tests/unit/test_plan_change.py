@@ -13,10 +13,9 @@ from dtfm_coordinator.plan_change_events import (
     Announced,
     Begun,
     Call,
+    ChangeEvent,
     DoorsFound,
     Durable,
-    Ended,
-    Event,
     FindDoors,
     FindEnded,
     Held,
@@ -24,6 +23,7 @@ from dtfm_coordinator.plan_change_events import (
     Lack,
     Offer,
     Present,
+    ProcessesEnded,
     Propose,
     Publish,
     Returned,
@@ -53,7 +53,7 @@ def led(**options: Any) -> PlanChange:
     return machine
 
 
-def after(machine: PlanChange, *events: Event) -> PlanChange:
+def after(machine: PlanChange, *events: ChangeEvent) -> PlanChange:
     """Once all this has happened, on a disk that has room."""
     for event in events:
         machine, actions = machine.on(event)
@@ -63,7 +63,7 @@ def after(machine: PlanChange, *events: Event) -> PlanChange:
     return machine
 
 
-def done(machine: PlanChange, event: Event) -> tuple[Action, ...]:
+def done(machine: PlanChange, event: ChangeEvent) -> tuple[Action, ...]:
     """What is to be done when something happens."""
     return machine.on(event)[1]
 
@@ -185,7 +185,7 @@ def test_only_what_was_called_for_is_sought() -> None:
 def test_where_too_few_have_promised_it_is_looked_whose_process_has_ended_and_said_what_is_lacking() -> None:
     machine, actions = after(led(), Call()).on(Seek())
     assert actions == (FindEnded(3, ()),)
-    machine, actions = machine.on(Ended(3, frozenset()))
+    machine, actions = machine.on(ProcessesEnded(3, frozenset()))
     assert actions == (Lack(3, 1, 4), Wait(LOOK_SECONDS))
     assert done(machine, Present((), time_is_up=True)) == (FindEnded(3, ()),)
     assert done(machine, Present(())) == ()
@@ -193,9 +193,9 @@ def test_where_too_few_have_promised_it_is_looked_whose_process_has_ended_and_sa
 
 def test_a_process_that_ended_counts_as_if_it_had_promised_where_one_coordinator_leads() -> None:
     machine = after(led(), Call(), Seek())
-    assert after(machine, Ended(3, frozenset({"a"}))).phase == "late"
+    assert after(machine, ProcessesEnded(3, frozenset({"a"}))).phase == "late"
     two = after(led(alone=False), Call(), Seek())
-    assert after(two, Ended(3, frozenset({"a", "b"}))).phase == "gathering"
+    assert after(two, ProcessesEnded(3, frozenset({"a", "b"}))).phase == "gathering"
 
 
 def test_doors_tell_only_of_the_plan_that_they_were_seen_under() -> None:
@@ -209,7 +209,7 @@ def test_doors_tell_only_of_the_plan_that_they_were_seen_under() -> None:
 
 def test_that_a_process_of_another_plan_has_ended_says_nothing() -> None:
     machine = after(led(), Call(), Seek())
-    assert machine.on(Ended(2, frozenset({"a", "b"}))) == (machine, ())
+    assert machine.on(ProcessesEnded(2, frozenset({"a", "b"}))) == (machine, ())
 
 
 def test_late_promises_are_waited_for_a_little() -> None:
