@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from dtfm_protocol.compat.wait_for import mend_wait_for
+from dtfm_protocol.logs import log
 
 mend_wait_for()  # the event loop's tools are those that the programs run with
 
@@ -40,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not any(item.get_closest_marker(name) for name in ("process", "root")):
             item.add_marker(pytest.mark.unit)
+    # What waits for processes comes first: beside it the other workers' tests compute, and take from it when they end.
+    items.sort(key=lambda item: item.get_closest_marker("unit") is not None)
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +51,13 @@ def _marked_as_it_is(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.get_closest_marker("unit"):
         assert _started[before:] == [], "this test starts processes: mark it `process`"
+
+
+@pytest.fixture(autouse=True)
+def _logging_stays_as_it_was() -> Iterator[None]:
+    """Commands that a test runs in this process send the log elsewhere; the next test may be any other one."""
+    handlers, level, propagate = log.handlers[:], log.level, log.propagate
+    yield
+    log.handlers[:] = handlers
+    log.setLevel(level)
+    log.propagate = propagate
