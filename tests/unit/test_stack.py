@@ -15,6 +15,8 @@ from dtfm_protocol.planes.discovery import Registry
 from dtfm_protocol.planes.stack import Planes, open_planes
 from dtfm_protocol.records import LinkReport
 
+pytestmark = pytest.mark.process
+
 SWARM = "0123456789abcdef"
 PATIENCE = 30.0
 OWNER, NODE = Identity.generate(), Identity.generate()
