@@ -25,7 +25,7 @@ NEEDS = {
 DISTRIBUTIONS = {"google": "protobuf", "yaml": "PyYAML"}
 """Of imports that have another name than what pip installs; a dash for an underscore does not count."""
 ELSEWHERE = {"torchft": "benchmarks/chaos/baselines.py makes an environment for it"}
-TOOLS = {"mypy", "pytest-asyncio", "ruff", "types-psutil"}
+TOOLS = {"coverage", "mypy", "pytest-asyncio", "pytest-xdist", "ruff", "types-psutil"}
 """Of the extra dev: run, not imported."""
 
 
