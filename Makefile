@@ -2,6 +2,8 @@ VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 export PYTHONUNBUFFERED := 1
+# Whatever the environment says, code is compiled once: the tests' and each process's that they start.
+export PYTHONDONTWRITEBYTECODE :=
 
 # Tests run beside each other: many of them wait. `make test WORKERS=4 PYTEST="-k swarm --durations=15"`
 WORKERS ?= 2
