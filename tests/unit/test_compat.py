@@ -15,8 +15,7 @@ from hivemind.utils import timed_storage
 
 from dtfm_coordinator import compat_amqtt
 from dtfm_coordinator.compat_amqtt import SteadyDict
-from dtfm_protocol import compat
-from dtfm_protocol.compat import hivemind
+from dtfm_protocol.compat import hivemind, known_versions
 from dtfm_protocol.compat.hivemind import AwaitedCalls, client_in, replace_clock
 from dtfm_protocol.compat.known_versions import is_known
 from dtfm_protocol.logs import log
@@ -39,7 +38,7 @@ def test_what_is_installed_is_known(library: str, versions: str, warned: pytest.
 def test_a_version_that_nobody_has_looked_at_is_not_patched_and_named(
     monkeypatch: pytest.MonkeyPatch, warned: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compat, "version", lambda _: "1.2.0")
+    monkeypatch.setattr(known_versions, "version", lambda _: "1.2.0")
     before = timed_storage.get_dht_time
     replace_clock(lambda: 0.0)
     assert timed_storage.get_dht_time is before
