@@ -17,12 +17,12 @@ from rich.progress import track
 
 from benchmarks.tables import keep, markdown, show
 from dtfm_coordinator.allocator.paper import baselines
-from dtfm_coordinator.allocator.paper.bound import lower_bound
-from dtfm_coordinator.allocator.paper.cost import Pipelines, cost_of_pipelines
-from dtfm_coordinator.allocator.paper.search import SearchResult, search
-from dtfm_coordinator.networks.catalogue import network
-from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, REPLICAS, STAGES
-from dtfm_protocol.matrix import Matrix
+from dtfm_coordinator.allocator.paper.evolutionary_search import SearchResult, search
+from dtfm_coordinator.allocator.paper.paper_cost import Pipelines, cost_of_pipelines
+from dtfm_lab.bounds.paper_bound import lower_bound
+from dtfm_lab.networks.catalogue import network
+from dtfm_lab.networks.paper_networks import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, REPLICAS, STAGES
+from dtfm_protocol.view.link_matrix import Matrix
 
 FIVE = ("datacenter", "spot", "universities", "regional", "worldwide")
 IRREGULAR = ("irregular", "hub-and-spoke", "home")

@@ -19,10 +19,10 @@ from rich.progress import track
 
 from benchmarks.runs import Runs, forced, machine, rows, toml
 from benchmarks.tables import keep, markdown, show
-from dtfm_coordinator.explain.figure import write
-from dtfm_protocol import program
-from dtfm_protocol.job import CodecName, Wire
-from dtfm_protocol.metrics import StepMetrics
+from dtfm_coordinator.tools.explain.figure import write
+from dtfm_protocol.job.job_file import CodecName, Wire
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.process import command_line
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo.toml"
 STEPS, QUICK_STEPS = 300, 40
@@ -143,7 +143,7 @@ def main() -> None:
     steps = QUICK_STEPS if options.quick else options.steps
     wires = [wire for wire in WIRES if wire.activations == wire.gradients in {"fp32", "int8"} or not options.quick]
     facts, console = machine(), Console(stderr=True)
-    with program.guarded(), Runs.open("codecs") as runs:
+    with command_line.guarded(), Runs.open("codecs") as runs:
         trained = [
             train(runs, wire, steps) for wire in track(wires, description="training", console=console, transient=True)
         ]

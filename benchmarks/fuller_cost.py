@@ -16,16 +16,16 @@ from rich.progress import track
 
 from benchmarks.tables import keep, markdown, show
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.paper.search import search
-from dtfm_coordinator.allocator.shapes import feasible_shapes
-from dtfm_coordinator.allocator.step.bound import lower_bound
-from dtfm_coordinator.allocator.step.demand import ModelDemand
+from dtfm_coordinator.allocator.paper.evolutionary_search import search
+from dtfm_coordinator.allocator.placement.shapes import feasible_shapes
 from dtfm_coordinator.allocator.step.layout import Layout
+from dtfm_coordinator.allocator.step.model_demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
-from dtfm_coordinator.networks.catalogue import network
-from dtfm_coordinator.networks.machines import MACHINES
-from dtfm_protocol.job import Planning, Wire
-from dtfm_protocol.view import View
+from dtfm_lab.bounds.step_bound import lower_bound
+from dtfm_lab.networks.catalogue import network
+from dtfm_lab.networks.consumer_gpus import MACHINES
+from dtfm_protocol.job.job_file import Planning, Wire
+from dtfm_protocol.view.view import View
 
 DEVICES, MICRO_BATCHES = 32, 64
 NETWORKS = ("regional", "worldwide", "home", "slow-site", "two-clusters", "hub-and-spoke", "irregular")

@@ -23,13 +23,13 @@ def load(path: Path) -> None:
     """Import all, and have torch and transformers load what they load at first use."""
     import torch
 
-    import dtfm_node.daemon
-    import dtfm_node.display  # noqa: F401
-    from dtfm_node.optimizer import make_optimizer
+    import dtfm_node.control.display
+    import dtfm_node.daemon  # noqa: F401
+    from dtfm_node.engine.optimizer import make_optimizer
     from dtfm_protocol.data.tokenizer import vocabulary_size
-    from dtfm_protocol.job import Job
-    from dtfm_protocol.model.config import resolve_config
-    from dtfm_protocol.model.sizes import model_sizes
+    from dtfm_protocol.job.job_file import Job
+    from dtfm_protocol.model.model_config import resolve_config
+    from dtfm_protocol.model.model_sizes import model_sizes
 
     torch.set_num_threads(1)
     job = Job.load(path)

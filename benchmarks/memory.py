@@ -21,14 +21,14 @@ from rich.progress import track
 from benchmarks.loaded import peak_bytes
 from benchmarks.runs import Program, Runs, forced, machine, rows, toml
 from benchmarks.tables import keep, markdown, show
-from dtfm_coordinator.allocator.step.demand import ModelDemand, memory_needed
-from dtfm_coordinator.requirements import workload
-from dtfm_protocol import program
-from dtfm_protocol.identity import Identity
-from dtfm_protocol.job import Job, ScheduleName
-from dtfm_protocol.model.memory import BYTES_PER_PARAMETER
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import actions_of, most_in_flight
+from dtfm_coordinator.allocator.job_demand import workload
+from dtfm_coordinator.allocator.step.model_demand import ModelDemand, memory_needed
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.job.job_file import Job, ScheduleName
+from dtfm_protocol.model.bytes_per_parameter import BYTES_PER_PARAMETER
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.schedule import actions_of, most_in_flight
+from dtfm_protocol.process import command_line
 
 STEPS = 3
 ASKED = 1.25
@@ -234,7 +234,7 @@ def main() -> None:
     options = parser.parse_args()
     size, cases = (QUICK, (CASES[0], CASES[-1])) if options.quick else (FULL, CASES)
     facts, console = machine(), Console(stderr=True)
-    with program.guarded(), Runs.open("memory") as runs:
+    with command_line.guarded(), Runs.open("memory") as runs:
         job = runs.folder / "job.toml"
         job.write_text(job_of(size, 2), encoding="utf-8")
         nothing = base(job)

@@ -14,12 +14,12 @@ from rich.progress import track
 
 from benchmarks.tables import keep, markdown, show
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.paper.search import search
-from dtfm_coordinator.allocator.step.demand import ModelDemand
+from dtfm_coordinator.allocator.paper.evolutionary_search import search
+from dtfm_coordinator.allocator.step.model_demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload
-from dtfm_coordinator.networks.catalogue import network
-from dtfm_protocol.job import Planning
-from dtfm_protocol.view import LayerSeconds, View
+from dtfm_lab.networks.catalogue import network
+from dtfm_protocol.job.job_file import Planning
+from dtfm_protocol.view.view import LayerSeconds, View
 
 GRIDS = ((3, 2), (2, 3), (4, 2), (2, 4), (3, 3))
 """Stages and replicas: 6, 8 and 9 devices."""

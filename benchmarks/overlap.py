@@ -27,15 +27,15 @@ from rich.progress import track
 from benchmarks.links import Link
 from benchmarks.runs import Program, Runs, forced, machine, rows, toml
 from benchmarks.tables import keep, markdown, show
-from dtfm_coordinator.allocator.links import Links
-from dtfm_coordinator.allocator.step.demand import ActionSeconds
+from dtfm_coordinator.allocator.job_demand import workload
+from dtfm_coordinator.allocator.placement.links import Links
+from dtfm_coordinator.allocator.step.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.step.simulator import simulate
-from dtfm_coordinator.requirements import workload
-from dtfm_protocol import program
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import CodecName, Job, ScheduleName
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.timeline import FILES, NodeTrace, read_trace
+from dtfm_protocol.job.job_file import CodecName, Job, ScheduleName
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process import command_line
+from dtfm_protocol.process.trace_format import FILES, NodeTrace, read_trace
 
 SHARES = (0.25, 0.5, 1.0, 2.0)
 """Of compute, that communication is to take."""
@@ -251,7 +251,7 @@ def main() -> None:
     shares = (1.0,) if options.quick else SHARES
     cases = [*map(Case, SCHEDULES), Case("1f1b", "int8")]
     facts, console = machine(), Console(stderr=True)
-    with program.guarded(), Link.open() as link, Runs.open("overlap") as runs:
+    with command_line.guarded(), Link.open() as link, Runs.open("overlap") as runs:
         bench = Bench(runs, link, options.steps)
         free = min(link.check(None))
         reference = bench.run(cases[0])

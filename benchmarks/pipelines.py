@@ -30,8 +30,8 @@ from benchmarks.baselines.work import resolve
 from benchmarks.contenders import Baseline, Contender, Course, Shape, Solo, Swarm
 from benchmarks.processes import Team, prepare
 from benchmarks.tables import keep, markdown, show
-from dtfm_protocol.job import ScheduleName
-from dtfm_protocol.statedir import check_writable
+from dtfm_protocol.job.job_file import ScheduleName
+from dtfm_protocol.process.state_dir import check_writable
 
 WARM_UP = 2
 """Steps that are not timed: memory is touched for the first time, AdamW makes its moments."""

@@ -25,10 +25,10 @@ PRELOADED = [
     "benchmarks.baselines.one_process",
     "benchmarks.baselines.torch_pipeline",
     "dtfm_coordinator.main",
-    "dtfm_coordinator.service",
+    "dtfm_coordinator.serve.service",
     "dtfm_node.daemon",
     "dtfm_node.main",
-    "dtfm_node.solo",
+    "dtfm_node.commands.solo",
     "transformers.models.llama.modeling_llama",
 ]
 TAIL_LINES = 8

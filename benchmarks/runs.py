@@ -20,8 +20,8 @@ from typing import Any, Self
 import psutil
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.metrics import StepMetrics
-from dtfm_protocol.rows import RowFile
+from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.job.step_metrics import StepMetrics
 
 BIN = Path(sys.executable).parent
 STOP_SECONDS = 25.0
@@ -166,7 +166,7 @@ def uninterrupted() -> Iterator[None]:
 
 def rows(state: Path) -> list[StepMetrics]:
     """The committed steps of a swarm's state dir."""
-    return RowFile(state / "metrics.jsonl").rows()
+    return MetricsFile(state / "metrics.jsonl").rows()
 
 
 def forced(stages: Sequence[tuple[int, int]], routes: Sequence[str], **fields: Any) -> str:

@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.tables import keep, markdown, show
-from dtfm_coordinator.allocator.paper.bound import lower_bound
-from dtfm_coordinator.allocator.paper.cost import PaperCost, Pipelines, cost_of_pipelines
-from dtfm_coordinator.allocator.paper.search import search, warm_up
-from dtfm_coordinator.networks.catalogue import network
-from dtfm_coordinator.networks.paper import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES
+from dtfm_coordinator.allocator.paper.evolutionary_search import search, warm_up
+from dtfm_coordinator.allocator.paper.paper_cost import PaperCost, Pipelines, cost_of_pipelines
+from dtfm_lab.bounds.paper_bound import lower_bound
+from dtfm_lab.networks.catalogue import network
+from dtfm_lab.networks.paper_networks import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES
 
 GRIDS = {64: (8, 8), 256: (16, 16), 1024: (32, 32), 4096: (64, 64)}
 BUDGETS = {64: 2.0, 256: 8.0, 1024: 30.0, 4096: 120.0}

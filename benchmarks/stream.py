@@ -30,12 +30,12 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.tables import keep, markdown, show
-from dtfm_protocol.identity import Identity
-from dtfm_protocol.planes.certificates import Trust
-from dtfm_protocol.planes.data import Stream
-from dtfm_protocol.planes.direct import DirectDataPlane
-from dtfm_protocol.planes.direct_stream import DirectStream
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane, LibP2PStream
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.transport.certificates import Trust
+from dtfm_protocol.transport.direct import DirectDataPlane
+from dtfm_protocol.transport.libp2p import LibP2PDataPlane, LibP2PStream
+from dtfm_protocol.transport.tls_stream import TlsStream
+from dtfm_protocol.wire.stream import Stream
 
 LOOPBACK = "127.0.0.1"
 SINK = "sink"
@@ -129,7 +129,7 @@ async def _send(pipe: Connection) -> None:
             "libp2p": await libp2p.open(other.peer, SINK),
             "direct": await direct.open(other.peer, SINK),
         }
-        assert isinstance(streams["direct"], DirectStream), "the direct stream went over libp2p"
+        assert isinstance(streams["direct"], TlsStream), "the direct stream went over libp2p"
         pipe.send(None)
         while (order := await asyncio.to_thread(pipe.recv)) is not None:
             pipe.send(await _pour(streams[order.kind], order))

@@ -27,8 +27,8 @@ from benchmarks.v100_runs import (
     single_pipeline_seconds,
     step_seconds,
 )
-from dtfm_coordinator.allocator.paper.cost import cost_of_pipelines
-from dtfm_coordinator.networks.paper import GRADIENT_BYTES, paper_network
+from dtfm_coordinator.allocator.paper.paper_cost import cost_of_pipelines
+from dtfm_lab.networks.paper_networks import GRADIENT_BYTES, paper_network
 
 Single = tuple[float, float, int]
 """One-way delay in milliseconds, Gbit/s, micro-batches."""

@@ -24,12 +24,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.links import Links
-from dtfm_coordinator.allocator.step.demand import ActionSeconds
+from dtfm_coordinator.allocator.placement.links import Links
+from dtfm_coordinator.allocator.step.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.step.simulator import simulate
-from dtfm_coordinator.networks.paper import paper_network
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.view import GBIT
+from dtfm_lab.networks.paper_networks import paper_network
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import GBIT
 
 STAGES = REPLICAS = 8
 MESSAGE_BYTES = 2048 * 2048 * 2

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from dtfm_protocol.compat.wait_for import mend_wait_for
-from dtfm_protocol.logs import log
+from dtfm_protocol.process.compat.wait_for import mend_wait_for
+from dtfm_protocol.process.logs import log
 
 mend_wait_for()  # the event loop's tools are those that the programs run with
 

@@ -5,9 +5,9 @@ import math
 import torch
 
 from benchmarks.baselines.work import Rank, RowWriter, Work, gradients_of, sum_of_squares
-from dtfm_protocol.model.initial import initial_value
+from dtfm_protocol.model.initial_weights import initial_value
 from dtfm_protocol.model.stage import loss_sum
-from dtfm_protocol.model.whole import build_whole
+from dtfm_protocol.model.whole_model import build_whole
 
 
 def train(rank: Rank, steps: int) -> None:

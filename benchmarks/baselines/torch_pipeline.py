@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from benchmarks.baselines.work import Rank, RowWriter, Work, gradients_of, meet, sum_of_squares
-from dtfm_protocol.model.initial import initialise
+from dtfm_protocol.model.initial_weights import initialise
 from dtfm_protocol.model.stage import build_stage, loss_sum
 
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}

@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dtfm_node.optimizer import clip_factor, make_optimizer
+from dtfm_node.engine.optimizer import clip_factor, make_optimizer
 from dtfm_protocol.data.batches import Batches
-from dtfm_protocol.data.shards import ShardFolder, TokenReader
-from dtfm_protocol.job import Job
-from dtfm_protocol.prepare import prepare
-from dtfm_protocol.resolved import ResolvedJob
+from dtfm_protocol.data.prepare import prepare
+from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
+from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.job.resolved_job import ResolvedJob
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ import dtfm_protocol
 from benchmarks.baselines.work import Rank, Work, gradients_of, meet, resolve, sum_of_squares
 from benchmarks.chaos.cases import killed
 from benchmarks.tables import keep, markdown, show
-from dtfm_protocol.model.initial import initialise
+from dtfm_protocol.model.initial_weights import initialise
 from dtfm_protocol.model.stage import build_stage, loss_sum
 
 HEADINGS = [

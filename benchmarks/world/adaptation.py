@@ -21,9 +21,9 @@ from benchmarks.tables import keep, markdown, show, values_with
 from benchmarks.world.paced import Running, World, prediction
 from benchmarks.world.placements import searched
 from benchmarks.world.worlds import paper_world
-from dtfm_coordinator.netlab.world import Wiring
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.view import View
+from dtfm_lab.emulation.world import Wiring
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import View
 
 LOST = 0.1
 """What is left of the link's rate."""

@@ -19,8 +19,8 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from benchmarks.world.paced import World
 from benchmarks.world.placements import at_random, papers
 from benchmarks.world.result import world_of
-from dtfm_coordinator.explain.figure import write
-from dtfm_protocol.plan import Plan
+from dtfm_coordinator.tools.explain.figure import write
+from dtfm_protocol.plan.plan import Plan
 
 # Degrees east and north; AWS's regions are named by state or city. Those close together are drawn somewhat apart.
 PLACES = {

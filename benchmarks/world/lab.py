@@ -13,9 +13,9 @@ from itertools import permutations
 from pathlib import Path
 
 from benchmarks.tables import keep, markdown, show
-from dtfm_coordinator.netlab.accuracy import PAYLOAD, Gauge
-from dtfm_coordinator.netlab.lab import Lab
-from dtfm_coordinator.netlab.world import Wiring
+from dtfm_lab.emulation.accuracy import PAYLOAD, Gauge
+from dtfm_lab.emulation.lab import Lab
+from dtfm_lab.emulation.world import Wiring
 
 LINKS = ((1.0, 1.0), (10.0, 10.0), (50.0, 1.0), (50.0, 100.0), (150.0, 2.0), (5.0, 200.0))
 """One-way milliseconds and Mbit/s."""

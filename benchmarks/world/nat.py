@@ -13,10 +13,10 @@ from collections import Counter
 from pathlib import Path
 
 from tests.harness.swarm import Swarm, solo
-from tests.netlab.homes import Homes, Kind, why_not
+from tests.lab.homes import Homes, Kind, why_not
 
 from benchmarks.tables import keep, markdown, show
-from dtfm_protocol.view import View
+from dtfm_protocol.view.view import View
 
 STAGES, ROUTES = [[0, 1], [1, 2], [2, 4]], ["abc"] * 8
 WARM = 10

@@ -17,14 +17,14 @@ from typing import Any
 
 from tests.harness.swarm import Swarm
 
+from dtfm_coordinator.allocator.job_demand import workload
 from dtfm_coordinator.allocator.workload import Workload, predict
-from dtfm_coordinator.netlab.lab import Lab
-from dtfm_coordinator.netlab.world import Wiring
-from dtfm_coordinator.networks.groups import V100_FLOPS
-from dtfm_coordinator.requirements import workload
-from dtfm_protocol.job import Job
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.view import LayerSeconds, View
+from dtfm_lab.emulation.lab import Lab
+from dtfm_lab.emulation.world import Wiring
+from dtfm_lab.networks.node_groups import V100_FLOPS
+from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import LayerSeconds, View
 
 SHRINK = 512
 """Bytes of the paper's messages and gradients over those here."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from benchmarks.world.paced import World, prediction
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.paper.plan import allocate_paper
+from dtfm_coordinator.allocator.paper.paper_plan import allocate_paper
 from dtfm_coordinator.allocator.workload import Workload
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.view import View
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import View
 
 DRAWN = 300
 """Random placements of which the worst is taken."""

@@ -20,7 +20,7 @@ from benchmarks.world import probing
 from benchmarks.world.paced import Running, World, on_true_links
 from benchmarks.world.placements import adversarial, at_random, in_order, searched
 from benchmarks.world.worlds import chosen
-from dtfm_protocol.plan import Plan
+from dtfm_protocol.plan.plan import Plan
 
 HEADINGS = ["world", "placement", "shape", "measured", "spread", "predicted", "off", "on the links as asked for"]
 

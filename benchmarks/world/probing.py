@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.tables import show
 from benchmarks.world.paced import Running, World
 from benchmarks.world.worlds import chosen
-from dtfm_coordinator.netlab.accuracy import PAYLOAD
-from dtfm_protocol.view import GBIT
+from dtfm_lab.emulation.accuracy import PAYLOAD
+from dtfm_protocol.view.view import GBIT
 
 WORST = 8
 """Pairs that are printed."""

@@ -20,7 +20,7 @@ from benchmarks.v100_runs import step_seconds
 from benchmarks.world.paced import Running, World, on_true_links
 from benchmarks.world.placements import at_random, grid, in_order, papers, searched
 from benchmarks.world.worlds import paper_world
-from dtfm_protocol.plan import Plan
+from dtfm_protocol.plan.plan import Plan
 
 RANDOM_SEEDS = (1, 2, 3)
 BASE = "the paper's search"

@@ -1,8 +1,8 @@
 """The worlds that are measured."""
 
 from benchmarks.world.paced import World
-from dtfm_coordinator.networks.catalogue import network
-from dtfm_coordinator.networks.paper import paper_network
+from dtfm_lab.networks.catalogue import network
+from dtfm_lab.networks.paper_networks import paper_network
 
 HOME_SHRINK = 16.0
 """Homes train a smaller model than 64 V100s do: its messages are 256 KiB."""

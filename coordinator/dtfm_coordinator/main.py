@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from dtfm_protocol import extras, program
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.logs import LogFormat, log, set_up
+from dtfm_protocol.process import command_line, extras
+from dtfm_protocol.process.logs import LogFormat, log, set_up
 
 app = typer.Typer(
     help="Have a community train a language model.",
@@ -38,7 +38,7 @@ LAB_COMMANDS = {"compare", "lab", "network"}
 
 @app.callback()
 def _begin(context: typer.Context) -> None:
-    with program.guarded():
+    with command_line.guarded():
         extras.require("lab" if context.invoked_subcommand in LAB_COMMANDS else "coordinator")
 
 
@@ -86,18 +86,18 @@ def serve(
     log_format: Format = LogFormat.plain,
 ) -> None:
     """Serve a job: print an invite, plan for whoever joins, keep the result."""
-    from dtfm_protocol.job import Job
-    from dtfm_protocol.statedir import locked
+    from dtfm_protocol.job.job_file import Job
+    from dtfm_protocol.process.state_dir import locked
 
     set_up(log_format.value)
-    with program.guarded():
+    with command_line.guarded():
         parsed = Job.load(job)
         with locked(state_dir):
             from dtfm_coordinator.allocator.allocate import compile_now
-            from dtfm_coordinator.service import Coordinator, Options
+            from dtfm_coordinator.serve.service import Coordinator, ServeOptions
 
             compile_now(log.info)
-            options = Options(
+            options = ServeOptions(
                 listen,
                 port,
                 announce,
@@ -111,7 +111,7 @@ def serve(
                 tuple(card or ()),
                 standby,
             )
-            program.run(Coordinator(parsed, state_dir, options).run(_say_invite))
+            command_line.run(Coordinator(parsed, state_dir, options).run(_say_invite))
 
 
 @app.command()
@@ -123,13 +123,13 @@ def card(
     broker: Annotated[str, typer.Option(envvar="DTFM_BROKER", help="As with serve.")] = "embedded",
 ) -> None:
     """Introduce a second coordinator, for `serve --card` on the first one's machine."""
-    from dtfm_protocol.statedir import locked
+    from dtfm_protocol.process.state_dir import locked
 
-    with program.guarded(), locked(state_dir):
-        from dtfm_coordinator.service import Options
-        from dtfm_coordinator.service import card as made
+    with command_line.guarded(), locked(state_dir):
+        from dtfm_coordinator.serve.service import ServeOptions
+        from dtfm_coordinator.serve.service import card as made
 
-        typer.echo(made(state_dir, Options(listen, port, announce, broker)).encode())
+        typer.echo(made(state_dir, ServeOptions(listen, port, announce, broker)).encode())
 
 
 def _say_invite(invite: str) -> None:
@@ -149,24 +149,24 @@ def swarm(
     log_format: Format = LogFormat.plain,
 ) -> None:
     """Serve a job and train it with N nodes on this machine."""
-    from dtfm_protocol.job import Job
-    from dtfm_protocol.statedir import locked
+    from dtfm_protocol.job.job_file import Job
+    from dtfm_protocol.process.state_dir import locked
 
     set_up(log_format.value)
-    with program.guarded():
+    with command_line.guarded():
         parsed = Job.load(job)
         if text is not None:
             parsed = parsed.model_copy(update={"data": parsed.data.model_copy(update={"text": [str(text.resolve())]})})
         with locked(state_dir):
             from dtfm_coordinator.allocator.allocate import compile_now
-            from dtfm_coordinator.service import Options
-            from dtfm_coordinator.swarm import run
+            from dtfm_coordinator.serve.service import ServeOptions
+            from dtfm_coordinator.tools.local_swarm import run
 
             compile_now(log.info)
-            options = Options("127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed)
-            program.run(run(parsed, state_dir, nodes, options, trace))
+            options = ServeOptions("127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed)
+            command_line.run(run(parsed, state_dir, nodes, options, trace))
             if sample is not None:
-                from dtfm_coordinator.generate import generate as sampled
+                from dtfm_coordinator.tools.generate import generate as sampled
 
                 typer.echo(sampled(state_dir, sample, 200, 0.8, 0))
 
@@ -188,15 +188,15 @@ def plan(
     out: Annotated[Path | None, typer.Option(help="Where the plan is written (default: standard output).")] = None,
 ) -> None:
     """Run the allocator alone on a saved view."""
-    with program.guarded():
-        from dtfm_coordinator.offline import Question, answer
-        from dtfm_protocol.statedir import check_writable, write_atomically
+    with command_line.guarded():
+        from dtfm_coordinator.tools.offline_plan import PlanOptions, answer
+        from dtfm_protocol.process.state_dir import check_writable, write_atomically
 
         if out is not None:
             check_writable(out)
-        with program.interruptible():
+        with command_line.interruptible():
             found, said = answer(
-                Question(
+                PlanOptions(
                     view=view,
                     job=job,
                     cost=cost.value if cost else None,
@@ -233,16 +233,16 @@ def explain(
     ] = 1.0,
 ) -> None:
     """Say where a plan's step goes: peers, links, bottleneck, and what the next node would bring."""
-    with program.guarded():
-        from dtfm_coordinator.explain.command import Question
-        from dtfm_coordinator.explain.command import explain as explained
-        from dtfm_protocol.statedir import check_writable
+    with command_line.guarded():
+        from dtfm_coordinator.tools.explain.command import ExplainOptions
+        from dtfm_coordinator.tools.explain.command import explain as explained
+        from dtfm_protocol.process.state_dir import check_writable
 
         if figure is not None:
             check_writable(figure)
-        with program.interruptible():
+        with command_line.interruptible():
             explained(
-                Question(
+                ExplainOptions(
                     plan=plan,
                     view=view,
                     job=job,
@@ -267,16 +267,16 @@ def compare(
     csv: Annotated[Path | None, typer.Option(help="Where a row for each run is written; - is standard output.")] = None,
 ) -> None:
     """Compare the allocator's algorithms on a saved view."""
-    with program.guarded():
-        from dtfm_coordinator.compare import Question
-        from dtfm_coordinator.compare import compare as compared
-        from dtfm_protocol.statedir import check_writable
+    with command_line.guarded():
+        from dtfm_lab.compare import CompareOptions
+        from dtfm_lab.compare import compare as compared
+        from dtfm_protocol.process.state_dir import check_writable
 
         if csv is not None and str(csv) != "-":
             check_writable(csv)
-        with program.interruptible():
+        with command_line.interruptible():
             compared(
-                Question(
+                CompareOptions(
                     view=view,
                     job=job,
                     stages=stages,
@@ -297,9 +297,9 @@ def network(
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
 ) -> None:
     """Write the view of a made-up network, to plan on."""
-    with program.guarded():
-        from dtfm_coordinator.networks.catalogue import network as made
-        from dtfm_coordinator.networks.summary import summary
+    with command_line.guarded():
+        from dtfm_lab.networks.catalogue import network as made
+        from dtfm_lab.networks.summary import summary
 
         if out.suffix not in (".json", ".npz"):
             raise UserError(f"--out {out}: a view is written as .json or as .npz")
@@ -323,13 +323,13 @@ def lab(
 ) -> None:
     """Run a command on hosts whose network is as a view says: delays, rates, uplinks. Needs root."""
     set_up(LogFormat.plain.value)
-    with program.guarded():
-        from dtfm_coordinator.netlab.command import Ended, Question, run
+    with command_line.guarded():
+        from dtfm_lab.emulation.command import CommandEnded, LabOptions, run
 
-        question = Question(view, tuple(command), on, everywhere, scale, loss, queue_ms, script)
+        question = LabOptions(view, tuple(command), on, everywhere, scale, loss, queue_ms, script)
         try:
-            program.run(run(question))
-        except Ended as ended:
+            command_line.run(run(question))
+        except CommandEnded as ended:
             raise SystemExit(ended.code) from None
 
 
@@ -339,12 +339,12 @@ def trace(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the merged trace is written (JSON).")],
 ) -> None:
     """Merge nodes' traces into one with aligned clocks, for Perfetto."""
-    with program.guarded():
-        from dtfm_coordinator.trace.command import merge
-        from dtfm_protocol.statedir import check_writable, write_atomically
+    with command_line.guarded():
+        from dtfm_coordinator.tools.trace.command import merge
+        from dtfm_protocol.process.state_dir import check_writable, write_atomically
 
         check_writable(out)
-        with program.interruptible():
+        with command_line.interruptible():
             text, said = merge(traces, out)
         write_atomically(out, text)
         typer.echo(f"{said}: {out}")
@@ -353,8 +353,8 @@ def trace(
 @app.command()
 def export(state_dir: StateDir, out: Annotated[Path, typer.Argument(help="Folder to make.")]) -> None:
     """Write the newest checkpoint as a folder that transformers loads."""
-    with program.guarded():
-        from dtfm_coordinator.export import export as write
+    with command_line.guarded():
+        from dtfm_coordinator.tools.export import export as write
 
         manifest = write(state_dir, out)
         typer.echo(f"wrote the model after step {manifest.step} to {out}")
@@ -369,8 +369,8 @@ def generate(
     seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
 ) -> None:
     """Generate text from the newest checkpoint."""
-    with program.guarded():
-        from dtfm_coordinator.generate import generate as sampled
+    with command_line.guarded():
+        from dtfm_coordinator.tools.generate import generate as sampled
 
         typer.echo(sampled(state_dir, prompt, tokens, temperature, seed))
 
@@ -378,8 +378,8 @@ def generate(
 @app.command()
 def status(state_dir: StateDir, as_json: Json = False) -> None:
     """Say what is going on."""
-    with program.guarded():
-        from dtfm_coordinator.status import read, show
+    with command_line.guarded():
+        from dtfm_coordinator.tools.status import read, show
 
         values = read(state_dir)
         if as_json:
@@ -390,4 +390,4 @@ def status(state_dir: StateDir, as_json: Json = False) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    program.command_line(app)
+    command_line.command_line(app)

@@ -1,23 +1,12 @@
 """The volunteer's daemon.
 
-- `main`: the command line, `dtfm-node`
-- `daemon`: one member of a swarm, from invite to goodbye (`Daemon`)
-- `bulletin`: what the coordinator has said; `journal`: what this node says; `listing`: what it publishes over the DHT
-- `heard`: what decides about plans in that; `follower`: which plan this node follows, what it promises, when it may go
-- `runner`: does what the follower decides; `commitments`: the promise and the plan on its disk
-- `plan_worker`: connects, loads, trains, keeps and reports under a plan
-- `solo`: the same job in one process, without a swarm
-- `devices`, `measure`: which device, how fast, how much memory
-- `optimizer`: AdamW and the clip, as swarm and `solo` have them
-- `probe`: latency and throughput to other peers; `throughput`: which transfers tell it
-- `engine/`: training under a plan
-- `uplink`: what is urgent goes first, and nothing over a link that is being measured
-- `trace`: what this node did and when
-- `tokens`: the token shards that this peer reads
-- `keep`: says what of a state is kept, and hands it on (`Keeper`); `snapshot_writer` writes it to this node's disk,
-  `shadow_replication` gives copies to peers and takes theirs, `checkpoint_upload` hands in a checkpoint's share
-- `snapshots`: the states on this node's disk; `state_reading`: how one is read while it is trained
-- `holdings`: all states that this node has, and gives; `fetch`: gets those of others; `loading`: brings a stage to the
-  state that its plan begins with
-- `display`: what the person at the machine sees
+- `commands/`: what a volunteer runs beside the daemon
+- `control/`: what coordinators say to this node, and what it says of itself
+- `doctor/`: `dtfm-node doctor`: what goes wrong for ordinary people, found before they join, each with one thing to do
+- `engine/`: the training engine of one peer: everything between a plan and a committed step
+- `links/`: links to other peers: measured, published, and shared among what is sent
+- `runner/`: which plan is followed, and the tasklets that it gives this node
+- `state/`: states of the model that this node holds: on disk, for others, and brought back
+- `daemon`: one member of a swarm: joins by invite, says what it can do, serves the tasklets it is given, says goodbye
+- `main`: `dtfm-node`: the volunteer's command line
 """

@@ -9,38 +9,38 @@ from pathlib import Path
 
 import torch
 
-from dtfm_node import probe
-from dtfm_node.bulletin import Bulletin
-from dtfm_node.commitments import Commitments
-from dtfm_node.devices import choose, describe
-from dtfm_node.display import Display
+from dtfm_node.control.display import Display
+from dtfm_node.control.inbox import Inbox
+from dtfm_node.control.reporter import Reporter
+from dtfm_node.engine.device import choose, describe
+from dtfm_node.engine.device_speed import measure
+from dtfm_node.engine.emulated_speed import paced_layer
 from dtfm_node.engine.layers import check_compiler
-from dtfm_node.engine.machine import Machine
-from dtfm_node.engine.pace import paced_layer
-from dtfm_node.holdings import Holdings
-from dtfm_node.journal import Journal
-from dtfm_node.keep import Keeper
-from dtfm_node.listing import Listing
-from dtfm_node.measure import measure
-from dtfm_node.plan_worker import PlanWorker
-from dtfm_node.runner import Runner
-from dtfm_node.snapshots import Snapshots
-from dtfm_node.trace import NO_TRACE, TraceFile, Tracer
-from dtfm_node.uplink import Uplink
-from dtfm_protocol.control import CHALLENGE, PRESENCE, Challenge, Presence
-from dtfm_protocol.data.shards import ShardFolder
-from dtfm_protocol.envelope import Post
+from dtfm_node.engine.runtime import Runtime
+from dtfm_node.engine.tracer import NO_TRACE, TraceFile, Tracer
+from dtfm_node.links import probe
+from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.links.publisher import Publisher
+from dtfm_node.runner.commitments import Commitments
+from dtfm_node.runner.plan_worker import PlanWorker
+from dtfm_node.runner.runner import Runner
+from dtfm_node.state.checkpointer import Checkpointer
+from dtfm_node.state.inventory import Inventory
+from dtfm_node.state.snapshots import Snapshots
+from dtfm_protocol.checkpoint.transfers import SHARDS, STATE, serve_shards, serve_state
+from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
+from dtfm_protocol.control.topics import CHALLENGE, PRESENCE, Challenge, Presence
+from dtfm_protocol.data.token_shards import ShardFolder
+from dtfm_protocol.discovery.dht import Registry, go_by
+from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.identity import Identity, short
-from dtfm_protocol.invite import Invite
-from dtfm_protocol.model.sizes import model_sizes, smallest_stage_bytes
-from dtfm_protocol.planes.addresses import announced_port
-from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
-from dtfm_protocol.planes.discovery import Registry, go_by
-from dtfm_protocol.planes.stack import open_planes
-from dtfm_protocol.records import Profile
-from dtfm_protocol.resolved import ResolvedJob
-from dtfm_protocol.transfers import SHARDS, STATE, serve_shards, serve_state
+from dtfm_protocol.identity.envelope import Post
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity, short
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.model.model_sizes import model_sizes, smallest_stage_bytes
+from dtfm_protocol.open_planes import open_planes
+from dtfm_protocol.transport.multiaddress import announced_port
 
 LEAVE_SECONDS = 60.0
 """How long a node that wants to leave waits for a plan without it."""
@@ -54,7 +54,7 @@ CHALLENGE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Options:
+class NodeOptions:
     """What the person at the machine decides."""
 
     device: str = "auto"
@@ -78,14 +78,14 @@ class Options:
 class Daemon:
     """The state of one membership."""
 
-    def __init__(self, invite: Invite, folder: Path, options: Options, display: Display) -> None:
+    def __init__(self, invite: Invite, folder: Path, options: NodeOptions, display: Display) -> None:
         self._invite, self._folder, self._options, self._display = invite, folder, options, display
         self._identity = Identity.load_or_create(folder / "key")
         self._post = Post(invite.swarm, self._identity)
         self._me = self._identity.peer_id
         self._session = secrets.token_hex(8)
-        self._journal = Journal(self._session, folder / "status.json", display)
-        self._bulletin = Bulletin(invite, self._me, display, self._journal)
+        self._reporter = Reporter(self._session, folder / "status.json", display)
+        self._inbox = Inbox(invite, self._me, display, self._reporter)
         self._twin: str | None = None
         """The session of another daemon with this identity."""
         self._leave = asyncio.Event()
@@ -108,14 +108,14 @@ class Daemon:
                 await self._serve(machine, control)
                 connection.cancel()
 
-    def _machine(self, device: torch.device, tracer: Tracer) -> AbstractContextManager[Machine]:
-        return Machine.running(device, tracer, compiled=self._options.compiled, pace=self._options.pace)
+    def _machine(self, device: torch.device, tracer: Tracer) -> AbstractContextManager[Runtime]:
+        return Runtime.running(device, tracer, compiled=self._options.compiled, pace=self._options.pace)
 
     def _tracer(self) -> AbstractContextManager[Tracer]:
         folder = self._options.trace
         return nullcontext(NO_TRACE) if folder is None else TraceFile.open(folder, self._me)
 
-    async def _serve(self, machine: Machine, control: ControlPlane) -> None:
+    async def _serve(self, machine: Runtime, control: ControlPlane) -> None:
         """Be a member: offer what this machine has, and do what plans say."""
         registry = Registry(self._invite.swarm, self._post)
         port = self._options.port
@@ -132,31 +132,33 @@ class Daemon:
         async with opening as planes:
             plane = planes.data
             shards = ShardFolder(self._folder / "tokens")
-            uplink = Uplink()
+            uplink = UplinkPacer()
             await plane.serve(probe.PROBE, lambda stream: probe.answer(stream, uplink))
             await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
-            job = await self._bulletin.job()
+            job = await self._inbox.job()
             profile = await self._measure(job, machine, await plane.addresses())
             snapshots = Snapshots(self._folder / "snapshots")
             await asyncio.to_thread(snapshots.load)
-            holdings = Holdings(snapshots, machine.compute)
-            keeping = Keeper.running(plane, uplink, snapshots, most_bytes=16 * 4 * model_sizes(job.config).total)
-            async with keeping as keeper, asyncio.TaskGroup() as tasks:
-                self._bulletin.when_kept(keeper.confirm)
+            holdings = Inventory(snapshots, machine.compute)
+            keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes=16 * 4 * model_sizes(job.config).total)
+            async with keeping as checkpointer, asyncio.TaskGroup() as tasks:
+                self._inbox.when_kept(checkpointer.confirm)
                 await plane.serve(STATE, lambda stream: serve_state(stream, holdings))
-                listing = Listing(plane, planes.discovery, registry, profile, uplink)
-                commitments = Commitments(self._folder / "promise.json", holdings, self._journal)
+                publisher = Publisher(plane, planes.discovery, registry, profile, uplink)
+                commitments = Commitments(self._folder / "promise.json", holdings, self._reporter)
                 say_standing = commitments.say_standing
-                worker = PlanWorker(job, machine, plane, shards, holdings, keeper, self._journal, uplink, say_standing)
+                worker = PlanWorker(
+                    job, machine, plane, shards, holdings, checkpointer, self._reporter, uplink, say_standing
+                )
                 await worker.listen()
-                runner = Runner(self._bulletin, worker, commitments, holdings, keeper, self._journal)
+                runner = Runner(self._inbox, worker, commitments, holdings, checkpointer, self._reporter)
                 snapshots.when_added(say_standing)
-                self._journal.say("idle", self._availability(job, profile))
+                self._reporter.say("idle", self._availability(job, profile))
                 self._serving = True
                 background = [
-                    tasks.create_task(listing.refresh()),
-                    tasks.create_task(listing.measure(self._bulletin.rounds, self._journal)),
-                    tasks.create_task(self._journal.run(control)),
+                    tasks.create_task(publisher.refresh()),
+                    tasks.create_task(publisher.measure(self._inbox.rounds, self._reporter)),
+                    tasks.create_task(self._reporter.run(control)),
                     tasks.create_task(plane.watch()),
                 ]
                 say_standing()
@@ -172,7 +174,7 @@ class Daemon:
                     await runner.save()
                 for task in background:
                     task.cancel()
-            await self._journal.send(control)
+            await self._reporter.send(control)
 
     def leave(self) -> bool:
         """Ask to leave as soon as the others can do without this node; whether there is anything to wait for."""
@@ -200,7 +202,7 @@ class Daemon:
             self._session,
             BrokerAddress.others(self._invite),
         )
-        self._bulletin.read(control)
+        self._inbox.read(control)
 
         async def see(_: str, presence: Presence) -> None:
             if presence.online and presence.session != self._session:
@@ -233,7 +235,7 @@ class Daemon:
         try:
             async with asyncio.timeout(self._options.timeout):
                 # A coordinator opens its broker first and serves seconds later; then it says what is trained.
-                await self._bulletin.job()
+                await self._inbox.job()
         except TimeoutError:
             raise UserError(
                 f"no coordinator: its broker answers, but nobody has said there for {self._options.timeout:g} s what "
@@ -260,10 +262,10 @@ class Daemon:
         local = all("/127.0.0.1/" in address for address in self._invite.dht)
         return "127.0.0.1" if local else "0.0.0.0"
 
-    async def _measure(self, job: ResolvedJob, machine: Machine, addresses: tuple[str, ...]) -> Profile:
+    async def _measure(self, job: ResolvedJob, machine: Runtime, addresses: tuple[str, ...]) -> Profile:
         """Measure this device with the job's own layer."""
         device = machine.device
-        self._journal.say("measuring", f"measuring {describe(device)}")
+        self._reporter.say("measuring", f"measuring {describe(device)}")
         training = job.training
         if machine.compiled:
             await machine.compute(check_compiler, device)

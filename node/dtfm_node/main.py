@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from dtfm_protocol import program
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.logs import LogFormat, set_up
+from dtfm_protocol.process import command_line
+from dtfm_protocol.process.logs import LogFormat, set_up
 
 app = typer.Typer(
     help="Train a language model together with others.",
@@ -46,21 +46,21 @@ def join(
     verbose: Verbose = False,
 ) -> None:
     """Join a swarm and train until its job is done."""
-    from dtfm_protocol.invite import Invite
-    from dtfm_protocol.statedir import locked
+    from dtfm_protocol.identity.invite import Invite
+    from dtfm_protocol.process.state_dir import locked
 
     set_up(log_format.value, verbose)
-    with program.guarded():
+    with command_line.guarded():
         parsed = Invite.decode(invite)
         with locked(state_dir):
-            from dtfm_node.daemon import Daemon, Options
-            from dtfm_node.display import Display
+            from dtfm_node.control.display import Display
+            from dtfm_node.daemon import Daemon, NodeOptions
 
             with Display(log_format.value) as display:
                 flops = None if pace is None else pace * 1e9
-                options = Options(device, announce, listen, port, threads, memory, timeout, trace, compiled, flops)
+                options = NodeOptions(device, announce, listen, port, threads, memory, timeout, trace, compiled, flops)
                 daemon = Daemon(parsed, state_dir, options, display)
-                program.run(daemon.run(), daemon.leave)
+                command_line.run(daemon.run(), daemon.leave)
 
 
 @app.command()
@@ -69,8 +69,8 @@ def leave(
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")] = 90.0,
 ) -> None:
     """Have a node on this machine leave its swarm once the others can do without it."""
-    with program.guarded():
-        from dtfm_node.leave import leave as ask
+    with command_line.guarded():
+        from dtfm_node.commands.leave import leave as ask
 
         typer.echo(ask(state_dir, timeout))
 
@@ -84,18 +84,18 @@ def solo(
     log_format: Format = LogFormat.plain,
 ) -> None:
     """Train a job in this process alone: the reference that every swarm is compared with."""
-    from dtfm_protocol.job import Job
-    from dtfm_protocol.statedir import locked
+    from dtfm_protocol.job.job_file import Job
+    from dtfm_protocol.process.state_dir import locked
 
     set_up(log_format.value)
-    with program.guarded():
+    with command_line.guarded():
         parsed = Job.load(job)
         with locked(state_dir):
             import torch
 
-            from dtfm_node.devices import choose
-            from dtfm_node.display import Display
-            from dtfm_node.solo import run
+            from dtfm_node.commands.solo import run
+            from dtfm_node.control.display import Display
+            from dtfm_node.engine.device import choose
 
             if threads is not None:
                 torch.set_num_threads(threads)
@@ -111,8 +111,8 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Measure this device as `join` would."""
-    with program.guarded():
-        from dtfm_node.bench import bench as run
+    with command_line.guarded():
+        from dtfm_node.commands.bench import bench as run
 
         run(device, job, threads, as_json)
 
@@ -128,11 +128,11 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Find out what would keep this machine from taking part, and say what to do. Exits with 1 if something would."""
-    with program.guarded():
+    with command_line.guarded():
         from dtfm_node.doctor.command import run
-        from dtfm_node.doctor.options import Options
+        from dtfm_node.doctor.doctor_options import DoctorOptions
 
-        code = run(invite, Options(state_dir, device, announce, listen, port), "json" if as_json else "plain")
+        code = run(invite, DoctorOptions(state_dir, device, announce, listen, port), "json" if as_json else "plain")
     raise typer.Exit(code)
 
 
@@ -141,9 +141,9 @@ def status(
     state_dir: StateDir, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
 ) -> None:
     """Say what the node of a state dir is doing."""
-    from dtfm_protocol.statedir import is_live
+    from dtfm_protocol.process.state_dir import is_live
 
-    with program.guarded():
+    with command_line.guarded():
         path = state_dir / "status.json"
         if not path.exists():
             raise UserError(f"{state_dir} holds no node's status: did `dtfm-node join` run with it?")
@@ -159,11 +159,11 @@ def status(
         if row := values["last"]:
             typer.echo(f"step {row['step']}/{values['steps']}, loss {row['loss']:.4f}, {row['seconds']:.2f} s a step")
         if values["timeouts"]:
-            from dtfm_node.display import show_timeouts
+            from dtfm_node.control.display import show_timeouts
 
             show_timeouts(values["timeouts"])
 
 
 def main() -> None:
     """Entry point of the console script."""
-    program.command_line(app)
+    command_line.command_line(app)

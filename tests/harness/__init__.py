@@ -4,4 +4,6 @@
 - `jobs`: the little jobs that they train (`Size`, `TINY`, `SMALL`)
 - `swarm`: a coordinator, nodes and whatever else runs in a folder of their own (`Swarm`); the same job alone (`solo`)
 - `tools`: what a machine may lack (`needs`)
+- `disks`: a disk that is full
+- `state_search`: a search through all states that a model can reach
 """

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dtfm_protocol.children import end_with_parent
+from dtfm_protocol.process.child_processes import end_with_parent
 
 BIN = Path(sys.executable).parent
 """Where the console scripts are."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from dtfm_coordinator.history import Event, read
+from dtfm_coordinator.swarm.event_log import PlanEvent, read
 from tests.harness.daemon import DEADLINE, Daemon
 from tests.harness.jobs import SMALL, Size
 
@@ -129,7 +129,7 @@ class Swarm:
         rows = self.rows()
         return int(rows[-1]["step"]) if rows else 0
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[PlanEvent]:
         """Plans that began."""
         return read(self.coordinator.folder)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from dtfm_node import solo
-from dtfm_node.display import Display
-from dtfm_protocol.job import Job
+from dtfm_node.commands import solo
+from dtfm_node.control.display import Display
+from dtfm_protocol.job.job_file import Job
 
 CURVE = 1e-5
 """Relative, over the first 20 steps."""

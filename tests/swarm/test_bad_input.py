@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from dtfm_protocol.identity import Identity
-from dtfm_protocol.invite import Invite
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity
 from tests.harness.swarm import Swarm
 
 pytestmark = pytest.mark.process

@@ -17,9 +17,9 @@ import aiomqtt
 import pytest
 import yaml
 
-from dtfm_protocol.identity import Identity
-from dtfm_protocol.invite import Invite
-from dtfm_protocol.planes.control import split_broker_url
+from dtfm_protocol.control.mqtt import split_broker_url
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity
 from tests.harness.swarm import Swarm
 from tests.harness.tools import PATH, needs
 

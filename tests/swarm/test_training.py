@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dtfm_protocol.data.batches import Batches
-from dtfm_protocol.data.shards import ShardFolder, TokenReader
+from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
+from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.stage import loss_sum
-from dtfm_protocol.resolved import ResolvedJob
 from tests.harness.swarm import Swarm, solo
 from tests.swarm.reference import CURVE, alone, same_curve
 

@@ -1,9 +1,9 @@
 """The allocator that `serve` asks: from a view of the swarm to the plan with the shortest simulated step.
 
-The search (`evolution`) judges layouts by the fast form of the simulated step; the exact simulator has the last word on
-the best few. Where the job leaves the schedule open, the other schedules' searches begin with what the first has found.
-Where a plan is in force, what it would take to move from it counts too (`moving`), and it stays in force
-unless another pays that back within the job's horizon.
+The search (`layout_evolution`) judges layouts by the fast form of the simulated step; the exact simulator has the last
+word on the best few. Where the job leaves the schedule open, the other schedules' searches begin with what the first
+has found. Where a plan is in force, what it would take to move from it counts too (`moving_cost`), and it stays in
+force unless another pays that back within the job's horizon.
 """
 
 import time
@@ -13,23 +13,23 @@ from itertools import pairwise
 
 import numpy as np
 
-from dtfm_coordinator.allocator.budget import DEFAULT_SECONDS, Budget
-from dtfm_coordinator.allocator.compiled import compiling
-from dtfm_coordinator.allocator.in_force import InForce
-from dtfm_coordinator.allocator.shapes import Shape, feasible_shapes
-from dtfm_coordinator.allocator.step.cost import StepCost
-from dtfm_coordinator.allocator.step.demand import ModelDemand
-from dtfm_coordinator.allocator.step.evolution import Evolution
+from dtfm_coordinator.allocator.placement.compiled import compiling
+from dtfm_coordinator.allocator.placement.search_budget import DEFAULT_SECONDS, Budget
+from dtfm_coordinator.allocator.placement.shapes import Shape, feasible_shapes
+from dtfm_coordinator.allocator.plan_in_force import InForce
 from dtfm_coordinator.allocator.step.layout import Layout
-from dtfm_coordinator.allocator.step.moving import moving_seconds, standing
+from dtfm_coordinator.allocator.step.layout_evolution import Evolution
+from dtfm_coordinator.allocator.step.model_demand import ModelDemand
+from dtfm_coordinator.allocator.step.moving_cost import moving_seconds, standing
 from dtfm_coordinator.allocator.step.problem import SCHEDULES, Problem
-from dtfm_coordinator.allocator.step.promising import ranked
+from dtfm_coordinator.allocator.step.promising_shapes import ranked
 from dtfm_coordinator.allocator.step.starts import at_random, every, in_order, near_by_message, placements, starts
+from dtfm_coordinator.allocator.step.step_cost import StepCost
 from dtfm_coordinator.allocator.workload import Workload, as_cost, pose, predict
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import Planning
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.view import LayerSeconds, NodeView, View
+from dtfm_protocol.job.job_file import Planning
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 
 FINALISTS = 3
 """Layouts of a schedule that the exact simulator chooses among, and as many of other depths."""

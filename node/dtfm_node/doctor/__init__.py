@@ -1,13 +1,15 @@
 """`dtfm-node doctor`: what goes wrong for ordinary people, found before they join, each with one thing to do.
 
-findings    what a check has found, and what all findings come to
-wire        names, TCP connections and addresses, looked at
-outside     what libp2p peers tell about this machine: the address they see it at, whether they can connect to it
-checks      one file a subject; in each, `look` gathers plain data and `judge` makes findings of it
-apart       work in a process of its own
-need        what the job asks of any node
-options     what the person would join with
-examine     runs all looks side by side, each within its time, and has them judged
-report      findings as text for people, or as JSON
-command     the command itself
+- `checks/`: what is looked at, one file a subject; in each, `look` gathers plain data and `judge` makes findings of it
+- `command`: `dtfm-node doctor`: looks, shows progress meanwhile, and says what was found
+- `doctor_options`: what the person would join with
+- `examine`: runs all looks side by side, each within its time, and has what they saw judged
+- `findings`: what a check has found: a line of what was seen, and for what is not well one thing to do
+- `job_needs`: what a job asks of any node: worked out in a process of its own, as it takes seconds
+- `outside_view`: what a libp2p peer tells about this machine: where it sees it, its clock, whether it connects back, or
+  relays
+- `report`: findings as text: grouped, a line each, and at the end what there is to do
+- `separate_process`: work in a process of its own: it may take long, or hang in a driver with Python's lock held, and
+  must be endable
+- `tcp_look`: names, TCP connections and addresses, looked at: who says no, who is silent, and which address leads where
 """

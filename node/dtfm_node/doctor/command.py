@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from dtfm_node.doctor.checks import invite, leftovers, ports, versions
+from dtfm_node.doctor.checks import invite_text, leftovers, ports, versions
+from dtfm_node.doctor.doctor_options import DoctorOptions
 from dtfm_node.doctor.findings import Finding, Verdict, as_json, worst
-from dtfm_node.doctor.options import Options
 from dtfm_node.doctor.report import show
-from dtfm_protocol import program
-from dtfm_protocol.logs import log
+from dtfm_protocol.process import command_line
+from dtfm_protocol.process.logs import log
 
 
-def run(text: str, options: Options, form: str) -> int:
+def run(text: str, options: DoctorOptions, form: str) -> int:
     """Look at everything and print it as `form`, "plain" or "json"; the exit code: 1 where something is bad."""
     log.handlers[:] = [logging.NullHandler()]  # what parts of the program would log of faults, findings say
     log.propagate = False
@@ -30,16 +30,16 @@ def run(text: str, options: Options, form: str) -> int:
     return int(worst(findings) is Verdict.bad)
 
 
-def _examine(text: str, options: Options, progress: Callable[[str], None]) -> list[Finding]:
+def _examine(text: str, options: DoctorOptions, progress: Callable[[str], None]) -> list[Finding]:
     try:
         from dtfm_node.doctor.examine import Examination
     except (ImportError, OSError) as error:  # a library that is missing, or not for this system
         return [
-            invite.look(text)[1],
+            invite_text.look(text)[1],
             *ports.judge(ports.look(options.listen or "0.0.0.0", options.port)),
             *leftovers.judge(leftovers.look(options.state_dir)),
             *versions.judge(*versions.look(), fault=str(error)),
         ]
     examination = Examination(text, options, progress)
-    program.run(examination.run())
+    command_line.run(examination.run())
     return examination.findings

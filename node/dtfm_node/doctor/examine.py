@@ -7,18 +7,29 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TypeVar
 
-from dtfm_node.doctor.checks import broker, clock, doors, invite, ipv6, leftovers, machine, ports, reach, versions
+from dtfm_node.doctor.checks import (
+    broker,
+    clock,
+    first_peers,
+    invite_text,
+    ipv6,
+    leftovers,
+    ports,
+    reachability,
+    resources,
+    versions,
+)
+from dtfm_node.doctor.doctor_options import DoctorOptions
 from dtfm_node.doctor.findings import Finding, bad, warn
-from dtfm_node.doctor.need import Need, need_of
-from dtfm_node.doctor.options import Options
-from dtfm_node.doctor.outside import FAULTS, dial_back
-from dtfm_node.doctor.wire import Host, door_of, kind_of, own_addresses, visit
+from dtfm_node.doctor.job_needs import Need, need_of
+from dtfm_node.doctor.outside_view import FAULTS, dial_back
+from dtfm_node.doctor.tcp_look import Host, door_of, kind_of, own_addresses, visit
+from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.identity import Identity
-from dtfm_protocol.invite import Invite
-from dtfm_protocol.planes.addresses import announced, announced_port
-from dtfm_protocol.planes.control import BrokerAddress
-from dtfm_protocol.planes.libp2p import LibP2PDataPlane
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.transport.libp2p import LibP2PDataPlane
+from dtfm_protocol.transport.multiaddress import announced, announced_port
 
 T = TypeVar("T")
 
@@ -44,7 +55,7 @@ class Ways:
     port: int
     mapped: tuple[str, ...] = ()
     """Addresses at the router that lead here."""
-    answers: list[reach.Answer] = field(default_factory=list)
+    answers: list[reachability.Answer] = field(default_factory=list)
     announce: Host | None = None
     announce_fault: str = ""
 
@@ -52,9 +63,9 @@ class Ways:
 class Examination:
     """One look at everything; `findings` has what came of it."""
 
-    def __init__(self, text: str, options: Options, progress: Callable[[str], None]) -> None:
+    def __init__(self, text: str, options: DoctorOptions, progress: Callable[[str], None]) -> None:
         self._options, self._progress = options, progress
-        self._invite, said = invite.look(text)
+        self._invite, said = invite_text.look(text)
         self.findings: list[Finding] = [said]
         self._unfinished: list[Finding] = []
         self._under_way: list[str] = []
@@ -67,10 +78,10 @@ class Examination:
         free, left = ports.look(listen, port), leftovers.look(options.state_dir)
         need, others = None, list[str]()
         async with asyncio.TaskGroup() as tasks:
-            looking = machine.look(options.state_dir, options.device)
+            looking = resources.look(options.state_dir, options.device)
             here = tasks.create_task(self._within("this machine", DEVICE_SECONDS, looking))
             if self._invite is not None:
-                seen, ways = doors.Seen(), Ways(port)
+                seen, ways = first_peers.FirstPeersObservation(), Ways(port)
                 need = await self._look_around(self._invite, seen, ways, listen, 0 if free[0].fault else port)
                 others = [member.version for member in seen.members or []]
         has = here.result()
@@ -78,12 +89,14 @@ class Examination:
             self._judge("ports", lambda: ports.judge(free))
         self._judge("leftovers", lambda: leftovers.judge(left))
         if has is not None:
-            self._judge("this machine", lambda: machine.judge(has, need))
+            self._judge("this machine", lambda: resources.judge(has, need))
         self._judge("versions", lambda: versions.judge(*versions.look()))
         self._judge("versions", lambda: versions.judge_others(version("dtfm"), others))
         self.findings += self._unfinished
 
-    async def _look_around(self, invite: Invite, seen: doors.Seen, ways: Ways, listen: str, port: int) -> Need | None:
+    async def _look_around(
+        self, invite: Invite, seen: first_peers.FirstPeersObservation, ways: Ways, listen: str, port: int
+    ) -> Need | None:
         """Go out to the coordinator and to the peers, both at once; what the job needs, if that is known then."""
         own = own_addresses()
         async with asyncio.TaskGroup() as tasks:
@@ -93,15 +106,15 @@ class Examination:
         brokers, need = asking.result()
         hosts = [*(door.host for door in seen.doors), *(one.host for one in brokers)]
         self._judge("the coordinator's broker", lambda: broker.judge(brokers))
-        self._judge("the other peers", lambda: doors.judge(seen, invite.coordinators))
+        self._judge("the other peers", lambda: first_peers.judge(seen, invite.coordinators))
         self._judge("the clock", lambda: _judge_clock(seen, brokers, invite))
         self._judge("ways to this machine", lambda: self._judge_reach(own, seen, ways))
         self._judge("IPv6", lambda: ipv6.judge(own, hosts))
         return need
 
-    def _judge_reach(self, own: tuple[str, ...], seen: doors.Seen, ways: Ways) -> list[Finding]:
+    def _judge_reach(self, own: tuple[str, ...], seen: first_peers.FirstPeersObservation, ways: Ways) -> list[Finding]:
         announce = self._options.announce
-        found = reach.judge(
+        found = reachability.judge(
             own,
             ways.port,
             seen.observations,
@@ -112,10 +125,10 @@ class Examination:
             local=self._is_local(),
         )
         if announce is not None:
-            found.append(reach.judge_announce(announce, ways.announce, ways.announce_fault, ways.answers))
+            found.append(reachability.judge_announce(announce, ways.announce, ways.announce_fault, ways.answers))
         return found
 
-    async def _ask_coordinator(self, invite: Invite) -> tuple[list[broker.Seen], Need | None]:
+    async def _ask_coordinator(self, invite: Invite) -> tuple[list[broker.BrokerObservation], Need | None]:
         """Look at its brokers, and at what its job needs."""
         loop = asyncio.get_running_loop()
         end = loop.time() + LOOK_SECONDS
@@ -129,7 +142,9 @@ class Examination:
             return brokers, None
         return brokers, await self._within("what the job needs", min(NEED_SECONDS, end - loop.time()), need_of(job))
 
-    async def _visit(self, invite: Invite, seen: doors.Seen, ways: Ways, listen: str, port: int) -> None:
+    async def _visit(
+        self, invite: Invite, seen: first_peers.FirstPeersObservation, ways: Ways, listen: str, port: int
+    ) -> None:
         """Be a peer for a moment, under an identity that is thrown away."""
         identity = Identity.generate()
         announce = self._options.announce
@@ -137,12 +152,12 @@ class Examination:
             announced(announce, port, identity.peer_id)
         except UserError as error:
             announce, ways.announce_fault = None, str(error)
-        seen.doors = await doors.knock_at(invite)
+        seen.doors = await first_peers.knock_at(invite)
         try:
             running = LibP2PDataPlane.running(identity, invite.service, listen=listen, port=port, announce=announce)
             async with running as plane:
                 ways.port = port or _port_of(await plane.addresses())
-                await doors.enter(seen, plane)
+                await first_peers.enter(seen, plane)
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._look_at_members(invite, seen, plane, identity))
                     tasks.create_task(self._look_at_ways(seen, ways, plane, announce))
@@ -150,14 +165,16 @@ class Examination:
             seen.daemon_fault = str(error)
 
     async def _look_at_members(
-        self, invite: Invite, seen: doors.Seen, plane: LibP2PDataPlane, identity: Identity
+        self, invite: Invite, seen: first_peers.FirstPeersObservation, plane: LibP2PDataPlane, identity: Identity
     ) -> None:
         """Read the DHT, and ask some of those that it lists at which address they see this machine."""
-        await doors.read_dht(seen, plane, invite, identity)
+        await first_peers.read_dht(seen, plane, invite, identity)
         others = [member for member in seen.members or [] if member.peer not in seen.connected]
         await asyncio.gather(*(_meet(seen, plane, member) for member in others[:PEER_LIMIT]))
 
-    async def _look_at_ways(self, seen: doors.Seen, ways: Ways, plane: LibP2PDataPlane, announce: str | None) -> None:
+    async def _look_at_ways(
+        self, seen: first_peers.FirstPeersObservation, ways: Ways, plane: LibP2PDataPlane, announce: str | None
+    ) -> None:
         """Look for ways that lead here, and have others try them."""
         offered: tuple[str, ...]
         if announce is not None:
@@ -227,20 +244,22 @@ def _failed(what: str, name: str, error: Exception) -> Finding:
     return warn("doctor", name, seen, "send this line to dtfm's developers")
 
 
-async def _meet(seen: doors.Seen, plane: LibP2PDataPlane, member: doors.Member) -> None:
+async def _meet(seen: first_peers.FirstPeersObservation, plane: LibP2PDataPlane, member: first_peers.DhtMember) -> None:
     """Connect to a node, and ask it at which address it sees this machine."""
     with contextlib.suppress(ConnectionError, TimeoutError):
         async with asyncio.timeout(PEER_SECONDS):
             await plane.introduce(member.peer, member.addresses)
-            await doors.look_back(seen, plane, member.peer)
+            await first_peers.look_back(seen, plane, member.peer)
 
 
 async def _ask_to_connect(ways: Ways, plane: LibP2PDataPlane, peer: str, addresses: tuple[str, ...]) -> None:
     with contextlib.suppress(*FAULTS):
-        ways.answers.append(reach.Answer(peer, *await dial_back(plane, peer, addresses)))
+        ways.answers.append(reachability.Answer(peer, *await dial_back(plane, peer, addresses)))
 
 
-def _judge_clock(seen: doors.Seen, brokers: list[broker.Seen], invite: Invite) -> list[Finding]:
+def _judge_clock(
+    seen: first_peers.FirstPeersObservation, brokers: list[broker.BrokerObservation], invite: Invite
+) -> list[Finding]:
     """By the coordinator's own peer where it told the time, else by what it said at the broker, else by any peer."""
     for peer in invite.coordinators:
         if peer in seen.clocks:

@@ -12,16 +12,16 @@ import torch
 
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
-from dtfm_node.engine.machine import Machine
-from dtfm_node.engine.refusals import Fault
+from dtfm_node.engine.optimizer import sum_of_squares
+from dtfm_node.engine.refusals import FrameFault
+from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged
-from dtfm_node.engine.step_traffic import Message, received, reduction_messages, sent
-from dtfm_node.optimizer import sum_of_squares
-from dtfm_protocol.codecs import decode, encode, is_finite
+from dtfm_node.engine.step_traffic import StepMessage, received, reduction_messages, sent
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.faults import point
-from dtfm_protocol.frames import Kind
-from dtfm_protocol.job import CodecName
+from dtfm_protocol.job.job_file import CodecName
+from dtfm_protocol.process.fault_injection import point
+from dtfm_protocol.wire.codecs import decode, encode, is_finite
+from dtfm_protocol.wire.frames import Kind
 
 
 class Feedback:
@@ -50,7 +50,7 @@ class Feedback:
 class AllReduce:
     """The all-reduces of one peer under one plan."""
 
-    def __init__(self, me: str, codec: CodecName, exchange: Exchange, machine: Machine) -> None:
+    def __init__(self, me: str, codec: CodecName, exchange: Exchange, machine: Runtime) -> None:
         self._me, self._codec, self._exchange = me, codec, exchange
         self._compute, self._staging = machine.reduce, machine.staging
         self._feedback = Feedback()
@@ -103,13 +103,13 @@ class AllReduce:
 
         return await self._staging.to_host(*await self._compute(run, *arguments))
 
-    async def _decoded(self, message: Message, step: int, elements: int) -> torch.Tensor:
+    async def _decoded(self, message: StepMessage, step: int, elements: int) -> torch.Tensor:
         sender, key = message.sender, message.key(step)
         data = await self._staging.to_device(await self._exchange.receive(sender, key))
         try:
             values: torch.Tensor = await self._compute(decode, data, self._codec, (elements,))
         except Refused as error:
-            raise self._exchange.refuse(sender, Fault.CONTENT, f"{key} with {error}") from None
+            raise self._exchange.refuse(sender, FrameFault.CONTENT, f"{key} with {error}") from None
         return values
 
 

@@ -6,12 +6,12 @@ from typing import TypeVar
 
 from dtfm_node.engine.commit import Arbiter, Ballot, Commit, Vote, parse
 from dtfm_node.engine.exchange import Exchange
-from dtfm_node.engine.refusals import Fault
-from dtfm_node.engine.step_traffic import Message, arbiter_of, ballot_messages, received, sent
+from dtfm_node.engine.refusals import FrameFault
+from dtfm_node.engine.step_traffic import StepMessage, arbiter_of, ballot_messages, received, sent
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.faults import armed, point
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.planes.data import Bytes
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.fault_injection import armed, point
+from dtfm_protocol.wire.stream import Bytes
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Balloting:
         vote: Vote,
         arbiter: Arbiter,
         seal: Callable[[Commit], Commit],
-        messages: list[Message],
+        messages: list[StepMessage],
     ) -> Commit:
         decided = arbiter.take(self._me, vote)
         for voting in received(messages, self._me):
@@ -71,12 +71,12 @@ class Balloting:
                 point("mid-commit", step)
         return decided
 
-    def _read(self, message: Message, step: int, read: Callable[[], T]) -> T:
+    def _read(self, message: StepMessage, step: int, read: Callable[[], T]) -> T:
         """What `read` makes of a message; who sends what cannot be read is lost."""
         try:
             return read()
         except Refused as error:
-            raise self._exchange.refuse(message.sender, Fault.CONTENT, f"{message.key(step)}: {error}") from None
+            raise self._exchange.refuse(message.sender, FrameFault.CONTENT, f"{message.key(step)}: {error}") from None
 
 
 def _take(arbiter: Arbiter, peer: str, cast: Bytes) -> Commit | None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from dtfm_protocol.plan import Plan
+from dtfm_protocol.plan.plan import Plan
 
 BUCKET_BYTES = 25 << 20
 """Of a bucket, at most: large enough that a link's delay is small beside it, small enough that the first can be on its

@@ -10,8 +10,8 @@ from typing import Annotated, TypeVar
 from pydantic import Field, ValidationError
 
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.planes.data import Bytes
 from dtfm_protocol.schema import Schema
+from dtfm_protocol.wire.stream import Bytes
 
 S = TypeVar("S", bound=Schema)
 

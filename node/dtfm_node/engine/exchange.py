@@ -13,23 +13,23 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from dtfm_node.engine.clock import MonotonicClock
+from dtfm_node.engine.engine_clock import MonotonicClock
+from dtfm_node.engine.failure_detector import FailureDetector
 from dtfm_node.engine.heartbeat import Heartbeat
-from dtfm_node.engine.inflow import Inflow
+from dtfm_node.engine.link_rates import LinkRates
 from dtfm_node.engine.mailbox import UNREAD_EVALUATIONS, Mailbox, PeerLost
-from dtfm_node.engine.patience import Patience
 from dtfm_node.engine.receiver import Receiver
-from dtfm_node.engine.refusals import Fault, FrameRefused, Refusals
+from dtfm_node.engine.refusals import FrameFault, FrameRefused, Refusals
 from dtfm_node.engine.sender import Sender
-from dtfm_node.trace import NO_TRACE, Tracer
-from dtfm_node.uplink import Uplink
+from dtfm_node.engine.tracer import NO_TRACE, Tracer
+from dtfm_node.links.pacing import UplinkPacer
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.frames import HEADER_BYTES, Header, Key
-from dtfm_protocol.identity import short
-from dtfm_protocol.logs import log
-from dtfm_protocol.planes.data import Bytes, DataPlane, Stream, StreamClosed, write_message
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.trace_format import Lane
 from dtfm_protocol.schema import Schema
-from dtfm_protocol.timeline import Lane
+from dtfm_protocol.wire.frames import HEADER_BYTES, FrameHeader, Key
+from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, StreamClosed, write_message
 
 TRAINING = "training"
 """The data plane's service that takes training streams."""
@@ -52,14 +52,14 @@ class Exchange:
         plan_version: int,
         peers: tuple[str, ...],
         tasks: asyncio.TaskGroup,
-        uplink: Uplink,
+        uplink: UplinkPacer,
         tracer: Tracer,
         action_seconds: Callable[[], float],
         clock: MonotonicClock,
         unread_evaluations: int,
     ) -> None:
         self.bytes_sent = 0
-        self.inflow = Inflow()
+        self.inflow = LinkRates()
         self._plane, self._plan_version, self._peers = plane, plan_version, frozenset(peers)
         self._group, self._tasks = tasks, set[asyncio.Task[None]]()
         self._tracer, self._clock = tracer, clock
@@ -86,7 +86,7 @@ class Exchange:
         plane: DataPlane,
         plan_version: int,
         peers: tuple[str, ...],
-        uplink: Uplink | None = None,
+        uplink: UplinkPacer | None = None,
         tracer: Tracer = NO_TRACE,
         action_seconds: Callable[[], float] = lambda: 0.0,
         *,
@@ -106,7 +106,7 @@ class Exchange:
                 plan_version,
                 peers,
                 tasks,
-                uplink or Uplink(),
+                uplink or UplinkPacer(),
                 tracer,
                 action_seconds,
                 clock or MonotonicClock(),
@@ -127,12 +127,12 @@ class Exchange:
         self._receiver.end()
 
     @property
-    def refused(self) -> Counter[Fault]:
+    def refused(self) -> Counter[FrameFault]:
         """How many frames were refused, by their fault."""
         return self._refusals.counts
 
     @property
-    def patience(self) -> dict[str, Patience]:
+    def patience(self) -> dict[str, FailureDetector]:
         """With each peer whose pulses come."""
         return self._heartbeat.patience
 
@@ -175,7 +175,7 @@ class Exchange:
             PeerLost: its stream broke.
         """
         self.connect(peer, bulk=key.kind.is_bulk)
-        await self._sender.put(peer, Header(self._plan_version, key, len(payload)), payload)
+        await self._sender.put(peer, FrameHeader(self._plan_version, key, len(payload)), payload)
         if peer in self.lost:  # looked at last: the stream may have broken while this frame waited for room
             raise self.lost[peer]
         self.bytes_sent += HEADER_BYTES + len(payload)
@@ -187,7 +187,7 @@ class Exchange:
     async def serve(self, stream: Stream) -> None:
         """Take a peer's frames until its stream ends, or brings what it must not. The stream's Hello has been read."""
         if stream.peer not in self._peers:
-            self.refuse(stream.peer, Fault.STRANGER, "a training stream, and is not in the plan")
+            self.refuse(stream.peer, FrameFault.STRANGER, "a training stream, and is not in the plan")
             return
         try:
             await self._receiver.serve(stream)
@@ -199,14 +199,14 @@ class Exchange:
     async def take_pulses(self, stream: Stream) -> None:
         """Take a peer's pulses until its stream ends. The stream's Hello has been read."""
         if stream.peer not in self._peers:
-            self.refuse(stream.peer, Fault.STRANGER, "pulses, and is not in the plan")
+            self.refuse(stream.peer, FrameFault.STRANGER, "pulses, and is not in the plan")
             return
         try:
             await self._heartbeat.answer(stream)
         except Refused as error:
-            self.refuse(stream.peer, Fault.FORM, str(error))
+            self.refuse(stream.peer, FrameFault.FORM, str(error))
 
-    def refuse(self, peer: str, fault: Fault, text: str) -> PeerLost:
+    def refuse(self, peer: str, fault: FrameFault, text: str) -> PeerLost:
         """Count a frame that cannot be used, name it once, and have nothing more to do with who sent it."""
         if self._refusals.note(peer, fault):
             log.warning("refused a frame of %s: it sent %s", short(peer), text)

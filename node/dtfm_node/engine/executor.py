@@ -7,21 +7,21 @@ from typing import Any
 
 import torch
 
+from dtfm_node.engine.emulated_speed import least_seconds
 from dtfm_node.engine.exchange import Exchange
-from dtfm_node.engine.machine import Machine
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_node.engine.pace import least_seconds
-from dtfm_node.engine.refusals import Fault
+from dtfm_node.engine.refusals import FrameFault
+from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import StageState
-from dtfm_node.engine.step_traffic import Message, boundary_messages, evaluation_messages, received, sent, share_of
+from dtfm_node.engine.step_traffic import StepMessage, boundary_messages, evaluation_messages, received, sent, share_of
 from dtfm_protocol.data.batches import Batches
-from dtfm_protocol.data.shards import TokenReader
+from dtfm_protocol.data.token_shards import TokenReader
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.frames import Key, Kind
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import Action, actions_of, orders
-from dtfm_protocol.schedule import Kind as ActionKind
-from dtfm_protocol.schedule_check import check
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.schedule import Action, actions_of, orders
+from dtfm_protocol.plan.schedule import Kind as ActionKind
+from dtfm_protocol.plan.schedule_check import check
+from dtfm_protocol.wire.frames import Key, Kind
 
 AHEAD = 2
 """Actions whose input is brought to the device before their turn."""
@@ -42,7 +42,7 @@ class Executor:
         batches: Batches,
         tokens: TokenReader | None,
         exchange: Exchange,
-        machine: Machine,
+        machine: Runtime,
     ) -> None:
         check(plan, orders(plan))
         self._plan, self._state, self._batches, self._tokens = plan, state, batches, tokens
@@ -120,9 +120,9 @@ class Executor:
             raise self._refused(source.sender, f"the input of {action.kind} {index} with {error}") from None
 
     def _refused(self, sender: str, text: str) -> PeerLost:
-        return self._exchange.refuse(sender, Fault.CONTENT, text)
+        return self._exchange.refuse(sender, FrameFault.CONTENT, text)
 
-    def _source(self, action: Action) -> Message | None:
+    def _source(self, action: Action) -> StepMessage | None:
         """What brings the input of an action, if another peer does."""
         carried = _CARRIED.get(action.kind)
         return None if carried is None else self._inputs.get((carried, action.micro_batch))

@@ -9,14 +9,14 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Coroutine
 
-from dtfm_node.engine.clock import MonotonicClock
+from dtfm_node.engine.engine_clock import MonotonicClock
+from dtfm_node.engine.failure_detector import PULSE_SECONDS, FailureDetector
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_node.engine.patience import PULSE_SECONDS, Patience
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.frames import HEADER_BYTES, Header, Key, Kind
-from dtfm_protocol.identity import short
-from dtfm_protocol.logs import log
-from dtfm_protocol.planes.data import Stream, StreamClosed
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.wire.frames import HEADER_BYTES, FrameHeader, Key, Kind
+from dtfm_protocol.wire.stream import Stream, StreamClosed
 
 UNANSWERED_PULSES = 256
 """Pulses whose answers are still told apart."""
@@ -45,7 +45,7 @@ class Heartbeat:
         lose: Callable[[PeerLost], None],
         action_seconds: Callable[[], float],
     ) -> None:
-        self.patience: dict[str, Patience] = {}
+        self.patience: dict[str, FailureDetector] = {}
         """With each peer whose pulses come."""
         self._plan_version = plan_version
         self._open_stream, self._start, self._clock = open_stream, start, clock
@@ -84,11 +84,11 @@ class Heartbeat:
         Raises:
             Refused: what came is no pulse.
         """
-        patience = self.patience.setdefault(stream.peer, Patience(self._clock.now()))
+        patience = self.patience.setdefault(stream.peer, FailureDetector(self._clock.now()))
         try:
             while True:
                 data = await stream.read(HEADER_BYTES)
-                header = Header.parse(data)
+                header = FrameHeader.parse(data)
                 if header.key.kind is not Kind.PULSE or header.size:
                     raise Refused("what is no pulse")
                 patience.pulse(self._clock.now(), header.key.index / 1000)
@@ -109,7 +109,7 @@ class Heartbeat:
                 while True:
                     key = Key(Kind.PULSE, 0, min(1 << 31, round(1000 * self._action_seconds())))
                     sent.append(self._clock.now())
-                    await stream.write(Header(self._plan_version, key, 0).pack())
+                    await stream.write(FrameHeader(self._plan_version, key, 0).pack())
                     await self._clock.sleep(PULSE_SECONDS)
             except ConnectionError as error:
                 log.debug("no pulses to %s: %s", short(peer), error)

@@ -7,10 +7,10 @@ and a peer posts the next step's receives before it votes. So a frame that nobod
 from collections import Counter
 from dataclasses import dataclass
 
-from dtfm_node.engine.refusals import Fault, FrameRefused
-from dtfm_protocol.frames import Header, Key, Kind
-from dtfm_protocol.identity import short
-from dtfm_protocol.planes.data import Bytes
+from dtfm_node.engine.refusals import FrameFault, FrameRefused
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.wire.frames import FrameHeader, Key, Kind
+from dtfm_protocol.wire.stream import Bytes
 
 UNREAD_EVALUATIONS = 4
 """Evaluation frames of one peer that are taken in before they are asked for. How far training frames may run ahead the
@@ -54,7 +54,7 @@ class Mailbox:
         """Expect a frame from `sender` with `size` payload bytes (at most so many where not `exact`)."""
         self._awaited[sender, key] = _Awaited(size, exact, outcome=self.lost.get(sender))
 
-    def admit(self, sender: str, header: Header) -> None:
+    def admit(self, sender: str, header: FrameHeader) -> None:
         """Let the frame that this header announces come in; decided before any memory is taken for it.
 
         Raises:
@@ -62,12 +62,12 @@ class Mailbox:
         """
         if header.plan_version != self._plan_version:
             text = f"a frame of plan {header.plan_version} under plan {self._plan_version}"
-            raise FrameRefused(Fault.PLAN, text)
+            raise FrameRefused(FrameFault.PLAN, text)
         frame = self._awaited.get((sender, header.key))
         if frame is None or frame.begun or frame.outcome is not None:
-            raise FrameRefused(Fault.NOT_DUE, f"a frame that is not due: {header.key}")
+            raise FrameRefused(FrameFault.NOT_DUE, f"a frame that is not due: {header.key}")
         if header.size > frame.size or (frame.exact and header.size != frame.size):
-            raise FrameRefused(Fault.SIZE, f"{header.size} bytes for {header.key} where {frame.size} belong")
+            raise FrameRefused(FrameFault.SIZE, f"{header.size} bytes for {header.key} where {frame.size} belong")
         frame.begun = True
 
     def has_room(self, sender: str) -> bool:

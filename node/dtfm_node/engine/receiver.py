@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Callable
 
-from dtfm_node.engine.clock import MonotonicClock
-from dtfm_node.engine.inflow import Inflow, Run
+from dtfm_node.engine.engine_clock import MonotonicClock
+from dtfm_node.engine.link_rates import FrameRun, LinkRates
 from dtfm_node.engine.mailbox import Mailbox, PeerLost
-from dtfm_node.engine.refusals import Fault, FrameRefused
+from dtfm_node.engine.refusals import FrameFault, FrameRefused
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.frames import HEADER_BYTES, Header, Key, Kind
-from dtfm_protocol.planes.data import Bytes, Stream, StreamClosed
+from dtfm_protocol.wire.frames import HEADER_BYTES, FrameHeader, Key, Kind
+from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed
 
 
 class Receiver:
@@ -20,7 +20,7 @@ class Receiver:
     """
 
     def __init__(
-        self, mailbox: Mailbox, inflow: Inflow, clock: MonotonicClock, came: Callable[[str, Key, float], None]
+        self, mailbox: Mailbox, inflow: LinkRates, clock: MonotonicClock, came: Callable[[str, Key, float], None]
     ) -> None:
         self._mailbox, self._inflow, self._clock, self._came = mailbox, inflow, clock, came
         self._decided: dict[tuple[str, Key], asyncio.Event] = {}
@@ -66,7 +66,7 @@ class Receiver:
         for room in self._room.values():
             room.set()
 
-    async def _take_frame(self, stream: Stream, run: Run) -> None:
+    async def _take_frame(self, stream: Stream, run: FrameRun) -> None:
         asked = self._clock.now()
         data = await stream.read(HEADER_BYTES)
         if (lost := self._mailbox.lost.get(stream.peer)) is not None:
@@ -75,9 +75,9 @@ class Receiver:
             )  # frames that were under way by then: nobody wants them, and they are no fault
         begun = self._clock.now()
         try:
-            header = Header.parse(data)
+            header = FrameHeader.parse(data)
         except Refused as error:
-            raise FrameRefused(Fault.FORM, f"what is no header: {error}") from None
+            raise FrameRefused(FrameFault.FORM, f"what is no header: {error}") from None
         key = header.key
         self._mailbox.admit(stream.peer, header)
         if key.kind is Kind.EVALUATION:

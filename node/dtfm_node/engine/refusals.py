@@ -7,7 +7,7 @@ from enum import Enum
 from dtfm_protocol.errors import Refused
 
 
-class Fault(Enum):
+class FrameFault(Enum):
     """What can be wrong with a frame; few, so that nobody can make the counters grow."""
 
     STRANGER = "from a peer that is not in the plan"
@@ -21,7 +21,7 @@ class Fault(Enum):
 class FrameRefused(Refused):
     """A frame that cannot be used, and its fault; the text says what was sent."""
 
-    def __init__(self, fault: Fault, text: str) -> None:
+    def __init__(self, fault: FrameFault, text: str) -> None:
         super().__init__(text)
         self.fault = fault
 
@@ -30,11 +30,11 @@ class Refusals:
     """The frames that were refused under one plan."""
 
     def __init__(self, peers: Collection[str]) -> None:
-        self.counts: Counter[Fault] = Counter()
+        self.counts: Counter[FrameFault] = Counter()
         self._peers = peers
-        self._named: set[tuple[str, Fault]] = set()
+        self._named: set[tuple[str, FrameFault]] = set()
 
-    def note(self, peer: str, fault: Fault) -> bool:
+    def note(self, peer: str, fault: FrameFault) -> bool:
         """Count one; whether it is to be named: the first of its fault from that peer, or from anyone without a part in
         the plan, of whom there may be any number.
         """

@@ -8,27 +8,27 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Container, Coroutine
 
-from dtfm_node.engine.clock import MonotonicClock
+from dtfm_node.engine.engine_clock import MonotonicClock
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_node.uplink import Uplink
-from dtfm_protocol.faults import armed, point
-from dtfm_protocol.frames import Header, Key
-from dtfm_protocol.identity import short
-from dtfm_protocol.logs import log
-from dtfm_protocol.planes.data import Bytes, Stream
+from dtfm_node.links.pacing import UplinkPacer
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.fault_injection import armed, point
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.wire.frames import FrameHeader, Key
+from dtfm_protocol.wire.stream import Bytes, Stream
 
 QUEUE_FRAMES = 8
 """Frames that wait for a slow link before the sender has to wait too."""
 PIECE_BYTES = 1 << 18
 """Bytes of a bulk frame between two looks at whether something urgent is to be sent."""
 
-_Queue = asyncio.Queue[tuple[Header, Bytes]]
+_Queue = asyncio.Queue[tuple[FrameHeader, Bytes]]
 
 
 class _Paced:
     """Keeps a stream at the pace that its link has now."""
 
-    def __init__(self, stream: Stream, uplink: Uplink) -> None:
+    def __init__(self, stream: Stream, uplink: UplinkPacer) -> None:
         self._stream, self._uplink, self._pace = stream, uplink, math.inf
 
     def look(self) -> None:
@@ -52,7 +52,7 @@ class Sender:
         self,
         open_stream: Callable[[str], Awaitable[Stream]],
         start: Callable[[Coroutine[None, None, None]], None],
-        uplink: Uplink,
+        uplink: UplinkPacer,
         clock: MonotonicClock,
         lose: Callable[[PeerLost], None],
         sent: Callable[[str, Key, float], None],
@@ -68,7 +68,7 @@ class Sender:
             queue = self._queues[peer, bulk] = asyncio.Queue(QUEUE_FRAMES)
             self._start(self._sending(peer, queue, bulk))
 
-    async def put(self, peer: str, header: Header, payload: Bytes) -> None:
+    async def put(self, peer: str, header: FrameHeader, payload: Bytes) -> None:
         """Queue a frame for a connected peer; waits only while the queue is full."""
         await self._queues[peer, header.key.kind.is_bulk].put((header, payload))
 
@@ -112,7 +112,7 @@ class Sender:
             if stream is not None:
                 await stream.close()
 
-    async def _write_urgent(self, stream: Stream, header: Header, payload: Bytes) -> None:
+    async def _write_urgent(self, stream: Stream, header: FrameHeader, payload: Bytes) -> None:
         if armed("mid-frame", header.key.step):
             half = len(payload) // 2
             await stream.write(header.pack(), memoryview(payload)[:half])
@@ -122,7 +122,7 @@ class Sender:
         with self._uplink.urgent():
             await stream.write(header.pack(), payload)
 
-    async def _write_bulk(self, stream: Stream, paced: _Paced, header: Header, payload: Bytes) -> None:
+    async def _write_bulk(self, stream: Stream, paced: _Paced, header: FrameHeader, payload: Bytes) -> None:
         await self._uplink.idle(stream.peer)  # the receiver times a frame from its header on
         await stream.write(header.pack())
         view = memoryview(payload)

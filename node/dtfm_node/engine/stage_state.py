@@ -7,20 +7,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from dtfm_node.devices import autocast
 from dtfm_node.engine.buckets import BUCKET_BYTES, SHARED_GROUPS, Bucket, flats_of
+from dtfm_node.engine.device import autocast
 from dtfm_node.engine.layers import compile_layers, recompute
-from dtfm_node.engine.matrices import Matrices, Pending, accumulate
-from dtfm_node.optimizer import clip_factor, make_optimizer, set_step
-from dtfm_protocol.codecs import decode, encode, is_finite
+from dtfm_node.engine.optimizer import clip_factor, make_optimizer, set_step
+from dtfm_node.engine.weight_gradients import Pending, WeightGradients, accumulate
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import Training
-from dtfm_protocol.model.initial import initialise
-from dtfm_protocol.model.shared import shared_names
-from dtfm_protocol.model.sizes import model_sizes
+from dtfm_protocol.job.job_file import Training
+from dtfm_protocol.model.initial_weights import initialise
+from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.model.stage import Stage, build_stage, loss_sum
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.standing import LayerRange, Mark
+from dtfm_protocol.model.tied_embeddings import shared_names
+from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.wire.codecs import decode, encode, is_finite
 
 Finished = Callable[[int], None]
 """Told, on the compute thread, that the gradients of the stage's groups up to this one are final."""
@@ -61,7 +61,7 @@ class StageState:
         self.hidden_size = model_sizes(config).hidden_size
         self._lay_gradients(plan, config, bucket_bytes)
         # A compiled layer has no product of its own to take apart: its backward brings all gradients at once.
-        self._matrices = Matrices([] if compiled else self.stage.modules())
+        self._matrices = WeightGradients([] if compiled else self.stage.modules())
         self._splits = plan.schedule == "zero-bubble"
         if index in plan.recompute:
             recompute(self.stage)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dtfm_protocol.codecs import Bytes, from_bytes, to_bytes
+from dtfm_protocol.wire.codecs import Bytes, from_bytes, to_bytes
 
 
 class Staging:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.commit import Ballot
-from dtfm_protocol.frames import Key, Kind
-from dtfm_protocol.plan import Plan
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.wire.frames import Key, Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StepMessage:
     """A frame of each step: what it carries, and who sends it to whom. Index and group are as in `Key`."""
 
     kind: Kind
@@ -33,20 +33,20 @@ def share_of(plan: Plan, peer: str, micro_batches: int) -> tuple[int, ...]:
     return tuple(index for index in range(micro_batches) if peer in routes[index % len(routes)])
 
 
-def boundary_messages(plan: Plan, peer: str) -> list[Message]:
+def boundary_messages(plan: Plan, peer: str) -> list[StepMessage]:
     """The activations and gradients of a training step that `peer` sends or receives, by micro-batch."""
     found = []
     for index in share_of(plan, peer, len(plan.routes)):
         for before, after in _boundaries(plan, peer, index):
-            found.append(Message(Kind.ACTIVATION, index, before, after))
-            found.append(Message(Kind.GRADIENT, index, after, before))
+            found.append(StepMessage(Kind.ACTIVATION, index, before, after))
+            found.append(StepMessage(Kind.GRADIENT, index, after, before))
     return found
 
 
-def evaluation_messages(plan: Plan, peer: str, micro_batches: int) -> list[Message]:
+def evaluation_messages(plan: Plan, peer: str, micro_batches: int) -> list[StepMessage]:
     """The activations of an evaluation of so many micro-batches that `peer` sends or receives."""
     return [
-        Message(Kind.EVALUATION, index, before, after)
+        StepMessage(Kind.EVALUATION, index, before, after)
         for index in share_of(plan, peer, micro_batches)
         for before, after in _boundaries(plan, peer, index)
     ]
@@ -59,7 +59,7 @@ def _boundaries(plan: Plan, peer: str, index: int) -> list[tuple[str, str]]:
     return [(route[at - 1], route[at]) for at in (stage, stage + 1) if 0 < at < len(route)]
 
 
-def reduction_messages(bucket: Bucket, peer: str) -> list[Message]:
+def reduction_messages(bucket: Bucket, peer: str) -> list[StepMessage]:
     """The parts of a bucket that `peer`, one of its holders, sends or receives: first all sums, then all totals.
 
     Every holder sends each other one its own sum of the part that the other owns, and then the total of its own part.
@@ -67,19 +67,19 @@ def reduction_messages(bucket: Bucket, peer: str) -> list[Message]:
     own = bucket.holders.index(peer)
     others = [(index, other) for index, other in enumerate(bucket.holders) if other != peer]
     return [
-        *(Message(Kind.PART, index, peer, other, bucket.group) for index, other in others),
-        *(Message(Kind.PART, own, other, peer, bucket.group) for _, other in others),
-        *(Message(Kind.REDUCED, own, peer, other, bucket.group) for _, other in others),
-        *(Message(Kind.REDUCED, index, other, peer, bucket.group) for index, other in others),
+        *(StepMessage(Kind.PART, index, peer, other, bucket.group) for index, other in others),
+        *(StepMessage(Kind.PART, own, other, peer, bucket.group) for _, other in others),
+        *(StepMessage(Kind.REDUCED, own, peer, other, bucket.group) for _, other in others),
+        *(StepMessage(Kind.REDUCED, index, other, peer, bucket.group) for index, other in others),
     ]
 
 
-def ballot_messages(plan: Plan, peer: str, ballot: Ballot) -> list[Message]:
+def ballot_messages(plan: Plan, peer: str, ballot: Ballot) -> list[StepMessage]:
     """The votes and commits that `peer` sends or receives: everyone's vote to the arbiter, its commit to everyone."""
     arbiter = arbiter_of(plan)
     voters = [voter for voter in plan.peers if voter != arbiter and peer in (voter, arbiter)]
-    votes = [Message(Kind.VOTE, ballot, voter, arbiter) for voter in voters]
-    return votes + [Message(Kind.COMMIT, ballot, arbiter, voter) for voter in voters]
+    votes = [StepMessage(Kind.VOTE, ballot, voter, arbiter) for voter in voters]
+    return votes + [StepMessage(Kind.COMMIT, ballot, arbiter, voter) for voter in voters]
 
 
 def arbiter_of(plan: Plan) -> str:
@@ -87,11 +87,11 @@ def arbiter_of(plan: Plan) -> str:
     return plan.peers[0]
 
 
-def sent(messages: Iterable[Message], peer: str, kind: Kind | None = None) -> list[Message]:
+def sent(messages: Iterable[StepMessage], peer: str, kind: Kind | None = None) -> list[StepMessage]:
     """Those that `peer` sends, of one kind or of all."""
     return [one for one in messages if one.sender == peer and kind in (None, one.kind)]
 
 
-def received(messages: Iterable[Message], peer: str, kind: Kind | None = None) -> list[Message]:
+def received(messages: Iterable[StepMessage], peer: str, kind: Kind | None = None) -> list[StepMessage]:
     """Those that `peer` receives, of one kind or of all."""
     return [one for one in messages if one.receiver == peer and kind in (None, one.kind)]

@@ -18,16 +18,16 @@ from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.commit import Ballot, Commit, Vote
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.executor import Executor
-from dtfm_node.engine.expectations import Expected, ballot_frames, evaluation_frames, step_frames
-from dtfm_node.engine.machine import Machine
+from dtfm_node.engine.expected_frames import ExpectedFrame, ballot_frames, evaluation_frames, step_frames
+from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_protocol.data.batches import Batches
-from dtfm_protocol.data.shards import TokenReader
-from dtfm_protocol.faults import point
-from dtfm_protocol.metrics import StepMetrics
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.resolved import ResolvedJob
-from dtfm_protocol.standing import Mark
+from dtfm_protocol.data.token_shards import TokenReader
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.peer_state import Mark
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.fault_injection import point
 
 BUCKETS_UNDER_WAY = 2
 """One is summed while the other's parts are on their way; more would only take memory."""
@@ -44,7 +44,7 @@ class Trainer:
         state: StageState,
         tokens: TokenReader | None,
         exchange: Exchange,
-        machine: Machine,
+        machine: Runtime,
     ) -> None:
         self._job, self._plan, self._me, self._state = job, plan, me, state
         self._exchange, self._machine = exchange, machine
@@ -195,7 +195,7 @@ class Trainer:
             self._post(evaluation_frames(self._plan, self._me, step, sizes, length, self._hidden))
             self._post(ballot_frames(self._plan, self._me, step, Ballot.EVALUATION))
 
-    def _post(self, frames: Iterable[Expected]) -> None:
+    def _post(self, frames: Iterable[ExpectedFrame]) -> None:
         for frame in frames:
             self._partners.add(frame.sender)  # frames go both ways between two peers, or not at all
             self._exchange.post(frame.sender, frame.key, frame.size, exact=frame.exact)

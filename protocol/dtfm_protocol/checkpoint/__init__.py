@@ -1,7 +1,9 @@
-"""The training state on disk: one folder a step, one safetensors file a stage, a manifest with hashes.
+"""The training state on disk and between peers: a folder a step, a safetensors file a stage, hashes of all.
 
-- `manifest`: what a checkpoint holds, down to the bytes of each tensor.
-- `shard`: tensors to safetensors bytes and back, and the digest by which replicas are compared.
-- `draft`: a checkpoint that is being written, seen by nobody until all of it is on the disk.
-- `store`: the folder of checkpoints, whole ones only.
+- `draft`: a checkpoint that is being written: seen by nobody until all of it is on the disk
+- `manifest`: what a checkpoint holds: files by hash, tensors by the parameter's name in the whole model
+- `shard`: tensors to safetensors bytes and back
+- `store`: the folder of checkpoints: each is there as a whole or not at all, and a damaged one is not used
+- `transfers`: bulk transfers over the data plane: token shards by hash, state by parameter name, checkpoint files to be
+  kept
 """

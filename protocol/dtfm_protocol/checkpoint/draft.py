@@ -17,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from dtfm_protocol.checkpoint.manifest import File, FileName, Manifest, TensorEntry
 from dtfm_protocol.checkpoint.shard import Bytes, describe_shard
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.standing import LayerRange
-from dtfm_protocol.statedir import sync_folder
+from dtfm_protocol.plan.peer_state import LayerRange
+from dtfm_protocol.process.state_dir import sync_folder
 
 MANIFEST = "manifest.json"
 TEMPORARY = ".draft-"

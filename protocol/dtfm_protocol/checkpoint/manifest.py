@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dtfm_protocol.resolved import Sha256
+from dtfm_protocol.job.resolved_job import Sha256
+from dtfm_protocol.plan.peer_state import LayerRange
 from dtfm_protocol.schema import Schema
-from dtfm_protocol.standing import LayerRange
 
 Count = Annotated[int, Field(ge=0)]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors$", max_length=200)]

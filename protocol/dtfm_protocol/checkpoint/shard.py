@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dtfm_protocol.checkpoint.manifest import DType, File, TensorEntry
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.standing import LayerRange
+from dtfm_protocol.plan.peer_state import LayerRange
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from dtfm_protocol.checkpoint.draft import MANIFEST, TEMPORARY, Draft, seal, tak
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.logs import log
+from dtfm_protocol.process.logs import log
 
 if TYPE_CHECKING:
     import torch

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_protocol.data.permutation import Permutation
-from dtfm_protocol.data.shards import ShardMap, Tokens
+from dtfm_protocol.data.token_shards import ShardMap, Tokens
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import Evaluation, Training
-from dtfm_protocol.resolved import Corpus
+from dtfm_protocol.job.job_file import Evaluation, Training
+from dtfm_protocol.job.resolved_job import Corpus
 
 Read = Callable[[int, int], Tokens]
 """`read(start, count)`: tokens `[start, start + count)` of the corpus, [count]."""

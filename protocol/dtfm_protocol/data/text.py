@@ -4,7 +4,7 @@ import glob
 from pathlib import Path
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import Data
+from dtfm_protocol.job.job_file import Data
 
 
 def read_text(data: Data) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job import Data
+from dtfm_protocol.job.job_file import Data
 
 Progress = Callable[[str], None]
 """Told in one line what is being done, now and then."""

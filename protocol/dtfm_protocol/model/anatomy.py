@@ -12,9 +12,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.model.config import build_config, one_line
-from dtfm_protocol.model.tiny import TINY_VOCAB, tiny_config
-from dtfm_protocol.model.whole import BUILD_ERRORS, build_skeleton, build_whole, layer_list
+from dtfm_protocol.model.model_config import build_config, one_line
+from dtfm_protocol.model.tiny_model import TINY_VOCAB, tiny_config
+from dtfm_protocol.model.whole_model import BUILD_ERRORS, build_skeleton, build_whole, layer_list
 
 LARGEST = 1 << 26
 """Parameters that a donor may have: above this it would no longer be free."""

@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.model.anatomy import Anatomy, anatomy
-from dtfm_protocol.model.tiny import per_layer_fields
-from dtfm_protocol.model.whole import build_skeleton
+from dtfm_protocol.model.tiny_model import per_layer_fields
+from dtfm_protocol.model.whole_model import build_skeleton
 
 
 class Stage(nn.Module):

@@ -1,9 +1,15 @@
-"""Placements by the paper's communication cost (arXiv 2206.01288, section 3).
+"""Placements by the paper's communication cost (arXiv 2206.01288, section 3), and the search that it judges.
 
-- `plan`: what `dtfm-coordinator plan --cost paper` writes, by any of its algorithms
-- `cost`: the cost of pipelines as written, and of partitions at their best; `bound`: what no placement undercuts
-- `matching`: pairing two groups of devices; `path`: ordering groups into stages
-- `search`: the evolutionary search; `seeds`: its first placements and crossings; `cooling`: its local search
-- `partition`: a placement with its parts priced; `exchange`: one change of it, priced anew
-- `exhaustive`: every placement of a small swarm; `baselines`: random, in-order and greedy placements
+- `baselines`: placements without a search, to compare with
+- `cooling`: simulated annealing on the exact cost, one temperature at a time
+- `evolutionary_search`: the evolutionary search for a balanced placement that is cheapest by the paper's cost
+- `exhaustive`: every placement of a small swarm, for the one that is best beyond doubt
+- `hamiltonian_path`: the cheapest open Hamiltonian path: the order in which groups of devices become pipeline stages
+- `matching`: pair two groups of devices one to one so that the slowest pair is as fast as can be
+- `paper_cost`: the paper's communication cost of a placement (arXiv 2206.01288, section 3), extended to asymmetric
+  links
+- `paper_plan`: a plan by the paper's communication cost alone: what `dtfm-coordinator plan --cost paper` writes
+- `partition`: a placement with everything that its exact cost is made of, so that a change costs only what it touches
+- `seeds`: placements that an evolutionary search starts from, and the ways it makes new ones from old
+- `swaps`: changes of a placement, made only where the exact cost afterwards is within a limit
 """

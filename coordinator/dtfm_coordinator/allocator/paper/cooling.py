@@ -7,9 +7,9 @@ device that such a maximum hangs on: one of the slowest group, or of a boundary'
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.paper.exchange import exchange, turn
-from dtfm_coordinator.allocator.paper.partition import Index, Network, State, cost
+from dtfm_coordinator.allocator.paper.partition import Index, PairCosts, PlacementState, cost
+from dtfm_coordinator.allocator.paper.swaps import exchange, turn
+from dtfm_coordinator.allocator.placement.compiled import compiled
 
 Words = npt.NDArray[np.uint64]
 
@@ -35,7 +35,7 @@ def below(random: Words, count: int) -> int:
 
 
 @compiled
-def draw_first(network: Network, state: State, random: Words, focus: float) -> int:
+def draw_first(network: PairCosts, state: PlacementState, random: Words, focus: float) -> int:
     """A position in a group: with probability `focus` one that the cost hangs on, else any."""
     replicas = network.replicas
     choice = uniform(random)
@@ -61,8 +61,8 @@ def draw_first(network: Network, state: State, random: Words, focus: float) -> i
 
 @compiled
 def anneal(
-    network: Network,
-    state: State,
+    network: PairCosts,
+    state: PlacementState,
     random: Words,
     best: Index,
     best_cost: float,

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.compiled import compiled
+from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT, exact_path
 from dtfm_coordinator.allocator.paper.matching import match_both_ways
-from dtfm_coordinator.allocator.paper.partition import Index, Matrix, Network
-from dtfm_coordinator.allocator.paper.path import LARGEST_EXACT, exact_path
+from dtfm_coordinator.allocator.paper.partition import Index, Matrix, PairCosts
+from dtfm_coordinator.allocator.placement.compiled import compiled
 
 LARGEST_MASK = 62
 """Devices whose subsets fit a signed 64-bit mask."""
@@ -63,7 +63,7 @@ class Walk(NamedTuple):
     """Groups of the best placement in the order of its stages, shape (K,); -1 where none beat the start."""
 
 
-def walk_of(network: Network) -> Walk:
+def walk_of(network: PairCosts) -> Walk:
     """A walk over the placements of one network, at its start."""
     devices, stages, replicas = len(network.forward), network.stages, network.replicas
     groups = factorial(devices) // factorial(replicas) // factorial(devices - replicas)
@@ -87,7 +87,7 @@ def walk_of(network: Network) -> Walk:
 
 
 @compiled
-def list_groups(network: Network, members: npt.NDArray[np.uint8], masks: Index, loads: Matrix, first: Index) -> None:
+def list_groups(network: PairCosts, members: npt.NDArray[np.uint8], masks: Index, loads: Matrix, first: Index) -> None:
     """Fill in all subsets of R devices in lexicographic order, and what their all-reduces take."""
     devices, replicas = len(network.forward), network.replicas
     now = np.arange(replicas)
@@ -114,7 +114,7 @@ def list_groups(network: Network, members: npt.NDArray[np.uint8], masks: Index, 
 
 
 @compiled
-def walk_on(network: Network, walk: Walk, bound: float, leaves: int) -> tuple[float, int]:
+def walk_on(network: PairCosts, walk: Walk, bound: float, leaves: int) -> tuple[float, int]:
     """Go on for about `leaves` placements.
 
     Args:
@@ -168,7 +168,7 @@ def walk_on(network: Network, walk: Walk, bound: float, leaves: int) -> tuple[fl
 
 @compiled
 def leaf(
-    network: Network,
+    network: PairCosts,
     walk: Walk,
     chosen: Index,
     bound: float,
@@ -210,7 +210,7 @@ def leaf(
 
 
 @compiled
-def boundary(network: Network, walk: Walk, one: int, other: int, mate: Index, room: Index, slack: Matrix) -> float:
+def boundary(network: PairCosts, walk: Walk, one: int, other: int, mate: Index, room: Index, slack: Matrix) -> float:
     """Seconds of the boundary between two groups, remembered where there is a table for it."""
     remembered = len(walk.known) > 0
     if remembered and not np.isnan(walk.known[one, other]):

@@ -2,7 +2,7 @@
 
 A placement is an array of all devices: K groups of R in path order, then the idle ones. Beside it stand each device's
 all-reduce load, each group's slowest, each boundary's matching and its cost. Exchanging two devices
-(`exchange`) changes the loads of two groups by one term each, and at most four boundaries, whose matchings are
+(`swaps`) changes the loads of two groups by one term each, and at most four boundaries, whose matchings are
 repaired (`matching`).
 """
 
@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.compiled import compiled
+from dtfm_coordinator.allocator.paper.hamiltonian_path import shortest_path
 from dtfm_coordinator.allocator.paper.matching import match_both_ways
-from dtfm_coordinator.allocator.paper.path import shortest_path
+from dtfm_coordinator.allocator.placement.compiled import compiled
 
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
 
-class Network(NamedTuple):
+class PairCosts(NamedTuple):
     """What every pair of devices costs. Pairs that cannot talk are finite, and dearer than any path around them."""
 
     stages: int
@@ -36,7 +36,7 @@ class Network(NamedTuple):
     """The same transposed."""
 
 
-class State(NamedTuple):
+class PlacementState(NamedTuple):
     """A placement, and what its cost is made of."""
 
     order: Index
@@ -59,20 +59,20 @@ class State(NamedTuple):
     """Work space: trial costs of up to four boundaries, shape (4,)."""
 
 
-def network_of(reduce: Matrix, forward: Matrix, stages: int, replicas: int) -> Network:
+def network_of(reduce: Matrix, forward: Matrix, stages: int, replicas: int) -> PairCosts:
     """A network from seconds that may be infinite."""
     reduce, forward = _finite(reduce), _finite(forward)
     symmetric = np.array_equal(reduce, reduce.T) and np.array_equal(forward, forward.T)
     if symmetric:
-        return Network(stages, replicas, True, reduce, reduce, forward, forward)
+        return PairCosts(stages, replicas, True, reduce, reduce, forward, forward)
     back = np.ascontiguousarray(reduce.T), np.ascontiguousarray(forward.T)
-    return Network(stages, replicas, False, reduce, back[0], forward, back[1])
+    return PairCosts(stages, replicas, False, reduce, back[0], forward, back[1])
 
 
-def state_of(network: Network, order: Index) -> State:
+def state_of(network: PairCosts, order: Index) -> PlacementState:
     """A placement with nothing computed yet: `refresh` it."""
     stages, replicas = network.stages, network.replicas
-    return State(
+    return PlacementState(
         order=np.array(order, dtype=np.int64),
         loads=np.zeros(stages * replicas),
         slowest=np.zeros(stages),
@@ -95,7 +95,7 @@ def _finite(seconds: Matrix) -> Matrix:
 
 
 @compiled
-def refresh(network: Network, state: State) -> float:
+def refresh(network: PairCosts, state: PlacementState) -> float:
     """Compute loads and boundaries anew, from the matchings that are there; the placement's cost in seconds."""
     stages, replicas = network.stages, network.replicas
     order = state.order
@@ -115,13 +115,13 @@ def refresh(network: Network, state: State) -> float:
 
 
 @compiled
-def cost(state: State) -> float:
+def cost(state: PlacementState) -> float:
     """The placement's cost in seconds."""
     return float(state.slowest.max() + state.edges.sum())
 
 
 @compiled
-def boundary_seconds(network: Network, state: State, boundary: int, mate: Index, stop: float) -> float:
+def boundary_seconds(network: PairCosts, state: PlacementState, boundary: int, mate: Index, stop: float) -> float:
     """Seconds of both directions between a stage and the next, from and into `mate`; see `match_both_ways`."""
     middle = (boundary + 1) * network.replicas
     rows = state.order[middle - network.replicas : middle]
@@ -132,7 +132,7 @@ def boundary_seconds(network: Network, state: State, boundary: int, mate: Index,
 
 
 @compiled
-def rearrange(network: Network, state: State, permutation: Index) -> None:
+def rearrange(network: PairCosts, state: PlacementState, permutation: Index) -> None:
     """Put the stages into another order, with the boundaries that stay; the others' matchings and costs are stale."""
     stages, replicas = network.stages, network.replicas
     order, loads = state.order[: stages * replicas].copy(), state.loads.copy()
@@ -153,7 +153,7 @@ def rearrange(network: Network, state: State, permutation: Index) -> None:
 
 
 @compiled
-def reorder(network: Network, state: State) -> float:
+def reorder(network: PairCosts, state: PlacementState) -> float:
     """Put the stages into the cheapest order over all their matchings; the placement's cost in seconds."""
     stages, replicas = network.stages, network.replicas
     order = state.order
@@ -189,7 +189,7 @@ def reorder(network: Network, state: State) -> float:
     return cost(state)
 
 
-def routes_of(network: Network, state: State) -> Index:
+def routes_of(network: PairCosts, state: PlacementState) -> Index:
     """The devices of each pipeline along the boundaries' matchings, shape (R, K)."""
     groups = state.order[: network.stages * network.replicas].reshape(network.stages, network.replicas)
     row, routes = np.arange(network.replicas), [groups[0]]

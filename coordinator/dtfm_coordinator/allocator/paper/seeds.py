@@ -7,8 +7,8 @@ rest are idle.
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from dtfm_coordinator.allocator.neighbourhoods import Index
-from dtfm_coordinator.allocator.paper.path import LARGEST_EXACT
+from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT
+from dtfm_coordinator.allocator.placement.neighbourhoods import Index
 
 
 def widths(stages: int) -> list[int]:

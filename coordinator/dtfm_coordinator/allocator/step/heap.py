@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.compiled import compiled
+from dtfm_coordinator.allocator.placement.compiled import compiled
 
 Keys = npt.NDArray[np.float64]
 Values = npt.NDArray[np.int64]

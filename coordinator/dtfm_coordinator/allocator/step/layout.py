@@ -8,15 +8,15 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.compiled import compiled
-from dtfm_coordinator.allocator.step.cost import StepCost
+from dtfm_coordinator.allocator.placement.compiled import compiled
+from dtfm_coordinator.allocator.step.compute_order import Course, course_of
 from dtfm_coordinator.allocator.step.makespan import play
-from dtfm_coordinator.allocator.step.memory import most_layers, recomputed
-from dtfm_coordinator.allocator.step.orders import Course, course_of
 from dtfm_coordinator.allocator.step.problem import Problem
-from dtfm_coordinator.allocator.step.routes import assign_shares, route_micro_batches
-from dtfm_protocol.job import ScheduleName, Wire
-from dtfm_protocol.plan import Plan
+from dtfm_coordinator.allocator.step.slot_memory import most_layers, recomputed
+from dtfm_coordinator.allocator.step.slot_routes import assign_shares, route_micro_batches
+from dtfm_coordinator.allocator.step.step_cost import StepCost
+from dtfm_protocol.job.job_file import ScheduleName, Wire
+from dtfm_protocol.plan.plan import Plan
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -15,11 +15,11 @@ all-reduce does not see what is left of the pipeline. Where no such limit binds 
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.compiled import compiled
+from dtfm_coordinator.allocator.placement.compiled import compiled
+from dtfm_coordinator.allocator.step.compute_order import BACKWARD, FORWARD, KINDS, WEIGHT, Course
 from dtfm_coordinator.allocator.step.heap import pop, push
-from dtfm_coordinator.allocator.step.memory import Bools, recomputed
-from dtfm_coordinator.allocator.step.orders import BACKWARD, FORWARD, KINDS, WEIGHT, Course
 from dtfm_coordinator.allocator.step.problem import ZERO_BUBBLE, Problem
+from dtfm_coordinator.allocator.step.slot_memory import Bools, recomputed
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ def play(
         peers: the peer in each slot.
         counts: peers of each stage, shape (K,).
         layers: of each stage, shape (K,).
-        course: of these counts and their shares (`orders.course_of`).
+        course: of these counts and their shares (`compute_order.course_of`).
 
     Returns:
         The compute of the busiest peer; when the last action has ended, when all have the commit, and when all have

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.links import Links
-from dtfm_coordinator.allocator.step.demand import ModelDemand
-from dtfm_protocol.job import ScheduleName, Wire
-from dtfm_protocol.model.memory import FEEDBACK_BYTES_PER_PARAMETER
-from dtfm_protocol.view import LayerSeconds
-from dtfm_protocol.wire_sizes import BYTES_A_VALUE
+from dtfm_coordinator.allocator.placement.links import Links
+from dtfm_coordinator.allocator.step.model_demand import ModelDemand
+from dtfm_protocol.job.job_file import ScheduleName, Wire
+from dtfm_protocol.model.bytes_per_parameter import FEEDBACK_BYTES_PER_PARAMETER
+from dtfm_protocol.view.view import LayerSeconds
+from dtfm_protocol.wire.tensor_sizes import BYTES_A_VALUE
 
 Floats = npt.NDArray[np.float64]
 

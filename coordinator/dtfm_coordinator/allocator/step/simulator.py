@@ -4,7 +4,7 @@ As `node/dtfm_node/engine` runs it:
 
 - a peer computes one action at a time, in the order of the plan's schedule, as soon as its input has arrived; sending
   and receiving cost no compute;
-- messages cross the network as `network` says: in order on each link, uplinks and downlinks shared;
+- messages cross the network as `simulated_network` says: in order on each link, uplinks and downlinks shared;
 - the replicas of a stage reduce its gradients by parts (`engine.allreduce`): a replica whose last action is done sends
   each other one its part; the owner of a part that has all of it sends the sum to all others. Stages do so at their
   own times, beside what other stages still send;
@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
-from dtfm_coordinator.allocator.links import Links
-from dtfm_coordinator.allocator.step.cost import StepCost
-from dtfm_coordinator.allocator.step.demand import ActionSeconds
-from dtfm_coordinator.allocator.step.network import Message, Network
-from dtfm_coordinator.allocator.step.timeline import Simulation, Span
-from dtfm_protocol.plan import Plan
-from dtfm_protocol.schedule import Action, orders
+from dtfm_coordinator.allocator.placement.links import Links
+from dtfm_coordinator.allocator.step.model_demand import ActionSeconds
+from dtfm_coordinator.allocator.step.simulated_network import SimulatedMessage, SimulatedNetwork
+from dtfm_coordinator.allocator.step.simulated_timeline import SimulatedSpan, Simulation
+from dtfm_coordinator.allocator.step.step_cost import StepCost
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.schedule import Action, orders
 
 SIMULTANEOUS = 1e-12
 """Events this close, as a share of the time, count as one when capacities are divided anew: rounding parts them."""
@@ -96,7 +96,7 @@ class _Step:
         self._last = len(plan.stages) - 1
         self._orders = orders(plan)
         self._events = _Events()
-        self._network = Network(links, self._events.at)
+        self._network = SimulatedNetwork(links, self._events.at)
         groups = [plan.replicas(stage) for stage in range(self._last + 1)]
         self._stage_of = {peer: stage for stage, group in enumerate(groups) for peer in group}
         self._reductions = [
@@ -108,7 +108,7 @@ class _Step:
         self._gradients: set[tuple[int, int]] = set()
         self._next = dict.fromkeys(self._stage_of, 0)
         self._busy = dict.fromkeys(self._stage_of, False)
-        self._spans: list[Span] = []
+        self._spans: list[SimulatedSpan] = []
 
     def run(self, optimizer_seconds: Mapping[str, float]) -> Simulation:
         """Play to the end."""
@@ -123,7 +123,7 @@ class _Step:
         received = self._commits()
         committed = max(received.values())
         updates = [
-            Span(peer, "optimizer", None, time, time + optimizer_seconds.get(peer, 0.0))
+            SimulatedSpan(peer, "optimizer", None, time, time + optimizer_seconds.get(peer, 0.0))
             for peer, time in received.items()
             if time < math.inf
         ]
@@ -155,7 +155,7 @@ class _Step:
                 return
         self._busy[peer] = True
         end = now + self._takes(peer, action)
-        self._spans.append(Span(peer, action.kind, action.micro_batch, now, end))
+        self._spans.append(SimulatedSpan(peer, action.kind, action.micro_batch, now, end))
         self._events.at(end, partial(self._finish, peer=peer))
 
     def _takes(self, peer: str, action: Action) -> float:
@@ -185,7 +185,7 @@ class _Step:
         arrive = partial(self._arrive, receiver=receiver, index=index, kind=kind)
         rows, (ahead, back) = self._links.index, self._message_bytes
         size = ahead if kind == "activation" else back
-        self._network.send(Message(rows[sender], rows[receiver], kind, index, size, now, arrive))
+        self._network.send(SimulatedMessage(rows[sender], rows[receiver], kind, index, size, now, arrive))
 
     def _arrive(self, now: float, receiver: str, index: int, kind: Literal["activation", "gradient"]) -> None:
         there = self._activations if kind == "activation" else self._gradients
@@ -211,7 +211,7 @@ class _Step:
 class _Reduction:
     """The all-reduce of one stage's gradients; peers by their rows."""
 
-    def __init__(self, holders: Sequence[int], gradient_bytes: float, network: Network) -> None:
+    def __init__(self, holders: Sequence[int], gradient_bytes: float, network: SimulatedNetwork) -> None:
         self._holders, self._network = holders, network
         self._part_bytes = gradient_bytes / len(holders)
         # Of its own part each needs everyone's, its own included; of sums everyone's.
@@ -240,7 +240,7 @@ class _Reduction:
         for other in self._holders:
             if other != row:
                 arrive = partial(take, row=other)
-                self._network.send(Message(row, other, "all-reduce", None, self._part_bytes, now, arrive))
+                self._network.send(SimulatedMessage(row, other, "all-reduce", None, self._part_bytes, now, arrive))
 
 
 def _after(start: float, end: float) -> float:

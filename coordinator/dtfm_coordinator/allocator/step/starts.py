@@ -6,9 +6,9 @@ from math import comb, perm
 
 import numpy as np
 
-from dtfm_coordinator.allocator.links import pipeline_seconds
-from dtfm_coordinator.allocator.neighbourhoods import Nearness, nearness, tiled
-from dtfm_coordinator.allocator.shapes import Shape
+from dtfm_coordinator.allocator.placement.links import pipeline_seconds
+from dtfm_coordinator.allocator.placement.neighbourhoods import Nearness, nearness, tiled
+from dtfm_coordinator.allocator.placement.shapes import Shape
 from dtfm_coordinator.allocator.step.problem import Problem
 
 Stages = list[list[int]]

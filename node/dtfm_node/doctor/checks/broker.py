@@ -7,13 +7,13 @@ import ssl
 from dataclasses import dataclass, replace
 
 from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
-from dtfm_node.doctor.wire import OTHER_PROGRAM, Host, closed_because, visit
-from dtfm_protocol.control import JOB, PHASE, PRESENCE, Phase, Presence
-from dtfm_protocol.envelope import Post
-from dtfm_protocol.identity import Identity, short
-from dtfm_protocol.invite import Invite
-from dtfm_protocol.planes.control import BrokerAddress, ControlPlane
-from dtfm_protocol.resolved import ResolvedJob
+from dtfm_node.doctor.tcp_look import OTHER_PROGRAM, Host, closed_because, visit
+from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
+from dtfm_protocol.control.topics import JOB, PHASE, PRESENCE, Phase, Presence
+from dtfm_protocol.identity.envelope import Post
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity, short
+from dtfm_protocol.job.resolved_job import ResolvedJob
 
 GROUP = "coordinator"
 TLS_SECONDS = 5.0
@@ -27,7 +27,7 @@ LISTED_LIMIT = 4096
 
 
 @dataclass(frozen=True)
-class Seen:
+class BrokerObservation:
     """One broker. What comes after the first fault was not looked at."""
 
     host: Host
@@ -50,9 +50,9 @@ class Seen:
     """Why messages were dropped."""
 
 
-async def look(invite: Invite, address: BrokerAddress) -> Seen:
+async def look(invite: Invite, address: BrokerAddress) -> BrokerObservation:
     """Go as far in as the broker lets."""
-    seen = Seen(await visit(address.host, address.port))
+    seen = BrokerObservation(await visit(address.host, address.port))
     if not seen.host.open:
         return seen
     if address.tls:
@@ -62,7 +62,7 @@ async def look(invite: Invite, address: BrokerAddress) -> Seen:
     return await _enter(seen, invite, address)
 
 
-async def _look_at_tls(seen: Seen, address: BrokerAddress) -> Seen:
+async def _look_at_tls(seen: BrokerObservation, address: BrokerAddress) -> BrokerObservation:
     try:
         context = ssl.create_default_context(cadata=address.ca)
     except (ssl.SSLError, ValueError) as error:
@@ -81,7 +81,7 @@ async def _look_at_tls(seen: Seen, address: BrokerAddress) -> Seen:
     return replace(seen, tls="")
 
 
-async def _enter(seen: Seen, invite: Invite, address: BrokerAddress) -> Seen:
+async def _enter(seen: BrokerObservation, invite: Invite, address: BrokerAddress) -> BrokerObservation:
     """Connect as a node does, under an identity that is thrown away, and read without writing."""
     control = ControlPlane(
         address, invite.swarm, invite.coordinators, Post(invite.swarm, Identity.generate()), secrets.token_hex(8)
@@ -153,7 +153,7 @@ def _is_denied(why: str) -> bool:
     return any(word in why.lower() for word in ("authori", "password", "user name"))
 
 
-def judge(brokers: list[Seen]) -> list[Finding]:
+def judge(brokers: list[BrokerObservation]) -> list[Finding]:
     """The first broker is the one that counts, unless the coordinators that stand by keep others that do."""
     found = [finding for seen in brokers for finding in _judge_one(seen)]
     if not any(_serves(seen) for seen in brokers):
@@ -162,11 +162,11 @@ def judge(brokers: list[Seen]) -> list[Finding]:
     return [warn(one.group, one.name, one.seen, one.todo) if one.todo else one for one in found]
 
 
-def _serves(seen: Seen) -> bool:
+def _serves(seen: BrokerObservation) -> bool:
     return seen.entered and seen.job is not None
 
 
-def _judge_one(seen: Seen) -> list[Finding]:
+def _judge_one(seen: BrokerObservation) -> list[Finding]:
     host = seen.host
     if not host.open:
         return [bad(GROUP, "broker", *closed_because(host))]
@@ -188,7 +188,7 @@ def _judge_connection(host: Host) -> Finding:
     return warn(GROUP, "broker", f"{seen}: that is slow", "close what else uses this connection, and look again")
 
 
-def _judge_tls(seen: Seen) -> Finding:
+def _judge_tls(seen: BrokerObservation) -> Finding:
     if not seen.tls:
         return good(GROUP, "TLS", "the broker's certificate is accepted")
     if not seen.certificate:
@@ -208,7 +208,7 @@ def _judge_tls(seen: Seen) -> Finding:
     return bad(GROUP, "TLS", f"the certificate of {seen.host} is not accepted: {seen.tls}", todo)
 
 
-def _judge_login(seen: Seen) -> Finding:
+def _judge_login(seen: BrokerObservation) -> Finding:
     if _is_denied(seen.login):
         return bad(
             GROUP,
@@ -224,7 +224,7 @@ def _judge_login(seen: Seen) -> Finding:
     )
 
 
-def _judge_coordinator(seen: Seen) -> list[Finding]:
+def _judge_coordinator(seen: BrokerObservation) -> list[Finding]:
     found = []
     if seen.refused:
         found.append(

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from dtfm_node.doctor.findings import Finding, good, warn
-from dtfm_node.doctor.wire import Host, kind_of
-from dtfm_protocol.planes.knock import Knock
+from dtfm_node.doctor.tcp_look import Host, kind_of
+from dtfm_protocol.transport.tcp_knock import Knock
 
 GROUP = "reachability"
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import psutil
 
 from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
-from dtfm_protocol.statedir import holder, is_live
+from dtfm_protocol.process.state_dir import holder, is_live
 
 GROUP = "this machine"
 _SOCKET = re.compile(r"^-listen=/unix(?P<folder>/.*/dtfm-[^/]+)/daemon\.sock$")
-"""In the command line of a libp2p daemon that a node has started; see `dtfm_protocol.planes.libp2p`."""
+"""In the command line of a libp2p daemon that a node has started; see `dtfm_protocol.transport.libp2p`."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class LeftoversObservation:
     """What of nodes is on this machine."""
 
     state_dir: Path | None = None
@@ -34,16 +34,16 @@ class Seen:
     """libp2p daemons whose node is dead."""
 
 
-def look(state_dir: Path | None) -> Seen:
+def look(state_dir: Path | None) -> LeftoversObservation:
     """Look, and touch nothing."""
     folders = sum(
         not is_live(lock.parent) for lock in Path(tempfile.gettempdir()).glob("dtfm-*/lock") if _is_mine(lock)
     )
     if state_dir is None:
-        return Seen(folders=folders, daemons=_orphans())
+        return LeftoversObservation(folders=folders, daemons=_orphans())
     key = state_dir / "key"
     there = nearest(state_dir)
-    return Seen(
+    return LeftoversObservation(
         state_dir,
         holder(state_dir) if is_live(state_dir) else None,
         there.is_dir() and os.access(there, os.W_OK | os.X_OK),
@@ -81,7 +81,7 @@ def _orphans() -> tuple[int, ...]:
     return tuple(found)
 
 
-def judge(seen: Seen) -> list[Finding]:
+def judge(seen: LeftoversObservation) -> list[Finding]:
     """What of it is in a node's way."""
     found = []
     if seen.state_dir is not None:
@@ -113,7 +113,7 @@ def judge(seen: Seen) -> list[Finding]:
     return found
 
 
-def _judge_state_dir(seen: Seen, folder: Path) -> Finding:
+def _judge_state_dir(seen: LeftoversObservation, folder: Path) -> Finding:
     if seen.process is not None:
         return warn(
             GROUP,

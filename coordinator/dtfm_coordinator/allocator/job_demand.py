@@ -1,0 +1,81 @@
+"""What a job asks of its peers: its model's sizes, for the allocator."""
+
+import hashlib
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+import dtfm_coordinator
+import dtfm_protocol
+from dtfm_coordinator.allocator.step.model_demand import ModelDemand
+from dtfm_coordinator.allocator.workload import Workload
+from dtfm_protocol.data.tokenizer import vocabulary_size
+from dtfm_protocol.job.job_file import Job, Training
+from dtfm_protocol.process.source_digest import sources_digest
+from dtfm_protocol.process.state_dir import write_atomically
+
+_DEMAND = TypeAdapter(ModelDemand)
+
+
+def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
+    """What a model of `config` and one micro-batch of `training` ask of peers.
+
+    Raises:
+        UserError: the config makes no model.
+    """
+    from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes
+
+    sizes = model_sizes(config)
+    kept = activation_bytes(config, training.micro_batch, training.sequence_length, training.precision)
+    tokens = training.micro_batch * training.sequence_length
+    per_layer = sum(sizes.layer_parameters) / sizes.layers
+    return ModelDemand(
+        layer_parameters=sizes.layer_parameters,
+        embedding_parameters=sizes.embedding_parameters,
+        head_parameters=sizes.head_parameters,
+        tied_parameters=sizes.tied_parameters,
+        message_values=tokens * sizes.hidden_size,
+        layer_activation_bytes=kept,
+        head_bytes=sizes.logits_bytes(training.micro_batch, training.sequence_length, training.precision),
+        logits_gradient_bytes=sizes.logits_gradient_bytes(
+            training.micro_batch, training.sequence_length, training.precision
+        ),
+        head_layers=sizes.head_layers,
+        layer_flops=2 * per_layer * tokens,
+    )
+
+
+def kept_requirements(config: dict[str, Any], training: Training, folder: Path) -> ModelDemand:
+    """Like `requirements`, but found out only once for a state dir.
+
+    To lay out a model takes seconds, most of them to import torch and transformers; who comes back into a run that goes
+    on is awaited.
+    """
+    programs = [sources_digest(*map(Path, (*dtfm_protocol.__path__, *dtfm_coordinator.__path__)))]
+    programs += map(version, ("torch", "transformers"))
+    made_from = [config, training.model_dump(mode="json"), programs]
+    path, stamp = folder / "demand.json", hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before["stamp"] == stamp:
+            return _DEMAND.validate_python(before["demand"])
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    demand = requirements(config, training)
+    write_atomically(path, json.dumps({"stamp": stamp, "demand": _DEMAND.dump_python(demand, mode="json")}, indent=1))
+    return demand
+
+
+def workload(job: Job) -> Workload:
+    """A job file as the allocator sees it, without reading its text.
+
+    Raises:
+        UserError: the model or the tokenizer cannot be made.
+    """
+    from dtfm_protocol.model.model_config import resolve_config
+
+    config = resolve_config(job.model, vocabulary_size(job.data), job.training.sequence_length)
+    return Workload(requirements(config, job.training), job.training.micro_batches, job.plan)

@@ -1,0 +1,269 @@
+"""The evolutionary search for a balanced placement that is cheapest by the paper's cost.
+
+A population of placements starts from neighbourhood tilings (`seeds`). A new one comes from nothing, from the best, or
+from crossing two; each is annealed on the exact cost (`cooling`), from a temperature that depends on how much of its
+origin is worth keeping, and takes the place of the worst, or of its like. How long an annealing lasts is a share of
+the budget: of few evaluations one long annealing makes more than many short ones. Small swarms are searched to the
+end (`exhaustive`): the result is then the optimum.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_coordinator.allocator.paper.cooling import anneal
+from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable, walk_of, walk_on
+from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT
+from dtfm_coordinator.allocator.paper.paper_cost import PaperCost, Pipelines, cost_of_pipelines, data_parallel_seconds
+from dtfm_coordinator.allocator.paper.partition import network_of, refresh, reorder, routes_of, state_of
+from dtfm_coordinator.allocator.paper.seeds import crossed, widths
+from dtfm_coordinator.allocator.placement.compiled import compiling
+from dtfm_coordinator.allocator.placement.links import Matrix, pipeline_seconds
+from dtfm_coordinator.allocator.placement.neighbourhoods import nearness, tiled
+from dtfm_coordinator.allocator.placement.search_budget import Budget
+
+Index = npt.NDArray[np.int64]
+
+LARGEST_ENUMERATION = 200_000
+"""Most placements that are all looked at without being asked to."""
+POPULATION = 4
+FRESH = 0.35
+"""Share of the budget that the one annealing from nothing may take."""
+ROUND = 0.08
+"""Share of the budget that each later annealing may take."""
+LONGEST = 1000
+"""Most changes that an annealing tries, divided by the square of the number of devices: more are better spent anew."""
+LARGEST_FRESH = 256
+"""Devices up to which annealing from nothing pays; larger networks start from their tilings."""
+HOT = 0.15
+"""Temperature that melts a placement, as a part of its cost, times the number of stages: a change is one boundary's."""
+COLD = 2e-4
+"""Temperature at the end, as a part of the cost."""
+KEPT = 0.5
+"""How far the best placement is heated, as a part of `HOT`."""
+MIXED = 0.3
+"""How far a child of two is."""
+FOCUS = 0.3
+"""Share of the changes that begin with a device on which the cost hangs."""
+CHUNK = 100_000
+"""Changes tried between two looks at the clock, times the number of devices."""
+TEMPERATURES = 50
+"""Fewest steps in which an annealing cools down, where evaluations are counted."""
+REORDERED = 8
+"""Chunks between two searches for a better order of the stages."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The best placement that a search met."""
+
+    pipelines: Pipelines
+    idle: tuple[int, ...]
+    cost: PaperCost
+    """What `pipelines` cost as written."""
+    evaluations: int
+    """Placements priced."""
+    seconds: float
+    history: tuple[tuple[float, float], ...]
+    """(seconds since the start, total) of each placement that was the best so far."""
+    proven: bool
+    """Whether no placement is cheaper."""
+
+
+def search(
+    alpha: Matrix,
+    beta: Matrix,
+    *,
+    stages: int,
+    replicas: int,
+    activation_bytes: float,
+    gradient_bytes: float,
+    seed: int = 0,
+    seconds: float | None = None,
+    evaluations: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    enumerate_up_to: int = LARGEST_ENUMERATION,
+) -> SearchResult:
+    """Search for the cheapest `stages` groups of `replicas` devices; devices left over are idle.
+
+    Without a limit in seconds, the same arguments give the same placement.
+
+    Args:
+        alpha: one-way delay, seconds, shape (N, N), N >= stages * replicas.
+        beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
+        activation_bytes: bytes a pipeline's share of a step sends over one boundary.
+        gradient_bytes: bytes of gradients of one stage.
+        seed: of the search's own random numbers.
+        seconds: time limit by `clock`; 1.2 where neither limit is given.
+        evaluations: limit on placements priced.
+        enumerate_up_to: a network with no more placements than this is searched to the end, if the limits allow.
+    """
+    warm_up()
+    budget = Budget(seconds, evaluations, clock)
+    evolution = _Evolution(alpha, beta, stages, replicas, activation_bytes, gradient_bytes, seed, budget)
+    return evolution.run(enumerate_up_to)
+
+
+_warm = False
+
+
+def warm_up(say: Callable[[str], object] = lambda line: None) -> None:
+    """Load the search's machine code, or `say` that it is being compiled (the first time on a machine)."""
+    global _warm
+    if _warm:
+        return
+    _warm = True
+    rng = np.random.default_rng(0)
+    alpha, beta = rng.random((7, 7)), rng.random((7, 7)) + 0.1
+    with compiling("paper", say):
+        for enumerated in (0, 1000):
+            budget = Budget(None, 400)
+            _Evolution(alpha, beta, 3, 2, 1.0, 1.0, 0, budget).run(enumerated)
+
+
+@dataclass(frozen=True, slots=True)
+class _Individual:
+    total: float
+    order: Index
+    """Devices, shape (N,): K groups of R in path order, then the idle ones."""
+
+
+class _Evolution:
+    """The state of one search."""
+
+    def __init__(
+        self,
+        alpha: Matrix,
+        beta: Matrix,
+        stages: int,
+        replicas: int,
+        activation_bytes: float,
+        gradient_bytes: float,
+        seed: int,
+        budget: Budget,
+    ) -> None:
+        self._price: Callable[[Pipelines], PaperCost] = lambda pipelines: cost_of_pipelines(
+            alpha, beta, pipelines, activation_bytes, gradient_bytes
+        )
+        self._network = network_of(
+            data_parallel_seconds(alpha, beta, gradient_bytes, replicas),
+            pipeline_seconds(alpha, beta, activation_bytes),
+            stages,
+            replicas,
+        )
+        self._devices, self._stages, self._replicas, self._budget = len(alpha), stages, replicas, budget
+        self._rng = np.random.default_rng(seed)
+        self._population: list[_Individual] = []
+        self._history: list[tuple[float, float]] = []
+
+    def run(self, enumerate_up_to: int) -> SearchResult:
+        """Search until the budget is spent or the optimum is known."""
+        near = nearness(self._network.forward)
+        for width in widths(self._stages):
+            if not self._population or not self._budget.spent():
+                self._admit(tiled(near, self._stages, self._replicas, width))
+                self._budget.spend(1)
+        del near
+        count = partitions(self._devices, self._stages, self._replicas)
+        enumerable = count <= enumerate_up_to and provable(self._devices, self._stages) and self._budget.allows(count)
+        proven = enumerable and self._enumerate()
+        if not enumerable and self._devices > 1:
+            self._evolve()
+        pipelines, cost = self._best_as_written()
+        used = {device for route in pipelines for device in route}
+        return SearchResult(
+            pipelines=pipelines,
+            idle=tuple(device for device in range(self._devices) if device not in used),
+            cost=cost,
+            evaluations=self._budget.spent_evaluations,
+            seconds=self._budget.elapsed(),
+            history=tuple(self._history),
+            proven=proven,
+        )
+
+    def _enumerate(self) -> bool:
+        """Look at every placement; whether there was time for it."""
+        walk = walk_of(self._network)
+        best = self._population[0].total * (1 - 1e-12)
+        while walk.depth[0] >= 0:
+            if self._budget.spent():
+                return False
+            best, looked_at = walk_on(self._network, walk, best, 2000)
+            self._budget.spend(looked_at)
+        if walk.best[0] >= 0:
+            groups = walk.members[walk.best].astype(np.int64).ravel()
+            idle = np.setdiff1d(np.arange(self._devices), groups)
+            self._admit(np.concatenate([groups, idle]))
+        return True
+
+    def _evolve(self) -> None:
+        # Of few replicas each is more of its boundary, and a change more of the cost.
+        hot, share = HOT / self._stages * max(1.0, (8 / self._replicas) ** 1.5), FRESH
+        if self._devices <= LARGEST_FRESH:
+            self._anneal(self._rng.permutation(self._devices), hot, share)
+        while not self._budget.spent():
+            share, choice = ROUND, self._rng.random()
+            if choice < 0.4 and len(self._population) > 1:
+                one, other = self._rng.choice(len(self._population), 2, replace=False)
+                child = crossed(
+                    self._population[one].order, self._population[other].order, self._stages, self._replicas, self._rng
+                )
+                self._anneal(child, MIXED * hot, share)
+            elif choice < 0.9 or self._devices > LARGEST_FRESH:
+                self._anneal(self._population[0].order, KEPT * hot, share)
+            else:
+                self._anneal(self._rng.permutation(self._devices), hot, share)
+
+    def _anneal(self, order: Index, hot: float, share: float) -> None:
+        """Anneal a placement over a share of the budget, and admit the best that was met."""
+        network, budget = self._network, self._budget
+        state = state_of(network, order)
+        best_cost = refresh(network, state)
+        best, random = state.order.copy(), np.array([self._rng.integers(1, 2**63)], dtype=np.uint64)
+        scale = self._population[0].total
+        began, most, tried, chunks = budget.used(), LONGEST * self._devices**2, 0, 0
+        while not budget.spent():
+            done = max((budget.used() - began) / share, tried / most)
+            if done >= 1:
+                break
+            steps = budget.left(max(16, min(CHUNK // self._devices, budget.part(share / TEMPERATURES))))
+            temperature = scale * hot * (COLD / hot) ** done
+            best_cost = anneal(network, state, random, best, best_cost, temperature, steps, FOCUS)
+            budget.spend(steps)
+            tried, chunks = tried + steps, chunks + 1
+            if self._stages <= LARGEST_EXACT and chunks % REORDERED == 0:
+                refresh(network, state)
+                reorder(network, state)
+            self._note(best_cost)
+        self._admit(best)
+
+    def _admit(self, order: Index) -> None:
+        """Put a placement's stages into their best order, and keep it if it is among the population's best."""
+        state = state_of(self._network, order)
+        refresh(self._network, state)
+        total = reorder(self._network, state)
+        if all(abs(total - individual.total) > 1e-9 * total for individual in self._population):
+            self._population.append(_Individual(total, state.order))
+            self._population.sort(key=lambda individual: individual.total)
+            del self._population[POPULATION:]
+        self._note(total)
+
+    def _note(self, total: float) -> None:
+        if not self._history or total < self._history[-1][1]:
+            self._history.append((self._budget.elapsed(), total))
+
+    def _best_as_written(self) -> tuple[Pipelines, PaperCost]:
+        """The best placement's pipelines and their cost, which the history then ends with."""
+        state = state_of(self._network, self._population[0].order)
+        refresh(self._network, state)
+        pipelines: Pipelines = tuple(map(tuple, routes_of(self._network, state).tolist()))
+        cost = self._price(pipelines)
+        # Pairs that cannot talk, and rounding, make the price differ from what the search went by.
+        since = self._budget.elapsed()
+        while self._history and not self._history[-1][1] > cost.total:
+            since, _ = self._history.pop()
+        self._history.append((since, cost.total))
+        return pipelines, cost

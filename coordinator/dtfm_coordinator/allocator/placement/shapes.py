@@ -1,0 +1,51 @@
+"""Which numbers of stages and replicas an owner's choices allow on a swarm."""
+
+from dataclasses import dataclass
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Planning
+
+
+class NotEnoughNodes(UserError):
+    """More nodes are needed than there are."""
+
+    def __init__(self, message: str, missing: int) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A grid of stages and replicas."""
+
+    stages: int
+    replicas: int
+
+
+def feasible_shapes(nodes: int, layers: int, micro_batches: int, planning: Planning) -> tuple[Shape, ...]:
+    """Every grid that the owner's choices, the layers and the micro-batches allow on `nodes` peers.
+
+    Raises:
+        NotEnoughNodes: the owner's choices need more nodes.
+        UserError: more stages than layers, or more replicas than micro-batches.
+    """
+    stages, replicas = planning.stages, planning.replicas
+    if stages != "auto" and stages > layers:
+        raise UserError(f"[plan] stages = {stages}, but the model has {layers} layers to share out: lower stages")
+    if replicas != "auto" and replicas > micro_batches:
+        raise UserError(
+            f"[plan] replicas = {replicas}, but a step has {micro_batches} micro-batches to share out: "
+            "lower replicas or micro_batch"
+        )
+    needed = (1 if stages == "auto" else stages) * (1 if replicas == "auto" else replicas)
+    if nodes < needed:
+        raise NotEnoughNodes(
+            f"the job's [plan] needs {needed} nodes and {nodes} are here: waiting for {needed - nodes} more",
+            needed - nodes,
+        )
+    return tuple(
+        Shape(count, each)
+        for count in (range(1, min(nodes, layers) + 1) if stages == "auto" else (stages,))
+        for each in (range(1, min(nodes // count, micro_batches) + 1) if replicas == "auto" else (replicas,))
+        if count * each <= nodes
+    )

@@ -1,0 +1,77 @@
+"""The plan in force, as a new one sees it: who holds what, and what going over to another layout takes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dtfm_coordinator.allocator.step.layout import Layout
+from dtfm_coordinator.allocator.step.model_demand import memory_needed
+from dtfm_coordinator.allocator.step.moving_cost import LayersInForce, moving_seconds, standing
+from dtfm_coordinator.allocator.step.problem import Problem
+from dtfm_coordinator.allocator.step.step_cost import StepCost
+from dtfm_coordinator.allocator.workload import Workload, predict
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import View
+
+
+@dataclass(frozen=True)
+class InForce:
+    """A plan in force, or none."""
+
+    posed: Problem
+    standing: LayersInForce
+    plan: Plan | None = None
+    """None where there is none, or it cannot go on: a peer of it is gone, or it no longer fits."""
+    layout: Layout | None = None
+    cost: StepCost | None = None
+    over: str = ""
+    """Why it cannot go on."""
+
+    @classmethod
+    def of(cls, view: View, work: Workload, posed: Problem, peers: tuple[str, ...], plan: Plan | None) -> "InForce":
+        if plan is None:
+            return cls(posed, standing(posed, {}, 0.0, np.inf))
+        if plan.layers != work.demand.layers:
+            raise UserError(
+                f"the plan in force has {plan.layers} layers and the model {work.demand.layers}: it is another job's"
+            )
+        index = {peer: number for number, peer in enumerate(peers)}
+        spans = {index[peer]: plan.stages[plan.stage_of(peer) or 0] for peer in plan.peers if peer in index}
+        layer_parameters = sum(work.demand.layer_parameters) / work.demand.layers
+        over, layout = "", Layout.of_plan(plan, peers)
+        if layout is None:
+            over = "a peer of it is gone"
+        elif len(plan.routes) != work.micro_batches:
+            over = f"it has {len(plan.routes)} micro-batches a step and the job {work.micro_batches}"
+        elif plan.schedule not in work.schedules or plan.wire != work.planning.wire:
+            over = "the job's schedule or wire is another"
+        elif any(posed.memory[index[peer]] < needed for peer, needed in memory_needed(plan, work.demand).items()):
+            over = "it no longer fits in its peers' memory"
+        else:
+            cost = predict(view, work, plan).cost
+            if np.isfinite(cost.total):
+                horizon = work.planning.horizon / cost.total
+                return cls(posed, standing(posed, spans, layer_parameters, horizon), plan, layout, cost)
+            over = "peers of it no longer reach each other"
+        # All must move; that is still cheaper where state lies already.
+        guess = plan.cost.total if plan.cost is not None and plan.cost.total > 0 else 1.0
+        now = standing(posed, spans, layer_parameters, work.planning.horizon / guess)
+        return cls(posed, now, over=over)
+
+    @property
+    def seconds(self) -> float:
+        """Of a step under it."""
+        return np.inf if self.cost is None else self.cost.total
+
+    @property
+    def horizon(self) -> float:
+        """Steps within which a move must pay back."""
+        return self.standing.horizon
+
+    def moving(self, layout: Layout) -> float:
+        """Seconds that it takes to move from it to `layout`."""
+        if np.isinf(self.horizon):
+            return 0.0
+        peers, counts, _, layers = layout.arrays()
+        return moving_seconds(self.posed, self.standing, peers, counts, layers)

@@ -1,0 +1,81 @@
+"""Looking for a better plan while the one in force goes on."""
+
+from collections.abc import Awaitable, Callable
+
+from dtfm_coordinator.lead.new_layout import LayoutMaker
+from dtfm_coordinator.lead.plan_watch import Change, PlanWatch
+from dtfm_coordinator.plan_change.changeover import Changeover
+from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.logs import log
+
+PARK_SECONDS = 60.0
+"""For a checkpoint before a peer leaves without which there is no plan."""
+
+
+class Comparison:
+    """The plan in force beside the best one for those who are here now."""
+
+    def __init__(
+        self,
+        state: SwarmState,
+        watch: PlanWatch,
+        layout_maker: LayoutMaker,
+        changeover: Changeover,
+        rows: MetricsFile,
+        say: Callable[[str, str], Awaitable[None]],
+        horizon: float,
+    ) -> None:
+        """Nothing is compared yet.
+
+        Args:
+            say: tells what is done; see `Announcer.say`.
+            horizon: the job's, in seconds.
+        """
+        self._state, self._watch, self._layout_maker, self._changeover = state, watch, layout_maker, changeover
+        self._rows, self._say, self._horizon = rows, say, horizon
+
+    async def better(self, plan: Plan, change: Change) -> Plan | None:
+        """A layout for those who are here now, while training goes on; None if that is the one in force, `plan`.
+
+        None, too, if no plan is possible, or if the one in force breaks meanwhile.
+
+        Where a peer wants to leave and no plan is possible without it, the run is parked: all stop at the end of a
+        step, and hand in a checkpoint.
+        """
+
+        def broken() -> bool:
+            return bool(self._watch.broken(plan))
+
+        horizon = self._watch.horizon(change)
+        members = self._state.members.ready()
+        if not await self._state.unless(broken, self._layout_maker.probe(members, anew=self._watch.suspects())):
+            return None  # who is gone must not wait until links are measured, which may take minutes
+        if not await self._layout_maker.hears_all(plan, broken):
+            self._watch.forget()
+            return None
+        try:
+            found = await self._layout_maker.plan_for(self._state.members.ready(), horizon)
+        except UserError as error:
+            leaving = self._state.members.leaving(plan.peers)
+            if leaving:
+                await self._park(", ".join(map(short, leaving)), error)
+            else:
+                log.info("%s: %s", change.why, error)
+            return None
+        finally:
+            await self._say("training", f"plan {plan.version}: {plan.reason}")
+        same = found.routes == plan.routes and found.stages == plan.stages
+        if same and horizon is not None and horizon < self._horizon:
+            self._watch.again_after(horizon)
+        return None if same else found
+
+    async def _park(self, leaving: str, why: UserError) -> None:
+        """Stop at the end of a step with a checkpoint of it, so that those who leave take nothing with them."""
+        await self._say("planning", f"{leaving} leaves, and without it {why}: keeping a checkpoint first")
+        await self._changeover.call(gently=True, parked=True)
+        reached = self._rows.last
+        await self._state.wait(lambda: self._state.kept.step >= max(reached, self._rows.last), PARK_SECONDS)

@@ -1,0 +1,268 @@
+"""What a coordinator decides, one thing after the other: wait, measure, plan, watch, and again when a plan breaks.
+
+It is not needed for a step: peers train on under the plan in force while it is away, and hand in what it missed.
+"""
+
+import asyncio
+import time
+from functools import partial
+from pathlib import Path
+
+from dtfm_coordinator.lead.comparison import Comparison
+from dtfm_coordinator.lead.lead_context import Tools
+from dtfm_coordinator.lead.new_layout import LayoutMaker
+from dtfm_coordinator.lead.next_plan import event_of, next_plan
+from dtfm_coordinator.lead.plan_watch import Change, Failed, PlanWatch
+from dtfm_coordinator.lead.status_file import StatusFile
+from dtfm_coordinator.membership.known_peers import KnownPeers
+from dtfm_coordinator.plan_change.changeover import Changeover
+from dtfm_coordinator.plan_change.plan_change_events import Role
+from dtfm_coordinator.plan_change.tcp_liveness import TcpLiveness
+from dtfm_coordinator.swarm.announcer import Announcer
+from dtfm_coordinator.swarm.checkpoints import Checkpoints, mark_of
+from dtfm_coordinator.swarm.event_log import PlanEvent
+from dtfm_coordinator.swarm.message_handlers import MessageHandlers
+from dtfm_coordinator.swarm.metrics_recorder import MetricsRecorder
+from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
+from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.plan.peer_state import Mark, PeerState
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.state_dir import write_atomically
+
+RETURN_SECONDS = 20.0
+"""How long a returning coordinator waits for the peers of its last plan before it plans anew."""
+GOODBYE_SECONDS = 15.0
+
+
+def hold(folder: Path, rows: MetricsFile, state: SwarmState, event: PlanEvent, plan: Plan) -> None:
+    """Have `plan` be the one that this coordinator comes back to: before anyone may act under it.
+
+    Args:
+        event: what is to be written down when the plan has begun.
+
+    Raises:
+        UserError: there is no room.
+    """
+    write_atomically(folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
+    rows.forget_after(event.step)
+    state.plan = plan
+    state.event = event.model_copy(update={"in_force_at": time.time()})
+
+
+class Controller:
+    """Leads one job to its end."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        min_nodes: int | None,
+        exit_when_done: bool,
+        *,
+        without_quorum: bool = False,
+        taken_over: bool = False,
+    ) -> None:
+        """Nothing happens before `run`; `attend` goes on beside it.
+
+        Args:
+            min_nodes: how many to wait for at the start.
+            without_quorum: whether peers that do not answer are gone for good.
+            taken_over: whether another coordinator has led so far.
+        """
+        self._tools, self._exit_when_done, self._taken_over = tools, exit_when_done, taken_over
+        self._state = state = SwarmState(tools.folder, tools.planner.layers)
+        self._rows = MetricsFile(tools.folder / "metrics.jsonl")
+        self._announcer = Announcer(tools.control, state, self._rows)
+        self._say = self._announcer.say
+        self._changeover = Changeover(
+            tools.folder,
+            Role(tools.identity.peer_id, len(tools.coordinators) == 1, without_quorum),
+            state.members,
+            state,
+            tools.control.publish,
+            partial(self._say, "waiting"),
+            is_genuine=partial(_is_genuine, tools),
+            liveness=TcpLiveness(state.members),
+        )
+        self._status = StatusFile(tools, state, self._announcer, self._rows)
+        recorder = MetricsRecorder(self._rows, state, tools.job.training.steps)
+        handlers = MessageHandlers(
+            state,
+            recorder,
+            self._announcer,
+            tools.coordinators,
+            stood=self._changeover.heard,
+            started=self._changeover.started,
+        )
+        handlers.listen(tools.control, tools.archive)
+        self._profiles = ProfileLookup(state.members, tools.discovery, tools.registry, KnownPeers(tools.folder))
+        self._layout_maker = LayoutMaker(tools, state, self._say, min_nodes)
+        self._watch = PlanWatch(state, tools.planner)
+        self._comparison = Comparison(
+            state, self._watch, self._layout_maker, self._changeover, self._rows, self._say, tools.job.plan.horizon
+        )
+
+    async def attend(self, seconds: float) -> None:
+        """Look for profiles, keep the status file fresh, and carry out what is decided, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._announcer.run())
+            tasks.create_task(self._changeover.run())
+            while True:
+                await self._profiles.look(seconds)
+                self._state.notify()
+                try:
+                    self._status.write()
+                except UserError as error:
+                    log.warning("%s", error)
+                await asyncio.sleep(seconds)
+
+    async def run(self) -> None:
+        """From waiting to the last step, planning anew whenever a plan breaks or a better one is possible.
+
+        Raises:
+            Failed: no plan can help.
+        """
+        change: Change | None = await self._return()
+        try:
+            while not self._is_done():
+                if change is not None:
+                    await self._change(change)
+                change = await self._stay()
+        except Failed as error:
+            await self._say("failed", str(error))
+            await self._farewell()
+            raise
+        done = f"all {self._steps} steps are done; the model is in {self._tools.folder / 'checkpoints'}"
+        await self._say("done", done)
+        self._status.write()
+        if self._exit_when_done:
+            await self._farewell()
+            return
+        await asyncio.Event().wait()
+
+    @property
+    def _steps(self) -> int:
+        return self._tools.job.training.steps
+
+    def _is_done(self) -> bool:
+        return self._state.kept.step >= self._steps and self._rows.last >= self._steps
+
+    async def _farewell(self) -> None:
+        """Let the nodes hear the last phase and leave."""
+        await self._state.wait(lambda: not self._state.members.online(), GOODBYE_SECONDS)
+
+    async def _return(self) -> Change | None:
+        """Take up an earlier life's plan, which peers may still train under; what to do first."""
+        self._state.kept = await _newest(self._tools.archive)
+        path = self._tools.folder / "plan.json"
+        if self._changeover.epoch.in_force and not path.exists():
+            raise UserError(
+                f"plan {self._changeover.epoch.in_force} is in force, and this coordinator does not know it: it began "
+                "to stand by in the middle of a change of plan; start it again while another one leads"
+            )
+        if self._state.kept.step >= self._steps or not path.exists():
+            self._rows.forget_after(self._state.kept.step)
+            return Change("the first plan")
+        plan = self._state.plan = Plan.load(path)
+        self._tools.archive.expect(plan)
+        self._changeover.returns(plan)
+        self._announcer.tell_ledger()
+        epoch = self._changeover.epoch
+        if epoch.called > min(plan.version, epoch.in_force):
+            await self._layout_maker.recall({*plan.peers, *plan.idle})
+            return Change("the coordinator is back, and was about to plan anew")
+
+        def decided() -> bool:
+            return bool(self._state.members.broken(plan.peers, plan.version)) or self._state.all_train(plan)
+
+        await self._say("training", f"back: looking for the peers of plan {plan.version}")
+        await self._state.wait(decided, RETURN_SECONDS)
+        all_train = self._state.all_train(plan)
+        await self._layout_maker.recall({*plan.peers, *plan.idle})
+        if self._taken_over:
+            return Change("another coordinator leads now", gently=all_train, layout=plan)
+        if all_train:
+            await self._say("training", f"plan {plan.version}, found in force: {plan.reason}")
+            return None
+        return Change("the coordinator is back, and the plan's peers are not all training")
+
+    async def _change(self, change: Change) -> None:
+        """Bring a new plan into force."""
+        before = self._state.plan
+        if not change.gently or before is None:
+            if before is not None:
+                await self._say("planning", change.why)
+            called_at, version = time.time(), await self._changeover.call()
+            layout = await self._layout_maker.layout()
+        else:
+            found = change.layout or await self._comparison.better(before, change)
+            if found is None:
+                return
+            await self._say("planning", f"{change.why}: {found.reason}")
+            called_at, version = time.time(), await self._changeover.call(gently=True)
+            layout = found
+        while True:
+            standings = await self._changeover.agree()
+            plan = await self._ordered(layout, version, standings)
+            self._tools.archive.expect(plan)
+            event = event_of(plan, change.why, called_at, self._rows.last, standings)
+            keeping = partial(hold, self._tools.folder, self._rows, self._state, event)
+            if await self._changeover.establish(plan, keeping):
+                break
+            log.info("plan %d was not taken by all its peers: planning anew", version)
+            version = await self._changeover.call()
+            layout = await self._layout_maker.layout()
+        self._watch.follows()
+        self._announcer.tell_ledger()
+        await self._say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
+
+    async def _ordered(self, layout: Plan, version: int, standings: dict[str, PeerState]) -> Plan:
+        """`layout` as the plan of `version`; see `next_plan`."""
+        tools = self._tools
+        self._state.kept = await _newest(self._tools.archive)
+        kept = {tools.identity.peer_id: [self._state.kept]} if self._state.kept.step or tools.job.pretrained else {}
+        return next_plan(layout, version, standings, kept).signed(tools.identity, tools.swarm)
+
+    async def _stay(self) -> Change | None:
+        """Stay with the plan until the job is done (None), or something is to be changed.
+
+        Raises:
+            Failed: the training itself has gone wrong.
+        """
+        plan, archive = self._state.plan, self._tools.archive
+        assert plan is not None
+
+        def due() -> bool:
+            return bool(archive.fault or self._is_done() or self._watch.broken(plan) or self._watch.wish(plan))
+
+        await self._state.wait(due)
+        if archive.fault:
+            raise Failed(archive.fault)
+        if self._is_done():
+            return None
+        why = self._watch.broken(plan)
+        if not why:
+            return self._watch.look_into(plan)
+        broken = self._state.members.broken(plan.peers, plan.version)
+        for lost in broken.report.lost if broken is not None and broken.report is not None else ():
+            self._state.links.forget(lost)  # whether peers reach it is measured anew, once it is back
+        await asyncio.sleep(self._watch.pause(plan, self._rows.last))
+        return Change(why)
+
+
+async def _newest(archive: Checkpoints) -> Mark:
+    """The newest whole checkpoint of this coordinator."""
+    newest = await asyncio.to_thread(archive.newest)
+    return mark_of(newest) if newest is not None else Mark()
+
+
+def _is_genuine(tools: Tools, plan: Plan) -> bool:
+    """Whether a plan that a peer shows is a coordinator's."""
+    try:
+        plan.verify(tools.coordinators, tools.swarm)
+    except Refused as error:
+        log.warning("%s", error)
+        return False
+    return True

@@ -1,0 +1,28 @@
+"""What a coordinator leads with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dtfm_coordinator.lead.planner import Planner
+from dtfm_coordinator.swarm.checkpoints import Checkpoints
+from dtfm_protocol.control.mqtt import ControlPlane
+from dtfm_protocol.discovery.dht import Discovery, Registry
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.job.resolved_job import ResolvedJob
+
+
+@dataclass(frozen=True)
+class Tools:
+    """A coordinator's job, folder and planes."""
+
+    job: ResolvedJob
+    folder: Path
+    identity: Identity
+    swarm: str
+    coordinators: tuple[str, ...]
+    """All that may lead, this one among them."""
+    planner: Planner
+    archive: Checkpoints
+    control: ControlPlane
+    discovery: Discovery
+    registry: Registry

@@ -1,0 +1,203 @@
+"""Who is there, how they are connected, and the best layout for them."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Collection
+
+from dtfm_coordinator.allocator.placement.shapes import NotEnoughNodes
+from dtfm_coordinator.lead.lead_context import Tools
+from dtfm_coordinator.membership.link_degradation import Pair
+from dtfm_coordinator.membership.members import Member
+from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.control.topics import PROBE, ProbeRound
+from dtfm_protocol.discovery.records import LinkReport
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.logs import log
+
+SETTLE_SECONDS = 1.5
+"""Nobody must have joined or left for so long before a plan is made, four times as long while somebody there
+is not ready: volunteers arrive in bursts."""
+QUICK_SECONDS = 0.2
+"""The same in the middle of a run, where everyone waits, and who is there is known."""
+HEAR_SECONDS = 5.0
+"""Reports come every second."""
+READ_SECONDS = 0.5
+"""For what peers have published of their links: it is no more than what is known already, or can be measured."""
+ROUND_SECONDS = 75.0
+"""A round of probes that takes longer goes on without the slow ones."""
+RETRY_SECONDS = 60.0
+"""After a view that no plan fits; sooner if somebody comes."""
+
+
+class LayoutMaker:
+    """Makes layouts for those who are ready."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        state: SwarmState,
+        say: Callable[[str, str], Awaitable[None]],
+        min_nodes: int | None,
+    ) -> None:
+        self._tools, self._state, self._say, self._min_nodes = tools, state, say, min_nodes
+        self._members, self._links = state.members, state.links
+
+    async def layout(self) -> Plan:
+        """Wait until enough nodes are ready for a plan; its layout."""
+        # --min-nodes is for the start: a run that has lost a node goes on as soon as the others suffice.
+        needed = self._tools.planner.fewest_nodes
+        if self._state.plan is None and self._min_nodes is not None:
+            needed = self._min_nodes
+        why = ""
+        while True:
+            members = await self._gather(needed, why)
+            if self._state.plan is not None:
+                # A run that stands still does not wait for measurements if it can do without: who has just come back
+                # is measured, and made use of, once it goes on.
+                known = self._links.acquainted(members)
+                if len(known) < len(members):
+                    with contextlib.suppress(UserError):
+                        return await self.plan_for(known)
+            await self.probe(members, limits=self._state.plan is None)
+            try:
+                return await self.plan_for(members)
+            except UserError as error:
+                # A view that no plan fits may be followed by one that does: another node, or one with more memory.
+                needed, why = len(members) + (error.missing if isinstance(error, NotEnoughNodes) else 1), str(error)
+
+    async def plan_for(self, members: list[Member], horizon: float | None = None) -> Plan:
+        """A layout for those of `members` that are still there.
+
+        Args:
+            horizon: see `Planner.plan`.
+
+        Raises:
+            UserError: none fits.
+        """
+        heard = {member.peer for member in self._members.ready()}
+        members = self._links.reachable([member for member in members if member.peer in heard])
+        if not members:
+            raise UserError("no node is left, or none of them reaches another one: `dtfm-node doctor` says why")
+        await self._say("planning", f"planning for {len(members)} nodes")
+        view = self._links.view(members, self._tools.job.training.precision, self._state.pace.factors())
+        plan = await asyncio.to_thread(self._tools.planner.plan, view, self._state.plan, horizon)
+        view.save(self._tools.folder / "view.json")
+        return plan
+
+    async def _gather(self, needed: int, why: str) -> list[Member]:
+        """Wait until at least `needed` nodes are ready and nobody has come or gone for a while.
+
+        Args:
+            why: what fewer nodes lack, where it is more than their number.
+        """
+        while True:
+            if len(self._members.ready()) < needed:
+                text = self._members.waiting_for(needed)
+                await self._say("waiting", why or text)
+
+                def told(text: str = text, needed: int = needed) -> bool:
+                    return self._members.waiting_for(needed) != text
+
+                if await self._state.wait(told, RETRY_SECONDS if why else None) or not why:
+                    continue
+                needed = min(needed, len(self._members.ready()))  # links that could not be measured may be well again
+            ready = {member.peer for member in self._members.ready()}
+            busy = len(self._members.online()) > len(ready)
+
+            def moved(ready: set[str] = ready) -> bool:
+                return {member.peer for member in self._members.ready()} != ready
+
+            calm = SETTLE_SECONDS if self._state.plan is None else QUICK_SECONDS
+            if not await self._state.wait(moved, calm * (4 if busy else 1)):
+                return self._members.ready()
+
+    async def hears_all(self, plan: Plan, unless: Callable[[], bool]) -> bool:
+        """Wait until all of the plan's peers are heard of, as they are while it goes well; whether they were in time.
+
+        Who is not would be left out of the next one. A moment of deafness, because this machine or the way to the
+        broker was busy, must not cost a peer its place: whether it is gone is for others to say.
+
+        Args:
+            unless: ends the wait when it becomes true.
+        """
+
+        def heard() -> bool:
+            return set(plan.peers) <= {member.peer for member in self._members.heard()}
+
+        await self._state.wait(lambda: heard() or unless(), HEAR_SECONDS)
+        return heard() and not unless()
+
+    async def recall(self, peers: Collection[str]) -> None:
+        """Take over what `peers` have measured for an earlier life of this coordinator, or for another one."""
+        await self._read_all(peers, self._links.reported)
+
+    async def probe(self, members: list[Member], anew: Collection[Pair] = (), *, limits: bool = True) -> None:
+        """Have all unknown links between `members` measured, in rounds of disjoint pairs, and those of `anew` again.
+
+        Args:
+            limits: whether what peers can send in all is measured, too: that takes seconds, and plans do without.
+        """
+        peers = [member.peer for member in members]
+        before = {pair: self._links.gbps(*pair) or 0.0 for pair in anew}
+        await self._read_all(self._links.reporters(peers), self._links.published)
+        with contextlib.ExitStack() as undo:
+            for pair in anew:
+                undo.callback(self._links.forget_pair(*pair))
+            await self._probe(peers, members, limits)
+            undo.pop_all()  # who is interrupted knows what was known before
+        self._state.link_watch.looked(before, before, {pair: self._links.gbps(*pair) or 0.0 for pair in before})
+
+    async def _probe(self, peers: list[str], members: list[Member], limits: bool) -> None:
+        addresses = {member.peer: member.profile.addresses for member in members if member.profile}
+        rounds = list(self._links.rounds(peers))
+        for number, pairs in enumerate(rounds, 1):
+            await self._say("probing", f"measuring links: round {number} of {len(rounds)}")
+            await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
+            self._links.tried(pairs)
+        fans = list(self._links.fans(peers)) if limits else []
+        for number, fanned in enumerate(fans, 1):
+            await self._say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
+            await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
+
+    async def _have_probed(self, turn: ProbeRound) -> None:
+        """Ask for a round of measurements, and wait until those who are there have reported what they found."""
+        acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans]
+        self._links.requests.ask(turn)
+        await self._tools.control.publish(PROBE, turn)
+
+        def awaited(peer: str) -> bool:
+            member = self._members.get(peer)
+            return member is not None and member.online and self._links.requests.awaits(peer, turn.id)
+
+        if not await self._state.wait(lambda: not any(map(awaited, acting)), ROUND_SECONDS):
+            log.warning("a round of link measurements was not finished in %.0f s", ROUND_SECONDS)
+
+    async def _read_all(self, peers: Collection[str], take: Callable[[str, LinkReport], None]) -> None:
+        """Look up once what `peers` have published of their links, and have it taken.
+
+        A lookup waits for seconds where a DHT peer has fallen silent: who is not read in `READ_SECONDS` is left out.
+        """
+        reading = [asyncio.create_task(self._read(peer, take)) for peer in peers]
+        try:
+            if reading:
+                await asyncio.wait(reading, timeout=READ_SECONDS)
+        finally:
+            for task in reading:
+                task.cancel()
+
+    async def _read(self, peer: str, take: Callable[[str, LinkReport], None]) -> None:
+        try:
+            record = await self._tools.registry.links(self._tools.discovery, peer)
+        except (OSError, RuntimeError) as error:
+            log.warning("cannot read the links of %s: %s", short(peer), error)
+            return
+        if record is not None:
+            take(peer, record)
+
+
+def _now() -> int:
+    """A number for a round, unique over restarts, too: nodes say it again with what they found."""
+    return time.time_ns() // 1_000_000

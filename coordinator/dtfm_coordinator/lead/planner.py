@@ -1,0 +1,102 @@
+"""From a view to the plan that is published: the owner's forced layout, or the allocator's."""
+
+import math
+from dataclasses import replace
+
+from dtfm_coordinator.allocator.allocate import allocate
+from dtfm_coordinator.allocator.placement.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.step.model_demand import ModelDemand
+from dtfm_coordinator.allocator.workload import Workload, as_cost, predict
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import View
+
+
+class Planner:
+    """Plans one job, as often as the swarm changes."""
+
+    def __init__(self, job: ResolvedJob, demand: ModelDemand, forced: Plan | None, seed: int) -> None:
+        self._job, self._forced, self._seed = job, forced, seed
+        self._workload = Workload(demand, job.training.micro_batches, job.plan)
+        self.is_changed = False
+        """Whether the owner has fixed another layout since the last plan."""
+        if forced is not None:
+            self._check_forced(forced)
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the owner has fixed the layout."""
+        return self._forced is not None
+
+    def force(self, plan: Plan) -> None:
+        """Have the next plan be this one.
+
+        Raises:
+            UserError: it does not fit the job.
+        """
+        self._check_forced(plan)
+        self._forced, self.is_changed = plan, True
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers of the model."""
+        return self._workload.demand.layers
+
+    @property
+    def fewest_nodes(self) -> int:
+        """How many nodes the owner's choices need at least."""
+        if self._forced is not None:
+            return len(self._forced.peers)
+        stages, replicas = self._job.plan.stages, self._job.plan.replicas
+        return (1 if stages == "auto" else stages) * (1 if replicas == "auto" else replicas)
+
+    def plan(self, view: View, in_force: Plan | None = None, horizon: float | None = None) -> Plan:
+        """A plan for the peers of `view`, without version.
+
+        Args:
+            in_force: the plan under which peers hold their state now.
+            horizon: seconds within which a move must pay back, if that is less than the job allows.
+
+        Raises:
+            NotEnoughNodes: the owner's choices need more.
+            UserError: no layout fits.
+        """
+        self.is_changed = False
+        if self._forced is not None:
+            return self._place(self._forced, view, in_force)
+        work, planning = self._workload, self._workload.planning
+        if horizon is not None and horizon < planning.horizon:
+            work = replace(work, planning=planning.model_copy(update={"horizon": horizon}))
+        return allocate(view, work, self._seed, in_force=in_force)
+
+    def _check_forced(self, plan: Plan) -> None:
+        layers = self._workload.demand.layers
+        if plan.layers != layers:
+            raise UserError(f"--plan: its stages cover {plan.layers} layers and the model has {layers}")
+        count = self._job.training.micro_batches
+        if len(plan.routes) != count:
+            raise UserError(f"--plan: it has {len(plan.routes)} routes and a step has {count} micro-batches")
+
+    def _place(self, plan: Plan, view: View, in_force: Plan | None) -> Plan:
+        """The forced plan with its placeholders replaced by peers: who serves one stays, others as they came."""
+        known = set(view.ids)
+        named = {name for name in plan.peers if name in known}
+        before = dict(zip(plan.peers, in_force.peers if in_force is not None else (), strict=False))
+        stay = {name: peer for name, peer in before.items() if name not in named and peer in known - named}
+        free = [peer for peer in view.ids if peer not in named and peer not in stay.values()]
+        placeholders = [name for name in plan.peers if name not in named and name not in stay]
+        if len(placeholders) > len(free):
+            missing = len(placeholders) - len(free)
+            raise NotEnoughNodes(f"waiting for {missing} more nodes: the forced plan needs {len(plan.peers)}", missing)
+        names = stay | dict(zip(placeholders, free, strict=False))
+        planning = self._job.plan
+        changes = {"schedule": "1f1b" if planning.schedule == "auto" else planning.schedule, "wire": planning.wire}
+        changes = {key: value for key, value in changes.items() if key not in plan.model_fields_set}
+        placed = plan.renamed(names).model_copy(
+            update={"idle": tuple(free[len(placeholders) :]), "reason": "forced by --plan", **changes}
+        )
+        cost = predict(view, self._workload, placed).cost
+        if not math.isfinite(cost.total):
+            raise UserError("--plan: it has two nodes talk to each other whose link could not be measured")
+        return placed.model_copy(update={"cost": as_cost(cost)})

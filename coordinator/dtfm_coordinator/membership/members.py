@@ -1,0 +1,155 @@
+"""Who is in the swarm, as far as presence, reports and DHT records tell. Pure: told what happened, asked what is."""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from dtfm_protocol.control.topics import Presence, Report
+from dtfm_protocol.discovery.records import Profile
+
+SILENT_SECONDS = 4.0
+"""Reports come every second; whoever sends none for so long is given no work."""
+
+CUT_OFF_SECONDS = 20.0
+"""A trainer that sends none for so long is cut off from here, though its connection to the broker was not closed; a
+broker's or coordinator's restart takes less."""
+
+
+@dataclass
+class Member:
+    """One peer that was ever seen."""
+
+    peer: str
+    order: int
+    """First seen as the how-manieth: ties between equal peers are broken by age."""
+    session: str = ""
+    online: bool = False
+    profile: Profile | None = None
+    report: Report | None = None
+    heard: float = 0.0
+    """When its last report came, in seconds of the clock."""
+    suspected: float = 0.0
+    """When another peer last reported it as gone."""
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the profile of its present session is known: an earlier one's may have other addresses."""
+        return self.profile is not None and self.profile.session == self.session
+
+
+class Members:
+    """All peers that were ever seen."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._members: dict[str, Member] = {}
+
+    def _member(self, peer: str) -> Member:
+        return self._members.setdefault(peer, Member(peer, len(self._members)))
+
+    def seen(self, peer: str, presence: Presence) -> None:
+        """A presence message came."""
+        member = self._member(peer)
+        if not presence.online and member.online and presence.session != member.session:
+            return  # the last will of a session that this peer has since replaced
+        if presence.session != member.session:
+            member.report = None
+        member.session, member.online = presence.session, presence.online
+
+    def reported(self, peer: str, report: Report) -> bool:
+        """A report came: the peer is there, whatever its presence said last. False where its session is over."""
+        member = self._member(peer)
+        if member.session and report.session != member.session and member.online:
+            return False  # of a session that is over
+        before, member.report = member.report, report
+        member.session, member.online = report.session, True
+        member.heard = self._clock()
+        for peer_lost in report.lost:
+            if before is None or peer_lost not in before.lost:
+                self._member(peer_lost).suspected = self._clock()
+        return True
+
+    def listed(self, profiles: dict[str, Profile]) -> None:
+        """The DHT was read."""
+        for peer, profile in profiles.items():
+            self._member(peer).profile = profile
+
+    def unlisted(self) -> dict[str, str]:
+        """The sessions of those who are connected, and whose profile was not found yet."""
+        return {member.peer: member.session for member in self.online() if not member.is_listed}
+
+    def get(self, peer: str) -> Member | None:
+        """The member, if it was ever seen."""
+        return self._members.get(peer)
+
+    def online(self) -> list[Member]:
+        """Those who are connected, oldest first."""
+        return [member for member in self._members.values() if member.online]
+
+    def heard(self) -> list[Member]:
+        """Those whose reports come: a process that was stopped is connected for a while, and says nothing.
+
+        Whom another peer has lost must have reported since.
+        """
+        oldest = self._clock() - SILENT_SECONDS
+        return [member for member in self.online() if member.heard > max(oldest, member.suspected)]
+
+    def ready(self) -> list[Member]:
+        """Those who can be given work: heard of, their profile is known, and they want to stay."""
+        return [
+            member
+            for member in self.heard()
+            if member.is_listed
+            and member.report is not None
+            and member.report.state != "measuring"
+            and not member.report.leaving
+        ]
+
+    def leaving(self, peers: tuple[str, ...]) -> list[str]:
+        """Those of `peers` who want to leave."""
+        found = (self.get(peer) for peer in peers)
+        return [member.peer for member in found if member and member.online and member.report and member.report.leaving]
+
+    def settled(self) -> list[str]:
+        """Who is ready; nobody as long as others are still coming: they arrive in bursts."""
+        coming = any(m.report is None or not m.is_listed or m.report.state == "measuring" for m in self.heard())
+        return [] if coming else [member.peer for member in self.ready()]
+
+    def newcomers(self, known: Collection[str]) -> list[str]:
+        """Who has settled and is not among `known`."""
+        return sorted(set(self.settled()) - set(known))
+
+    def waiting_for(self, needed: int) -> str:
+        """What `needed` ready nodes lack, in one line."""
+        ready, online = len(self.ready()), self.online()
+        unlisted = [m for m in online if not m.is_listed and m.report is not None and m.report.state != "measuring"]
+        heard = {member.peer for member in self.heard()}
+        silent = [m for m in online if m.report is not None and m.peer not in heard and m not in unlisted]
+        measuring = len(online) - ready - len(unlisted) - len(silent)
+        parts = [f"{ready} of {needed} are ready"]
+        if silent:
+            parts.append(f"{len(silent)} not heard of for {SILENT_SECONDS:.0f} s")
+        if measuring:
+            parts.append(f"{measuring} measuring")
+        if unlisted:
+            # Connected to the broker but absent from the DHT: it sees other DHT peers than this coordinator.
+            parts.append(f"{len(unlisted)} connected, but not seen in the DHT yet")
+        return f"waiting for {needed - ready} more nodes ({'; '.join(parts)})"
+
+    def missing(self, peers: tuple[str, ...]) -> list[str]:
+        """Those of `peers` who are not connected, or have said nothing for long."""
+        oldest = self._clock() - CUT_OFF_SECONDS
+
+        def here(member: Member | None) -> bool:
+            return member is not None and member.online and (member.report is None or member.heard > oldest)
+
+        return [peer for peer in peers if not here(self.get(peer))]
+
+    def broken(self, peers: tuple[str, ...], plan_version: int) -> Member | None:
+        """One of `peers` that cannot go on under this plan, if there is any."""
+        for peer in peers:
+            member = self.get(peer)
+            report = member.report if member else None
+            if report and report.plan_version == plan_version and report.state in {"stalled", "diverged"}:
+                return member
+        return None

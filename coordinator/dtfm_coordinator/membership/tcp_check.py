@@ -1,0 +1,26 @@
+"""Whether something takes connections at a peer's addresses."""
+
+import asyncio
+
+from dtfm_protocol.transport import tcp_knock as knocking
+from dtfm_protocol.transport.multiaddress import tcp_address
+
+KNOCK_SECONDS = 1.0
+
+
+def door_of(address: str) -> tuple[str, int] | None:
+    """Host and port of a multiaddress, if it has them."""
+    at = tcp_address(address)
+    return at[:2] if at is not None else None
+
+
+async def open_doors(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of multiaddresses at which something takes connections now."""
+    doors = [(address, door) for address in addresses if (door := door_of(address)) is not None]
+    answers = await asyncio.gather(*(knock(*door) for _, door in doors))
+    return tuple(address for (address, _), answer in zip(doors, answers, strict=True) if answer)
+
+
+async def knock(host: str, port: int, seconds: float = KNOCK_SECONDS) -> bool | None:
+    """Whether something takes connections there: False where the host says no, None where nobody answers."""
+    return {"open": True, "refused": False}.get((await knocking.knock(host, port, seconds)).answer)

@@ -1,0 +1,244 @@
+"""How one plan follows another, as one coordinator decides it: a call that ends the old one, promises, the new plan,
+its taking, and its coming into force. Two coordinators may try at once; one plan a version comes of it. Pure.
+
+`PlanChange.on(event)` gives the machine's next value and the actions to carry out: no disk, clock or network is here
+(see `changeover`). What must be on the disk before anything follows from it is waited for as an event.
+"""
+
+from typing import NamedTuple, Self
+
+from dtfm_coordinator.plan_change.plan_change_events import (
+    GENTLY_SECONDS,
+    LATE_SECONDS,
+    LOOK_SECONDS,
+    Action,
+    Base,
+    Begun,
+    Call,
+    ChangeEvent,
+    ChangePhase,
+    Doors,
+    DoorsFound,
+    Durable,
+    FindDoors,
+    FindEnded,
+    Held,
+    Hold,
+    Lack,
+    Offer,
+    Present,
+    ProcessesEnded,
+    Propose,
+    Publish,
+    Returned,
+    Role,
+    Seek,
+    Stand,
+    Stood,
+    Wait,
+    Write,
+    Written,
+)
+from dtfm_coordinator.plan_change.recovery import Electorate, has_quorum
+
+Decision = tuple["PlanChange", tuple[Action, ...]]
+"""What becomes of the machine, and what is to be done then, in this order."""
+
+
+class PlanChange(NamedTuple):
+    """One coordinator's part in changes of plan: all that it knows of them."""
+
+    role: Role
+    durable: Durable = Durable()
+    """What is to be on the disk."""
+    saved: Durable = Durable()
+    """What is on the disk: only this counts."""
+    before: Electorate | None = None
+    """The plan in force, as far as this coordinator put one in force, or found it on its disk."""
+    phase: ChangePhase = "settled"
+    bases: tuple[Base, ...] = ()
+    """What the next plan follows, as far as peers tell; the last one's quorum may be lacking."""
+    offered: Electorate | None = None
+
+    @classmethod
+    def of(cls, role: Role, saved: Durable) -> Self:
+        """A coordinator that finds this on its disk; if there is a plan, too, see `Returned`."""
+        return cls(role, saved, saved)
+
+    def on(self, event: ChangeEvent) -> "Decision":
+        """Decide what follows when something happens."""
+        match event:
+            case Returned(plan):
+                return self._replace(before=plan), (Propose(plan.version), Publish(self.saved.epoch))
+            case Call():
+                return self._call(event)
+            case Seek():
+                return self._seek()
+            case Stood():
+                return self._hear(event)
+            case Present(stands, time_is_up):
+                return self._look(stands, time_is_up)
+            case ProcessesEnded(version, peers):
+                return self._find_ended(version, peers)
+            case Offer(plan):
+                return self._offer(plan)
+            case Held():
+                return self._put_in_force()
+            case Written(durable):
+                return self._written(durable)
+            case Begun(plan):
+                return self._begin(plan)
+            case DoorsFound(version, doors):
+                if version < self.durable.doors_of:
+                    return self, ()
+                return self._write(self.durable._replace(doors=doors, doors_of=version))
+
+    def _call(self, call: Call) -> "Decision":
+        """End every plan so far; not while one is on its way to the disk, for it may be in force already."""
+        if self.phase == "holding":
+            raise ValueError("a plan is called for while another one comes into force")
+        epoch = self.durable.epoch
+        newest = max(epoch.called, epoch.in_force, self.before.version if self.before is not None else 0)
+        version = max(newest, call.beyond) + 1
+        called = epoch._replace(called=version, gently=call.gently, parked=call.parked)
+        waits = call.gently and self.before is not None
+        promised = frozenset(one for one in self.durable.promised if one[1] >= version)
+        machine = self._replace(phase="stopping" if waits else "called", bases=(), offered=None)
+        machine, actions = machine._write(self.durable._replace(epoch=called, promised=promised))
+        return machine, (*actions, Wait(call.patience)) if waits else actions
+
+    def _stop(self, stands: tuple[Stand, ...], time_is_up: bool) -> "Decision":
+        """Wait until the step under way has ended, but not for ever."""
+        assert self.before is not None
+        if self._all_promised(self.before, stands):
+            return self._replace(phase="called"), ()
+        if not time_is_up:
+            return self, ()
+        epoch = self.durable.epoch._replace(gently=False)
+        return self._replace(phase="called")._write(self.durable._replace(epoch=epoch))
+
+    def _seek(self) -> "Decision":
+        if self.phase != "called":
+            raise ValueError(f"no plan may be sought: the change of plan is {self.phase}")
+        return self._follow(self.before)
+
+    def _follow(self, plan: Electorate | None) -> "Decision":
+        """Seek the quorum of one more plan; None: there is no more that the next one must follow."""
+        if plan is None:
+            return self._replace(phase="agreed"), ()
+        # What was true of an earlier plan's processes says nothing of this one's.
+        machine = self._replace(phase="gathering", bases=(*self.bases, Base(plan)))
+        found, actions = machine._gather()
+        return (found, actions) if found is not machine else (machine, (machine._search(),))
+
+    def _gather(self) -> "Decision":
+        """Go on once enough have promised."""
+        base = self.bases[-1]
+        if not self._has_quorum(base, self._promised()):
+            return self, ()
+        return self._replace(phase="late"), (Wait(LATE_SECONDS),)
+
+    def _search(self) -> FindEnded:
+        """Ask whose process has ended: doors tell only of the plan that they were seen under."""
+        plan = self.bases[-1].plan
+        return FindEnded(plan.version, self._doors_of(plan))
+
+    def _doors_of(self, plan: Electorate) -> Doors:
+        if self.durable.doors_of != plan.version:
+            return ()
+        return tuple(one for one in self.durable.doors if one[0] in plan.electors)
+
+    def _find_ended(self, version: int, peers: frozenset[str]) -> "Decision":
+        if self.phase != "gathering" or self.bases[-1].plan.version != version:
+            return self, ()  # it was asked for another plan's sake
+        plan = self.bases[-1].plan
+        machine = self._replace(bases=(*self.bases[:-1], Base(plan, peers)))
+        found, actions = machine._gather()
+        if found is not machine:
+            return found, actions
+        answered = len(self._promised() & set(plan.electors))
+        return machine, (Lack(version, answered, len(plan.electors)), Wait(LOOK_SECONDS))
+
+    def _look(self, stands: tuple[Stand, ...], time_is_up: bool) -> "Decision":
+        if self.phase == "stopping":
+            return self._stop(stands, time_is_up)
+        if self.phase == "gathering":
+            return self, (self._search(),) if time_is_up else ()
+        if self.phase == "late" and (time_is_up or self._all_promised(self.bases[-1].plan, stands)):
+            return self._follow(self._taken_after(self.bases[-1].plan, stands))
+        if self.phase == "offered":
+            return self._take(stands, time_is_up)
+        return self, ()
+
+    def _taken_after(self, before: Electorate, stands: tuple[Stand, ...]) -> Electorate | None:
+        """The newest plan after `before` that a peer which has promised had taken: it may be in force."""
+        version = self.durable.epoch.called
+        found = [s.taken for s in stands if s.taken is not None and s.version == version and s.to == self.role.me]
+        later = [plan for plan in found if before.version < plan.version < version]
+        return max(later, key=lambda plan: plan.version, default=None)
+
+    def _offer(self, plan: Electorate) -> "Decision":
+        if self.phase != "agreed" or plan.version != self.durable.epoch.called:
+            raise ValueError(f"plan {plan.version} may not be offered: the change of plan is {self.phase}")
+        return self._replace(phase="offered", offered=plan), (Propose(plan.version), Wait(GENTLY_SECONDS))
+
+    def _take(self, stands: tuple[Stand, ...], time_is_up: bool) -> "Decision":
+        """Hold the plan that was offered once enough have taken it; give it up if that will not happen."""
+        plan, me = self.offered, self.role.me
+        assert plan is not None
+        took = {s.peer for s in stands if (s.version, s.to, s.accepted) == (plan.version, me, plan.version)}
+        if took.issuperset(plan.peers) and all(self._has_quorum(base, frozenset(took | {me})) for base in self.bases):
+            return self._replace(phase="holding"), (Hold(plan.version),)
+        if time_is_up or not {s.peer for s in stands}.issuperset(plan.peers):
+            return self._replace(phase="settled", bases=(), offered=None), ()
+        return self, ()
+
+    def _put_in_force(self) -> "Decision":
+        """Say so when that, too, is on the disk; see `_written`."""
+        assert self.offered is not None
+        epoch = self.durable.epoch._replace(in_force=self.offered.version)
+        return self._write(self.durable._replace(epoch=epoch))
+
+    def _begin(self, plan: Electorate) -> "Decision":
+        """Nobody needs what was held before; and while all live is the time to see where they take connections."""
+        epoch = self.durable.epoch
+        if epoch.started >= plan.version:
+            return self, ()
+        machine, actions = self._write(self.durable._replace(epoch=epoch._replace(started=plan.version)))
+        return machine, (*actions, FindDoors(plan))
+
+    def _hear(self, stood: Stood) -> "Decision":
+        known = dict(self.durable.promised)
+        if stood.to != self.role.me or stood.version <= max(known.get(stood.peer, 0), self.durable.epoch.called - 1):
+            return self, ()
+        promised = frozenset((known | {stood.peer: stood.version}).items())
+        return self._write(self.durable._replace(promised=promised))
+
+    def _write(self, durable: Durable) -> "Decision":
+        return self._replace(durable=durable), (Write(durable),)
+
+    def _written(self, durable: Durable) -> "Decision":
+        """Nothing is said, and no promise counts, before it is on the disk."""
+        machine = self._replace(saved=durable)
+        actions: tuple[Action, ...] = (Publish(durable.epoch),) if durable.epoch != self.saved.epoch else ()
+        if machine.phase == "gathering":
+            machine, more = machine._gather()
+            actions = (*actions, *more)
+        offered = machine.offered
+        if machine.phase == "holding" and offered is not None and durable.epoch.in_force == offered.version:
+            machine = machine._replace(phase="settled", before=offered, bases=(), offered=None)
+        return machine, actions
+
+    def _promised(self) -> frozenset[str]:
+        """Who has promised the version that is called for, this coordinator among them."""
+        version = self.durable.epoch.called
+        return frozenset(peer for peer, given in self.saved.promised if given >= version) | {self.role.me}
+
+    def _all_promised(self, before: Electorate, stands: tuple[Stand, ...]) -> bool:
+        """Whether all who train under `before`, and are heard of, have promised."""
+        promised = self._promised()
+        return all(stand.peer in promised for stand in stands if stand.peer in before.peers)
+
+    def _has_quorum(self, base: Base, promised: frozenset[str]) -> bool:
+        role = self.role
+        return role.without_quorum or has_quorum(base.plan, promised, base.ended, alone=role.alone)

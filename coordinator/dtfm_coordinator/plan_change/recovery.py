@@ -1,0 +1,152 @@
+"""From which state a new plan goes on, and who gives it: decided from where peers stand. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from dtfm_protocol.plan.peer_state import LayerRange, Mark, PeerState
+from dtfm_protocol.plan.plan import Plan, Resume, Source
+
+
+class Electorate(NamedTuple):
+    """What of a plan decides on the one after it, as plain values."""
+
+    version: int
+    author: str
+    peers: tuple[str, ...]
+    electors: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        """That of a plan."""
+        return cls(plan.version, plan.author, plan.peers, plan.electors)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A part of a state, and who has it."""
+
+    peer: str
+    mark: Mark
+    layers: LayerRange
+    norm: float | None = None
+    """With which it is to be applied first, where it is only prepared."""
+
+
+def resume_from(standings: Mapping[str, PeerState], kept: Mapping[str, Iterable[Mark]], layers: int) -> Resume:
+    """The newest state of which every layer lies with somebody; the initial weights if there is none.
+
+    A step that any peer has applied was final. Those who hold its reduced gradients, but have not heard, apply them:
+    whoever votes holds them until a later step begins, and none begins before all have voted. A step that nobody who
+    answers has applied is run again, also where one who is gone may have applied it: he is not in the new plan with
+    that state, and finds that his is another one when he returns.
+
+    Args:
+        standings: of those who can give, each after its promise to act under no earlier plan.
+        kept: whole checkpoints by who keeps them.
+        layers: of the model.
+    """
+    copies = [*_held(standings), *(Copy(who, mark, (0, layers)) for who, marks in kept.items() for mark in marks)]
+    for mark in sorted({copy.mark for copy in copies}, key=lambda mark: mark.order, reverse=True):
+        of_it = [copy for copy in copies if copy.mark == mark]
+        if _cover([copy.layers for copy in of_it], layers):
+            norm = next((copy.norm for copy in of_it if copy.norm is not None), None)
+            holders: dict[str, tuple[LayerRange, ...]] = {}
+            for copy in of_it:
+                if copy.layers not in holders.get(copy.peer, ()):
+                    holders[copy.peer] = (*holders.get(copy.peer, ()), copy.layers)
+            sources = tuple(Source(peer=peer, layers=spans) for peer, spans in holders.items())
+            return Resume(mark=mark, norm=norm, sources=sources)
+    return Resume()
+
+
+def source_of(resume: Resume, standings: Mapping[str, PeerState]) -> str:
+    """From where a plan's first state comes, in a word: "start", "replicas", "snapshots" or "checkpoint"."""
+    if not resume.sources:
+        return "start"
+    layers = max(high for source in resume.sources for _, high in source.layers)
+    live = [
+        holding.layers
+        for standing in standings.values()
+        for holding in standing.holdings
+        if holding.live and resume.mark in (holding.mark, holding.prepared)
+    ]
+    if _cover(live, layers):
+        return "replicas"
+    on_disk = [span for source in resume.sources if source.peer in standings for span in source.layers]
+    return "snapshots" if _cover(on_disk, layers) else "checkpoint"
+
+
+def _held(standings: Mapping[str, PeerState]) -> Iterator[Copy]:
+    """What peers hold, and what they would hold if they applied what they have prepared."""
+    held = [(peer, holding) for peer, standing in standings.items() for holding in standing.holdings]
+    norms = {holding.mark: holding.norm for _, holding in held if holding.norm is not None}
+    for peer, holding in held:
+        # The norm goes along also where all hold the state: the next plan may have to hand it on.
+        yield Copy(peer, holding.mark, holding.layers, norms.get(holding.mark))
+        if holding.prepared is not None and holding.prepared in norms:
+            yield Copy(peer, holding.prepared, holding.layers, norms[holding.prepared])
+
+
+def safe_mark(standings: Mapping[str, PeerState], kept: Iterable[Mark], layers: int, copies: int = 2) -> Mark:
+    """The newest state that the loss of any one peer cannot take away.
+
+    Every layer of it lies on the disks of `copies` peers, or the coordinator has kept it.
+    """
+    on_disk = [
+        (holding.mark, holding.layers, peer)
+        for peer, standing in standings.items()
+        for holding in standing.holdings
+        if not holding.live
+    ]
+    safe = [Mark(), *kept]
+    for mark in {mark for mark, _, _ in on_disk}:
+        holders = {
+            layer: {peer for other, (low, high), peer in on_disk if other == mark and low <= layer < high}
+            for layer in range(layers)
+        }
+        if all(len(peers) >= copies for peers in holders.values()):
+            safe.append(mark)
+    return max(safe, key=lambda mark: mark.order)
+
+
+def has_quorum(plan: Plan | Electorate, promised: Iterable[str], ended: Iterable[str], *, alone: bool) -> bool:
+    """Whether the plan after `plan` can be the only one, and `plan` itself cannot go on beside it.
+
+    Most of its electors must have promised; where exactly half have, its author's promise decides. And one peer that
+    trains under it must have stopped, for no step is final without all of them: by its promise, or because its process
+    has ended.
+
+    Args:
+        promised: who has promised to act under no plan up to this one.
+        ended: whose processes are known to have ended.
+        alone: whether the swarm has a single coordinator. A process that has ended cannot have promised to another
+            then, and counts as if it had promised.
+    """
+    electors = plan.electors
+    given, over = set(promised) & set(electors), set(ended) & set(electors)
+    stopped = any(peer in given or peer in over for peer in plan.peers)
+    votes = len(given | over) if alone else len(given)
+    half = 2 * votes == len(electors) and plan.author in given
+    return stopped and (2 * votes > len(electors) or half)
+
+
+def _cover(spans: Iterable[LayerRange], layers: int) -> bool:
+    """Whether the spans leave no layer out."""
+    reached = 0
+    for low, high in sorted(spans):
+        if low > reached:
+            return False
+        reached = max(reached, high)
+    return reached >= layers
+
+
+def shadows_of(plan: Plan) -> tuple[str | None, ...]:
+    """Who keeps copies for stages that one peer alone serves: idle peers in turn, else peers of other stages."""
+    alone = [stage for stage in range(len(plan.stages)) if len(plan.replicas(stage)) == 1]
+    found: dict[int, str] = {}
+    for turn, stage in enumerate(alone):
+        others = plan.idle or tuple(peer for peer in plan.peers if plan.stage_of(peer) != stage)
+        if others:
+            found[stage] = others[turn % len(others)]
+    return tuple(found.get(stage) for stage in range(len(plan.stages))) if found else ()

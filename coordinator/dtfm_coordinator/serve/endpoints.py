@@ -1,0 +1,98 @@
+"""At which ports the coordinator listens, and under which addresses it is announced."""
+
+import contextlib
+import json
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, Self
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.state_dir import write_atomically
+
+LOOPBACK = "127.0.0.1"
+
+
+class Wishes(Protocol):
+    """What the owner says of addresses."""
+
+    @property
+    def listen(self) -> str:
+        """Address to listen on."""
+
+    @property
+    def port(self) -> int:
+        """Port of the broker; the data plane takes the next one. 0: any free ones, the same after a restart."""
+
+    @property
+    def announce(self) -> str | None:
+        """Host name or address at which others reach this machine."""
+
+    @property
+    def broker(self) -> str:
+        """ "embedded", or an external broker's address."""
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Ports in use and how they are announced."""
+
+    broker: int
+    data: int
+    announced_broker: str
+    announced_data: str | None
+
+    @classmethod
+    def choose(cls, folder: Path, wishes: Wishes) -> Self:
+        """Decide the ports, and check that they are free.
+
+        Raises:
+            UserError: a port is taken, or the address is not this machine's.
+        """
+        if wishes.announce and (":" in wishes.announce.strip("[]") and wishes.announce.count(":") == 1):
+            raise UserError(f"--announce {wishes.announce}: name the host only; its ports are --port and the next one")
+        ports = (wishes.port, wishes.port + 1) if wishes.port else _remembered(folder, wishes.listen)
+        for port in ports if wishes.broker == "embedded" else ports[1:]:
+            _check_free(wishes.listen, port)
+        write_atomically(folder / "ports.json", json.dumps(ports))
+        host = wishes.announce or (_own_address() if wishes.listen in {"0.0.0.0", "::"} else wishes.listen)
+        data = f"{wishes.announce}:{ports[1]}" if wishes.announce else None
+        return cls(ports[0], ports[1], f"{host}:{ports[0]}", data)
+
+
+def _remembered(folder: Path, listen: str) -> tuple[int, int]:
+    """The ports of an earlier start in `folder`, so that invites stay valid, or two free ones."""
+    with contextlib.suppress(OSError, ValueError, UserError):
+        broker, data = json.loads((folder / "ports.json").read_text(encoding="ascii"))
+        for port in (broker, data):
+            _check_free(listen, int(port))
+        return int(broker), int(data)
+    with _bound(listen, 0) as first, _bound(listen, 0) as second:
+        return int(first.getsockname()[1]), int(second.getsockname()[1])
+
+
+def _bound(listen: str, port: int) -> socket.socket:
+    opened = socket.socket(socket.AF_INET6 if ":" in listen else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((listen, port))
+    except OSError as error:
+        opened.close()
+        raise UserError(f"cannot listen on {listen} port {port}: {error.strerror}; choose another --port") from None
+    return opened
+
+
+def _check_free(listen: str, port: int) -> None:
+    if port > 65535:
+        raise UserError(f"port {port} does not exist: choose a --port up to 65534")
+    _bound(listen, port).close()
+
+
+def _own_address() -> str:
+    """The address from which this machine reaches others; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # TEST-NET-1: routed like any other, answered by nobody
+        except OSError:
+            return LOOPBACK
+        return str(probe.getsockname()[0])

@@ -1,0 +1,109 @@
+"""Standing by: follows what another coordinator does, and returns when the swarm has none for a while."""
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+
+from dtfm_coordinator.plan_change.plan_record import PlanRecord
+from dtfm_protocol.control.mqtt import ControlPlane
+from dtfm_protocol.control.topics import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.state_dir import write_atomically
+
+TAKEOVER_SECONDS = 15.0
+"""How long no coordinator must have been heard of before another one takes over."""
+FIRST_LOOK_SECONDS = 4.0
+"""How long the first coordinator, when it starts, looks whether another one has taken over."""
+LOOK_SECONDS = 0.2
+
+
+class Standby:
+    """What a coordinator that does not lead knows; all of it lies in its state dir, where it goes on from."""
+
+    def __init__(self, folder: Path, me: str, invite: Invite, job: ResolvedJob, control: ControlPlane) -> None:
+        self._folder, self._me, self._invite, self._job, self._control = folder, me, invite, job, control
+        self._rows = MetricsFile(folder / "metrics.jsonl")
+        self._leader = ""
+        self._seen = time.monotonic()
+        known = folder / "plan.json"
+        self._plan = Plan.load(known) if known.exists() else None
+        self._noted = self._plan.version if self._plan is not None else 0
+        """The plan in force that is on the disk."""
+        self._record = PlanRecord.of(folder)
+        self._fault: str | None = None
+        self.followed = False
+        """Whether another coordinator has led."""
+        control.on(JOB, self._hear_job)
+        control.on(PLAN, self._hear_plan)
+        control.on(EPOCH, self._hear_epoch)
+        control.on(PRESENCE, self._hear_presence)
+        control.on(REPORT, self._hear_report)
+
+    async def until_needed(self, seconds: float) -> None:
+        """Return when no coordinator has been heard of for so long.
+
+        Raises:
+            UserError: this one was started with another job than the swarm's.
+        """
+        self._seen, first = time.monotonic(), True
+        while time.monotonic() - self._seen < (seconds if first or not self._leader else TAKEOVER_SECONDS):
+            if self._fault is not None:
+                raise UserError(self._fault)
+            if self._leader and self._control.connected.is_set():
+                if first:
+                    log.info("standing by: %s leads", short(self._leader))
+                first, self.followed = False, True
+                self._seen = time.monotonic()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _hear_presence(self, peer: str, presence: Presence) -> None:
+        if peer == self._me or peer not in self._invite.coordinators:
+            return
+        if presence.online:
+            self._leader = peer
+        elif peer == self._leader:
+            self._leader = ""
+            log.warning("%s, who led, is gone: waiting %.0f s for it", short(peer), TAKEOVER_SECONDS)
+
+    def _hear_job(self, _: str, job: ResolvedJob) -> None:
+        if job != self._job:
+            self._fault = "the swarm trains another job: start the standby with the same job file and text"
+
+    def _hear_plan(self, _: str, plan: Plan) -> None:
+        if self._plan is None or plan.version > self._plan.version:
+            plan.verify(self._invite.coordinators, self._invite.swarm)
+            self._plan = plan
+            self._note()
+
+    def _hear_epoch(self, sender: str, epoch: Epoch) -> None:
+        if sender != self._me and epoch.called >= self._record.epoch.called:  # an older one is an older broker's
+            calm = epoch.model_copy(update={"gently": False, "parked": False})
+            self._record = self._record.model_copy(update={"epoch": calm})
+            self._note()
+
+    def _note(self) -> None:
+        """Write down what is in force, so that this coordinator can go on from it."""
+        plan = self._plan
+        try:
+            if plan is not None and self._record.epoch.in_force == plan.version > self._noted:
+                self._rows.forget_after(plan.resume.mark.step)
+                write_atomically(self._folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
+                self._noted = plan.version
+            self._record.save(self._folder)
+        except UserError as error:
+            log.warning("%s: this coordinator could not take over from what is on its disk", error)
+
+    def _hear_report(self, peer: str, report: Report) -> None:
+        plan = self._plan
+        if plan is not None and plan.stage_of(peer) is not None:
+            for row in report.rows:
+                if row.plan_version == plan.version or row.step <= plan.resume.mark.step:
+                    with contextlib.suppress(UserError):  # a full disk; it matters when this one is to lead
+                        self._rows.append(row, row.step - 1)  # what was before it came, it never hears

@@ -1,0 +1,92 @@
+"""What a coordinator does with what it hears. Nothing here waits: the reader of messages would stand still."""
+
+from collections.abc import Callable, Collection
+
+from dtfm_coordinator.swarm.announcer import Announcer
+from dtfm_coordinator.swarm.checkpoints import Checkpoints, mark_of
+from dtfm_coordinator.swarm.metrics_recorder import MetricsRecorder
+from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.checkpoint.manifest import Manifest
+from dtfm_protocol.control.mqtt import ControlPlane
+from dtfm_protocol.control.topics import CHALLENGE, PRESENCE, REPORT, Challenge, Presence, Report
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.plan.peer_state import PeerState
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.logs import log
+
+
+class MessageHandlers:
+    """Readers of peers' messages and of checkpoints; each notes what it hears, in the order in which it comes."""
+
+    def __init__(
+        self,
+        state: SwarmState,
+        recorder: MetricsRecorder,
+        announcer: Announcer,
+        coordinators: Collection[str],
+        *,
+        stood: Callable[[str, PeerState], None],
+        started: Callable[[Plan], bool],
+    ) -> None:
+        """Nothing is read before `listen`.
+
+        Args:
+            coordinators: who are no peers.
+            stood: told what a peer stands by.
+            started: told when all peers of the plan in force train; whether that is news.
+        """
+        self._state, self._recorder, self._announcer = state, recorder, announcer
+        self._coordinators, self._stood, self._started = coordinators, stood, started
+
+    def listen(self, control: ControlPlane, archive: Checkpoints) -> None:
+        """Read what peers say and hand in."""
+        archive.subscribe(kept=self._keep, rows=self._recorder.record_for_good)
+        control.on(PRESENCE, self._hear_presence)
+        control.on(REPORT, self._hear_report)
+        control.on(CHALLENGE, self._hear_challenge)
+
+    def _keep(self, manifest: Manifest) -> None:
+        """A checkpoint is whole."""
+        self._state.kept = mark_of(manifest)
+        log.info("kept the checkpoint of step %d", manifest.step)
+        self._state.notify()
+
+    def _hear_presence(self, peer: str, message: Presence) -> None:
+        if peer in self._coordinators:
+            return
+        members = self._state.members
+        before = members.get(peer)
+        was_online = before is not None and before.online
+        members.seen(peer, message)
+        member = members.get(peer)
+        is_online = member is not None and member.online
+        if is_online != was_online:
+            log.info("%s %s", short(peer), "joined" if is_online else "left")
+            if not is_online:
+                self._state.links.forget(peer)
+        self._state.notify()
+
+    def _hear_challenge(self, peer: str, _: Challenge) -> None:
+        """A daemon enters: it learns the time from whatever is said now."""
+        self._announcer.tell_ledger()
+
+    def _hear_report(self, peer: str, message: Report) -> None:
+        state = self._state
+        if not state.members.reported(peer, message):
+            return
+        if message.probed is not None:
+            state.links.answered(peer, message.probed)
+        self._stood(peer, message.standing)
+        plan = state.plan
+        if plan is not None and message.plan_version == plan.version and message.state == "training":
+            state.pace.reported(peer, plan.version, message.step, message.busy_seconds)
+            state.link_watch.reported(peer, plan.version, message.step, message.received_gbps)
+            if state.all_train(plan) and self._started(plan):
+                state.begun(plan)
+        if plan is not None and plan.stage_of(peer) is not None:  # only who trains knows what a step was
+            self._recorder.record(message.rows)
+        if plan is not None:
+            self._recorder.reached(plan, message.step)
+        if message.rows or state.is_safer():
+            self._announcer.tell_ledger()
+        state.notify()

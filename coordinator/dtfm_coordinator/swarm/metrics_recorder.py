@@ -1,0 +1,67 @@
+"""The recorder of metrics: writes down each step once, as the peers that train report it."""
+
+import time
+
+from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.logs import log
+
+LOST_STEPS = 5
+"""Steps under a plan after which those before it, if nobody has reported them, count as lost."""
+SHOW_SECONDS = 2.0
+"""Steps that follow each other faster share a line of the log."""
+
+
+class MetricsRecorder:
+    """The writer of `metrics.jsonl`: what is on disk leads to the state of the plan in force."""
+
+    def __init__(self, rows: MetricsFile, state: SwarmState, steps: int) -> None:
+        self.rows = rows
+        self._state, self._steps = state, steps
+        self._lost_up_to = 0
+        """The last step of which nobody may be left who knows how it was."""
+        self._shown = 0.0
+
+    def record(self, rows: tuple[StepMetrics, ...]) -> None:
+        """Write down those of `rows` that continue the history."""
+        try:
+            recorded = [
+                row
+                for row in rows
+                if row.step <= self._steps
+                and self._is_valid(row.plan_version, row.step)
+                and self.rows.append(row, self._lost_up_to)
+            ]
+        except UserError as error:
+            log.warning("%s: peers keep what they have measured until there is room", error)
+            return
+        if recorded:
+            self._show(recorded)
+
+    def record_for_good(self, rows: tuple[StepMetrics, ...]) -> None:
+        """Write down what leads to a checkpoint, past the operating system's buffers, as the checkpoint will be."""
+        self.record(rows)
+        self.rows.sync()
+
+    def reached(self, plan: Plan, step: int) -> None:
+        """A peer has come to `step` under a plan: rows from before it that are lacking by now count as lost."""
+        if step > plan.resume.mark.step + LOST_STEPS > self.rows.last + LOST_STEPS:
+            # Training has gone on for a while, and nobody has brought the rows up to where this plan began.
+            log.warning("the metrics of steps %d to %d are lost", self.rows.last + 1, plan.resume.mark.step)
+            self._lost_up_to = plan.resume.mark.step
+
+    def _is_valid(self, plan_version: int, step: int) -> bool:
+        """Whether a row belongs to the history that leads to the present state."""
+        plan = self._state.plan
+        return plan is not None and (plan_version == plan.version or step <= plan.resume.mark.step)
+
+    def _show(self, rows: list[StepMetrics]) -> None:
+        """Say how training goes: the newest step, and every evaluation."""
+        for row in rows:
+            due = row.step == self._steps or time.monotonic() - self._shown >= SHOW_SECONDS
+            if row.eval_loss is not None or (row is rows[-1] and due):
+                self._shown = time.monotonic()
+                log.info("%s", row.line(self._steps), extra={"fields": row.model_dump(mode="json")})

@@ -1,0 +1,68 @@
+"""The swarm as a coordinator knows it; whoever waits for something in it is woken when it changes."""
+
+import time
+from pathlib import Path
+
+from dtfm_coordinator.membership.change_signal import ChangeSignal
+from dtfm_coordinator.membership.link_degradation import LinkDegradation
+from dtfm_coordinator.membership.link_table import LinkTable
+from dtfm_coordinator.membership.members import Members
+from dtfm_coordinator.membership.stragglers import Stragglers
+from dtfm_coordinator.plan_change.recovery import safe_mark
+from dtfm_coordinator.swarm.event_log import PlanEvent, append
+from dtfm_protocol.plan.peer_state import Mark, PeerState
+from dtfm_protocol.plan.plan import Plan
+
+
+class SwarmState(ChangeSignal):
+    """Who is there, how they are connected, and under which plan they train."""
+
+    def __init__(self, folder: Path, layers: int) -> None:
+        """Nobody was heard of yet.
+
+        Args:
+            folder: where the history is written.
+            layers: of the model.
+        """
+        super().__init__()
+        self._folder, self._layers = folder, layers
+        self.members, self.links, self.pace = Members(), LinkTable(), Stragglers()
+        self.link_watch = LinkDegradation(time.monotonic)
+        self.plan: Plan | None = None
+        """The one in force."""
+        self.kept = Mark()
+        """The newest checkpoint."""
+        self.safe = Mark()
+        """The newest state that was found whole; see `is_safer`."""
+        self.event: PlanEvent | None = None
+        """What is to be written down when the plan has begun."""
+
+    @property
+    def standings(self) -> dict[str, PeerState]:
+        """Where those stand who are heard of."""
+        return {member.peer: member.report.standing for member in self.members.heard() if member.report}
+
+    def trains(self, peer: str) -> bool:
+        """Whether a peer reports that it trains under the plan in force."""
+        member, plan = self.members.get(peer), self.plan
+        report = member.report if member is not None else None
+        return bool(plan and report and report.plan_version == plan.version and report.state == "training")
+
+    def all_train(self, plan: Plan) -> bool:
+        """Whether all peers of the plan in force train under it."""
+        return all(map(self.trains, plan.peers))
+
+    def is_safer(self) -> bool:
+        """Whether the swarm has a newer state whole than when this was last asked."""
+        safe = safe_mark(self.standings, [self.kept], self._layers)
+        newer, self.safe = safe.order > self.safe.order, max(self.safe, safe, key=lambda mark: mark.order)
+        return newer
+
+    def begun(self, plan: Plan) -> None:
+        """All peers of a plan hold its state: write its event down, once."""
+        if self.event is None or self.event.plan != plan.version:
+            return
+        reports = [member.report for peer in plan.peers if (member := self.members.get(peer)) and member.report]
+        moved = sum(report.fetched_bytes for report in reports)
+        append(self._folder, self.event.model_copy(update={"started_at": time.time(), "moved_bytes": moved}))
+        self.event = None

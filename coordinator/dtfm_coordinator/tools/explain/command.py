@@ -1,0 +1,96 @@
+"""The command: reads the files, asks for what follows from them, says it and draws it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import View
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SUFFIXES = (".svg", ".png", ".pdf")
+"""Of figures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    """The options of the command."""
+
+    plan: Path
+    view: Path
+    job: Path | None
+    activation_bytes: float | None
+    gradient_bytes: float | None
+    figure: Path | None
+    seed: int
+    budget: float
+    """Seconds of each of the two searches for what the next node would bring; 0 leaves that out."""
+
+
+def explain(question: ExplainOptions) -> None:
+    """Print what there is to say, and draw it where a figure is asked for.
+
+    Raises:
+        UserError: files that cannot be read or written, or that do not go together.
+    """
+    from dtfm_protocol.process.console import console
+
+    if question.figure is not None and question.figure.suffix not in SUFFIXES:
+        raise UserError(f"--figure {question.figure}: a figure is drawn as {', '.join(SUFFIXES)}")
+    plan, view = Plan.load(question.plan), View.load(question.view)
+    if question.job is not None:
+        _by_job(question, question.job, plan, view, console())
+    else:
+        _by_paper(question, plan, view, console())
+    if question.figure is not None:
+        print(f"drew {question.figure}")
+
+
+def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "Console") -> None:
+    from dtfm_coordinator.allocator.job_demand import workload
+    from dtfm_coordinator.allocator.workload import predict
+    from dtfm_coordinator.tools.explain.idle_peers import tried
+    from dtfm_coordinator.tools.explain.next_node import growth
+    from dtfm_coordinator.tools.explain.step_findings import check, step_findings
+    from dtfm_coordinator.tools.explain.step_report import show
+    from dtfm_protocol.job.job_file import Job
+    from dtfm_protocol.process.console import console
+
+    for name in ("activation_bytes", "gradient_bytes"):
+        if getattr(question, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')} goes with the paper's cost: the job says it for makespan")
+    work = workload(Job.load(job))
+    check(plan, work)
+    with console(to_stderr=True).status("simulating the step"):
+        played = predict(view, work, plan)
+        found = step_findings(plan, view, work, played)
+    if question.figure is not None:
+        from dtfm_coordinator.tools.explain.figure import step_figure, write
+
+        write(step_figure(plan, view, work, played, found), question.figure)
+    with console(to_stderr=True).status("asking what idle peers and the next node would bring"):
+        idle = tried(plan, view, work, found.idle)
+        next_node = growth(view, work, plan, question.seed, question.budget) if question.budget > 0 else None
+    show(out, found, idle, next_node, asked_growth=question.budget > 0)
+
+
+def _by_paper(question: ExplainOptions, plan: Plan, view: View, out: "Console") -> None:
+    from dtfm_coordinator.tools.explain.paper_findings import paper_findings
+    from dtfm_coordinator.tools.explain.paper_report import show
+
+    if plan.cost is not None and plan.cost.kind == "makespan":
+        raise UserError("--job is missing: the plan was made by simulated step, which needs the job file")
+    if question.activation_bytes is None or question.gradient_bytes is None:
+        raise UserError(
+            "--activation-bytes and --gradient-bytes are missing: a plan does not keep the sizes of the paper's cost; "
+            "give those that it was made with (or --job to simulate a step)"
+        )
+    found = paper_findings(plan, view, question.activation_bytes, question.gradient_bytes)
+    if question.figure is not None:
+        from dtfm_coordinator.tools.explain.figure import paper_figure, write
+
+        write(paper_figure(plan, view, question.activation_bytes, question.gradient_bytes, found), question.figure)
+    show(out, found)

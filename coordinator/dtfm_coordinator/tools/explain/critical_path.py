@@ -1,0 +1,267 @@
+"""The critical path of a simulated step: what its end waited for, span by span back to its beginning.
+
+Everything in a step begins when the last of what it needs is there. That last one is its binding predecessor: a
+forward's is the peer's action before it or the arrival of its input (a weight's gradients take no message); a message's
+is what made it, or the message before it on its link; a reduced gradient's is the last part or sum to arrive; the
+commit's is the last vote. Following them from the end, each stretch of time counts for one cause, so the parts add up
+to the step.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from dtfm_coordinator.allocator.placement.links import Links
+from dtfm_coordinator.allocator.step.simulated_timeline import SimulatedSpan, Simulation, Transfer
+from dtfm_protocol.plan.plan import Plan
+
+Cause = Literal["compute", "transfer", "all-reduce", "sharing", "delay", "commit", "optimizer"]
+CAUSES: tuple[Cause, ...] = ("compute", "transfer", "all-reduce", "sharing", "delay", "commit", "optimizer")
+ROUNDING = 1e-9
+"""Of a transfer's seconds: what is no sharing of a line but rounding."""
+
+
+class Part(NamedTuple):
+    """One stretch of the critical path; times in seconds since the step began."""
+
+    cause: Cause
+    """"transfer": bytes of activations and gradients of activations; "all-reduce": bytes of gradients; "sharing": what
+    either takes longer because other links share the uplink or downlink; "delay": of any message with bytes;
+    "commit": votes and answers."""
+    place: tuple[str, ...]
+    """The peer that computes, or the sender and the receiver."""
+    start: float
+    end: float
+    item: SimulatedSpan | Transfer | None
+    """None for votes and commits."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The peer, or the pair of peers whose link, the critical path leads through longest."""
+
+    place: tuple[str, ...]
+    seconds: float
+    by_cause: tuple[tuple[Cause, float], ...]
+    """Longest first."""
+    by_direction: tuple[tuple[tuple[str, ...], float], ...]
+    """Of a link: the seconds of each direction that is on the path, longest first."""
+
+
+def by_cause(path: Sequence[Part]) -> dict[Cause, float]:
+    """Seconds of the path by cause, in the order of `CAUSES`; causes that are not on it are left out."""
+    return {
+        cause: math.fsum(part.seconds for part in path if part.cause == cause)
+        for cause in CAUSES
+        if any(part.cause == cause for part in path)
+    }
+
+
+def bottleneck(path: Sequence[Part]) -> Bottleneck:
+    """Where the path spends longest. A link counts with both directions: they are one line to mend."""
+    seconds: dict[tuple[str, ...], float] = defaultdict(float)
+    for part in path:
+        seconds[tuple(sorted(part.place))] += part.seconds
+    place = max(seconds, key=lambda one: seconds[one])
+    there = [part for part in path if tuple(sorted(part.place)) == place]
+    directions: dict[tuple[str, ...], float] = defaultdict(float)
+    for part in there:
+        directions[part.place] += part.seconds
+    ranked = sorted(by_cause(there).items(), key=lambda one: -one[1])
+    return Bottleneck(
+        place=max(directions, key=lambda one: directions[one]),
+        seconds=seconds[place],
+        by_cause=tuple(ranked),
+        by_direction=tuple(sorted(directions.items(), key=lambda one: -one[1])),
+    )
+
+
+def critical_path(plan: Plan, links: Links, played: Simulation) -> tuple[Part, ...]:
+    """The critical path of a step, from its beginning to its end, without parts that take no time.
+
+    Args:
+        links: those that the step was played on.
+
+    Raises:
+        ValueError: the step never ends.
+    """
+    if not math.isfinite(played.cost.total):
+        raise ValueError("a step that never ends has no critical path")
+    return tuple(reversed(_Walk(plan, links, played).back()))
+
+
+class _Node(NamedTuple):
+    """Something that others wait for: a span or message by its index, or a peer's share in the all-reduce."""
+
+    kind: Literal["span", "message", "parts", "sums"]
+    """"parts": the peer has everyone's gradients of its own part; "sums": it has all reduced gradients."""
+    number: int
+    """Into the spans, the transfers or the plan's peers."""
+
+
+_Work = tuple[str, str, int | None]
+"""A peer, a kind of compute or message, and a micro-batch."""
+
+
+class _Walk:
+    """The step's events by what they wait for."""
+
+    def __init__(self, plan: Plan, links: Links, played: Simulation) -> None:
+        self._plan, self._links = plan, links
+        self._peers = plan.peers
+        self._number = {peer: number for number, peer in enumerate(self._peers)}
+        self._spans, self._transfers = played.compute, played.transfers
+        self._stage_of = {peer: stage for stage in range(len(plan.stages)) for peer in plan.replicas(stage)}
+        self._span_of: dict[_Work, int] = {
+            (s.peer, s.kind, s.micro_batch): index for index, s in enumerate(self._spans)
+        }
+        self._arrival: dict[_Work, int] = {
+            (t.receiver, t.kind, t.micro_batch): index
+            for index, t in enumerate(self._transfers)
+            if t.kind != "all-reduce"
+        }
+        lanes: dict[str, list[int]] = defaultdict(list)
+        for index, span in enumerate(self._spans):
+            if span.kind != "optimizer":
+                lanes[span.peer].append(index)
+        self._before = {later: earlier for lane in lanes.values() for earlier, later in pairwise(lane)}
+        self._last_span = {peer: lane[-1] for peer, lane in lanes.items()}
+        queues: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for index, transfer in enumerate(self._transfers):
+            queues[transfer.sender, transfer.receiver].append(index)
+        self._ahead = {later: earlier for queue in queues.values() for earlier, later in pairwise(queue)}
+        # On each link of an all-reduce the part goes first, and then the sum.
+        self._parts: dict[str, list[int]] = defaultdict(list)
+        self._sums: dict[str, list[int]] = defaultdict(list)
+        self._is_sum: set[int] = set()
+        for queue in queues.values():
+            reduced = [index for index in queue if self._transfers[index].kind == "all-reduce"]
+            for index, into in zip(reduced, (self._parts, self._sums), strict=False):
+                into[self._transfers[index].receiver].append(index)
+            self._is_sum.update(reduced[1:])
+        self._path: list[Part] = []
+
+    def back(self) -> list[Part]:
+        """The path, last part first."""
+        first = self._committed()
+        node: _Node | None = first
+        now = self._time(first)
+        while node is not None:
+            before = self._waited_for(node, now)
+            begun = 0.0 if before is None else before[1]
+            if node.kind == "span":
+                span = self._spans[node.number]
+                self._add("compute", (span.peer,), begun, now, span)
+            elif node.kind == "message":
+                self._add_message(self._transfers[node.number], begun, now)
+            now = begun
+            node = None if before is None else before[0]
+        return self._path
+
+    def _committed(self) -> _Node:
+        """Add what follows the last vote's gradients; returns that vote's peer's sums."""
+        arbiter = self._peers[0]
+        sums = {peer: _Node("sums", number) for number, peer in enumerate(self._peers)}
+        votes = {peer: self._time(node) + self._delay(peer, arbiter) for peer, node in sums.items()}
+        voter = max(votes, key=lambda peer: votes[peer])
+        decided = votes[voter]
+        received = {peer: decided + self._delay(arbiter, peer) for peer in self._peers}
+        updates = [self._span_of.get((peer, "optimizer", None)) for peer in self._peers]
+        ends = {
+            peer: received[peer] if update is None else self._spans[update].end
+            for peer, update in zip(self._peers, updates, strict=True)
+        }
+        last = max(ends, key=lambda peer: ends[peer])
+        update = self._span_of.get((last, "optimizer", None))
+        self._add("optimizer", (last,), received[last], ends[last], None if update is None else self._spans[update])
+        self._add("commit", (arbiter, last), decided, received[last], None)
+        self._add("commit", (voter, arbiter), self._time(sums[voter]), decided, None)
+        return sums[voter]
+
+    def _add(
+        self, cause: Cause, place: tuple[str, ...], start: float, end: float, item: SimulatedSpan | Transfer | None
+    ) -> None:
+        if end > start:
+            self._path.append(Part(cause, place, start, end, item))
+
+    def _add_message(self, transfer: Transfer, begun: float, until: float) -> None:
+        """Add what of a message lies between `begun` and `until`: its bytes, what sharing adds to them, its delay."""
+        place = (transfer.sender, transfer.receiver)
+        left = min(until, transfer.end)
+        alone = begun + transfer.bytes / float(self._links.beta[*(self._links.index[peer] for peer in place)])
+        if alone >= left - ROUNDING * (left - begun):
+            alone = left
+        cause: Cause = "all-reduce" if transfer.kind == "all-reduce" else "transfer"
+        self._add("delay", place, left, until, transfer)
+        self._add("sharing", place, alone, left, transfer)
+        self._add(cause, place, begun, alone, transfer)
+
+    def _waited_for(self, node: _Node, now: float) -> tuple[_Node, float] | None:
+        """What `node`, done at `now`, waited for last, and until when; None at the step's beginning."""
+        candidates = self._needs(node)
+        return max(candidates, key=lambda one: one[1], default=None)
+
+    def _needs(self, node: _Node) -> list[tuple[_Node, float]]:
+        """Everything that `node` needs, and when it is there."""
+        if node.kind == "span":
+            found = self._inputs(self._spans[node.number])
+            if node.number in self._before:
+                found.insert(0, _Node("span", self._before[node.number]))
+            return [(one, self._time(one)) for one in found]
+        if node.kind == "message":
+            source = self._source(node.number)
+            found_at = [(source, self._time(source))]
+            if node.number in self._ahead:
+                # The link is free once the last byte of the message before has left; its delay holds nothing up.
+                ahead = self._ahead[node.number]
+                found_at.append((_Node("message", ahead), self._transfers[ahead].end))
+            return found_at
+        peer = self._peers[node.number]
+        if node.kind == "parts":
+            found = [_Node("span", self._last_span[peer]), *(_Node("message", part) for part in self._parts[peer])]
+        else:
+            found = [_Node("parts", node.number), *(_Node("message", one) for one in self._sums[peer])]
+        return [(one, self._time(one)) for one in found]
+
+    def _inputs(self, span: SimulatedSpan) -> list[_Node]:
+        """The message, or on the last stage the forward, that a forward or backward takes; a weight takes none."""
+        stage = self._stage_of[span.peer]
+        if span.kind == "weight":
+            return []
+        if span.kind == "backward" and stage == len(self._plan.stages) - 1:
+            return [_Node("span", self._span_of[span.peer, "forward", span.micro_batch])]
+        if span.kind == "forward" and stage == 0:
+            return []
+        kind = "activation" if span.kind == "forward" else "gradient"
+        return [_Node("message", self._arrival[span.peer, kind, span.micro_batch])]
+
+    def _source(self, index: int) -> _Node:
+        """What made a message."""
+        transfer = self._transfers[index]
+        if transfer.kind == "all-reduce":
+            if index in self._is_sum:
+                return _Node("parts", self._number[transfer.sender])
+            return _Node("span", self._last_span[transfer.sender])
+        kind = "forward" if transfer.kind == "activation" else "backward"
+        return _Node("span", self._span_of[transfer.sender, kind, transfer.micro_batch])
+
+    def _time(self, node: _Node) -> float:
+        """When it is done."""
+        if node.kind == "span":
+            return self._spans[node.number].end
+        if node.kind == "message":
+            return self._transfers[node.number].arrival
+        return max(time for _, time in self._needs(node))
+
+    def _delay(self, sender: str, receiver: str) -> float:
+        if sender == receiver:
+            return 0.0
+        return float(self._links.alpha[self._links.index[sender], self._links.index[receiver]])

@@ -1,0 +1,91 @@
+"""The figure of a plan: on the left the network, on the right the step over time, or the paper's cost."""
+
+import io
+from collections.abc import Mapping
+from itertools import pairwise, permutations
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dtfm_coordinator.allocator.step.simulated_timeline import Simulation
+from dtfm_coordinator.allocator.workload import Workload
+from dtfm_coordinator.tools.explain import paper_report
+from dtfm_coordinator.tools.explain.network_chart import draw_network
+from dtfm_coordinator.tools.explain.paper_chart import draw_costs
+from dtfm_coordinator.tools.explain.paper_findings import PaperFindings
+from dtfm_coordinator.tools.explain.schedule_chart import draw_schedule, lanes
+from dtfm_coordinator.tools.explain.step_findings import StepFindings
+from dtfm_coordinator.tools.explain.step_report import parts
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.state_dir import write_atomically
+from dtfm_protocol.view.view import View
+
+DOTS_AN_INCH = 130
+
+
+def step_figure(plan: Plan, view: View, work: Workload, played: Simulation, found: StepFindings) -> Figure:
+    """The network, and the step over time."""
+    shown = len(lanes(plan, found.path))
+    title = parts(found.cost)
+    if shown < len(plan.peers):
+        title += f" ({shown} of {len(plan.peers)} peers shown: those on the critical path, and a sample)"
+    most = max((link.busy for link in found.links), default=0.0)
+    traffic = {(link.sender, link.receiver): link.busy / most if most > 0 else 0.0 for link in found.links}
+    figure = _figure(title, height=min(14.0, max(7.5, 2.5 + 0.29 * shown)))
+    _network(figure, plan, view, sum(work.demand.message_bytes(plan.wire)) / 2, traffic)
+    draw_schedule(_beside(figure, 0.5), plan, played, found.path)
+    return figure
+
+
+def paper_figure(
+    plan: Plan, view: View, activation_bytes: float, gradient_bytes: float, found: PaperFindings
+) -> Figure:
+    """The network, and the paper's cost."""
+    figure = _figure(paper_report.headline(found), height=7.5)
+    pairs = [pair for stage in range(len(plan.stages)) for pair in permutations(plan.replicas(stage), 2)]
+    size = {pair: gradient_bytes / len(plan.pipelines) for pair in pairs}
+    for route in plan.pipelines:
+        for here, there in pairwise(route):
+            size[here, there] = size[there, here] = activation_bytes
+    rows, beta = {peer: row for row, peer in enumerate(view.ids)}, view.beta()
+    busy = {(a, b): amount / float(beta[rows[a], rows[b]]) for (a, b), amount in size.items()}
+    most = max(busy.values(), default=0.0)
+    _network(
+        figure, plan, view, activation_bytes, {pair: taken / most if most > 0 else 0.0 for pair, taken in busy.items()}
+    )
+    draw_costs(_beside(figure, 0.52), found)
+    return figure
+
+
+def write(figure: Figure, path: Path) -> None:
+    """Write a figure in the format of its suffix; the same figure gives the same bytes.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    drawn = io.BytesIO()
+    undated: dict[str, None] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
+    with rc_context({"svg.hashsalt": "dtfm"}):
+        figure.savefig(drawn, format=path.suffix[1:], dpi=DOTS_AN_INCH, metadata=undated)
+    write_atomically(path, drawn.getvalue())
+
+
+def _figure(title: str, height: float) -> Figure:
+    figure = Figure(figsize=(19.0, height))
+    figure.suptitle(title, fontsize=12, y=1 - 0.2 / height)
+    return figure
+
+
+def _beside(figure: Figure, left: float) -> Axes:
+    """The axes of the right half, from `left`, as a share of the width."""
+    inch = 1 / figure.get_figheight()
+    return figure.add_axes((left, 0.6 * inch, 0.965 - left, 1 - 1.45 * inch))
+
+
+def _network(
+    figure: Figure, plan: Plan, view: View, message_bytes: float, traffic: Mapping[tuple[str, str], float]
+) -> None:
+    inch = 1 / figure.get_figheight()
+    draw_network(figure, (0.01, 1.75 * inch, 0.42, 1 - 2.25 * inch), plan, view, message_bytes, traffic)

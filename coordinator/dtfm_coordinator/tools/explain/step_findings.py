@@ -1,0 +1,245 @@
+"""A simulated step, peer by peer, stage by stage and link by link: from plan, view and timeline to plain values."""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+from dtfm_coordinator.allocator.placement.links import Links
+from dtfm_coordinator.allocator.step.model_demand import memory_needed
+from dtfm_coordinator.allocator.step.simulated_timeline import (
+    SimulatedSpan,
+    Simulation,
+    SpanKind,
+    Transfer,
+    TransferKind,
+)
+from dtfm_coordinator.allocator.step.step_cost import StepCost
+from dtfm_coordinator.allocator.workload import Workload
+from dtfm_coordinator.tools.explain.critical_path import Bottleneck, Part, bottleneck, critical_path
+from dtfm_coordinator.tools.wording import link_named
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import GBIT, View
+from dtfm_protocol.wire.stream import Way
+
+INPUT: dict[SpanKind, TransferKind] = {"forward": "activation", "backward": "gradient"}
+"""What an action waits for, if it waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerFindings:
+    """What one peer does during a step, in seconds that add up to the step; memory in bytes."""
+
+    peer: str
+    stage: int
+    micro_batches: int
+    compute: float
+    """Forwards and backwards, and the gradients of weights where they come apart."""
+    bubble: float
+    """Waiting before its last action for input that a neighbour has not computed yet."""
+    transfer: float
+    """Waiting before its last action for input that is on its way, behind other messages of its link included."""
+    reduction: float
+    """From its last action to the commit: the all-reduce, the other stages' end, the votes."""
+    optimizer: float
+    rest: float
+    """From its update's end to the step's."""
+    memory_needed: float
+    memory_there: float | None
+    """None where the view does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFindings:
+    """One stage."""
+
+    number: int
+    """From 0."""
+    layers: tuple[int, int]
+    """`[first, end)`."""
+    recomputes: bool
+    peers: tuple[PeerFindings, ...]
+    all_reduce: float
+    """Seconds from the stage's last action until all its peers hold the reduced gradients."""
+    slowest_link: Transfer | None
+    """The message of the all-reduce that took longest from ready to arrival; None for a single peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFindings:
+    """What one ordered link carries in a step."""
+
+    sender: str
+    receiver: str
+    kinds: tuple[str, ...]
+    bytes: float
+    busy: float
+    """Seconds during which it carries bytes."""
+    gbps: float
+    """Gbit/s of the pair alone."""
+    latency_ms: float
+    way: Way = "direct"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFindings:
+    """Where a step goes."""
+
+    cost: StepCost
+    planned: float | None
+    """The total that the plan itself states, where it is of the same kind."""
+    stages: tuple[StageFindings, ...]
+    links: tuple[LinkFindings, ...]
+    """Those that carry something, the busiest first."""
+    path: tuple[Part, ...]
+    bottleneck: Bottleneck
+    idle: tuple[str, ...]
+    """Peers of the view that the plan gives nothing."""
+
+
+def check(plan: Plan, work: Workload) -> None:
+    """See that a plan is one for this job.
+
+    Raises:
+        UserError: its layers or its micro-batches are not the job's.
+    """
+    if plan.layers != work.demand.layers:
+        raise UserError(
+            f"the plan's stages cover {plan.layers} layers and the job's model has {work.demand.layers}: "
+            "explain the plan with the job that it was made for"
+        )
+    if len(plan.routes) != work.micro_batches:
+        raise UserError(
+            f"the plan has {len(plan.routes)} routes and a step of the job has {work.micro_batches} micro-batches: "
+            "explain the plan with the job that it was made for"
+        )
+
+
+def step_findings(plan: Plan, view: View, work: Workload, played: Simulation) -> StepFindings:
+    """What there is to say of a simulated step.
+
+    Args:
+        played: the step of `plan` on `view`, exactly simulated.
+
+    Raises:
+        UserError: the step never ends, because a pair that must talk cannot.
+    """
+    links = Links.of(view)
+    if not math.isfinite(played.cost.total):
+        raise UserError(
+            f"no step of this plan ever ends on this view: {_cut_off(plan, links)} has 0 Gbit/s; plan anew on this view"
+        )
+    path = critical_path(plan, links, played)
+    return StepFindings(
+        cost=played.cost,
+        planned=plan.cost.total if plan.cost is not None and plan.cost.kind == "makespan" else None,
+        stages=_stages(plan, view, work, played),
+        links=_links(view, links, played),
+        path=path,
+        bottleneck=bottleneck(path),
+        idle=tuple(peer for peer in view.ids if plan.stage_of(peer) is None),
+    )
+
+
+def _cut_off(plan: Plan, links: Links) -> str:
+    """The first link that the plan needs and that carries nothing."""
+    arbiter = plan.peers[0]
+    needed: list[tuple[str, ...]] = [(peer, other) for route in plan.pipelines for peer, other in pairwise(route)]
+    needed += [pair[::-1] for pair in needed]
+    needed += [pair for stage in range(len(plan.stages)) for pair in product(plan.replicas(stage), repeat=2)]
+    needed += [pair for peer in plan.peers for pair in ((peer, arbiter), (arbiter, peer))]
+    for sender, receiver in needed:
+        if sender != receiver and links.beta[links.index[sender], links.index[receiver]] == 0:
+            return link_named(sender, receiver)
+    return "a link"
+
+
+def _stages(plan: Plan, view: View, work: Workload, played: Simulation) -> tuple[StageFindings, ...]:
+    spans: dict[str, list[SimulatedSpan]] = defaultdict(list)
+    for span in played.compute:
+        spans[span.peer].append(span)
+    inputs: dict[tuple[str, str, int | None], Transfer] = {
+        (t.receiver, t.kind, t.micro_batch): t for t in played.transfers if t.kind != "all-reduce"
+    }
+    reductions: dict[str, list[Transfer]] = defaultdict(list)
+    for transfer in played.transfers:
+        if transfer.kind == "all-reduce":
+            reductions[transfer.receiver].append(transfer)
+    needed = memory_needed(plan, work.demand)
+    memory = {node.id: node.memory_bytes for node in view.nodes}
+    found = []
+    for number, layers in enumerate(plan.stages):
+        group = plan.replicas(number)
+        peers = tuple(_peer(peer, number, spans[peer], inputs, played, needed[peer], memory[peer]) for peer in group)
+        last = max(span.end for peer in group for span in spans[peer] if span.kind != "optimizer")
+        messages = [transfer for peer in group for transfer in reductions[peer]]
+        found.append(
+            StageFindings(
+                number=number,
+                layers=layers,
+                recomputes=number in plan.recompute,
+                peers=peers,
+                all_reduce=max(0.0, max((t.arrival for t in messages), default=last) - last),
+                slowest_link=max(messages, key=lambda t: t.arrival - t.ready, default=None),
+            )
+        )
+    return tuple(found)
+
+
+def _peer(
+    peer: str,
+    stage: int,
+    spans: list[SimulatedSpan],
+    inputs: dict[tuple[str, str, int | None], Transfer],
+    played: Simulation,
+    needed: float,
+    there: float | None,
+) -> PeerFindings:
+    """Gaps before an action count for its input: as bubble until it is ready at the sender, then as transfer."""
+    bubble = transfer = free = 0.0
+    actions = [span for span in spans if span.kind != "optimizer"]
+    for span in actions:
+        source = inputs.get((peer, INPUT.get(span.kind, ""), span.micro_batch))
+        ready = span.start if source is None else min(span.start, max(free, source.ready))
+        bubble += ready - free
+        transfer += span.start - ready
+        free = span.end
+    update = next((span for span in spans if span.kind == "optimizer"), None)
+    committed = played.committed if update is None else update.start
+    end = played.cost.total
+    return PeerFindings(
+        peer=peer,
+        stage=stage,
+        micro_batches=sum(span.kind == "forward" for span in actions),
+        compute=math.fsum(span.end - span.start for span in actions),
+        bubble=bubble,
+        transfer=transfer,
+        reduction=committed - free,
+        optimizer=0.0 if update is None else update.end - update.start,
+        rest=max(0.0, end - (committed if update is None else update.end)),
+        memory_needed=needed,
+        memory_there=there,
+    )
+
+
+def _links(view: View, links: Links, played: Simulation) -> tuple[LinkFindings, ...]:
+    carried: dict[tuple[str, str], list[Transfer]] = defaultdict(list)
+    for transfer in played.transfers:
+        carried[transfer.sender, transfer.receiver].append(transfer)
+    found = []
+    for (sender, receiver), messages in carried.items():
+        pair = links.index[sender], links.index[receiver]
+        found.append(
+            LinkFindings(
+                sender=sender,
+                receiver=receiver,
+                kinds=tuple(dict.fromkeys(message.kind for message in messages)),
+                bytes=math.fsum(message.bytes for message in messages),
+                busy=math.fsum(message.end - message.start for message in messages),
+                gbps=float(links.beta[pair]) / GBIT,
+                latency_ms=float(links.alpha[pair]) * 1e3,
+                way=view.way(sender, receiver),
+            )
+        )
+    return tuple(sorted(found, key=lambda link: -link.busy))

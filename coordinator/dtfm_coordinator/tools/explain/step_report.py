@@ -1,0 +1,161 @@
+"""The findings about a simulated step as tables and lines for people."""
+
+from rich.console import Console
+from rich.table import Table
+
+from dtfm_coordinator.allocator.step.step_cost import StepCost
+from dtfm_coordinator.tools.explain.critical_path import Bottleneck, by_cause
+from dtfm_coordinator.tools.explain.idle_peers import IdlePeer
+from dtfm_coordinator.tools.explain.next_node import Growth
+from dtfm_coordinator.tools.explain.step_findings import StageFindings, StepFindings
+from dtfm_coordinator.tools.wording import link_named, named, percent, seconds, size
+
+MOST_LINKS = 10
+"""Links that are listed."""
+MOST_IDLE = 10
+"""Idle peers that are listed."""
+DIFFERENT = 0.01
+"""How far, as a share, what is simulated may be from what the plan states before a line says so."""
+
+
+def parts(cost: StepCost) -> str:
+    """A step's seconds and what they consist of."""
+    said = (
+        f"{seconds(cost.total)} a step: compute {seconds(cost.compute)} + pipeline {seconds(cost.pipeline)} "
+        f"+ data parallel {seconds(cost.data_parallel)}"
+    )
+    return f"{said} + optimizer {seconds(cost.optimizer)}" if cost.optimizer else said
+
+
+def bottleneck_line(found: Bottleneck, total: float) -> str:
+    """The bottleneck, in one line."""
+    if len(found.place) == 1:
+        where = f"the compute of {named(found.place[0])}"
+    elif len(found.by_direction) == 1:
+        where = f"the link {link_named(*found.place)}"
+    else:
+        ways = " and ".join(f"{link_named(*place)} {seconds(taken)}" for place, taken in found.by_direction)
+        where = f"the link between {named(found.place[0])} and {named(found.place[1])} ({ways})"
+    causes = ", ".join(f"{cause} {seconds(taken)}" for cause, taken in found.by_cause)
+    return (
+        f"bottleneck: {where}, on the critical path for {seconds(found.seconds)}, "
+        f"{percent(found.seconds, total)} of the step ({causes})"
+    )
+
+
+def difference_line(found: StepFindings) -> str | None:
+    """What to say where the plan states another total than is simulated here."""
+    total = found.cost.total
+    if found.planned is None or abs(found.planned - total) <= DIFFERENT * total:
+        return None
+    return (
+        f"the plan itself states {seconds(found.planned)}, {100 * (found.planned / total - 1):+.0f} % of what is "
+        "simulated here: it was made for another view or another job"
+    )
+
+
+def show(
+    out: Console, found: StepFindings, idle: tuple[IdlePeer, ...], next_node: Growth | None, *, asked_growth: bool
+) -> None:
+    """Print everything."""
+    total = found.cost.total
+    out.print(parts(found.cost), style="bold", soft_wrap=True)
+    different = difference_line(found)
+    if different is not None:
+        out.print(different, soft_wrap=True)
+    out.print(bottleneck_line(found.bottleneck, total), soft_wrap=True)
+    shares = (f"{cause} {seconds(taken)} ({percent(taken, total)})" for cause, taken in by_cause(found.path).items())
+    out.print(f"critical path: {', '.join(shares)}", soft_wrap=True)
+    out.print(_stage_table(found.stages))
+    out.print(_peer_table(found))
+    if found.links:
+        out.print(_link_table(found))
+    for line in (*idle_lines(found.idle, idle, total), *(growth_lines(next_node) if asked_growth else ())):
+        out.print(line, soft_wrap=True)
+
+
+def _stage_table(stages: tuple[StageFindings, ...]) -> Table:
+    table = Table("stage", "layers", "peers", "all-reduce", "its slowest link", title="stages", title_justify="left")
+    for stage in stages:
+        slowest = stage.slowest_link
+        table.add_row(
+            str(stage.number + 1),
+            f"{stage.layers[0]} to {stage.layers[1] - 1}" + (", recomputed" if stage.recomputes else ""),
+            str(len(stage.peers)),
+            seconds(stage.all_reduce) if slowest is not None else "none",
+            f"{link_named(slowest.sender, slowest.receiver)}: {size(slowest.bytes)} in "
+            f"{seconds(slowest.arrival - slowest.ready)}"
+            if slowest is not None
+            else "",
+        )
+    return table
+
+
+def _peer_table(found: StepFindings) -> Table:
+    table = Table(
+        "stage", "peer", "micro-batches", "computes", "of step", "waits: bubble", "transfer", "all-reduce, commit",
+        "optimizer", "memory", title="peers", title_justify="left",
+    )  # fmt: skip
+    for stage in found.stages:
+        for peer in stage.peers:
+            there = "unknown" if peer.memory_there is None else size(peer.memory_there)
+            table.add_row(
+                str(peer.stage + 1), named(peer.peer), str(peer.micro_batches), seconds(peer.compute),
+                percent(peer.compute, found.cost.total), seconds(peer.bubble), seconds(peer.transfer),
+                seconds(peer.reduction), seconds(peer.optimizer), f"{size(peer.memory_needed)} of {there}",
+            )  # fmt: skip
+        table.add_section()
+    return table
+
+
+def _link_table(found: StepFindings) -> Table:
+    more = len(found.links) - MOST_LINKS
+    table = Table(
+        "link", "carries", "bytes", "busy", "of step", "Gbit/s", "ms", title="links, busiest first",
+        title_justify="left", caption=f"and {more} more" if more > 0 else None, caption_justify="left",
+    )  # fmt: skip
+    for link in found.links[:MOST_LINKS]:
+        way = "" if link.way == "direct" else f", {link.way}"
+        table.add_row(
+            link_named(link.sender, link.receiver) + way, ", ".join(link.kinds), size(link.bytes), seconds(link.busy),
+            percent(link.busy, found.cost.total), f"{link.gbps:.3g}", f"{link.latency_ms:.3g}",
+        )  # fmt: skip
+    return table
+
+
+def idle_lines(idle: tuple[str, ...], tried: tuple[IdlePeer, ...], total: float) -> list[str]:
+    """Who is idle, and what each could do at best."""
+    if not idle:
+        return ["idle: nobody"]
+    lines = [f"idle: {len(idle)} of the view's peers"]
+    for one in tried[:MOST_IDLE]:
+        if one.stage is None:
+            lines.append(f"  {named(one.peer)}: {one.obstacle}")
+        else:
+            ratio = one.seconds / total
+            change = f"{ratio:.3g} times as long" if ratio >= 2 else f"{100 * (ratio - 1):+.1f} %"
+            verdict = "the plan is better without it" if ratio >= 1 else "the plan misses that"
+            lines.append(
+                f"  {named(one.peer)}: as one more replica of stage {one.stage + 1} a step would take "
+                f"{seconds(one.seconds)} ({change}): {verdict}"
+            )
+    untold = [named(peer) for peer in idle[len(tried[:MOST_IDLE]) :]]
+    if untold:
+        shown = ", ".join(untold[:MOST_IDLE]) + (f" and {len(untold) - MOST_IDLE} more" if untold[MOST_IDLE:] else "")
+        lines.append(f"  not tried: {shown}")
+    return lines
+
+
+def growth_lines(found: Growth | None) -> list[str]:
+    """What the next node would bring."""
+    if found is None:
+        return ["the next node: a view of one node has no links to say what another's would be"]
+    if not found.is_noticeable:
+        return [
+            f"the next node would bring nothing: with one more like the median a step takes {seconds(found.then)}, "
+            f"without it {seconds(found.now)} (two short searches alike)"
+        ]
+    return [
+        f"the next node would bring {100 * found.gain:.1f} %: with one more like the median a step takes "
+        f"{seconds(found.then)}, without it {seconds(found.now)} (two short searches alike)"
+    ]

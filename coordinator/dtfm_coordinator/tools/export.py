@@ -1,0 +1,145 @@
+"""Hand over: the newest checkpoint as a folder that `transformers` loads."""
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from dtfm_protocol.checkpoint.manifest import Manifest
+from dtfm_protocol.checkpoint.store import CheckpointStore
+from dtfm_protocol.data import tokenizer as tokenizers
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.process.logs import log
+
+CHECKPOINTS = "checkpoints"
+"""The folder of checkpoints in a state dir."""
+TOKENIZER = "tokenizer"
+"""The folder of the job's tokenizer in a state dir."""
+
+
+def export(state_dir: Path, out: Path) -> Manifest:
+    """Write the newest checkpoint to `out`, for `AutoModelForCausalLM` and `AutoTokenizer`.
+
+    `out` appears when all of it is written. A coordinator may be running on `state_dir`.
+
+    Returns:
+        The manifest of the checkpoint.
+
+    Raises:
+        UserError: there is no checkpoint or no tokenizer, `out` is there and not empty, or cannot be written.
+    """
+    out = out.absolute()
+    _check_free(out)
+    model, tokenizer, manifest = load_newest(state_dir)
+    _set_token_ids(model, tokenizer)
+    draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    try:
+        try:
+            draft.mkdir(parents=True)
+            with _no_progress_bar():
+                model.save_pretrained(str(draft))
+            tokenizer.save_pretrained(str(draft))
+            _check_tokenizer(tokenizer, draft)
+            draft.rename(out)  # replaces an empty folder
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot write {out}: {error}: free some space or choose another folder") from None
+    return manifest
+
+
+def load_newest(state_dir: Path) -> tuple[Any, Any, Manifest]:
+    """The model of the newest whole checkpoint, its tokenizer and its manifest.
+
+    The model is on the CPU in the checkpoint's own precision, ready for inference. At no time is there a second copy of
+    its weights in memory.
+
+    Raises:
+        UserError: there is no checkpoint or no tokenizer, or the checkpoint does not fit its config.
+    """
+    store = CheckpointStore(state_dir / CHECKPOINTS, sweep=False)
+    manifest = store.newest()
+    if manifest is None:
+        raise UserError(
+            f"there is no checkpoint in {state_dir / CHECKPOINTS}: "
+            "train until the first one is kept, or name another --state-dir"
+        )
+    tokenizer = tokenizers.load(state_dir / TOKENIZER)
+    return _build(store, manifest), tokenizer, manifest
+
+
+def _build(store: CheckpointStore, manifest: Manifest) -> Any:
+    from dtfm_protocol.model.whole_model import build_skeleton
+
+    model = build_skeleton(manifest.config)
+    try:
+        weights = dict(store.tensors(manifest))
+    except Refused as error:
+        raise UserError(f"cannot load the model: {error}: try again") from None
+    # Tied weights are one parameter, under its first name.
+    missing = [name for name, _ in model.named_parameters() if name not in weights]
+    try:
+        unknown = model.load_state_dict(weights, strict=False, assign=True).unexpected_keys
+    except RuntimeError as error:
+        fault = str(error).strip().split("\n")[-1].strip()
+        raise UserError(f"the checkpoint of step {manifest.step} does not fit its config: {fault}") from None
+    if unknown or missing:
+        fault = f"lacks {missing[0]}" if missing else f"has {unknown[0]}, which the model has not"
+        raise UserError(f"the checkpoint of step {manifest.step} does not fit its config: it {fault}")
+    model.tie_weights()
+    model.config.dtype = next(model.parameters()).dtype
+    return model.eval()
+
+
+def _set_token_ids(model: Any, tokenizer: Any) -> None:
+    """Tell `generate` of `transformers` where a text ends: training has no use for it, so that the config is silent."""
+    from transformers import GenerationConfig
+
+    end = tokenizer.eos_token_id
+    begin = tokenizer.bos_token_id
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end
+    model.config.bos_token_id, model.config.eos_token_id = begin, end
+    model.config.use_cache = True
+    model.generation_config = GenerationConfig(bos_token_id=begin, eos_token_id=end, pad_token_id=pad, use_cache=True)
+
+
+def _check_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Warn where `AutoTokenizer` does not give back the tokenizer that the model was trained with.
+
+    For a few architectures, qwen2 among them, it sets its own class above what the folder says, and that class splits
+    words its own way.
+    """
+    loaded = tokenizers.load(folder)
+    if getattr(tokenizer, "backend_tokenizer", None) is None or type(loaded) is type(tokenizer):
+        return
+    if loaded.backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
+        log.warning(
+            "AutoTokenizer loads a %s for this architecture, which splits text in another way than training did: "
+            "load the tokenizer with PreTrainedTokenizerFast.from_pretrained",
+            type(loaded).__name__,
+        )
+
+
+def _check_free(out: Path) -> None:
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out} is there already: choose a folder that is empty or not there")
+    except OSError as error:
+        raise UserError(f"cannot read {out}: {error.strerror}") from None
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

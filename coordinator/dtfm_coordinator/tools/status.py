@@ -1,0 +1,54 @@
+"""`dtfm-coordinator status`: what is going on in a state dir."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.process.state_dir import is_live
+
+
+def read(state_dir: Path) -> dict[str, Any]:
+    """The last status of the coordinator of `state_dir`, whether it runs, and the newest metrics row.
+
+    Raises:
+        UserError: no coordinator has run there.
+    """
+    path = state_dir / "status.json"
+    if not path.exists():
+        raise UserError(f"{state_dir} holds no coordinator's status: did `dtfm-coordinator serve` run with it?")
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    rows = MetricsFile(state_dir / "metrics.jsonl").rows()
+    values["last"] = rows[-1].model_dump(mode="json") if rows else None
+    values["running"] = is_live(state_dir)
+    return values
+
+
+def show(values: dict[str, Any]) -> None:
+    """Print a status for people."""
+    console = Console(highlight=False)
+    running = "running" if values["running"] else f"not running, last seen {time.time() - values['at']:.0f} s ago"
+    console.print(f"[bold]{values['phase']}[/bold] ({running}): {values['text']}")
+    last = values["last"]
+    if last is not None:
+        predicted = f", predicted {last['predicted_seconds']:.2f} s" if last["predicted_seconds"] else ""
+        console.print(
+            f"step {values['step']} of {values['steps']}: loss {last['loss']:.4f}, {last['seconds']:.2f} s{predicted}, "
+            f"{last['tokens'] / max(last['seconds'], 1e-9):.0f} tokens/s; checkpoint of step {values['checkpoint']}"
+        )
+    if not values["nodes"]:
+        return
+    table = Table("node", "state", "stage", "micro-batches", "step", "device")
+    for node in values["nodes"]:
+        stage = "idle" if node["stage"] is None else str(node["stage"] + 1)
+        table.add_row(
+            short(node["id"]), node["state"] or "joining", stage, str(node["micro_batches"]), str(node["step"] or 0),
+            node["device"] or "measuring",
+        )  # fmt: skip
+    console.print(table)

@@ -1,0 +1,147 @@
+"""How true a lab is: delays, rates and fairness as programs on its hosts find them, beside what was asked for."""
+
+import asyncio
+import math
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dtfm_lab.emulation.gauge import ECHO_BYTES
+from dtfm_lab.emulation.lab import Lab
+from dtfm_lab.emulation.world import Wiring
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.child_processes import end_with_parent
+
+PAYLOAD = 1448 / 1500
+"""Of a full packet, what TCP with timestamps carries for its user."""
+_ENOUGH_SECONDS = 2.0
+_ENOUGH_BYTES = 32 << 10
+"""So that there are some packets to count on a slow link."""
+_MOST_SECONDS = 60.0
+"""For one transfer: what is slower is measured by fewer packets, or not at all."""
+_PACKET_BYTES = 28 + ECHO_BYTES
+"""Of an echo, as IP packet."""
+_LATE_SECONDS = 1.0
+"""By so much an echo may be late on a busy machine; a later one is lost."""
+
+
+class Unmeasured(UserError):
+    """Nothing could be found out between two hosts, and why."""
+
+
+@dataclass(frozen=True)
+class LinkMeasurement:
+    """What was measured between two hosts."""
+
+    sender: int
+    receiver: int
+    round_trip: float
+    """Seconds."""
+    rate: float
+    """Bytes a second of payload."""
+
+    def text(self, wiring: Wiring) -> str:
+        """Beside what was asked for."""
+        trip = wiring.round_trip(self.sender, self.receiver)
+        rate = wiring.path_rate(self.sender, self.receiver)
+        return (
+            f"round trip {self.round_trip * 1e3:.1f} ms of {trip * 1e3:.1f}; {self.rate * 8e-6:.4g} Mbit/s of payload, "
+            f"{self.rate / (PAYLOAD * rate):.1%} of what {rate * 8e-6:.4g} Mbit/s can carry"
+        )
+
+
+class Gauge:
+    """Measures a lab. It has a server on each host."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._servers: dict[int, asyncio.subprocess.Process] = {}
+
+    async def round_trip(self, sender: int, receiver: int, count: int = 20) -> float:
+        """Median seconds of an echo, of those that come back.
+
+        Raises:
+            Unmeasured: none does.
+        """
+        wait = _LATE_SECONDS + 2 * echo_seconds(self._lab.wiring, sender, receiver)
+        return await self._ask(sender, receiver, "echo", str(count), str(wait))
+
+    async def rates(self, pairs: Sequence[tuple[int, int]], seconds: float = 2.0) -> list[float]:
+        """Bytes a second of one TCP stream for each of `pairs`, all at once.
+
+        Raises:
+            Unmeasured: one of them cannot connect, or takes far longer than `seconds`.
+        """
+        wiring = self._lab.wiring
+        asked = (self._ask(*pair, "send", str(seconds), str(wiring.path_rate(*pair))) for pair in pairs)
+        return list(await asyncio.gather(*asked))
+
+    async def pair(self, sender: int, receiver: int) -> LinkMeasurement:
+        """One pair alone.
+
+        Raises:
+            Unmeasured: too much is lost on the way, or it is too slow.
+        """
+        wiring = self._lab.wiring
+        if math.isinf(echo_seconds(wiring, sender, receiver)):
+            raise Unmeasured("nothing can come back")
+        trip = await self.round_trip(sender, receiver)
+        seconds = transfer_seconds(wiring.path_rate(sender, receiver), trip)
+        (rate,) = await self.rates([(sender, receiver)], seconds)
+        if not rate:
+            raise Unmeasured(f"hardly anything came through in {seconds:.0f} s")
+        return LinkMeasurement(sender, receiver, trip, rate)
+
+    async def close(self) -> None:
+        """End the servers."""
+        for process in self._servers.values():
+            process.kill()
+            await process.wait()
+        self._servers.clear()
+
+    async def _ask(self, sender: int, receiver: int, what: str, *arguments: str) -> float:
+        if receiver not in self._servers:
+            server = self._servers[receiver] = await self._start(receiver, "serve")
+            assert server.stdout is not None
+            await server.stdout.readline()
+        process = await self._start(sender, what, self._lab.address(receiver), *arguments)
+        try:
+            said, why = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            raise Unmeasured(why.decode(errors="replace").strip().rpartition("\n")[2] or f"code {process.returncode}")
+        return float(said)
+
+    async def _start(self, host: int, *arguments: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self._lab.within(host), sys.executable, "-m", "dtfm_lab.emulation.gauge", *arguments,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            preexec_fn=end_with_parent(signal.SIGKILL),
+        )  # fmt: skip
+
+
+def echo_seconds(wiring: Wiring, here: int, there: int) -> float:
+    """How long an echo takes, its packets' own time on the links included; infinite where a link has no rate."""
+    rates = (wiring.path_rate(here, there), wiring.path_rate(there, here))
+    return wiring.round_trip(here, there) + sum(_PACKET_BYTES / rate if rate else math.inf for rate in rates)
+
+
+def transfer_seconds(rate: float, trip: float) -> float:
+    """How long to send at `rate` bytes a second until the window has opened, and there is enough to count."""
+    return min(max(_ENOUGH_SECONDS + 10 * trip, _ENOUGH_BYTES / rate), _MOST_SECONDS)
+
+
+def pairs_to_try(wiring: Wiring) -> list[tuple[int, int]]:
+    """The pairs with the highest and the lowest rate, and the one with the longest delay; those that talk at all."""
+    hosts = range(len(wiring.up))
+    pairs = [(i, j) for i in hosts for j in hosts if i != j and wiring.path_rate(i, j) > 0]
+    if not pairs:
+        return []
+    rate = {pair: wiring.path_rate(*pair) for pair in pairs}
+    found = [max(pairs, key=rate.__getitem__), min(pairs, key=rate.__getitem__)]
+    found.append(max(pairs, key=lambda pair: wiring.round_trip(*pair)))
+    return list(dict.fromkeys(found))

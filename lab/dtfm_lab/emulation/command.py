@@ -1,0 +1,140 @@
+"""`dtfm-coordinator lab`: a command on the hosts of an emulated network."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dtfm_lab.emulation.accuracy import Gauge, Unmeasured, pairs_to_try
+from dtfm_lab.emulation.lab import Lab
+from dtfm_lab.emulation.world import Wiring
+from dtfm_lab.emulation.world_script import WorldScript
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.child_processes import end_with_parent
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.view.view import View
+
+STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class LabOptions:
+    """What to run, and where."""
+
+    view: Path
+    command: tuple[str, ...]
+    on: str | None = None
+    """A node's id; the first one's."""
+    everywhere: bool = False
+    scale: float = 1.0
+    loss: float = 0.0
+    queue_ms: float = 200.0
+    script: Path | None = None
+
+
+class CommandEnded(Exception):
+    """The command has ended with a code that is not 0."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+async def run(question: LabOptions) -> None:
+    """Make the world, measure how true it is, and run the command in it.
+
+    Raises:
+        UserError: this machine or the view does not do, or the network has broken down meanwhile; also in a group.
+        CommandEnded: the command failed.
+    """
+    view = View.load(question.view)
+    script = WorldScript.load(question.script, view) if question.script is not None else WorldScript()
+    if question.on is not None and question.on not in view.ids:
+        raise UserError(f"--on {question.on}: the view has no such node; it has {', '.join(view.ids[:8])} ...")
+    wiring = Wiring.of(view, scale=question.scale, loss=question.loss, queue_ms=question.queue_ms)
+    chosen = range(len(view.ids)) if question.everywhere else [view.ids.index(question.on or view.ids[0])]
+    async with Lab.running(wiring) as lab:
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(lab.watch())]
+            await _say_accuracy(lab, wiring, view)
+            for number, node in enumerate(view.ids):
+                log.info("%s: %s, `%s COMMAND`", node, lab.address(number), " ".join(lab.within(number)))
+            beside.append(tasks.create_task(_change(lab, script, view, wiring)))
+            codes = await _run_all(lab, view, question.command, chosen)
+            for task in beside:
+                task.cancel()
+        counts = await lab.counts()
+        carried, dropped = sum(counts.bytes.values()), sum(counts.dropped.values())
+        log.info(
+            "carried %.1f MB; dropped %d packets; %.2f ms late in the mean, %.1f ms at most",
+            carried / 1e6, dropped, counts.late_mean * 1e3, counts.late_most * 1e3,
+        )  # fmt: skip
+    if any(codes):
+        raise CommandEnded(next(code for code in codes if code))
+
+
+async def _say_accuracy(lab: Lab, wiring: Wiring, view: View) -> None:
+    """Print what the lab is asked to be, and what programs on its hosts find."""
+    gauge = Gauge(lab)
+    try:
+        for here, there in pairs_to_try(wiring):
+            try:
+                said = (await gauge.pair(here, there)).text(wiring)
+            except Unmeasured as error:
+                said = f"not measured: {error}"
+            log.info("%s -> %s: %s", view.ids[here], view.ids[there], said)
+    finally:
+        await gauge.close()
+
+
+async def _change(lab: Lab, script: WorldScript, view: View, wiring: Wiring) -> None:
+    """Let happen what the script says."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    for at in script.changes():
+        await asyncio.sleep(max(0.0, begun + at - loop.time()))
+        await lab.change(script.at(at, view, wiring))
+
+
+async def _run_all(lab: Lab, view: View, command: Sequence[str], chosen: Sequence[int]) -> list[int]:
+    """Run `command` on the chosen hosts; exit codes, once all have ended."""
+    hosts = json.dumps({node: lab.address(number) for number, node in enumerate(view.ids)})
+    processes = []
+    try:
+        for number in chosen:
+            own = {"node": view.ids[number], "address": lab.address(number), "number": str(number)}
+            environment = os.environ | {
+                "DTFM_LAB_NODE": own["node"],
+                "DTFM_LAB_ADDRESS": own["address"],
+                "DTFM_LAB_HOSTS": hosts,
+            }
+            words = [_filled(word, own) for word in command]
+            process = await asyncio.create_subprocess_exec(
+                *lab.within(number), *words, env=environment, preexec_fn=end_with_parent(signal.SIGTERM)
+            )
+            processes.append(process)
+        return [await process.wait() for process in processes]
+    finally:
+        # Ctrl+C in a terminal has reached them, too: they are given time for their own goodbyes.
+        for process in processes:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+        for process in processes:
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+def _filled(word: str, own: dict[str, str]) -> str:
+    """`word` with {node}, {address} and {number} in it replaced."""
+    for name, value in own.items():
+        word = word.replace("{" + name + "}", value)
+    return word

@@ -1,0 +1,146 @@
+"""The job in one process: the plain training loop that every swarm is compared with, and useful by itself.
+
+It uses the whole model as `transformers` builds it, and shares with the swarm only what defines the mathematics:
+initial weights, batches, learning rate, and AdamW's settings.
+"""
+
+import math
+import time
+from pathlib import Path
+
+import torch
+
+from dtfm_node.control.display import Display
+from dtfm_node.engine.device import autocast
+from dtfm_node.engine.optimizer import (
+    clip_factor,
+    load_tensor,
+    make_optimizer,
+    state_keys,
+    state_tensors,
+    sum_of_squares,
+)
+from dtfm_protocol.checkpoint.manifest import Manifest
+from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, encode_shard
+from dtfm_protocol.checkpoint.store import CheckpointStore
+from dtfm_protocol.data.batches import Batches
+from dtfm_protocol.data.prepare import prepare
+from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
+from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.model.initial_weights import initial_value
+from dtfm_protocol.model.stage import loss_sum
+from dtfm_protocol.model.whole_model import build_whole
+from dtfm_protocol.process.logs import log
+
+KEPT = 2
+"""Checkpoints that stay."""
+
+
+class Solo:
+    """One process's training of a job."""
+
+    def __init__(self, job: ResolvedJob, folder: Path, device: torch.device) -> None:
+        self._job, self._device = job, device
+        self._store = CheckpointStore(folder / "checkpoints")
+        self._batches = Batches(job.corpus, job.training, job.evaluation)
+        self._tokens = TokenReader(job.corpus, ShardFolder(folder / "tokens"))
+        self._model = build_whole(job.config, job.training.seed).train()
+        self._parameters = dict(self._model.named_parameters())
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(initial_value(job.config, job.training.seed, name, parameter.shape))
+        self._model.to(device)
+        self._optimizer = make_optimizer(self._parameters, job.training.weight_decay)
+
+    def resume(self) -> int:
+        """Load the newest checkpoint, if there is one; the step that the state is after."""
+        manifest = self._store.newest()
+        if manifest is None:
+            return 0
+        for key in state_keys(list(self._parameters), manifest.step):
+            tensor = decode_tensor(manifest.tensors[key], self._store.read(manifest, key))
+            load_tensor(self._parameters, self._optimizer, manifest.step, key, tensor)
+        return manifest.step
+
+    def step(self, step: int) -> StepMetrics:
+        """One training step, and the evaluation that is due after it."""
+        begun = time.monotonic()
+        training = self._job.training
+        self._optimizer.zero_grad(set_to_none=False)
+        loss = math.fsum(self._micro_batch(step, index) for index in range(training.micro_batches))
+        gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+        norm = math.sqrt(math.fsum(map(sum_of_squares, gradients)))
+        factor = clip_factor(norm, training.clip_norm)
+        if factor < 1.0:
+            torch._foreach_mul_(gradients, factor)
+        for group in self._optimizer.param_groups:
+            group["lr"] = training.learning_rate_at(step)
+        self._optimizer.step()
+        seconds = time.monotonic() - begun
+        every = self._job.evaluation.every
+        due = every > 0 and (step % every == 0 or step == training.steps)
+        return StepMetrics(
+            step=step,
+            loss=loss / training.tokens,
+            tokens=training.tokens,
+            seconds=seconds,
+            plan_version=0,
+            learning_rate=training.learning_rate_at(step),
+            grad_norm=norm,
+            predicted_seconds=None,
+            eval_loss=self._evaluate() if due else None,
+        )
+
+    def _micro_batch(self, step: int, index: int) -> float:
+        window = torch.from_numpy(self._batches.micro_batch(step, index, self._tokens.read)).to(self._device)
+        with autocast(self._device, self._job.training.precision):
+            loss = loss_sum(self._model(input_ids=window[:, :-1], use_cache=False).logits, window[:, 1:])
+        (loss / self._job.training.tokens).backward()
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def _evaluate(self) -> float:
+        losses = []
+        for index in range(self._batches.evaluation_micro_batches):
+            window = torch.from_numpy(self._batches.evaluation_micro_batch(index, self._tokens.read)).to(self._device)
+            with autocast(self._device, self._job.training.precision):
+                logits = self._model(input_ids=window[:, :-1], use_cache=False).logits
+            losses.append(float(loss_sum(logits, window[:, 1:])))
+        return math.fsum(losses) / self._batches.evaluation_tokens
+
+    def keep(self, row: StepMetrics) -> None:
+        """Write a checkpoint of the state after `row`'s step."""
+        data = encode_shard(dict(state_tensors(self._parameters, self._optimizer)))
+        file, tensors = describe_shard("stage-0.safetensors", data, (0, self._model.config.num_hidden_layers))
+        manifest = Manifest(
+            job=self._job.name,
+            config=self._job.config,
+            step=row.step,
+            plan_version=0,
+            files=(file,),
+            tensors=tensors,
+            eval_loss=row.eval_loss,
+        )
+        with self._store.draft(row.step) as draft:
+            draft.add(file.name, data)
+            draft.commit(manifest)
+        self._store.prune(KEPT)
+
+
+def run(job: Job, folder: Path, device: torch.device, display: Display) -> None:
+    """Train `job` to its last step in `folder`, from the newest checkpoint there on."""
+    solo = Solo(prepare(job, folder, log.info), folder, device)
+    done = solo.resume()
+    rows = MetricsFile(folder / "metrics.jsonl")
+    rows.forget_after(done)
+    display.state("solo", f"training {job.name} in this process" + (f", on from step {done}" if done else ""))
+    steps, every = job.training.steps, job.checkpoint.every
+    for step in range(done + 1, steps + 1):
+        row = solo.step(step)
+        rows.append(row, done)
+        display.step(row, steps)
+        if step == steps or (every and step % every == 0):
+            solo.keep(row)

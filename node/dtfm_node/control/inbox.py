@@ -1,0 +1,106 @@
+"""What coordinators have said: the job, plans, which of them is in force, the swarm's phase, whose links to measure."""
+
+import asyncio
+from collections.abc import Callable
+
+from dtfm_node.control.display import Display
+from dtfm_node.control.heard import Heard, HeardCall, HeardPlan
+from dtfm_node.control.reporter import Reporter
+from dtfm_protocol.control.mqtt import ControlPlane
+from dtfm_protocol.control.topics import EPOCH, JOB, LEDGER, PHASE, PLAN, PROBE, Epoch, Ledger, Phase, ProbeRound
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.plan.peer_state import Mark
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.logs import log
+
+
+class Inbox:
+    """Takes the coordinators' messages, and lets others wait for them."""
+
+    def __init__(self, invite: Invite, me: str, display: Display, reporter: Reporter) -> None:
+        self.rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+        self.changed = asyncio.Event()
+        """Set whenever something new was said."""
+        self.plan: Plan | None = None
+        """The newest one."""
+        self.heard = Heard()
+        """What decides about plans in that one, and in the newest epoch."""
+        self._invite, self._me, self._display, self._reporter = invite, me, display, reporter
+        self._job: ResolvedJob | None = None
+        self._job_came = asyncio.Event()
+        self._phase: Phase | None = None
+        self._told_of_kept: list[Callable[[int, Mark], None]] = []
+
+    def when_kept(self, told: Callable[[int, Mark], None]) -> None:
+        """From now on call `told` with the step of the coordinator's newest whole checkpoint and the newest safe state,
+        whenever it says them."""
+        self._told_of_kept.append(told)
+
+    def read(self, control: ControlPlane) -> None:
+        """Subscribe to all that coordinators write."""
+        control.on(JOB, self._take_job)
+        control.on(PLAN, self._take_plan)
+        control.on(EPOCH, self._take_epoch)
+        control.on(PHASE, self._take_phase)
+        control.on(LEDGER, self._take_ledger)
+        control.on(PROBE, self._take_round)
+
+    async def job(self) -> ResolvedJob:
+        """The swarm's job, once it is known."""
+        await self._job_came.wait()
+        assert self._job is not None
+        return self._job
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there will be no more plans, because the job is done.
+
+        Raises:
+            UserError: the swarm has failed.
+        """
+        if self._phase is not None and self._phase.name == "failed":
+            raise UserError(f"the swarm has stopped: {self._phase.text}")
+        return self._phase is not None and self._phase.name == "done"
+
+    @property
+    def last_words(self) -> str:
+        """The swarm's phase, for people."""
+        return self._phase.text if self._phase is not None else ""
+
+    def _take_job(self, _: str, job: ResolvedJob) -> None:
+        if self._job is None:
+            self._job = job
+            self._job_came.set()
+        elif job != self._job:
+            log.warning("the swarm's job has changed; this node keeps to the one it joined for: start it again")
+
+    def _take_plan(self, _: str, plan: Plan) -> None:
+        trains = plan.stage_of(self._me) is not None
+        heard = self.heard.with_plan(HeardPlan(plan.version, plan.author, trains))
+        if heard is not self.heard:
+            plan.verify(self._invite.coordinators, self._invite.swarm)
+            self.plan, self.heard = plan, heard
+            self.changed.set()
+
+    def _take_epoch(self, sender: str, epoch: Epoch) -> None:
+        call = HeardCall(epoch.called, epoch.gently, epoch.parked, epoch.in_force, epoch.started, sender)
+        heard = self.heard.with_call(call)
+        if heard is not self.heard:
+            self.heard = heard
+            self.changed.set()
+
+    def _take_phase(self, _: str, phase: Phase) -> None:
+        self._display.phase(phase)
+        self._phase = phase
+        self.changed.set()
+
+    def _take_ledger(self, _: str, ledger: Ledger) -> None:
+        self._reporter.forget(recorded=ledger.recorded)
+        for told in self._told_of_kept:
+            told(ledger.kept, ledger.safe)
+        self.changed.set()
+
+    async def _take_round(self, _: str, turn: ProbeRound) -> None:
+        self.rounds.put_nowait(turn)

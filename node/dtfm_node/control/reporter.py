@@ -1,0 +1,81 @@
+"""What this node says of itself: its state, its progress, and the metrics rows that nobody has confirmed yet."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from dtfm_node.control.display import Display
+from dtfm_protocol.control.mqtt import ControlPlane
+from dtfm_protocol.control.topics import REPORT, Report
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.process.logs import log
+
+REPORT_SECONDS = 1.0
+ROWS_A_REPORT = 100
+
+
+class Reporter:
+    """Keeps the report, and sends it: at once when the state changes, else every second."""
+
+    def __init__(self, session: str, status_file: Path, display: Display) -> None:
+        self._report = Report(session=session, state="measuring")
+        self._status_file, self._display = status_file, display
+        self._rows: dict[int, StepMetrics] = {}
+        self._due = asyncio.Event()
+        self.timeouts: Callable[[], dict[str, dict[str, float]]] = dict
+        """How patient this node is with each peer, for the status file."""
+
+    def say(self, state: Any, text: str, **values: Any) -> None:
+        """Change the state; `values` are further fields of the report."""
+        self.note(state=state, text=text, **values)
+        self._display.state(state, text)
+        self._due.set()
+
+    def note(self, **values: Any) -> None:
+        """Change fields of the report without hurry."""
+        self._report = self._report.model_copy(update=values)
+
+    def committed(self, row: StepMetrics, steps: int) -> None:
+        """A step was committed; its row stays here until the coordinator has recorded it."""
+        self._rows[row.step] = row
+        self.note(step=row.step)
+        self._display.step(row, steps)
+
+    def remember(self, rows: Iterable[StepMetrics]) -> None:
+        """Rows of an earlier life of this daemon."""
+        self._rows = {row.step: row for row in rows} | self._rows
+
+    def hurry(self) -> None:
+        """Send the report now."""
+        self._due.set()
+
+    def forget(self, *, recorded: int = 0, after: int | None = None) -> None:
+        """Drop the rows up to step `recorded`, and those of steps `after` one to which the swarm goes back."""
+        self._rows = {
+            step: row for step, row in self._rows.items() if step > recorded and (after is None or step <= after)
+        }
+
+    def unconfirmed(self) -> tuple[StepMetrics, ...]:
+        """The rows that the coordinator has not recorded, as far as this node knows."""
+        return tuple(self._rows[step] for step in sorted(self._rows))
+
+    async def send(self, control: ControlPlane) -> None:
+        """Send the report once."""
+        rows = self.unconfirmed()[:ROWS_A_REPORT]
+        await control.publish(REPORT, self._report.model_copy(update={"rows": rows}))
+        try:
+            self._display.save(self._status_file, self._report, self.timeouts())
+        except UserError as error:
+            log.warning("%s", error)
+
+    async def run(self, control: ControlPlane) -> None:
+        """Keep sending until cancelled."""
+        while True:
+            self._due.clear()
+            await self.send(control)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPORT_SECONDS):
+                    await self._due.wait()

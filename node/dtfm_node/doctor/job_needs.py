@@ -1,0 +1,47 @@
+"""What a job asks of any node: worked out in a process of its own, as it takes seconds.
+
+As a program: reads a job from standard input, and writes its `Need` as JSON.
+"""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+
+from dtfm_node.doctor import separate_process
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.resolved_job import ResolvedJob
+
+
+@dataclass(frozen=True)
+class Need:
+    """In bytes."""
+
+    smallest_stage: int = 0
+    corpus: int = 0
+    fault: str = ""
+    """Why it is not known: the model cannot be built here."""
+
+
+async def need_of(job: ResolvedJob) -> Need:
+    """Ask that process, and end it where this is cancelled.
+
+    Raises:
+        OSError: it cannot be started, or has ended without an answer.
+    """
+    return Need(**await separate_process.answer(__name__, job.model_dump_json()))
+
+
+def work_out(job: ResolvedJob) -> Need:
+    """Of the least demanding stage; the model's skeleton is built for it."""
+    from dtfm_protocol.model.model_sizes import smallest_stage_bytes
+
+    training = job.training
+    try:
+        stage = smallest_stage_bytes(job.config, training.micro_batch, training.sequence_length, training.precision)
+    except UserError as error:
+        return Need(fault=str(error))
+    return Need(stage, job.corpus.tokens * (2 if job.corpus.dtype == "uint16" else 4))
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(work_out(ResolvedJob.model_validate_json(sys.stdin.buffer.read())))))

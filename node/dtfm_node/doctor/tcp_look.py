@@ -1,0 +1,166 @@
+"""Names, TCP connections and addresses, looked at: who says no, who is silent, and which address leads where."""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import threading
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+
+from dtfm_protocol.transport.multiaddress import tcp_address
+from dtfm_protocol.transport.tcp_knock import Knock, knock
+
+RESOLVE_SECONDS = 5.0
+CONNECT_SECONDS = 4.0
+ADDRESS_LIMIT = 4
+"""Addresses of a name that are tried."""
+
+Kind = Literal["loopback", "link-local", "private", "carrier", "global"]
+"""carrier: behind the provider's own NAT (RFC 6598)."""
+
+OTHER_PROGRAM = (
+    "try another network, as a phone's hotspot, for a proxy or a login page may stand between; if not that, "
+    "ask the swarm's owner which program listens there"
+)
+"""What to do where something else answers than should."""
+
+_CARRIER = ipaddress.ip_network("100.64.0.0/10")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host's name, its addresses, and what came of connections to them."""
+
+    name: str
+    port: int
+    knocks: tuple[Knock, ...] = ()
+    fault: str = ""
+    """Why the name has no address."""
+
+    @property
+    def open(self) -> tuple[Knock, ...]:
+        """Those that were taken."""
+        return tuple(knock for knock in self.knocks if knock.answer == "open")
+
+    def __str__(self) -> str:
+        return f"[{self.name}]:{self.port}" if ":" in self.name else f"{self.name}:{self.port}"
+
+
+def door_of(address: str) -> tuple[str, int, str] | None:
+    """Host, port and peer id ("": not said) of a multiaddress that leads straight to a TCP port."""
+    at = tcp_address(address)
+    return at[:3] if at is not None and not at.further else None
+
+
+def kind_of(ip: str) -> Kind:
+    """Who can reach an address."""
+    address = ipaddress.ip_address(ip.partition("%")[0])
+    if address.is_loopback:
+        return "loopback"
+    if address.is_link_local:
+        return "link-local"
+    if address.version == 4 and address in _CARRIER:
+        return "carrier"
+    return "global" if address.is_global else "private"
+
+
+def own_addresses() -> tuple[str, ...]:
+    """This machine's, but for loopback's and those of one link."""
+    found = (
+        address.address.partition("%")[0]
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family in {socket.AF_INET, socket.AF_INET6}
+    )
+    return tuple(dict.fromkeys(ip for ip in found if kind_of(ip) not in {"loopback", "link-local"}))
+
+
+async def visit(host: str, port: int, seconds: float = CONNECT_SECONDS) -> Host:
+    """Resolve a name and connect to each of its addresses."""
+    try:
+        addresses = await resolve(host)
+    except OSError as error:
+        return Host(host, port, fault=str(error))
+    return Host(host, port, tuple(await asyncio.gather(*(knock(ip, port, seconds) for ip in addresses))))
+
+
+async def resolve(host: str, seconds: float = RESOLVE_SECONDS) -> tuple[str, ...]:
+    """The addresses of a name, of each family some.
+
+    Raises:
+        OSError: it has none, or nobody tells.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[tuple[str, ...] | str] = loop.create_future()
+
+    def tell(found: tuple[str, ...] | str) -> None:
+        if not answer.done():
+            answer.set_result(found)
+
+    def ask() -> None:
+        found: tuple[str, ...] | str
+        try:
+            answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            found = tuple(dict.fromkeys(str(one[4][0]) for one in answers))
+        except socket.gaierror as error:
+            found = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:
+            found = str(error)
+        with contextlib.suppress(RuntimeError):  # the program has ended meanwhile
+            loop.call_soon_threadsafe(tell, found)
+
+    # Not in the loop's own executor: that one would wait, at the program's end, for a name server that is silent.
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        async with asyncio.timeout(seconds):
+            found = await answer
+    except TimeoutError:
+        raise OSError(f"no name server has answered for {seconds:g} s") from None
+    if isinstance(found, str):
+        raise OSError(found)
+    old, new = [ip for ip in found if ":" not in ip], [ip for ip in found if ":" in ip]
+    return tuple(old[:ADDRESS_LIMIT] + new[:ADDRESS_LIMIT])
+
+
+def closed_because(host: Host) -> tuple[str, str]:
+    """What was seen at a host that takes no connection, and one thing to do about it."""
+    if host.fault:
+        return (
+            f"the name {host.name} has no address ({host.fault})",
+            f"check this machine's internet connection; if web pages open, ask the swarm's owner whether {host.name} "
+            "is right",
+        )
+    answers = {knock.answer for knock in host.knocks}
+    kinds = {kind_of(knock.host) for knock in host.knocks}
+    shown = ", ".join(dict.fromkeys(knock.host for knock in host.knocks))
+    where = str(host) if shown == host.name else f"{host} ({shown})"
+    if kinds == {"loopback"}:
+        return (
+            f"nothing listens at {where}, which is this machine itself",
+            "if the coordinator is to run on this machine, start it; else ask the swarm's owner to run "
+            "`dtfm-coordinator serve` with --announce and send the new invite",
+        )
+    if "refused" in answers:
+        return (
+            f"the machine at {where} is there and refuses the connection: nothing listens, or a firewall says no",
+            "ask the swarm's owner whether the coordinator is running, and on these ports",
+        )
+    if kinds <= {"private", "carrier", "link-local"}:
+        return (
+            f"{where} does not answer; it is an address inside a private network, which only machines there reach",
+            "join from the coordinator's own network, or ask the swarm's owner to run `dtfm-coordinator serve` with "
+            "--announce and send the new invite",
+        )
+    if answers == {"unreachable"}:
+        return (
+            f"this machine knows no way to {where} ({host.knocks[0].why if host.knocks else 'no address'})",
+            "check this machine's internet connection, VPN included",
+        )
+    return (
+        f"{where} does not answer at all: a firewall drops the packets, or the machine is off",
+        f"allow outgoing TCP to port {host.port} in the firewall here (try a phone's hotspot to see whose it is), then "
+        "ask the swarm's owner whether the coordinator is on",
+    )

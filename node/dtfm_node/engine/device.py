@@ -1,0 +1,66 @@
+"""Which device computes, and how much memory it has."""
+
+import platform
+
+import psutil
+import torch
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Precision
+
+
+def choose(name: str) -> torch.device:
+    """The device called `name`: "auto", "cpu", "cuda", "cuda:1", "mps".
+
+    Raises:
+        UserError: no such device here.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda:0")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in {"cpu", "cuda", "mps"}:
+        raise UserError(f"--device {name}: choose auto, cpu, cuda, cuda:N or mps")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise UserError(f"--device {name}: torch sees {count} CUDA devices here; try --device auto")
+        return torch.device("cuda", device.index or 0)
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError(f"--device {name}: torch sees no MPS device here; try --device auto")
+    return torch.device(device.type)
+
+
+def describe(device: torch.device) -> str:
+    """The device in words."""
+    if device.type == "cuda":
+        return f"{device} {torch.cuda.get_device_name(device)}"
+    if device.type == "mps":
+        return f"mps {platform.processor()}"
+    return f"cpu, {torch.get_num_threads()} threads"
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that training could take now."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())
+    return int(psutil.virtual_memory().available)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done all that was asked of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def autocast(device: torch.device, precision: Precision) -> torch.autocast:
+    """The context of a forward: bf16 products over fp32 weights, or nothing."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

@@ -1,0 +1,112 @@
+"""How fast a device is: matrix products in each precision, and the job's own decoder layer, forward and backward."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dtfm_node.engine.device import autocast, free_memory, synchronise
+from dtfm_node.engine.layers import compile_layers
+from dtfm_node.engine.optimizer import make_optimizer
+from dtfm_node.engine.weight_gradients import WeightGradients, accumulate
+from dtfm_protocol.job.job_file import Precision
+from dtfm_protocol.model.model_sizes import model_sizes
+from dtfm_protocol.model.single_layer import build_layer
+from dtfm_protocol.view.view import LayerSeconds
+
+_DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_PRODUCT_SECONDS = 0.15
+_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class DeviceSpeed:
+    """What a device can do."""
+
+    flops: dict[Precision, float]
+    """Effective FLOP/s of a large matrix product."""
+    layer_seconds: LayerSeconds
+    memory_bytes: int
+
+
+def measure(
+    config: dict[str, Any],
+    precision: Precision,
+    micro_batch: int,
+    sequence_length: int,
+    device: torch.device,
+    compiled: bool = False,
+) -> DeviceSpeed:
+    """Measure `device` on one decoder layer of `config` with inputs [micro_batch, sequence_length, hidden]."""
+    return DeviceSpeed(
+        {name: product_flops(dtype, device) for name, dtype in _DTYPES.items()},
+        layer_seconds(config, precision, micro_batch, sequence_length, device, compiled),
+        free_memory(device),
+    )
+
+
+def product_flops(dtype: torch.dtype, device: torch.device) -> float:
+    """Effective FLOP/s of a square matrix product, large enough to fill the device."""
+    size = 512 if device.type == "cpu" else 4096
+    a = torch.ones(size, size, dtype=dtype, device=device)
+    a @ a
+    synchronise(device)
+    rounds, begun = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - begun) < _PRODUCT_SECONDS:
+        a @ a
+        synchronise(device)
+        rounds += 1
+    return 2 * size**3 * rounds / elapsed
+
+
+def layer_seconds(
+    config: dict[str, Any],
+    precision: Precision,
+    micro_batch: int,
+    sequence_length: int,
+    device: torch.device,
+    compiled: bool = False,
+) -> LayerSeconds:
+    """Median seconds of one decoder layer on one micro-batch, and of its optimizer step, after a warm-up.
+
+    As the engine runs it: gradients of matrices are taken apart from the rest of the backward, unless it is compiled.
+    """
+    layer = build_layer(config, device)
+    for parameter in layer.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    matrices = WeightGradients([] if compiled else layer.modules())
+    if compiled:
+        compile_layers(layer)
+    optimizer = make_optimizer(dict(layer.named_parameters()), weight_decay=0.1)
+    hidden = model_sizes(config).hidden_size
+    x = torch.ones(micro_batch, sequence_length, hidden, device=device).mul_(0.1).requires_grad_()
+    forwards, inputs, weights, updates = [], [], [], []
+    for _ in range(1 + _REPEATS):
+        with autocast(device, precision):
+            output: torch.Tensor
+            seconds, output = _timed(lambda: layer(x), device)
+        forwards.append(seconds)
+        gradient = torch.ones_like(output)
+        matrices.defer()
+        inputs.append(_timed(lambda: output.backward(gradient), device)[0])  # noqa: B023 - called at once
+        pending = matrices.take_deferred()
+        weights.append(_timed(lambda: [accumulate(one) for one in pending], device)[0])  # noqa: B023
+        updates.append(_timed(optimizer.step, device)[0])
+        matrices.forget()
+    weight = statistics.median(weights[1:])
+    return LayerSeconds(
+        forward=statistics.median(forwards[1:]),
+        backward=statistics.median(inputs[1:]) + weight,
+        weight=weight,
+        optimizer=statistics.median(updates[1:]),
+    )
+
+
+def _timed(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+    begun = time.perf_counter()
+    result = action()
+    synchronise(device)
+    return time.perf_counter() - begun, result

@@ -1,0 +1,60 @@
+"""Which frames a step brings to a peer, and how large they are. Pure: a function of plan, job and peer."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dtfm_node.engine.buckets import Bucket
+from dtfm_node.engine.commit import VOTE_LIMIT, Ballot
+from dtfm_node.engine.step_traffic import (
+    ballot_messages,
+    boundary_messages,
+    evaluation_messages,
+    received,
+    reduction_messages,
+)
+from dtfm_protocol.job.job_file import Training
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.wire.codecs import payload_bytes
+from dtfm_protocol.wire.frames import Key, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedFrame:
+    """A frame that is due: who sends it, its key, and its payload's bytes (an upper bound where not `exact`)."""
+
+    sender: str
+    key: Key
+    size: int
+    exact: bool = True
+
+
+def step_frames(
+    plan: Plan, me: str, step: int, training: Training, hidden_size: int, buckets: Iterable[Bucket]
+) -> Iterator[ExpectedFrame]:
+    """The tensors of one training step: activations, gradients, parts of the all-reduce."""
+    shape = (training.micro_batch, training.sequence_length, hidden_size)
+    sizes = {
+        Kind.ACTIVATION: payload_bytes(plan.wire.activations, shape),
+        Kind.GRADIENT: payload_bytes(plan.wire.gradients, shape),
+    }
+    for message in received(boundary_messages(plan, me), me):
+        yield ExpectedFrame(message.sender, message.key(step), sizes[message.kind])
+    for bucket in buckets:
+        parts = [payload_bytes(plan.wire.gradients, (high - low,)) for low, high in bucket.parts]
+        for message in received(reduction_messages(bucket, me), me):
+            yield ExpectedFrame(message.sender, message.key(step), parts[message.index])
+
+
+def evaluation_frames(
+    plan: Plan, me: str, step: int, batches: Sequence[int], sequence_length: int, hidden_size: int
+) -> Iterator[ExpectedFrame]:
+    """The activations of one evaluation; `batches` are the sequences of each of its micro-batches."""
+    for message in received(evaluation_messages(plan, me, len(batches)), me):
+        size = payload_bytes(plan.wire.activations, (batches[message.index], sequence_length, hidden_size))
+        yield ExpectedFrame(message.sender, message.key(step), size)
+
+
+def ballot_frames(plan: Plan, me: str, step: int, ballot: Ballot) -> Iterator[ExpectedFrame]:
+    """Everyone's votes for the arbiter; the arbiter's commit for everyone else."""
+    for message in received(ballot_messages(plan, me, ballot), me):
+        yield ExpectedFrame(message.sender, message.key(step), VOTE_LIMIT, exact=False)

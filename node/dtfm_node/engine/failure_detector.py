@@ -1,0 +1,81 @@
+"""How long a peer may be silent, or busy with one thing, before it counts as gone; from what was measured of it. Pure.
+
+Every peer says four times a second that it lives, and for how long it has been at the action that it computes now. A
+peer that is slow goes on saying so: it is not gone.
+"""
+
+PULSE_SECONDS = 0.25
+SHORTEST_SECONDS = 3.0
+"""Links become slower within a pulse: what waits for them then takes as many times longer, and round trips of seconds
+are usual behind a home's router. A process that ends is noticed at once, by its connections."""
+LONGEST_SECONDS = 30.0
+"""As long as a connection's own keepalive takes to notice."""
+ROUND_TRIPS = 4.0
+"""A pulse that is lost on the way comes after the next one's acknowledgement and its own second way, or somewhat later:
+a silence must be longer."""
+STUCK_SECONDS = 20.0
+STUCK_TIMES = 20.0
+"""An action may take so many times the longest one before it."""
+
+
+class FailureDetector:
+    """With one peer."""
+
+    def __init__(self, now: float) -> None:
+        self._heard = now
+        self._mean = PULSE_SECONDS
+        self._deviation = 0.0
+        self._longest_action = 0.0
+        self._action = 0.0
+        self._round_trip = 0.0
+
+    def pulse(self, now: float, action_seconds: float) -> None:
+        """It lives, and is at one action for so long (0: it computes nothing)."""
+        gap = now - self._heard
+        self._heard = now
+        # Jacobson's estimator, as TCP's retransmission timer has it (RFC 6298): gains of 1/8 and 1/4.
+        self._deviation += (abs(gap - self._mean) - self._deviation) / 4
+        self._mean += (gap - self._mean) / 8
+        if action_seconds < self._action:  # that one is done
+            self._longest_action = max(self._longest_action, self._action)
+        self._action = action_seconds
+
+    def echo(self, round_trip: float) -> None:
+        """It has answered a pulse after so many seconds; queues on the way included. A longer one counts at once."""
+        self._round_trip = max(round_trip, self._round_trip + (round_trip - self._round_trip) / 8)
+
+    def excuse(self, now: float) -> None:
+        """It lived at that time, or this side did not listen until then."""
+        self._heard = max(self._heard, now)
+
+    @property
+    def silence_limit(self) -> float:
+        """Seconds of silence after which it is gone."""
+        on_the_way = PULSE_SECONDS + ROUND_TRIPS * self._round_trip
+        return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, on_the_way, self._mean + 8 * self._deviation))
+
+    @property
+    def action_limit(self) -> float:
+        """Seconds at one action after which it is stuck."""
+        return max(STUCK_SECONDS, STUCK_TIMES * self._longest_action)
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What the limits follow from, and the limits; all in seconds."""
+        return {
+            "gap": self._mean,
+            "deviation": self._deviation,
+            "round_trip": self._round_trip,
+            "silence_limit": self.silence_limit,
+            "longest_action": self._longest_action,
+            "action_limit": self.action_limit,
+        }
+
+    def fault(self, now: float) -> str:
+        """What is wrong with it, if anything is."""
+        silent = now - self._heard
+        if silent > self.silence_limit:
+            return f"silent for {silent:.1f} s (its limit: {self.silence_limit:.1f} s)"
+        if self._action > self.action_limit:
+            return f"at one action for {self._action:.0f} s (its limit: {self.action_limit:.0f} s)"
+        return ""

@@ -1,0 +1,105 @@
+"""What the engine runs on: the device, the threads that use it, the way to and from its memory, and the tracer."""
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dtfm_node.engine.device import synchronise
+from dtfm_node.engine.staging import Staging
+from dtfm_node.engine.tracer import NO_TRACE, Tracer
+from dtfm_protocol.process.trace_format import Lane
+
+Compute = Callable[..., Awaitable[Any]]
+"""Runs a function on a thread."""
+
+
+def on_thread(thread: ThreadPoolExecutor) -> Compute:
+    """Runs functions on `thread`, one after the other, while the event loop goes on."""
+
+    def run(function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+        return asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
+
+    return run
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Create it with `running`."""
+
+    device: torch.device
+    compute: Compute
+    """The stage's forwards, backwards and updates."""
+    reduce: Compute
+    """The all-reduce's sums, beside them: it begins while the last backward still runs."""
+    staging: Staging
+    tracer: Tracer = NO_TRACE
+    compiled: bool = False
+    """Whether decoder layers are compiled by `torch.compile`."""
+    pace: float | None = None
+    """FLOP/s of the slower device that this one is to behave as."""
+    _busy: list[float] = field(default_factory=lambda: [0.0])
+    _at: list[float] = field(default_factory=lambda: [0.0])
+    """When the action began that is being computed; 0: none is."""
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(
+        cls, device: torch.device, tracer: Tracer = NO_TRACE, *, compiled: bool = False, pace: float | None = None
+    ) -> Iterator["Runtime"]:
+        """A machine whose threads end with the block; what they have under way is finished first."""
+        with ThreadPoolExecutor(1, "compute") as compute, ThreadPoolExecutor(1, "reduce") as reduce:
+            staging = Staging(device)
+            try:
+                yield cls(device, on_thread(compute), on_thread(reduce), staging, tracer, compiled, pace)
+            finally:
+                staging.close()
+
+    def action_seconds(self) -> float:
+        """For how long the compute thread has been at its present action."""
+        begun = self._at[0]
+        return time.monotonic() - begun if begun else 0.0
+
+    def take_busy(self) -> float:
+        """Seconds of compute since this was last asked. On an accelerator: until the last kernel was launched."""
+        busy, self._busy[0] = self._busy[0], 0.0
+        return busy
+
+    async def run(
+        self, lane: Lane, name: str, function: Callable[..., Any], *arguments: Any, least: float = 0.0, **labels: int
+    ) -> tuple[Any, Any]:
+        """Run `function` on the compute thread, and draw it; its result, and what `Staging.to_host` waits for.
+
+        Args:
+            least: seconds that it takes at least.
+        """
+
+        @functools.wraps(function)
+        def drawn(*arguments: Any) -> tuple[Any, Any]:
+            self._at[0] = begun = time.monotonic()
+            try:
+                result = function(*arguments)
+                if least:
+                    time.sleep(max(0.0, begun + least - time.monotonic()))
+            finally:
+                self._at[0] = 0.0
+            made = self.staging.mark()
+            if lane == "compute":
+                self._busy[0] += time.monotonic() - begun
+            if self.tracer is not NO_TRACE:
+                synchronise(self.device)  # what is drawn is the compute, not its being asked for
+                self.tracer.span(lane, name, begun, time.monotonic(), **labels)
+            return result, made
+
+        result: tuple[Any, Any] = await self.compute(drawn, *arguments)
+        return result
+
+    def drawn(self, lane: Lane, name: str, begun: float, **labels: int) -> None:
+        """Draw what has gone on since `begun`."""
+        self.tracer.span(lane, name, begun, time.monotonic(), **labels)

@@ -1,0 +1,126 @@
+"""Gradients of matrices, added straight to where they are summed; at once, or later as an action of their own.
+
+autograd computes the gradients of a matrix product's input and of its matrix in one go, and gives the matrix's a
+tensor of its own that is then added to the sum. Here the module's product is a function of our own: its backward gives
+autograd the input's gradient, and the matrix's goes by a product that accumulates into `.grad`, when it is asked for.
+That saves a pass over memory, and lets a schedule put it off ("zero-bubble").
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
+
+Pending = tuple[nn.Parameter, nn.Parameter | None, torch.Tensor, torch.Tensor, bool]
+"""Matrix, bias, the product's input and its output's gradient, and whether the matrix is stored [in, out]."""
+
+
+class WeightGradients:
+    """The matrix products of one stage. `.grad` of every parameter must exist."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._deferred: list[Pending] | None = None
+        self._low: dict[int, torch.Tensor] = {}
+        """Matrices in autocast's dtype: cast once a step, not once a micro-batch."""
+        for module in modules:
+            if type(module) in (nn.Linear, Conv1D):  # not subclasses: they may compute something else
+                module.forward = _forward(self, module)
+
+    def forget(self) -> None:
+        """The parameters have changed."""
+        self._low.clear()
+
+    def defer(self) -> None:
+        """From now on keep what matrices' gradients need instead of computing them."""
+        self._deferred = []
+
+    def take_deferred(self) -> list[Pending]:
+        """What has been kept since `defer`, in the order of the backward; from now on gradients come at once."""
+        pending, self._deferred = self._deferred or [], None
+        return pending
+
+    def lowered(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The matrix in `dtype`."""
+        if weight.dtype == dtype:
+            return weight
+        if id(weight) not in self._low:
+            self._low[id(weight)] = weight.detach().to(dtype)
+        return self._low[id(weight)]
+
+    def put(self, pending: Pending) -> None:
+        """Compute matrices' gradients now or later."""
+        if self._deferred is None:
+            accumulate(pending)
+        else:
+            self._deferred.append(pending)
+
+
+@torch.no_grad()
+def accumulate(pending: Pending) -> None:
+    """Add to the gradients of a matrix and its bias."""
+    weight, bias, x, gradient, transposed = pending
+    x, gradient = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
+    left, right = (x.t(), gradient) if transposed else (gradient.t(), x)
+    assert weight.grad is not None
+    if left.dtype == weight.grad.dtype:
+        weight.grad.addmm_(left, right)
+    else:
+        weight.grad.add_(left @ right)
+    if bias is not None:
+        assert bias.grad is not None
+        bias.grad.add_(gradient.sum(0))
+
+
+def _forward(matrices: WeightGradients, module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    transposed = isinstance(module, Conv1D)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        weight, bias = module.weight, module.bias
+        if torch.is_autocast_enabled(x.device.type):
+            dtype = torch.get_autocast_dtype(x.device.type)
+            x, low = x.to(dtype), matrices.lowered(weight, dtype)
+        else:
+            low = weight.detach()
+        if torch.is_grad_enabled():
+            y: torch.Tensor = _Product.apply(x, low, weight, bias, transposed, matrices)  # type: ignore[no-untyped-call]
+            return y
+        return _product(x, low, bias, transposed)
+
+    return forward
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, transposed: bool) -> torch.Tensor:
+    bias = None if bias is None else bias.to(weight.dtype)
+    with torch.autocast(x.device.type, enabled=False):
+        return functional.linear(x, weight.t() if transposed else weight, bias)
+
+
+class _Product(torch.autograd.Function):
+    """x times a matrix, whose gradient is `WeightGradients`' business."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        low: torch.Tensor,
+        weight: nn.Parameter,
+        bias: nn.Parameter | None,
+        transposed: bool,
+        matrices: WeightGradients,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        # Neither copied nor kept alive by the graph: parameters change after the step only.
+        ctx.low, ctx.weight, ctx.bias, ctx.transposed, ctx.matrices = low, weight, bias, transposed, matrices
+        return _product(x, low, bias, transposed)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None, None, None]:
+        (x,), (gradient,) = ctx.saved_tensors, gradients
+        ctx.matrices.put((ctx.weight, ctx.bias, x, gradient, ctx.transposed))
+        towards_input = None
+        if ctx.needs_input_grad[0]:
+            towards_input = gradient @ (ctx.low.t() if ctx.transposed else ctx.low)
+        return towards_input, None, None, None, None, None

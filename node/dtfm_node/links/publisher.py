@@ -1,0 +1,143 @@
+"""What this node publishes over the DHT: its profile, and the links that it measures when it is asked to."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+
+from dtfm_node.control.reporter import Reporter
+from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.links.probe import fan, probe
+from dtfm_protocol.control.topics import ProbeResult, ProbeRound
+from dtfm_protocol.discovery.dht import LINKS_SECONDS, RECORD_SECONDS, Discovery, Registry
+from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.wire.stream import DataPlane, Unreachable
+
+PROBE_SECONDS = 60.0
+LOOK_SECONDS = 20.0
+"""Between two looks at whether something is to be published."""
+CALM_SECONDS = 3.0
+"""So long no round of probes must have come before what was found is published: rounds follow each other, and the DHT's
+messages would disturb the next one. The coordinator, which has it by then, does not wait."""
+
+
+class Publisher:
+    """One peer's records."""
+
+    def __init__(
+        self, plane: DataPlane, discovery: Discovery, registry: Registry, profile: Profile, uplink: UplinkPacer
+    ) -> None:
+        self._plane, self._discovery, self._registry, self._profile = plane, discovery, registry, profile
+        self._uplink = uplink
+        self._links: dict[str, Link] = {}
+        self._limits: Limits | None = None
+        self._probed = 0
+        self._profile_due = 0.0
+        self._profile_rest = 0.0
+        """Published twice at first: whether others have it is not known, as hivemind counts what it keeps itself."""
+        self._links_due = 0.0
+        """When the links are to be published again: at once at the start, for an earlier life's may still be there."""
+        self._probing = asyncio.Lock()
+        self._publishing = asyncio.Lock()
+
+    async def refresh(self) -> None:
+        """Publish profile and links again before they expire, until cancelled."""
+        while True:
+            try:
+                await self._discovery.greet()
+                if time.monotonic() > self._profile_due:
+                    if await self._registry.publish(self._discovery, self._profile):
+                        self._profile_due = time.monotonic() + self._profile_rest
+                        self._profile_rest = RECORD_SECONDS / 3
+                    else:
+                        log.warning("no DHT peer took this node's profile; trying again")
+                await self.follow_ways()
+                if time.monotonic() > self._links_due:
+                    await self._publish_links(LINKS_SECONDS / 3)
+            except (OSError, RuntimeError) as error:
+                # Training must go on without the DHT: it carries no tensor.
+                log.warning("cannot publish to the DHT: %s", error)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def follow_ways(self) -> None:
+        """Measure anew the links of peers to which streams have come to take another way."""
+        for peer, link in list(self._links.items()):
+            if self._plane.way(peer) != link.way:
+                log.info("streams to %s are %s now: measuring that link anew", short(peer), self._plane.way(peer))
+                await self._probe(peer, (), self._probed)
+                self._links_due = 0.0
+
+    async def measure(self, rounds: asyncio.Queue[ProbeRound], reporter: Reporter) -> None:
+        """Measure and report the links that the coordinator asks for, one round at a time, until cancelled.
+
+        The DHT's copy is for a coordinator that comes back, or another one.
+        """
+        unpublished = False
+        while True:
+            try:
+                async with asyncio.timeout(CALM_SECONDS if unpublished else None):
+                    turn = await rounds.get()
+            except TimeoutError:
+                unpublished = False
+                try:
+                    await self._publish_links(LINKS_SECONDS / 3)
+                except (OSError, RuntimeError) as error:
+                    log.warning("cannot publish links to the DHT: %s", error)
+                continue
+            found = await self._act(turn)
+            if found is not None:
+                self._probed, unpublished = turn.id, True
+                reporter.note(probed=found)
+                reporter.hurry()
+
+    async def _act(self, turn: ProbeRound) -> ProbeResult | None:
+        """Do this node's part of a round, in which it is in one pair or one fan at most; None if it has none."""
+        me = self._plane.peer_id
+        for peer, other in turn.pairs:
+            if peer == me:
+                return ProbeResult(round=turn.id, link=await self._probe(other, turn.addresses.get(other, ()), turn.id))
+        for one in turn.fans:
+            if one.centre == me:
+                return ProbeResult(round=turn.id, limits=await self._measure_limits(one.gbps, turn.addresses))
+        return None
+
+    async def _publish_links(self, again: float) -> None:
+        """Publish what was measured, and have it published again after `again` seconds, or soon where that fails."""
+        async with self._publishing:  # else an older report might end up on top of a newer one
+            self._links_due = 0.0
+            report = LinkReport(links=self._links, limits=self._limits, probed=self._probed)
+            if await self._registry.publish(self._discovery, report):
+                self._links_due = time.monotonic() + again
+
+    async def _measure_limits(
+        self, gbps: Mapping[str, tuple[float, float]], addresses: Mapping[str, tuple[str, ...]]
+    ) -> Limits | None:
+        """What this machine can send and receive in all; None where that could not be measured."""
+        try:
+            async with self._probing, asyncio.timeout(PROBE_SECONDS):
+                for peer in gbps:
+                    with contextlib.suppress(Unreachable):
+                        await self._plane.introduce(peer, addresses.get(peer, ()))
+                found = self._limits = await fan(self._plane, gbps, self._uplink)
+                return found
+        except (ConnectionError, Refused, TimeoutError) as error:
+            log.warning("cannot measure what this machine can send and receive in all: %s", str(error) or "no answer")
+            return None
+
+    async def _probe(self, peer: str, addresses: tuple[str, ...], number: int) -> Link | None:
+        """The link to `peer`, measured in round `number` or after it; None where that failed."""
+        try:
+            async with self._probing, asyncio.timeout(PROBE_SECONDS):
+                if addresses:
+                    with contextlib.suppress(Unreachable):
+                        await self._plane.introduce(peer, addresses)
+                link = await probe(self._plane, peer, self._uplink)
+                found = self._links[peer] = link.model_copy(update={"round": number})
+                return found
+        except (ConnectionError, Refused, TimeoutError) as error:
+            self._links.pop(peer, None)
+            log.warning("cannot measure the link to %s: %s", short(peer), str(error) or "no answer")
+            return None

@@ -1,0 +1,131 @@
+"""How fast a link is: which transfer to make next, from how those before it came in. Pure.
+
+The first transfers open TCP's congestion window: their round trips are no rate. Each is held to a pace, for a queue
+that runs over loses packets, and who waits for those that are sent again measures that wait. What counts is one that is
+hardly faster than the link, still fills a queue (else it was its pace, or TCP's window, that it has found), and is as
+fast as those before it; where none is in time, the fastest one.
+"""
+
+import math
+
+from dtfm_node.links.pacing import UNPACED
+
+PIECE_BYTES = 1 << 14
+"""A transfer is timed from its first piece on."""
+FIRST_BYTES, LAST_BYTES = 1 << 16, 1 << 25
+ENOUGH_SECONDS = 0.8
+ENOUGH_ROUND_TRIPS = 3.2
+"""A transfer that takes this long says how fast the link is, if another one was before it."""
+LENGTH = 1.5
+"""A transfer is as long as takes so many times that, if it is no faster than the one before."""
+FIRST_SECONDS, FIRST_AGAIN_SECONDS, FIRST_ROUND_TRIPS = 4.0, 1.5, 8.0
+"""The first one says it if it takes this long and fills a queue: a round trip then carries less than TCP's first window
+(10 packets), and another one would take too long. That is so sooner where the link was measured before, and training
+waits for it."""
+MOST_TRANSFERS = 12
+LONG_SECONDS = 15.0
+"""After so long, two transfers that are long enough must do."""
+LAST_SECONDS = 22.0
+"""After so long, whatever was found must do."""
+SEARCHING, FURTHER, CLOSE = 3.0, 1.3, 1.2
+"""A transfer may be so many times faster than what was found before: until a queue has grown on the way; where one that
+came later has filled none (squared where the next one has not, and so on); and where the last one did, so little that
+the queue does not run over while it lasts."""
+HELD_BACK = 0.9
+"""A transfer that comes at more than so much of its pace may be slower than its link."""
+FILLED, FILLED_SECONDS = 0.25, 0.002
+"""Where a transfer is faster than its link, a queue grows: so much of a round trip, and so many seconds, at least."""
+STEADY = 0.95
+"""Of two transfers that differ by more, one has shared the link for a while, was short, or has lost packets to a pace
+that was too high."""
+AGREE = 2.0
+"""Of two transfers that differ by more, one was disturbed: who was kept from reading takes in all at once."""
+
+
+class RateSearch:
+    """One direction of a link: make transfers of `size` bytes at `pace`, say how they `came`, until there is a `rate`.
+
+    Args:
+        round_trip: seconds.
+        again: whether the link was measured before, and training waits for it.
+    """
+
+    def __init__(self, round_trip: float, *, again: bool) -> None:
+        self.size = FIRST_BYTES
+        self.pace = math.inf
+        """Bytes a second."""
+        self.rate: float | None = None
+        """Bytes a second that the link carries, once that is known."""
+        self._round_trip = round_trip
+        self._enough = max(ENOUGH_SECONDS, ENOUGH_ROUND_TRIPS * round_trip)
+        self._first = max(FIRST_AGAIN_SECONDS if again else FIRST_SECONDS, FIRST_ROUND_TRIPS * round_trip)
+        self._number = 0
+        self._before = 0.0
+        """About what was found so far."""
+        self._found = 0.0
+        """By the fastest transfer that was long enough; 0: by none."""
+        self._step = self._search = SEARCHING
+        """How many times faster the last transfer was allowed to be than what was found before, and while searching."""
+
+    def asks_for_queue(self, seconds: float) -> bool:
+        """Whether the queue that a transfer of so many seconds has left tells anything.
+
+        In a few round trips there is none to tell from a link's own unevenness.
+        """
+        return self._number > 0 or seconds >= FIRST_ROUND_TRIPS * self._round_trip
+
+    def came(self, seconds: float, queued: float | None, elapsed: float) -> None:
+        """A transfer has come in.
+
+        Args:
+            seconds: that it took from its first piece on.
+            queued: seconds of queue that it has left on the way; None where that is not known.
+            elapsed: seconds since the first one began.
+        """
+        self._number += 1
+        seconds = max(1e-6, seconds)
+        rate = (self.size - PIECE_BYTES) / seconds
+        fills = self._fills(rate, queued)
+        if self._number == 1 and seconds >= self._first and (fills or queued is None):
+            self.rate = rate
+            return
+        self._judge(rate, seconds, queued, fills, elapsed)
+        if self.rate is None and (self._number == MOST_TRANSFERS or elapsed > LAST_SECONDS):
+            self.rate = max(self._found, self._before)
+
+    def _fills(self, rate: float, queued: float | None) -> bool:
+        """Whether a transfer was faster than the link, so that its rate is the link's."""
+        if queued is None:
+            return rate <= HELD_BACK * self.pace < math.inf
+        return queued >= max(FILLED_SECONDS, FILLED * self._round_trip)
+
+    def _judge(self, rate: float, seconds: float, queued: float | None, fills: bool, elapsed: float) -> None:
+        """Take `rate` for the link's, or say what the next transfer is like."""
+        if queued is not None and rate > AGREE * self.pace:
+            return  # the kernel has held it to its pace: who read it was kept from reading, and then had all at once
+        was_held_back = rate > HELD_BACK * self.pace
+        if self._before >= AGREE * rate:
+            self._before, self._found, self._step, self._search = rate, 0.0, SEARCHING, SEARCHING
+        else:
+            is_steady = STEADY * self._before < rate < self._before / STEADY
+            if seconds >= self._enough or self.size >= LAST_BYTES:
+                # One that is long because it was interrupted tells nothing: it takes another one.
+                is_second = self._found > 0.0 and (fills or rate < self._before)
+                self._found = max(self._found, rate)
+                is_late = elapsed > LONG_SECONDS
+                if (is_steady and self._step == CLOSE and fills) or (is_late and (is_steady or is_second)):
+                    self.rate = self._found
+                    return
+            if self.size >= LAST_BYTES and not was_held_back and (is_steady or math.isinf(self.pace)):
+                self.rate = max(self._found, self._before)
+                return
+            self._search = 1.0 if fills else min(SEARCHING, FURTHER * self._search)
+            self._step = CLOSE if fills else self._search
+            self._before = rate if rate > self._before else (self._before + rate) / 2
+        self.pace = paced(self._step * self._before)
+        self.size = int(min(LAST_BYTES, 4 * self.size, max(FIRST_BYTES, LENGTH * self._before * self._enough)))
+
+
+def paced(rate: float) -> float:
+    """A pace of `rate` bytes a second; none where that is no bottleneck."""
+    return rate if rate < UNPACED else math.inf

@@ -1,0 +1,10 @@
+"""Which plan is followed, and the tasklets that it gives this node.
+
+- `commitments`: what this node has promised, and the plan that it took last: on its disk before anyone hears of it
+- `follower`: decides which plan a node follows, what it promises, and when it may go (pure)
+- `plan_worker`: works under a plan: connects to its other peers, loads the state that it resumes from, trains, keeps
+  and reports
+- `runner`: follows plans until the job is done: hears what coordinators say, has the `Follower` decide, and does what
+  it asks
+- `token_source`: the token shards that this peer reads: fetched by hash from other peers, or the coordinator, and kept
+"""

@@ -1,0 +1,226 @@
+"""Decides which plan a node follows, what it promises, and when it may go. Pure: events go in, actions come out.
+
+A plan is served when it is in force; one that is over is served no more, whatever comes. Nobody takes a plan, or
+promises to, before its work under the last one has ended; and nothing goes on while a promise is not on the disk.
+
+The shell (`runner`) feeds what it hears, and what became of the actions: it answers `StopServing` and the end of what
+`BeginPlan` began with `ServingEnded`, and `AnswerCall` and `TakePlan` with `PromiseWritten` or `NoRoom`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
+
+from dtfm_node.control.heard import Heard, HeardPlan
+
+
+class Pledge(NamedTuple):
+    """A `Promise` as a plain value, and the rule of it."""
+
+    version: int = 0
+    to: str = ""
+    accepted: int = 0
+
+    def called(self, version: int, by: str) -> Self | None:
+        """Answer a coordinator's call: the new promise, or None if there is nothing to promise."""
+        if version <= self.version:
+            return None
+        return self._replace(version=version, to=by)
+
+    def offered(self, version: int, by: str) -> Self | None:
+        """Take a plan: the new promise, or None if an older one, or another coordinator's, forbids it."""
+        if version <= self.accepted or version < self.version or (version == self.version and by != self.to):
+            return None
+        return self._replace(version=version, to=by, accepted=version)
+
+
+# -- events: what was heard is one, too ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobOver:
+    """There will be no more plans: the job is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAsked:
+    """The node's owner wants it to go; to be said again whenever what it holds may have changed."""
+
+    holds: bool
+    """Whether the node holds a state that a plan trained, or trains."""
+    settled: bool
+    """Whether nothing is left to write, or to hand in to the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingEnded:
+    """The work under a plan has ended: it was stopped, or could not go on, or all of it is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseWritten:
+    """The promise that was to be written is on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """The promise that was to be written is not: the disk is full. It is due again when anything is heard."""
+
+
+FollowerEvent = Heard | JobOver | LeaveAsked | ServingEnded | PromiseWritten | NoRoom
+
+
+# -- actions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EndPlan:
+    """Have the plan that is served end with the step under way, and with a checkpoint where that is to be `kept`."""
+
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopServing:
+    """Stop at once what is served; a step that is final is applied before that."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCall:
+    """Write down the promise that a call asks for; only then say it."""
+
+    pledge: Pledge
+
+
+@dataclass(frozen=True, slots=True)
+class TakePlan:
+    """Write down the newest plan that was heard of, then the promise that goes with it; only then say so."""
+
+    pledge: Pledge
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPlan:
+    """Serve the newest plan that was heard of, as one that trains or as a spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclinePlan:
+    """Say that this node is not part of the newest plan any more: it took it in an earlier life."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropFormer:
+    """Let go of all that is held in memory of plans that were trained before: the others have what they need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Follow no more plans."""
+
+
+FollowerAction = EndPlan | StopServing | AnswerCall | TakePlan | BeginPlan | DeclinePlan | DropFormer | Finish
+
+
+# -- the machine --------------------------------------------------------------------------------------------------
+
+
+class Follower(NamedTuple):
+    """Where a node stands: what it has promised, has heard and serves."""
+
+    pledge: Pledge = Pledge()
+    """What is on its disk."""
+    forgotten: int = 0
+    """The newest plan of an earlier life of this node: what it held for it in memory is gone."""
+    heard: Heard = Heard()
+    served: HeardPlan | None = None
+    """The newest plan that it has served, serves, or has declined."""
+    work: Literal["none", "serving", "stopping"] = "none"
+    ending: EndPlan | None = None
+    """How the plan that is served is to end, where it may end with a step."""
+    writing: Pledge | None = None
+    """A promise that is on its way to the disk."""
+    dropped: bool = False
+    """Whether a spare under the plan `served` has let go of what it held before."""
+    leaving: LeaveAsked | None = None
+
+    @classmethod
+    def restarted(cls, pledge: Pledge) -> Self:
+        """A node that has lost all but what it has promised."""
+        return cls(pledge, forgotten=pledge.accepted)
+
+    def on(self, event: FollowerEvent) -> tuple[Self, tuple[FollowerAction, ...]]:
+        """What this becomes by `event`, and what is to be done, in order."""
+        match event:
+            case Heard():
+                return self._replace(heard=event)._look()
+            case JobOver():
+                return self, (Finish(),)
+            case LeaveAsked():
+                return self._replace(leaving=event)._look()
+            case ServingEnded():
+                ended = self._replace(work="none", ending=None)
+                # Who stopped because of a call answers it first.
+                return ended._decide() if self.work == "stopping" else ended._look()
+            case PromiseWritten():
+                assert self.writing is not None, "nothing was to be written"
+                return self._replace(pledge=self.writing, writing=None)._decide()
+            case NoRoom():
+                return self._replace(writing=None), ()
+
+    def _look(self) -> tuple[Self, tuple[FollowerAction, ...]]:
+        return (self, (Finish(),)) if self._may_go() else self._decide()
+
+    def _may_go(self) -> bool:
+        """Whether this node is leaving, and a plan without it has what it held; or a checkpoint has."""
+        call, plan = self.heard
+        if self.leaving is None:
+            return False
+        if plan is None or not self.leaving.holds:
+            return True
+        if call.parked:
+            return self.work == "none" and self.leaving.settled
+        return call.started >= plan.version and not plan.trains
+
+    def _decide(self) -> tuple[Self, tuple[FollowerAction, ...]]:
+        """What is due now; where its outcome must be known first, the rest is due after that."""
+        if self.work == "stopping" or self.writing is not None:
+            return self, ()
+        call, plan = self.heard
+        answer = self.pledge.called(call.called, call.by)
+        after, actions = self, tuple[FollowerAction, ...]()
+        if self.work == "serving":
+            ending = EndPlan(kept=call.parked)
+            if answer is not None and not call.gently:
+                return self._replace(work="stopping"), (StopServing(),)
+            if answer is not None and ending != self.ending:
+                after, actions = self._replace(ending=ending), (ending,)
+        elif answer is not None:
+            return self._replace(writing=answer), (AnswerCall(answer),)
+        elif plan is not None:
+            taken = self.pledge.offered(plan.version, plan.author)
+            if taken is not None:
+                return self._replace(writing=taken), (TakePlan(taken),)
+            if self._may_begin(plan):
+                after, actions = self._begin(plan)
+        return after._let_go(actions)
+
+    def _may_begin(self, plan: HeardPlan) -> bool:
+        """Whether a plan was taken, is in force, and was not served before."""
+        # Not one that was taken before a later promise, either: who has promised is counted on to have stopped.
+        served = self.served.version if self.served is not None else 0
+        return plan.version == self.pledge.accepted == self.pledge.version and (
+            served < plan.version <= self.heard.call.in_force
+        )
+
+    def _begin(self, plan: HeardPlan) -> tuple[Self, tuple[FollowerAction, ...]]:
+        after = self._replace(served=plan, dropped=False)
+        if plan.trains and plan.version <= self.forgotten:
+            return after, (DeclinePlan(),)
+        return after._replace(work="serving"), (BeginPlan(),)
+
+    def _let_go(self, actions: tuple[FollowerAction, ...]) -> tuple[Self, tuple[FollowerAction, ...]]:
+        """As a spare, drop what earlier plans have left once all peers of the plan hold its state."""
+        served = self.served
+        if served is None or served.trains or self.dropped or self.heard.call.started < served.version:
+            return self, actions
+        return self._replace(dropped=True), (*actions, DropFormer())

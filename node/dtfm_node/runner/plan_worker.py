@@ -1,0 +1,230 @@
+"""Works under a plan: connects to its other peers, loads the state that it resumes from, trains, keeps and reports."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+
+from dtfm_node.control.reporter import Reporter
+from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
+from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.runtime import Runtime
+from dtfm_node.engine.stage_state import Diverged, StageState
+from dtfm_node.engine.trainer import Trainer
+from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.runner.token_source import TokenSource
+from dtfm_node.state.checkpointer import Checkpointer
+from dtfm_node.state.fetch import Fetched
+from dtfm_node.state.inventory import Inventory
+from dtfm_node.state.restore import load_state
+from dtfm_protocol.data.token_shards import ShardFolder
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.fault_injection import point
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.wire.stream import DataPlane, Stream, read_message
+
+PLAN_WAIT_SECONDS = 120.0
+"""How long another peer's stream may be ahead of the plan that it belongs to."""
+
+
+class PlanWorker:
+    """What this node does under each plan, one plan after the other; `on_change` is called when it holds another state.
+
+    Which plan, and how long, others decide: see `Follower`.
+    """
+
+    def __init__(
+        self,
+        job: ResolvedJob,
+        machine: Runtime,
+        plane: DataPlane,
+        shards: ShardFolder,
+        holdings: Inventory,
+        checkpointer: Checkpointer,
+        reporter: Reporter,
+        uplink: UplinkPacer,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._job, self._machine, self._plane = job, machine, plane
+        self._shards, self._holdings, self._checkpointer, self._reporter = shards, holdings, checkpointer, reporter
+        self._uplink, self._on_change = uplink, on_change
+        self._me = plane.peer_id
+        self._exchange: tuple[int, Exchange | None] = (0, None)
+        self._opened = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self._trainer: Trainer | None = None
+        self._ending: bool | None = None
+        """Whether the plan's end is to be kept, once it was asked to end with a step."""
+
+    async def listen(self) -> None:
+        """Take the other peers' training streams."""
+
+        async def training(stream: Stream) -> None:
+            hello = await read_message(stream, Hello)
+            exchange = await self._exchange_of(hello.plan_version)
+            await (exchange.take_pulses(stream) if hello.pulses else exchange.serve(stream))
+
+        await self._plane.serve(TRAINING, training)
+
+    async def _exchange_of(self, version: int) -> Exchange:
+        """The exchange of a plan that the other side has, and this one may be about to get."""
+        try:
+            async with asyncio.timeout(PLAN_WAIT_SECONDS), self._opened:
+                await self._opened.wait_for(lambda: self._exchange[0] >= version)
+        except TimeoutError:
+            raise Refused(f"a stream for plan {version}, which is not in force") from None
+        opened, exchange = self._exchange
+        if opened != version or exchange is None:
+            raise Refused(f"a stream for plan {version}, which is over")
+        return exchange
+
+    def begin(self, plan: Plan) -> None:
+        """Begin to serve `plan`; the one before must have ended."""
+        assert self._task is None, "one plan at a time"
+        self._ending = None
+        self._task = asyncio.create_task(self._serve(plan))
+
+    def end(self, *, kept: bool) -> None:
+        """Have the plan end with the step under way; see `Trainer.stop`."""
+        self._ending = kept
+        if self._trainer is not None:
+            self._trainer.stop(kept=kept)
+
+    async def stop(self) -> None:
+        """Stop at once; what this node then holds is what it stands by."""
+        if self._task is not None:
+            task = self._task
+            task.cancel()
+            await asyncio.wait({task})
+            self._task = None
+            with contextlib.suppress(asyncio.CancelledError):
+                task.result()
+        await self._machine.compute(int)  # an update that was under way is through
+        self._on_change()
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """The work that is under way, to be waited for."""
+        return {self._task} if self._task is not None else set()
+
+    def has_ended(self) -> bool:
+        """Whether the work under the plan has ended by itself; told once."""
+        if self._task is None or not self._task.done():
+            return False
+        task, self._task = self._task, None
+        if not task.cancelled():
+            task.result()
+        return True
+
+    async def _serve(self, plan: Plan) -> None:
+        """Train under `plan`; what breaks is reported, and the coordinator plans anew."""
+        self._uplink.release()
+        self._reporter.forget(after=plan.resume.mark.step)
+        await self._holdings.redo(plan.resume.mark, plan.resume.norm)
+        self._checkpointer.serve(plan)
+        if plan.stage_of(self._me) is None:
+            spare = f"plan {plan.version} leaves this node as a spare"
+            self._reporter.say("idle", spare, plan_version=plan.version, lost=())
+            return
+        self._reporter.say("starting", f"plan {plan.version}: {plan.reason}", plan_version=plan.version, lost=())
+        try:
+            exchanging = Exchange.running(
+                self._plane, plan.version, plan.peers, self._uplink, self._machine.tracer, self._machine.action_seconds
+            )
+            async with exchanging as exchange:
+                self._reporter.timeouts = lambda: {peer: one.measured for peer, one in exchange.patience.items()}
+                await self._train(plan, exchange)
+                await exchange.flush()
+        except BaseExceptionGroup as group:
+            # The exchange's task group wraps whatever ended the block.
+            known, others = group.split((PeerLost, Refused, ConnectionError, Diverged))
+            if others is not None or known is None:
+                raise
+            self._stall(plan, known)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Something that this plan's work waited for was cancelled, and not this work itself.
+            log.exception("plan %d: a part of it was cancelled", plan.version)
+            self._reporter.say("stalled", "a part of its work was cancelled")
+        finally:
+            self._trainer, self._reporter.timeouts = None, dict
+            await self._machine.compute(int)
+            self._on_change()
+
+    def _stall(self, plan: Plan, group: BaseExceptionGroup[Exception]) -> None:
+        """Report why the plan cannot go on."""
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        lost = (first.peer,) if isinstance(first, PeerLost) else ()
+        self._reporter.say("diverged" if isinstance(first, Diverged) else "stalled", str(first)[:400], lost=lost)
+        log.warning("plan %d stops here: %s", plan.version, first)
+
+    async def _train(self, plan: Plan, exchange: Exchange) -> None:
+        """From the plan's first state to the job's last step, or to the plan's end."""
+        job, machine, holdings = self._job, self._machine, self._holdings
+        build = partial(StageState, compiled=machine.compiled)
+        state: StageState = await machine.compute(build, job.config, plan, self._me, job.training, machine.device)
+        tokens = None
+        if state.is_first or state.is_last:
+            tokens = TokenSource(self._plane, job, self._shards, plan.author)
+        trainer = Trainer(job, plan, self._me, state, tokens.reader if tokens else None, exchange, machine)
+
+        async def prepare(step: int) -> None:
+            if tokens is not None:
+                await tokens.ensure(plan, self._me, step)
+
+        # Open to the others before the long part: who has loaded first must not wait before a closed door.
+        trainer.expect_first()
+        async with self._opened:
+            self._exchange = (plan.version, exchange)
+            self._opened.notify_all()
+        fetched = await self._load(plan, state)
+        resumed, steps = plan.resume.mark.step, job.training.steps
+        if resumed < steps:
+            await prepare(resumed + 1)
+        point("before-start", resumed)
+        await trainer.start()
+        holdings.enter(state)
+        self._trainer = trainer
+        if self._ending is not None:
+            trainer.stop(kept=self._ending)
+        text = f"stage {state.index + 1} of {len(plan.stages)}"
+        self._reporter.say("training", text, step=resumed, fetched_bytes=fetched.bytes)
+        for step in range(resumed + 1, steps + 1):
+            try:
+                row = await trainer.step(step, prepare)
+            finally:
+                if trainer.final is not None:  # whatever breaks after the commit: nobody else may be left who knows it
+                    self._reporter.remember([trainer.final])
+            if step == resumed + 1:
+                holdings.begun()
+            self._reporter.committed(row, steps)
+            self._reporter.note(busy_seconds=machine.take_busy(), received_gbps=exchange.inflow.take())
+            self._on_change()
+            await self._keep(plan, state, row, parked=trainer.kept)
+            if trainer.over:
+                self._reporter.say("starting", f"plan {plan.version} ends with step {step}")
+                return
+        await self._checkpointer.settled()
+        self._reporter.say("training", "all steps done; waiting for the coordinator to keep the result")
+
+    async def _load(self, plan: Plan, state: StageState) -> Fetched:
+        await self._machine.compute(self._holdings.begin, state, plan.resume.mark)
+        return await load_state(self._plane, self._job, plan, state, self._holdings, self._machine.compute)
+
+    async def _keep(self, plan: Plan, state: StageState, row: StepMetrics, *, parked: bool) -> None:
+        """Keep the state after a step where that is due."""
+        checkpoint = self._job.checkpoint
+        due = parked or row.step == self._job.training.steps or (checkpoint.every and row.step % checkpoint.every == 0)
+        copied = bool(plan.shadows and row.step % checkpoint.shadow == 0)
+        if due or copied:
+            rows = self._reporter.unconfirmed()
+            last = parked or row.step == self._job.training.steps
+            await self._checkpointer.keep(state, plan, row, rows, handed_in=bool(due), copied=copied, last=last)
+            self._reporter.hurry()

@@ -1,0 +1,166 @@
+"""Follows plans until the job is done: hears what coordinators say, has the `Follower` decide, and does what it asks.
+
+What this node has promised is on its disk before it says so; while the disk has no room for that, nothing goes on.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from dtfm_node.control.inbox import Inbox
+from dtfm_node.control.reporter import Reporter
+from dtfm_node.runner.commitments import Commitments
+from dtfm_node.runner.follower import (
+    AnswerCall,
+    BeginPlan,
+    DeclinePlan,
+    DropFormer,
+    EndPlan,
+    Finish,
+    Follower,
+    FollowerAction,
+    FollowerEvent,
+    JobOver,
+    LeaveAsked,
+    NoRoom,
+    PromiseWritten,
+    ServingEnded,
+    StopServing,
+    TakePlan,
+)
+from dtfm_node.runner.plan_worker import PlanWorker
+from dtfm_node.state.checkpointer import Checkpointer
+from dtfm_node.state.inventory import Inventory
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.fault_injection import point
+
+ROOM_SECONDS = 1.0
+"""Between two looks at whether a full disk has room again."""
+
+
+class Runner:
+    """A node's life under one plan after the other."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        worker: PlanWorker,
+        commitments: Commitments,
+        holdings: Inventory,
+        checkpointer: Checkpointer,
+        reporter: Reporter,
+    ) -> None:
+        self._inbox, self._worker, self._commitments = inbox, worker, commitments
+        self._holdings, self._checkpointer, self._reporter = holdings, checkpointer, reporter
+        self._follower = Follower.restarted(commitments.pledge)
+        self._plan: Plan | None = None
+        """The one that the follower has heard of last."""
+        self._leaving = self._finished = False
+
+    async def follow(self) -> None:
+        """Serve each plan from when it is in force until it is over; return when the job is done, or this node may go.
+
+        Raises:
+            UserError: the swarm has failed.
+        """
+        self._reporter.remember(self._holdings.snapshots.rows())
+        self._commitments.say_standing()
+        self._reporter.hurry()
+        try:
+            while not self._finished:
+                self._inbox.changed.clear()
+                await self._look()
+                if not self._finished:
+                    await self._wait()
+        finally:
+            await self._worker.stop()
+        self._holdings.drop()
+        self._reporter.say("finished", self._inbox.last_words)
+
+    def leave(self) -> None:
+        """Have `follow` return as soon as the others can do without this node."""
+        self._leaving = True
+        self._reporter.note(leaving=True)
+        self._reporter.hurry()
+        self._inbox.changed.set()
+
+    async def save(self) -> None:
+        """Leave what this node holds on its disk, for its next life."""
+        live = self._holdings.live
+        if live is not None and live.mark is not None:
+            await self._checkpointer.save(live, self._reporter.unconfirmed())
+
+    async def _look(self) -> None:
+        """Tell the follower all that is new."""
+        if self._inbox.is_over:
+            await self._take(JobOver())
+            return
+        self._plan = self._inbox.plan
+        await self._take(self._inbox.heard)
+        if self._leaving:
+            await self._take(LeaveAsked(holds=self._holdings.live is not None, settled=self._checkpointer.is_idle))
+        if self._worker.has_ended():
+            await self._take(ServingEnded())
+
+    async def _wait(self) -> None:
+        """Until something new is said, or the work under the plan has ended."""
+        changed = asyncio.create_task(self._inbox.changed.wait())
+        try:
+            await asyncio.wait({changed, *self._worker.tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+
+    async def _take(self, event: FollowerEvent) -> None:
+        """Do what the follower asks for after `event`, and after what comes of that."""
+        events = deque([event])
+        while events:
+            self._follower, actions = self._follower.on(events.popleft())
+            for action in actions:
+                outcome = await self._carry_out(action)
+                if outcome is not None:
+                    events.append(outcome)
+
+    async def _carry_out(self, action: FollowerAction) -> FollowerEvent | None:
+        """Do one thing; what came of it, where the follower must know."""
+        match action:
+            case EndPlan(kept):
+                self._worker.end(kept=kept)
+            case StopServing():
+                await self._worker.stop()
+                return ServingEnded()
+            case AnswerCall(pledge):
+                return await self._write(partial(self._commitments.promise, pledge), "after-promise")
+            case TakePlan(pledge):
+                return await self._write(partial(self._commitments.take, self._heard_plan, pledge), "after-accept")
+            case BeginPlan():
+                self._worker.begin(self._heard_plan)
+            case DeclinePlan():
+                version = self._heard_plan.version
+                text = f"started anew: not part of plan {version} any more"
+                self._reporter.say("stalled", text, plan_version=version)
+            case DropFormer():
+                self._holdings.drop()
+                self._commitments.say_standing()
+            case Finish():
+                self._finished = True
+        return None
+
+    @property
+    def _heard_plan(self) -> Plan:
+        assert self._plan is not None, "the follower asks for a plan that it has not heard of"
+        return self._plan
+
+    async def _write(self, write: Callable[[], None], fault: str) -> FollowerEvent:
+        """Write a promise, and report it at once; where there is no room for it, say so, and wait a little."""
+        try:
+            write()
+        except UserError as error:
+            self._reporter.say("stalled", str(error)[:400])
+            await asyncio.sleep(ROOM_SECONDS)
+            self._inbox.changed.set()
+            return NoRoom()
+        point(fault)
+        self._reporter.hurry()
+        return PromiseWritten()

@@ -1,0 +1,177 @@
+"""Keeps states beside training: a snapshot on this node's disk, a copy of it where the plan says, and a share of the
+coordinator's checkpoint."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from dtfm_node.engine.optimizer import state_tensors
+from dtfm_node.engine.runtime import on_thread
+from dtfm_node.engine.stage_state import StageState
+from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.state.checkpoint_upload import CONFIRM_SECONDS, UPLOAD_RETRY_SECONDS, CheckpointShare, CheckpointUpload
+from dtfm_node.state.shadow_replication import ShadowReplication
+from dtfm_node.state.snapshot_writer import ROOM_RETRY_SECONDS, Extract, SnapshotWriter, SnapshotWritten
+from dtfm_node.state.snapshots import UNSAFE_FILES, Snapshot, Snapshots
+from dtfm_node.state.state_reading import COPY_BYTES
+from dtfm_protocol.checkpoint.shard import digest_weights
+from dtfm_protocol.checkpoint.transfers import SHADOW, HandIn
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.peer_state import Mark
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.wire.stream import DataPlane
+
+
+class Checkpointer:
+    """What keeps this node's states: it says what of a state is written, and hands what was written on.
+
+    Create it with `running`.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        snapshots: Snapshots,
+        writer: SnapshotWriter,
+        shadows: ShadowReplication,
+        upload: CheckpointUpload,
+    ) -> None:
+        self._me, self._writer, self._upload = me, writer, upload
+        self.snapshots, self.shadows = snapshots, shadows
+        self.safe = Mark()
+        """The newest state that the swarm has whole, on disks of several peers or of the coordinator."""
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls,
+        plane: DataPlane,
+        uplink: UplinkPacer,
+        snapshots: Snapshots,
+        most_bytes: int,
+        *,
+        copy_bytes: int = COPY_BYTES,
+        room_retry_seconds: float = ROOM_RETRY_SECONDS,
+        upload_retry_seconds: float = UPLOAD_RETRY_SECONDS,
+        confirm_seconds: float = CONFIRM_SECONDS,
+    ) -> AsyncIterator["Checkpointer"]:
+        """A keeper that writes, gives away and takes until the block ends; an error that it cannot know ends the block.
+
+        Args:
+            most_bytes: of the largest copy that is kept for another peer.
+        """
+        shadows = ShadowReplication(plane, uplink, snapshots, most_bytes)
+        upload = CheckpointUpload(plane, uplink, retry_seconds=upload_retry_seconds, confirm_seconds=confirm_seconds)
+        with ThreadPoolExecutor(1, "disk") as disk:
+            async with asyncio.TaskGroup() as tasks:
+                writer = SnapshotWriter(
+                    snapshots, on_thread(disk), tasks, copy_bytes=copy_bytes, retry_seconds=room_retry_seconds
+                )
+                await plane.serve(SHADOW, shadows.take)
+                background = [tasks.create_task(upload.run()), tasks.create_task(shadows.run())]
+                try:
+                    yield cls(plane.peer_id, snapshots, writer, shadows, upload)
+                finally:
+                    writer.cancel()
+                    for task in background:
+                        task.cancel()
+
+    def serve(self, plan: Plan) -> None:
+        """From now on keep copies for those whom `plan` gives this node as their shadow."""
+        self.shadows.serve(plan)
+
+    async def keep(
+        self,
+        state: StageState,
+        plan: Plan,
+        row: StepMetrics,
+        rows: tuple[StepMetrics, ...],
+        *,
+        handed_in: bool,
+        copied: bool,
+        last: bool,
+    ) -> None:
+        """Begin to keep the present state, that after `row`'s step; the one before must be written first.
+
+        Args:
+            rows: the metrics up to this step that nobody has confirmed yet.
+            handed_in: whether it is due as the coordinator's checkpoint.
+            copied: whether it is due on peers' disks.
+            last: whether no step follows: where there is no room for it now, it is tried again until there is.
+        """
+        if not handed_in and self.snapshots.unsafe(self.safe) >= UNSAFE_FILES:
+            log.info("no snapshot of step %d: those before are still on their way to other peers", row.step)
+            return
+        await self._writer.written()
+        is_first_replica = plan.replicas(state.index)[0] == self._me
+
+        def hand_on(written: SnapshotWritten) -> None:
+            snapshot = written.snapshot if is_first_replica else None
+            if snapshot is not None:
+                self.shadows.offer(plan, state.index, snapshot)
+            if handed_in:
+                message = _hand_in_of(plan, state.index, row, rows, snapshot, written.hashes)
+                self._upload.put(
+                    CheckpointShare(plan.author, message, self.snapshots.path(snapshot) if snapshot else None)
+                )
+
+        extract = _extract(state, rows, written=copied or is_first_replica)
+        self._writer.begin(state, extract, last=last, then=hand_on)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being written or waits to be handed in."""
+        return not self._writer.is_writing and self._upload.is_idle
+
+    async def save(self, state: StageState, rows: tuple[StepMetrics, ...]) -> None:
+        """Write a state of this node's to its disk, now."""
+        await self._writer.save(state, rows)
+
+    async def settled(self) -> None:
+        """Wait until nothing is left to write or to hand in."""
+        await self._writer.written()
+        await self._upload.settled()
+
+    def confirm(self, step: int, safe: Mark) -> None:
+        """The coordinator has a whole checkpoint of `step`; the swarm has all of `safe`."""
+        self._upload.confirm(step)
+        if safe.order > self.safe.order:
+            self.safe = safe
+            self.snapshots.prune(safe)
+
+
+def _extract(state: StageState, rows: tuple[StepMetrics, ...], *, written: bool) -> Extract:
+    """What is due of a state: its weights are hashed, and all is `written` but what the first stage writes, too."""
+    assert state.mark is not None, "nobody keeps what is no state"
+    tensors = dict(state_tensors(state.parameters, state.optimizer))
+    tied = frozenset() if state.is_first else state.shared
+    to_write = {key: tensor for key, tensor in tensors.items() if written and key.partition("/")[2] not in tied}
+    to_read = {key: tensor for key, tensor in tensors.items() if key in to_write or _is_weight(key)}
+    return Extract(state.mark, state.layers, state.norm, rows, to_write, to_read)
+
+
+def _hand_in_of(
+    plan: Plan,
+    stage: int,
+    row: StepMetrics,
+    rows: tuple[StepMetrics, ...],
+    snapshot: Snapshot | None,
+    hashes: Mapping[str, str],
+) -> HandIn:
+    """What the coordinator is given after `row`'s step; `snapshot` follows it, if this replica is to send the file."""
+    return HandIn(
+        step=row.step,
+        plan_version=plan.version,
+        stage=stage,
+        digest=digest_weights({key: value for key, value in hashes.items() if _is_weight(key)}),
+        eval_loss=row.eval_loss,
+        rows=rows,
+        size=snapshot.bytes if snapshot else 0,
+        sha256=snapshot.sha256 if snapshot else None,
+    )
+
+
+def _is_weight(key: str) -> bool:
+    return key.startswith("weight/")

@@ -1,0 +1,151 @@
+"""The states of the model that this node holds, and gives to others: what it trains on, what it trained on before as
+long as others may lack it, and snapshots."""
+
+import asyncio
+import contextlib
+
+import torch
+
+from dtfm_node.engine.optimizer import state_tensors
+from dtfm_node.engine.runtime import Compute
+from dtfm_node.engine.stage_state import StageState
+from dtfm_node.state.snapshots import Snapshots, read_piece
+from dtfm_protocol.checkpoint.manifest import TensorEntry
+from dtfm_protocol.checkpoint.shard import tensor_entry
+from dtfm_protocol.plan.peer_state import HOLDINGS_LIMIT, Holding, Mark, PeerState, Promise
+from dtfm_protocol.process.fault_injection import point
+from dtfm_protocol.wire.stream import Bytes
+
+REDO_SECONDS = 10.0
+"""How long a state that this node is to have may take until it has it: the new plan reaches peers one by one."""
+LIVE = "live.safetensors"
+
+
+class Inventory:
+    """What this node holds. `catalogue` and `read` give it to others.
+
+    Between a plan and the first step of the next one every part of the state is kept that the new plan goes on from:
+    if that plan fails before it has begun, the one after it may have to go on from the same.
+
+    Args:
+        redo_seconds: see `REDO_SECONDS`.
+    """
+
+    def __init__(self, snapshots: Snapshots, compute: Compute, redo_seconds: float = REDO_SECONDS) -> None:
+        self.snapshots = snapshots
+        self.live: StageState | None = None
+        """What the plan in force trains, or trained."""
+        self.coming: StageState | None = None
+        """What the next plan will train: being loaded. What of it is there stays if that plan fails."""
+        self.loaded: set[str] = set()
+        """The keys of `coming` that are there."""
+        self._coming_mark = Mark()
+        self._former: list[StageState] = []
+        """What plans before trained, or were about to."""
+        self._compute = compute
+        self._redo_seconds = redo_seconds
+        self._entries: dict[tuple[int, Mark], dict[str, TensorEntry]] = {}
+        """What is known of the tensors of states, by the state's id and mark."""
+        self._changed = asyncio.Condition()
+
+    @property
+    def states(self) -> list[StageState]:
+        """All that are whole."""
+        found = [self.live, self.coming, *self._former]
+        return [state for state in dict.fromkeys(found) if state is not None and state.mark is not None]
+
+    def at(self, mark: Mark) -> list[StageState]:
+        """Those that are parts of the state `mark`."""
+        return [state for state in self.states if state.mark == mark]
+
+    def standing(self, promise: Promise) -> PeerState:
+        """What a new plan must know of this node."""
+        found = [
+            Holding(
+                mark=state.mark,
+                layers=state.layers,
+                live=True,
+                norm=state.norm,
+                prepared=state.prepared if state is self.live else None,  # what `redo` can apply
+            )
+            for state in self.states
+            if state.mark is not None
+        ]
+        holdings = [*dict.fromkeys(found), *self.snapshots.holdings()]
+        return PeerState(promise=promise, holdings=tuple(holdings[:HOLDINGS_LIMIT]))
+
+    async def redo(self, mark: Mark, norm: float | None) -> None:
+        """Apply the gradients that are held, if they lead to `mark`: their step was final."""
+        live = self.live
+        if live is not None and live.mark != mark and live.prepared == mark and norm is not None:
+            await self._compute(live.apply, norm)
+        async with self._changed:
+            self._changed.notify_all()
+
+    def begin(self, state: StageState, mark: Mark) -> None:
+        """`state` is going to be loaded; what was loaded of it for a plan that failed before it began stays."""
+        before, self.coming = self.coming, state
+        loaded, self.loaded = self.loaded, set()
+        if before is not None and mark == self._coming_mark:
+            tensors = dict(state_tensors(before.parameters, before.optimizer))
+            for key in loaded:
+                if key.partition("/")[2] in state.parameters:
+                    state.adopt(key, tensors[key], before)
+                    self.loaded.add(key)
+            if before.mark is not None:
+                self._former.append(before)
+        self._coming_mark = mark
+
+    def enter(self, state: StageState) -> None:
+        """All peers hold what the new plan begins with."""
+        if self.live is not None:
+            self._former.append(self.live)
+        self.live, self.coming = state, None
+
+    def begun(self) -> None:
+        """A step of the new plan is final: what was before may go."""
+        self._former.clear()
+        self._entries.clear()
+
+    def drop(self) -> None:
+        """This node serves no stage any more, and nobody needs what it trained."""
+        self.live = self.coming = None
+        self.begun()
+
+    async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:
+        """The tensors of the state `mark` that are here; see `StateSource`."""
+        with contextlib.suppress(TimeoutError):
+            becomes = self.live is not None and self.live.prepared == mark
+            async with asyncio.timeout(self._redo_seconds if becomes else 0.0), self._changed:
+                await self._changed.wait_for(lambda: bool(self.at(mark)))
+        entries = {key: entry for key, (entry, _) in self.snapshots.of(mark).items()}
+        entries |= await self._compute(self._describe, mark)
+        return entries
+
+    async def read(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
+        """Bytes of one tensor; see `StateSource`."""
+        point("mid-state-transfer", mark.step)
+        data: Bytes | None = await self._compute(self._piece, mark, key, offset, size)
+        found = self.snapshots.of(mark).get(key)
+        if data is not None or found is None:
+            return data
+        entry, path = found
+        return await asyncio.to_thread(read_piece, path, entry.offset + offset, size)
+
+    def _describe(self, mark: Mark) -> dict[str, TensorEntry]:
+        """Hash the states in memory, each once. On the compute thread: no update can come in between."""
+        entries: dict[str, TensorEntry] = {}
+        for state in self.at(mark):
+            if (id(state), mark) not in self._entries:
+                tensors = state_tensors(state.parameters, state.optimizer)
+                self._entries[id(state), mark] = {key: tensor_entry(LIVE, tensor)[0] for key, tensor in tensors}
+            entries |= self._entries[id(state), mark]
+        return entries
+
+    def _piece(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
+        for state in self.at(mark):
+            tensor = dict(state_tensors(state.parameters, state.optimizer)).get(key)
+            if tensor is not None:
+                piece = tensor.reshape(-1).view(torch.uint8)[offset : offset + size].cpu().contiguous()
+                return memoryview(piece.numpy().data)
+        return None

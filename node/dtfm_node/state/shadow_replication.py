@@ -1,0 +1,103 @@
+"""Copies of snapshots at shadows, the peers that a plan has keep them: given away, and taken from others."""
+
+import asyncio
+import functools
+import os
+
+from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.state.snapshots import Snapshot, Snapshots
+from dtfm_protocol.checkpoint.transfers import Deposit, Receipt, deposit, receive_file
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.wire.stream import DataPlane, Stream, read_message, write_message
+
+
+class ShadowReplication:
+    """Both sides of the copies: `offer` has a snapshot given to the shadow of its stage, `take` keeps what is given.
+
+    Args:
+        most_bytes: of the largest snapshot that is taken.
+    """
+
+    def __init__(self, plane: DataPlane, uplink: UplinkPacer, snapshots: Snapshots, most_bytes: int) -> None:
+        self._plane, self._uplink, self._snapshots = plane, uplink, snapshots
+        self._most_bytes = most_bytes
+        self._plan: Plan | None = None
+        self._offers: asyncio.Queue[tuple[Plan, str, Snapshot]] = asyncio.Queue()
+        self.copied_bytes = 0
+        """Given to shadows so far."""
+
+    def serve(self, plan: Plan) -> None:
+        """From now on keep copies for those whom `plan` gives this node as their shadow."""
+        self._plan = plan
+
+    def offer(self, plan: Plan, stage: int, snapshot: Snapshot) -> None:
+        """Have a snapshot given to the shadow that `plan` has for its stage, if there is one."""
+        shadow = plan.shadow_of(stage)
+        if shadow is not None:
+            self._offers.put_nowait((plan, shadow, snapshot))
+
+    async def run(self) -> None:
+        """Give snapshots away until cancelled; only the newest, where they come faster than they go."""
+        while True:
+            plan, shadow, snapshot = await self._offers.get()
+            if self._offers.empty():
+                await self._give(plan, shadow, snapshot)
+
+    async def _give(self, plan: Plan, shadow: str, snapshot: Snapshot) -> None:
+        offer = Deposit(
+            plan_version=plan.version,
+            mark=snapshot.mark,
+            layers=snapshot.layers,
+            size=snapshot.bytes,
+            sha256=snapshot.sha256,
+        )
+        turn = functools.partial(self._uplink.idle, shadow)
+        try:
+            receipt = await deposit(self._plane, shadow, offer, self._snapshots.path(snapshot), turn)
+        except (ConnectionError, Refused, OSError) as error:
+            log.info("%s did not get a copy of step %d: %s", short(shadow), snapshot.mark.step, error)
+            return
+        self.copied_bytes += snapshot.bytes if receipt.taken else 0
+        log.debug("a copy of step %d at %s: %s", snapshot.mark.step, short(shadow), receipt.text)
+
+    async def take(self, stream: Stream) -> None:
+        """Answer a `deposit`.
+
+        Raises:
+            Refused: what comes is not what was announced.
+            StreamClosed: it does not come.
+        """
+        offer = await read_message(stream, Deposit)
+        plan = self._plan
+        stage = plan.stage_of(stream.peer) if plan is not None else None
+        if plan is None or stage is None or plan.shadow_of(stage) != self._plane.peer_id:
+            await write_message(stream, Receipt(taken=False, text="this peer is no shadow of that one"))
+            return
+        if offer.layers != plan.stages[stage] or offer.size > self._most_bytes:
+            raise Refused(f"{short(stream.peer)} offers a snapshot that is not of its stage")
+        if self._snapshots.has(offer.mark, offer.layers):
+            await write_message(stream, Receipt(taken=False, text="it is here already"))
+            return
+        await write_message(stream, Receipt(taken=True, text="send it"))
+        try:
+            self._snapshots.add(await self._receive(stream, offer))
+        except (OSError, UserError) as error:
+            log.warning("cannot keep a copy for %s: %s", short(stream.peer), error)
+            await write_message(stream, Receipt(taken=False, text="no room"))
+        else:
+            await write_message(stream, Receipt(taken=True, text="kept"))
+
+    async def _receive(self, stream: Stream, offer: Deposit) -> Snapshot:
+        """The snapshot that comes, whole on this node's disk; else nothing of it stays."""
+        path = self._snapshots.folder / f".coming-{offer.mark.step}-{offer.layers[0]}"
+        try:
+            with path.open("wb") as file:
+                await receive_file(stream, offer.size, file.write)
+                file.flush()
+                await asyncio.to_thread(os.fsync, file.fileno())
+            return await asyncio.to_thread(self._snapshots.adopt, path, offer.mark, offer.layers, offer.sha256)
+        finally:
+            path.unlink(missing_ok=True)

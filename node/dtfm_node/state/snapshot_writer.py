@@ -1,0 +1,174 @@
+"""Writes a state to this node's disk beside training: one at a time, on a thread of its own."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from dtfm_node.engine.optimizer import state_tensors
+from dtfm_node.engine.runtime import Compute
+from dtfm_node.engine.stage_state import StageState
+from dtfm_node.state.snapshots import Snapshot, Snapshots, write_snapshot
+from dtfm_node.state.state_reading import COPY_BYTES, Reading
+from dtfm_protocol.checkpoint.shard import tensor_entry
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.process.logs import log
+
+ROOM_RETRY_SECONDS = 2.0
+"""Between two attempts to write a state that no step follows, while there is no room for it."""
+
+
+@dataclass(frozen=True)
+class Extract:
+    """A part of a state that is due: tensors that are written, and others that are only hashed.
+
+    Attributes:
+        to_write: the tensors of the snapshot, by key; empty: none is written.
+        to_read: all that are hashed, those of the snapshot among them.
+        rows: metrics that are to lie beside the snapshot.
+    """
+
+    mark: Mark
+    layers: LayerRange
+    norm: float | None
+    rows: tuple[StepMetrics, ...]
+    to_write: Mapping[str, torch.Tensor]
+    to_read: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class SnapshotWritten:
+    """The outcome of writing an `Extract`: its snapshot, if one was due, and the SHA-256 of each tensor, by key."""
+
+    snapshot: Snapshot | None
+    hashes: dict[str, str]
+
+
+@dataclass
+class _Job:
+    """An extract of a state that is being written."""
+
+    state: StageState
+    extract: Extract
+    copy_bytes: int
+    reading: Reading = field(default_factory=lambda: Reading({}))
+
+    def read(self) -> None:
+        """Have it read, from its beginning, before the state is updated."""
+        self.reading = Reading(self.extract.to_read, self.copy_bytes)
+        self.state.before_update = self.reading.settle
+
+
+class SnapshotWriter:
+    """The writer of snapshots. While it reads a state, an update of that state waits, or copies what is left.
+
+    Args:
+        snapshots: gets to know what was written.
+        disk: runs functions on the disk's thread.
+        tasks: owns the writing: an error that is none of the disk's ends it.
+        copy_bytes: see `Reading`.
+        retry_seconds: see `ROOM_RETRY_SECONDS`.
+    """
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        disk: Compute,
+        tasks: asyncio.TaskGroup,
+        *,
+        copy_bytes: int = COPY_BYTES,
+        retry_seconds: float = ROOM_RETRY_SECONDS,
+    ) -> None:
+        self._snapshots, self._disk, self._tasks = snapshots, disk, tasks
+        self._copy_bytes, self._retry_seconds = copy_bytes, retry_seconds
+        self._writing: asyncio.Task[None] | None = None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a state is being written."""
+        return self._writing is not None and not self._writing.done()
+
+    async def written(self) -> None:
+        """Wait until no state is being written, whatever has become of the last one."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+
+    def begin(
+        self, state: StageState, extract: Extract, *, last: bool, then: Callable[[SnapshotWritten], None]
+    ) -> None:
+        """Begin to write `extract`, which is of the present `state`; nothing else may be being written.
+
+        Args:
+            last: whether no step follows: where there is no room for it now, it is tried again until there is.
+            then: called when it is written; not where there is no room.
+        """
+        assert not self.is_writing, "one state is written at a time"
+        job = _Job(state, extract, self._copy_bytes)
+        self._writing = self._tasks.create_task(self._write(job, last, then))
+        # However it ends, and were it before it has begun: no update may wait for a reading that nobody goes on with.
+        self._writing.add_done_callback(lambda _: job.reading.abandon())
+        job.read()
+
+    def cancel(self) -> None:
+        """Give up what is being written."""
+        if self._writing is not None:
+            self._writing.cancel()
+
+    async def save(self, state: StageState, rows: tuple[StepMetrics, ...]) -> None:
+        """Write all of a state now, unless it is there already; without room for it, it is lost."""
+        await self.written()
+        assert state.mark is not None
+        if self._snapshots.has(state.mark, state.layers):
+            return
+        tensors = dict(state_tensors(state.parameters, state.optimizer))
+        extract = Extract(state.mark, state.layers, state.norm, rows, tensors, tensors)
+        try:
+            await self._disk(_write_extract, self._snapshots, extract, Reading(tensors))
+        except UserError as error:
+            log.warning("%s", error)
+
+    async def _write(self, job: _Job, last: bool, then: Callable[[SnapshotWritten], None]) -> None:
+        while True:
+            try:
+                written: SnapshotWritten = await self._disk(_write_extract, self._snapshots, job.extract, job.reading)
+            except UserError as error:
+                # Training goes on: a full disk takes away what a fault could go back to, not the state itself.
+                log.warning("%s; there is no snapshot of step %d", error, job.extract.mark.step)
+                if not last:
+                    return
+                await asyncio.sleep(self._retry_seconds)
+                job.read()
+            else:
+                if written.snapshot is not None:
+                    self._snapshots.add(written.snapshot)
+                then(written)
+                return
+
+
+def _write_extract(snapshots: Snapshots, extract: Extract, reading: Reading) -> SnapshotWritten:
+    """Write the snapshot that is due, or only hash what `reading` reads where none is.
+
+    Raises:
+        UserError: there is no room.
+        Abandoned: `reading` was given up.
+    """
+    if not extract.to_write:
+        return SnapshotWritten(None, _hashes(reading))
+    snapshot, hashes = write_snapshot(
+        snapshots.folder, extract.mark, extract.layers, extract.to_write, reading, extract.norm, extract.rows
+    )
+    return SnapshotWritten(snapshot, hashes)
+
+
+def _hashes(reading: Reading) -> dict[str, str]:
+    """The hash of each tensor that `reading` reads."""
+    hashes: dict[str, str] = {}
+
+    def look(key: str, tensor: torch.Tensor) -> None:
+        hashes[key] = tensor_entry("weights.safetensors", tensor)[0].sha256
+
+    reading.visit(look)
+    return hashes

@@ -1,0 +1,235 @@
+"""States of stages on this node's disk: its own, and those that it keeps for others. Whole or not there."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+
+from dtfm_node.state.state_reading import Reading
+from dtfm_protocol.checkpoint.manifest import Key, TensorEntry
+from dtfm_protocol.checkpoint.shard import describe_shard, shard_header, tensor_entry
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.job.resolved_job import Sha256
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark
+from dtfm_protocol.process.fault_injection import point
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.state_dir import write_atomically
+from dtfm_protocol.schema import Schema
+from dtfm_protocol.wire.stream import Bytes
+
+UNSAFE_FILES = 3
+"""Snapshots that wait until the swarm has one whole; with so many, no further one is begun."""
+
+
+class Snapshot(Schema):
+    """What lies beside a snapshot's file, and says that all of it was written."""
+
+    mark: Mark
+    layers: LayerRange
+    bytes: int
+    sha256: Sha256
+    tensors: dict[Key, TensorEntry]
+    norm: float | None = None
+    """With which its last step was applied."""
+    rows: tuple[StepMetrics, ...] = ()
+    """Metrics up to its step that the coordinator may lack: nobody else may live to tell."""
+
+    @property
+    def stem(self) -> str:
+        """The name of its file, without the ending."""
+        return stem_of(self.mark, self.layers)
+
+
+def stem_of(mark: Mark, layers: LayerRange) -> str:
+    """The file name of a snapshot, without the ending."""
+    return f"step-{mark.step:08d}-plan-{mark.plan}-layers-{layers[0]}-{layers[1]}"
+
+
+def write_snapshot(
+    folder: Path,
+    mark: Mark,
+    layers: LayerRange,
+    tensors: Mapping[str, torch.Tensor],
+    reading: Reading,
+    norm: float | None = None,
+    rows: tuple[StepMetrics, ...] = (),
+) -> tuple[Snapshot, dict[str, str]]:
+    """Write a state to `folder`; it is there when its last byte is on the disk, and else not.
+
+    Args:
+        tensors: those to be written; `reading` may read more.
+
+    Returns:
+        What was written, and the SHA-256 of all that was read.
+
+    Raises:
+        UserError: there is no room.
+        Abandoned: `reading` was given up. Whatever is raised, no file is left, and no update waits.
+    """
+    path = folder / f"{stem_of(mark, layers)}.safetensors"
+    draft, placed = path.with_suffix(".draft"), False
+    entries: dict[str, TensorEntry] = {}
+    hashes: dict[str, str] = {}
+    try:
+        header, places = shard_header(tensors)
+        whole = hashlib.sha256(header)
+        with draft.open("wb") as file:
+            file.write(header)
+
+            def look(key: str, tensor: torch.Tensor) -> None:
+                entry, data = tensor_entry(path.name, tensor, places.get(key, (0, 0))[0])
+                hashes[key] = entry.sha256
+                if key in places:
+                    entries[key] = entry
+                    whole.update(data)
+                    file.write(data)
+                point("mid-checkpoint", mark.step)
+
+            reading.visit(look)
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        snapshot = Snapshot(
+            mark=mark, layers=layers, bytes=size, sha256=whole.hexdigest(), tensors=entries, norm=norm, rows=rows
+        )
+        draft.replace(path)
+        placed = True
+        write_atomically(path.with_suffix(".json"), snapshot.model_dump_json(), lasting=True)
+    except BaseException as error:
+        reading.abandon()
+        draft.unlink(missing_ok=True)
+        if placed:
+            path.unlink(missing_ok=True)
+        if isinstance(error, (OSError, UserError)):
+            raise UserError(f"cannot write a snapshot to {folder}: {error}: make room there") from None
+        raise
+    return snapshot, hashes
+
+
+class Snapshots:
+    """The snapshots in a folder.
+
+    Args:
+        folder: where they lie; it is made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self._known: dict[tuple[Mark, LayerRange], Snapshot] = {}
+        self._told: list[Callable[[], None]] = []
+
+    def when_added(self, told: Callable[[], None]) -> None:
+        """From now on call `told` whenever there is another snapshot here."""
+        self._told.append(told)
+
+    def load(self) -> None:
+        """Find what an earlier life left; what is torn or changed is taken away. Reads every byte."""
+        for path in self.folder.iterdir():
+            if path.suffix not in {".json", ".safetensors"}:
+                path.unlink(missing_ok=True)
+        for path in self.folder.glob("*.safetensors"):
+            snapshot = self._verified(path)
+            if snapshot is None:
+                log.warning("the snapshot %s is damaged: it is taken away", path.name)
+                path.unlink(missing_ok=True)
+                path.with_suffix(".json").unlink(missing_ok=True)
+            else:
+                self._known[snapshot.mark, snapshot.layers] = snapshot
+
+    @staticmethod
+    def _verified(path: Path) -> Snapshot | None:
+        with contextlib.suppress(OSError, ValidationError):
+            snapshot = Snapshot.model_validate_json(path.with_suffix(".json").read_bytes())
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == snapshot.sha256 and snapshot.stem == path.stem:
+                    return snapshot
+        return None
+
+    def add(self, snapshot: Snapshot) -> None:
+        """One has been written."""
+        self._known[snapshot.mark, snapshot.layers] = snapshot
+        for told in self._told:
+            told()
+
+    def path(self, snapshot: Snapshot) -> Path:
+        """The file in which a snapshot's tensors lie."""
+        return self.folder / f"{snapshot.stem}.safetensors"
+
+    def adopt(self, path: Path, mark: Mark, layers: LayerRange, sha256: str) -> Snapshot:
+        """Take over a file that another peer sent.
+
+        Raises:
+            Refused: it is not what was announced.
+        """
+        name = f"{stem_of(mark, layers)}.safetensors"
+        data = path.read_bytes()
+        file, entries = describe_shard(name, data, layers)
+        if file.sha256 != sha256:
+            raise Refused("a snapshot with another hash than was announced")
+        snapshot = Snapshot(mark=mark, layers=layers, bytes=len(data), sha256=sha256, tensors=entries)
+        path.replace(self.folder / name)
+        try:
+            write_atomically(self.folder / f"{snapshot.stem}.json", snapshot.model_dump_json(), lasting=True)
+        except UserError:
+            (self.folder / name).unlink(missing_ok=True)
+            raise
+        return snapshot
+
+    def discard(self, path: Path) -> None:
+        """Take away a snapshot whose file turned out to be damaged."""
+        for known, snapshot in list(self._known.items()):
+            if snapshot.stem == path.stem:
+                log.warning("the snapshot %s is damaged: it is taken away", path.name)
+                del self._known[known]
+                path.unlink(missing_ok=True)
+                path.with_suffix(".json").unlink(missing_ok=True)
+
+    def holdings(self) -> list[Holding]:
+        """What is here."""
+        return [Holding(mark=one.mark, layers=one.layers, norm=one.norm) for one in self._known.values()]
+
+    def rows(self) -> Iterator[StepMetrics]:
+        """The metrics that lie beside snapshots."""
+        for snapshot in self._known.values():
+            yield from snapshot.rows
+
+    def has(self, mark: Mark, layers: LayerRange) -> bool:
+        """Whether a snapshot is here."""
+        return (mark, layers) in self._known
+
+    def unsafe(self, safe: Mark) -> int:
+        """How many are newer than what the swarm has whole."""
+        return sum(mark.order > safe.order for mark, _ in self._known)
+
+    def of(self, mark: Mark) -> dict[str, tuple[TensorEntry, Path]]:
+        """Where the tensors of a state lie that are here."""
+        return {
+            key: (entry, self.path(snapshot))
+            for snapshot in self._known.values()
+            if snapshot.mark == mark
+            for key, entry in snapshot.tensors.items()
+        }
+
+    def prune(self, safe: Mark) -> None:
+        """Take away what is older than a state that the swarm has whole."""
+        for mark, layers in [known for known in self._known if known[0].order < safe.order]:
+            stem = self._known.pop((mark, layers)).stem
+            for ending in (".json", ".safetensors"):
+                (self.folder / f"{stem}{ending}").unlink(missing_ok=True)
+
+
+def read_piece(path: Path, offset: int, size: int) -> Bytes | None:
+    """Bytes of a file, or None if it is gone or shorter."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(size)
+    except OSError:
+        return None
+    return data if len(data) == size else None

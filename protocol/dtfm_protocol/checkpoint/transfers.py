@@ -1,0 +1,237 @@
+"""Bulk transfers over the data plane: token shards by hash, state by parameter name, checkpoint files to be kept."""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Protocol
+
+from pydantic import Field
+
+from dtfm_protocol.checkpoint.manifest import Key, TensorEntry
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.job.resolved_job import Sha256
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.schema import Schema
+from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, read_message, write_message
+
+SHARDS = "shards"
+STATE = "state"
+CHECKPOINT = "checkpoint"
+SHADOW = "shadow"
+
+SHARD_LIMIT = 64 << 20
+"""Bytes of the largest token shard."""
+PIECE_LIMIT = 4 << 20
+"""Bytes that are asked for at a time: several sources share a large tensor, and none holds up a stream for long."""
+CATALOGUE_LIMIT = 64 << 20
+"""Bytes of the largest `Catalogue` message."""
+HAND_IN_LIMIT = 16 << 20
+"""Bytes of the largest `HandIn` message, its rows included."""
+_PIECE = 1 << 20
+Count = Annotated[int, Field(ge=0)]
+
+
+class WantShard(Schema):
+    """Asks for a token shard."""
+
+    sha256: Sha256
+
+
+class TransferReply(Schema):
+    """Answers a request: `size` bytes follow, or there is nothing."""
+
+    size: Count | None
+
+
+class WantCatalogue(Schema):
+    """Asks which tensors of a state a peer can give; requests for pieces of them follow on the same stream."""
+
+    mark: Mark
+
+
+class Catalogue(Schema):
+    """The tensors of a state that a peer can give; none where it has nothing of it."""
+
+    tensors: dict[Key, TensorEntry]
+
+
+class WantPiece(Schema):
+    """Asks for bytes of one tensor of the catalogue."""
+
+    key: Key
+    offset: Count
+    size: Annotated[int, Field(gt=0, le=PIECE_LIMIT)]
+
+
+class StateSource(Protocol):
+    """What gives states away."""
+
+    async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:
+        """The tensors of a state that are here."""
+
+    async def read(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
+        """Bytes of one of them; None if it is gone."""
+
+
+class Deposit(Schema):
+    """A stage's snapshot, for a peer that the plan has keep a copy."""
+
+    plan_version: Count
+    mark: Mark
+    layers: LayerRange
+    size: Count
+    """Bytes of the safetensors file that follow."""
+    sha256: Sha256
+
+
+class HandIn(Schema):
+    """A stage's share of a checkpoint: every replica's digest, and from the stage's first one the file."""
+
+    step: Count
+    plan_version: Count
+    stage: Count
+    digest: Sha256
+    """Over the replica's weights; those of a stage must be equal."""
+    eval_loss: float | None
+    size: Count
+    """Bytes of the safetensors file that follow; 0 from the other replicas."""
+    sha256: Sha256 | None
+    rows: tuple[StepMetrics, ...] = ()
+    """Metrics that the coordinator may lack, so that a checkpoint is never ahead of the history that leads to it."""
+
+
+class Receipt(Schema):
+    """Whether the share was taken; for a share with a file, once before the file is sent, and once after it."""
+
+    taken: bool
+    text: Annotated[str, Field(max_length=500)]
+
+
+async def send_file(stream: Stream, data: Bytes | Path, turn: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Write bytes, or a file, in pieces, so that other streams of the peer get their turn.
+
+    Args:
+        turn: awaited before each piece.
+    """
+    for piece in _pieces(data):
+        if turn is not None:
+            await turn()
+        await stream.write(piece)
+
+
+async def receive_file(stream: Stream, size: int, write: Callable[[Bytes], object]) -> None:
+    """Read the `size` bytes of what `send_file` sends, and give each piece to `write` as it comes.
+
+    Raises:
+        StreamClosed: the stream ended before that.
+    """
+    for offset in range(0, size, _PIECE):
+        write(await stream.read(min(_PIECE, size - offset)))
+
+
+def _pieces(data: Bytes | Path) -> Iterator[Bytes]:
+    if isinstance(data, Path):
+        with data.open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+    else:
+        view = memoryview(data)
+        for offset in range(0, len(view), _PIECE):
+            yield view[offset : offset + _PIECE]
+
+
+async def fetch_shard(plane: DataPlane, peer: str, sha256: str) -> bytes | None:
+    """A token shard from `peer`, verified; None if the peer has none.
+
+    Raises:
+        Refused: what came has another hash, or is too large.
+        ConnectionError: the peer is gone.
+    """
+    stream = await plane.open(peer, SHARDS)
+    try:
+        await write_message(stream, WantShard(sha256=sha256))
+        found = await read_message(stream, TransferReply)
+        if found.size is None:
+            return None
+        if found.size > SHARD_LIMIT:
+            raise Refused(f"{short(peer)} offers a shard of {found.size} bytes")
+        data = bytes(await stream.read(found.size))
+    finally:
+        await stream.close()
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise Refused(f"{short(peer)} sent a shard with another hash")
+    return data
+
+
+async def serve_shards(stream: Stream, find: Callable[[str], bytes | None]) -> None:
+    """Answer one `fetch_shard`."""
+    data = find((await read_message(stream, WantShard)).sha256)
+    await write_message(stream, TransferReply(size=None if data is None else len(data)))
+    if data is not None:
+        await send_file(stream, data)
+
+
+async def serve_state(stream: Stream, states: "StateSource") -> None:
+    """Answer a peer that fetches a state: the catalogue, then pieces until it has what it wants."""
+    wanted = await read_message(stream, WantCatalogue)
+    catalogue = await states.catalogue(wanted.mark)
+    await write_message(stream, Catalogue(tensors=catalogue))
+    while catalogue:
+        piece = await read_message(stream, WantPiece)
+        entry = catalogue.get(piece.key)
+        data = None
+        if entry is not None and piece.offset + piece.size <= entry.bytes:
+            data = await states.read(wanted.mark, piece.key, piece.offset, piece.size)
+        await write_message(stream, TransferReply(size=None if data is None else len(data)))
+        if data is None:
+            return
+        await stream.write(data)
+
+
+async def hand_in(
+    plane: DataPlane,
+    peer: str,
+    share: HandIn,
+    data: Bytes | Path,
+    turn: Callable[[], Awaitable[None]] | None = None,
+) -> Receipt:
+    """Give the coordinator a share of a checkpoint to keep.
+
+    Args:
+        turn: awaited before each piece that is sent.
+
+    Raises:
+        ConnectionError: the peer is gone.
+        Refused: its answer is none.
+    """
+    return await _give(plane, peer, CHECKPOINT, share, data if share.size else None, turn)
+
+
+async def deposit(
+    plane: DataPlane, peer: str, offer: Deposit, file: Path, turn: Callable[[], Awaitable[None]] | None = None
+) -> Receipt:
+    """Give `peer` a snapshot to keep a copy of. Arguments and errors as with `hand_in`."""
+    return await _give(plane, peer, SHADOW, offer, file, turn)
+
+
+async def _give(
+    plane: DataPlane,
+    peer: str,
+    service: str,
+    offer: HandIn | Deposit,
+    data: Bytes | Path | None,
+    turn: Callable[[], Awaitable[None]] | None,
+) -> Receipt:
+    """Offer `data` to a peer and send it if it is wanted: first the receipt of the offer, then that of the data."""
+    stream = await plane.open(peer, service)
+    try:
+        await write_message(stream, offer)
+        receipt = await read_message(stream, Receipt)
+        if receipt.taken and data is not None:
+            await send_file(stream, data, turn)
+            receipt = await read_message(stream, Receipt)
+        return receipt
+    finally:
+        await stream.close()

@@ -1,0 +1,237 @@
+"""The control plane: signed MQTT messages on typed topics. Reconnects by itself, and then repeats what is retained."""
+
+import asyncio
+import random
+import re
+import ssl
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import aiomqtt
+
+from dtfm_protocol.control.topics import TOPICS, Presence, Topic
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.envelope import Post, read_body
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.schema import Schema
+
+Reader = Callable[[str, Any], Awaitable[None] | None]
+"""Called with the sender's peer id and the message's body."""
+
+KEEP_ALIVE_SECONDS = 10
+"""The broker takes a silent peer for dead after one and a half of these."""
+RECONNECT_SECONDS = (0.2, 4.0)
+"""Shortest and longest pause before a broker is tried again. A coordinator that is back waits longer for its peers than
+two of the longest: where there are two brokers, they are tried in turn."""
+OPERATION_SECONDS = 10.0
+"""For the broker's answer to each thing that it is asked."""
+RETRY_PART = 0.1
+"""In between, the pause is so much of the time that it has been away: whoever waits for a swarm to come together again
+waits little longer than the broker took."""
+
+
+@dataclass(frozen=True)
+class BrokerAddress:
+    """Where the broker is and how to enter it."""
+
+    host: str
+    port: int
+    tls: bool
+    username: str
+    password: str
+    ca: str | None = None
+
+    @classmethod
+    def of(cls, invite: Invite, url: str | None = None) -> "BrokerAddress":
+        """The broker that an invite names, or another one of the same swarm."""
+        host, port, tls, username, password = split_broker_url(url or invite.broker)
+        return cls(host, port, tls, username or "swarm", password or invite.password(), invite.broker_ca)
+
+    @classmethod
+    def others(cls, invite: Invite) -> "tuple[BrokerAddress, ...]":
+        """The brokers of those who may take over."""
+        found = (cls.of(invite, standby.card.broker) for standby in invite.standbys)
+        return tuple(address for address in dict.fromkeys(found) if address != cls.of(invite))
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def split_broker_url(url: str) -> tuple[str, int, bool, str | None, str | None]:
+    """Host, port, TLS or not, user name and password of an `mqtt[s]://[USER:PASSWORD@]HOST[:PORT]` address.
+
+    Raises:
+        UserError: it is not one.
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname or port == -1 or parts.path.strip("/"):
+        shown = re.sub(r"//[^@/]*@", "//...@", url)  # an error may end in a log; a password must not
+        raise UserError(f"--broker {shown}: write embedded, or mqtt[s]://[USER:PASSWORD@]HOST[:PORT]")
+    tls = parts.scheme == "mqtts"
+    username = unquote(parts.username) if parts.username else None
+    password = unquote(parts.password) if parts.password else None
+    return parts.hostname, port or (8883 if tls else 1883), tls, username, password
+
+
+class ControlPlane:
+    """One daemon's connection to the broker."""
+
+    def __init__(
+        self,
+        address: BrokerAddress,
+        swarm: str,
+        coordinators: Collection[str],
+        post: Post,
+        session: str,
+        others: Sequence[BrokerAddress] = (),
+        *,
+        reconnect: tuple[float, float] = RECONNECT_SECONDS,
+        operation: float = OPERATION_SECONDS,
+    ) -> None:
+        """Nothing is connected before `run`.
+
+        Args:
+            address: the broker to connect to.
+            others: brokers to try, in turn, when that one cannot be reached.
+            reconnect: seconds of the shortest and the longest pause before a broker is tried again.
+            operation: seconds for the broker's answer to each thing that it is asked.
+        """
+        self._reconnect, self._operation = reconnect, operation
+        self.connected = asyncio.Event()
+        self.dropped: Counter[str] = Counter()
+        self.last_error = ""
+        self.clock_ahead: float | None = None
+        """By how many seconds the coordinator's clock is ahead of this machine's, transit included; None: not known."""
+        self._addresses = (address, *others)
+        self._turn = 0
+        self._root = f"dtfm/{swarm}"
+        self._coordinators = coordinators
+        self._post = post
+        self._session = session
+        self._leaving = False
+        self._client: aiomqtt.Client | None = None
+        self._readers: dict[str, Reader] = {}
+        self._filters: list[str] = []
+        self._only: dict[str, str] = {}
+        self._retained: dict[str, bytes] = {}
+
+    def on(self, topic: Topic, reader: Reader, peer: str = "+") -> None:
+        """Read `topic` (of one `peer`, or of all). Call it before `run`."""
+        self._readers[topic.name] = reader
+        if peer != "+":
+            self._only[topic.name] = peer
+        self._filters.append(f"{self._root}/{topic.name}" + (f"/{peer}" if topic.author == "peer" else ""))
+
+    async def publish(self, topic: Topic, body: Schema) -> None:
+        """Send a message now if there is a connection; a retained one also after every reconnection."""
+        name = f"{self._root}/{topic.name}" + (f"/{self._post.peer_id}" if topic.author == "peer" else "")
+        data = self._post.seal(topic.name, body)
+        if topic.retained:
+            self._retained[name] = data
+        if self._client is not None and self.connected.is_set():
+            try:
+                await self._client.publish(name, data, qos=1, retain=topic.retained)
+            except aiomqtt.MqttError as error:
+                self.last_error = str(error)
+
+    @property
+    def _address(self) -> BrokerAddress:
+        return self._addresses[self._turn % len(self._addresses)]
+
+    async def run(self) -> None:
+        """Stay connected until cancelled; says goodbye then."""
+        lost = time.monotonic()
+        while True:
+            try:
+                await self._connection()
+                lost = time.monotonic()
+            except (aiomqtt.MqttError, OSError) as error:
+                if self._leaving:  # the goodbye failed, and took the place of the cancellation that it followed
+                    raise asyncio.CancelledError from None
+                self.last_error = str(error) or type(error).__name__
+                if self.connected.is_set():
+                    lost = time.monotonic()
+                    log.warning("lost the broker at %s (%s), reconnecting", self._address, self.last_error)
+                else:
+                    self._turn += 1
+            finally:
+                self.connected.clear()
+                self._client = None
+            # Jitter, so that a whole swarm does not knock at a returning broker at the same instant.
+            shortest, longest = self._reconnect
+            pause = min(longest, max(shortest, RETRY_PART * (time.monotonic() - lost)))
+            await asyncio.sleep(pause * (0.5 + random.random()))
+
+    async def _connection(self) -> None:
+        """One connection, from hello to its end."""
+        gone = Presence(online=False, session=self._session)
+        here = f"{self._root}/presence/{self._post.peer_id}"
+        async with aiomqtt.Client(
+            hostname=self._address.host,
+            port=self._address.port,
+            username=self._address.username,
+            password=self._address.password,
+            identifier=f"{self._post.peer_id[-12:]}-{self._session[:8]}",
+            will=aiomqtt.Will(here, self._post.seal("presence", gone), qos=1, retain=True),
+            keepalive=KEEP_ALIVE_SECONDS,
+            protocol=aiomqtt.ProtocolVersion.V311,
+            tls_context=self._tls(),
+            timeout=self._operation,
+        ) as client:
+            self._client = client
+            for name in self._filters:
+                await client.subscribe(name, qos=1)
+            sent: dict[str, bytes] = {}
+            while due := {name: data for name, data in self._retained.items() if sent.get(name) is not data}:
+                for name, data in due.items():  # any of which may be published anew in the meantime
+                    await client.publish(name, data, qos=1, retain=True)
+                sent |= due
+            self.connected.set()
+            try:
+                async for message in client.messages:
+                    await self._read(message)
+            except asyncio.CancelledError:
+                self._leaving = True
+                if here in self._retained:
+                    # Not acknowledged: the broker may be ending at the same moment, and its last will says the same.
+                    await client.publish(here, self._post.seal("presence", gone), qos=0, retain=True)
+                raise
+
+    async def _read(self, message: aiomqtt.Message) -> None:
+        """Check one message against its topic and hand it to the reader."""
+        parts = str(message.topic).removeprefix(self._root + "/").split("/")
+        topic = TOPICS.get(parts[0])
+        payload = message.payload
+        if topic is None or not isinstance(payload, bytes | bytearray):
+            return
+        if topic.name not in self._readers or self._only.get(topic.name, parts[-1]) != parts[-1]:
+            return  # amqtt 0.12 also gives a new client the retained messages that others have subscribed to
+        try:
+            letter = self._post.open(bytes(payload), topic.name)
+            authors = self._coordinators if topic.author == "coordinator" else (parts[-1],)
+            if letter.sender not in authors:
+                raise Refused(f"{topic.name}: {short(letter.sender)} may not write this")
+            if topic.author == "coordinator" and not message.retain:  # a retained one may be of any age
+                self.clock_ahead = letter.at - time.time()
+            done = self._readers[topic.name](letter.sender, read_body(letter, topic.schema))
+            if done is not None:
+                await done
+        except Refused as error:
+            if not self.dropped[str(error)]:
+                log.warning("dropped a control message: %s", error)
+            self.dropped[str(error)] += 1
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if not self._address.tls:
+            return None
+        return ssl.create_default_context(cadata=self._address.ca)

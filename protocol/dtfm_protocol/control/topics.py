@@ -1,0 +1,147 @@
+"""The control plane's messages, and the one table of topics that carry them."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dtfm_protocol.discovery.records import Limits, Link, Measured
+from dtfm_protocol.identity.keys import PeerName
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.peer_state import Mark, PeerState
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.schema import Schema
+
+MOST_NEIGHBOURS = 512
+Text = Annotated[str, Field(max_length=500)]
+
+
+class Presence(Schema):
+    """Whether a daemon is there. The broker publishes the offline one as the daemon's last will."""
+
+    online: bool
+    session: Annotated[str, Field(max_length=64)]
+    """Random for every start of a daemon: tells a returning peer from a second one with the same key."""
+
+
+class Phase(Schema):
+    """What the swarm as a whole is doing."""
+
+    name: Literal["waiting", "probing", "planning", "training", "done", "failed"]
+    text: Text
+    """The same for people, in one line."""
+
+
+class Ledger(Schema):
+    """What the coordinator has on disk."""
+
+    recorded: int
+    """How far `metrics.jsonl` reaches: peers may forget rows up to here."""
+    kept: int
+    """The step of the newest whole checkpoint: peers need not hand in what is older."""
+    safe: Mark = Mark()
+    """The newest state of which every layer lies on disks of two peers, or of the coordinator: peers may delete what is
+    older."""
+
+
+class Epoch(Schema):
+    """Which plans are over, and which one is in force. Peers answer with their `PeerState`."""
+
+    called: int = 0
+    """Every plan below this version is to end."""
+    gently: bool = False
+    """Whether it may end the step under way: all is well, and a better plan is coming."""
+    parked: bool = False
+    """Whether no plan can follow for now: a checkpoint is to be handed in first."""
+    in_force: int = 0
+    """The newest plan that most electors of the one before have taken."""
+    started: int = 0
+    """The newest plan whose peers all hold its state: nobody needs what was held for it before."""
+
+
+class Fan(Schema):
+    """One peer measures what it can send to, and receive from, several others at once."""
+
+    centre: PeerName
+    gbps: dict[PeerName, tuple[Measured, Measured]]
+    """To and from each of the others, as measured alone."""
+
+
+class ProbeRound(Schema):
+    """Disjoint pairs and groups that measure at the same time; the first of a pair acts."""
+
+    id: int
+    pairs: tuple[tuple[PeerName, PeerName], ...] = ()
+    fans: tuple[Fan, ...] = ()
+    addresses: dict[PeerName, tuple[str, ...]]
+
+
+class ProbeResult(Schema):
+    """What a peer has found in a round of probes. Of whom is not said: the coordinator knows whom it has asked for."""
+
+    round: Annotated[int, Field(ge=0, lt=1 << 63)]
+    """See `ProbeRound.id`."""
+    link: Link | None = None
+    """To the other one of its pair; None where it could not be measured, or was not asked for."""
+    limits: Limits | None = None
+    """As the centre of a fan; None where they could not be measured, or were not asked for."""
+
+
+class Report(Schema):
+    """A peer's progress, and metrics rows that the coordinator has not confirmed yet."""
+
+    session: str
+    state: Literal["measuring", "idle", "starting", "training", "stalled", "diverged", "finished"]
+    """idle: available, no tasklet; stalled: its step broke off, and it waits for a new plan."""
+    plan_version: int = 0
+    step: int = 0
+    """The last step that is applied to this peer's state."""
+    text: Text = ""
+    lost: tuple[PeerName, ...] = ()
+    """Peers whose streams broke."""
+    standing: PeerState = PeerState()
+    taken: Plan | None = None
+    """The plan that this peer has taken last, where another coordinator than its author calls: that one may not know of
+    it."""
+    leaving: bool = False
+    """Whether this peer wants to leave, and waits only until others have what it holds."""
+    fetched_bytes: Annotated[int, Field(ge=0)] = 0
+    """Of state, for the plan that it is under."""
+    busy_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    """Of compute in the last step, as measured: a peer that has become slow is not a dead one."""
+    received_gbps: dict[PeerName, Measured] = Field(default={}, max_length=MOST_NEIGHBOURS)
+    """From each neighbour in the last step, by its fastest frame: a link that has become slow is measured anew."""
+    probed: ProbeResult | None = None
+    """Of the last probe round in which this peer has acted: in every report, for any of them may be lost."""
+    rows: tuple[StepMetrics, ...] = ()
+
+
+class Challenge(Schema):
+    """Asks whoever holds this identity to show itself: publish its presence again."""
+
+    session: str
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One kind of message: under which name it travels, who may write it, and whether the broker keeps the last."""
+
+    name: str
+    author: Literal["coordinator", "peer"]
+    """"peer": the topic ends in the writer's peer id, and only that peer may write it."""
+    retained: bool
+    schema: type[Schema]
+
+
+JOB = Topic("job", "coordinator", True, ResolvedJob)
+PLAN = Topic("plan", "coordinator", True, Plan)
+PHASE = Topic("phase", "coordinator", True, Phase)
+EPOCH = Topic("epoch", "coordinator", True, Epoch)
+LEDGER = Topic("ledger", "coordinator", True, Ledger)
+PROBE = Topic("probe", "coordinator", False, ProbeRound)
+PRESENCE = Topic("presence", "peer", True, Presence)
+REPORT = Topic("report", "peer", False, Report)
+CHALLENGE = Topic("challenge", "peer", False, Challenge)
+
+TOPICS = {topic.name: topic for topic in (JOB, PLAN, PHASE, EPOCH, LEDGER, PROBE, PRESENCE, REPORT, CHALLENGE)}

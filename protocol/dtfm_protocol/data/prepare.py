@@ -1,0 +1,156 @@
+"""From a job file to what can be trained: tokenizer, token shards, the model's config, pretrained weights."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import dtfm_protocol
+from dtfm_protocol.checkpoint.manifest import Manifest
+from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard
+from dtfm_protocol.checkpoint.store import CheckpointStore
+from dtfm_protocol.data.batches import Batches
+from dtfm_protocol.data.text import text_files
+from dtfm_protocol.data.token_shards import ShardFolder, tokenize
+from dtfm_protocol.data.tokenizer import save
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.process.source_digest import sources_digest
+from dtfm_protocol.process.state_dir import write_atomically
+
+MATHEMATICS = ("name", "config", "pretrained", "corpus", "training")
+"""What must not change between the runs of one state dir, but for the number of steps."""
+
+
+def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
+    """Make everything that `job` needs, in `folder`: `tokens/`, `tokenizer/`, `job.json`, a pretrained step 0.
+
+    Where all of it is there, whole, and made from the same job and files, no text is read again: who comes back into a
+    run that goes on is awaited.
+
+    Raises:
+        UserError: the job cannot be trained, or `folder` belongs to another one.
+    """
+    stamp = _stamp(job)
+    if (before := _made_before(folder, stamp)) is not None:
+        return before
+    resolved = _make(job, folder, say)
+    write_atomically(folder / "prepared", f"{stamp}\n{_digest(_made(folder))}\n")
+    return resolved
+
+
+def _stamp(job: Job) -> str:
+    """A hash of all that a prepared folder is made from: the job, its files as they lie there, and the programs."""
+    folders = [folder for folder in (job.model.path, job.data.tokenizer_folder) if folder is not None]
+    files = text_files(job.data) + sorted(file for folder in folders for file in folder.glob("*") if file.is_file())
+    seen = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
+    programs = [platform.python_version(), sources_digest(*map(Path, dtfm_protocol.__path__))]
+    programs += map(version, ("transformers", "tokenizers"))
+    return hashlib.sha256(json.dumps([job.model_dump(mode="json"), seen, programs]).encode()).hexdigest()
+
+
+def _made_before(folder: Path, stamp: str) -> ResolvedJob | None:
+    """What `folder` was prepared for, if that was from the same, and all of it is still there."""
+    shards, store = ShardFolder(folder / "tokens"), CheckpointStore(folder / "checkpoints")
+    try:
+        if (folder / "prepared").read_text(encoding="ascii").split() != [stamp, _digest(_made(folder))]:
+            return None
+        job = ResolvedJob.model_validate_json((folder / "job.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not all(shards.has(shard.sha256) for shard in job.corpus.shards) or (job.pretrained and store.newest() is None):
+        return None
+    return job
+
+
+def _made(folder: Path) -> list[Path]:
+    """The small files of a prepared folder."""
+    return [folder / "job.json", *sorted(file for file in (folder / "tokenizer").rglob("*") if file.is_file())]
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _make(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
+    # Seconds of importing that who comes back is spared.
+    from dtfm_protocol.model.model_config import resolve_config
+    from dtfm_protocol.model.slicing_check import TESTED, check_sliceable
+
+    corpus, tokenizer = tokenize(job.data, folder / "tokens", say)
+    Batches(corpus, job.training, job.evaluation)  # says at once when the text is too short
+    config = resolve_config(job.model, corpus.vocab_size, job.training.sequence_length)
+    if config["model_type"] not in TESTED:
+        say(f"checking that {config['model_type']} can be cut into stages")
+        check_sliceable(config)
+    resolved = ResolvedJob(
+        name=job.name,
+        config=config,
+        pretrained=job.model.path is not None and any(job.model.path.glob("*.safetensors")),
+        corpus=corpus,
+        training=job.training,
+        evaluation=job.evaluation,
+        plan=job.plan,
+        checkpoint=job.checkpoint,
+    )
+    _compare(resolved, folder)
+    (folder / "prepared").unlink(missing_ok=True)
+    save(tokenizer, folder / "tokenizer")
+    write_atomically(folder / "job.json", resolved.model_dump_json(indent=1))
+    if resolved.pretrained:
+        _keep_pretrained(resolved, job, folder, say)
+    return resolved
+
+
+def _compare(job: ResolvedJob, folder: Path) -> None:
+    """Refuse to go on with another job than `folder` was made for."""
+    path = folder / "job.json"
+    if not path.exists():
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    now = json.loads(job.model_dump_json())
+    for values in (before, now):
+        values["training"].pop("steps")
+    for part in MATHEMATICS:
+        if before[part] != now[part]:
+            changed = [key for key in now[part] if before[part].get(key) != now[part][key]] if part != "name" else []
+            where = ".".join([part, *changed[:1]])
+            raise UserError(
+                f"the state dir {folder} holds a run of another job ({where} differs): use another --state-dir"
+            )
+
+
+def _keep_pretrained(resolved: ResolvedJob, job: Job, folder: Path, say: Callable[[str], Any]) -> None:
+    """Turn the weights in the model's folder into a checkpoint of step 0, which peers load like any other.
+
+    Raises:
+        UserError: they do not fit the model's config.
+    """
+    from transformers import AutoModelForCausalLM
+
+    from dtfm_protocol.model.model_config import build_config
+
+    store = CheckpointStore(folder / "checkpoints")
+    if store.newest() is not None:
+        return
+    say(f"reading the pretrained weights in {job.model.path}")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            job.model.path, config=build_config(resolved.config), local_files_only=True, use_safetensors=True
+        ).float()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"model.path: cannot load the weights in {job.model.path}: {error}") from None
+    data = encode_shard({f"weight/{name}": parameter.detach() for name, parameter in model.named_parameters()})
+    file, tensors = describe_shard("stage-0.safetensors", data)
+    with store.draft(0) as draft:
+        draft.add(file.name, data)
+        draft.commit(
+            Manifest(job=job.name, config=resolved.config, step=0, plan_version=0, files=(file,), tensors=tensors)
+        )

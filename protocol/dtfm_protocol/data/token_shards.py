@@ -1,0 +1,228 @@
+"""Tokens on disk: shards of little-endian integers in files named by their SHA-256, and how they are read."""
+
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from hashlib import sha256
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_protocol.data.text import read_text
+from dtfm_protocol.data.tokenizer import Progress, encode, make_tokenizer
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.job.job_file import Data
+from dtfm_protocol.job.resolved_job import Corpus, Shard
+
+SHARD_BYTES = 2 << 20
+"""Size of a shard: small enough to fetch again after a broken transfer, large enough that its name costs nothing."""
+
+OPEN_SHARDS = 64
+"""Shards that a reader keeps open: each costs a file descriptor, of which a process has few."""
+
+DType = Literal["uint16", "uint32"]
+Tokens = npt.NDArray[np.integer[Any]]
+
+
+class ShardFolder:
+    """The shards that this machine keeps, in one folder, which is made on first use."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._checked: set[str] = set()
+
+    def path(self, sha256: str) -> Path:
+        """Where the shard of this hash lies, or would lie.
+
+        Raises:
+            Refused: no hash, so that no name from the network leads out of the folder.
+        """
+        if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+            raise Refused(f"{sha256!r:.80} is no SHA-256 of a shard")
+        return self._folder / f"{sha256}.tokens"
+
+    def has(self, sha256: str) -> bool:
+        """Whether the shard is here and whole.
+
+        Its bytes are hashed the first time; a damaged file is taken away, so that it is fetched again.
+        """
+        path = self.path(sha256)
+        if sha256 in self._checked:
+            return path.exists()
+        try:
+            whole = _hash(path.read_bytes()) == sha256
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise UserError(f"cannot read the shard {path}: {error.strerror}") from None
+        if not whole:
+            path.unlink(missing_ok=True)
+            return False
+        self._checked.add(sha256)
+        return True
+
+    def find(self, sha256: str) -> bytes | None:
+        """The whole shard of this hash, if it is here."""
+        return self.path(sha256).read_bytes() if self.has(sha256) else None
+
+    def add(self, sha256: str, data: bytes) -> None:
+        """Keep a shard that came from somewhere; all of it or nothing.
+
+        Raises:
+            Refused: the bytes are not those of the hash.
+            UserError: the disk is full or cannot be written.
+        """
+        path = self.path(sha256)
+        if _hash(data) != sha256:
+            raise Refused(f"shard {sha256[:12]}: {len(data)} bytes that have another hash")
+        _write(path, data)
+        self._checked.add(sha256)
+
+    def open(self, shard: Shard, dtype: DType) -> np.memmap[Any, np.dtype[Any]]:
+        """The shard's tokens, [tokens], read from disk as they are touched.
+
+        Raises:
+            Refused: the shard is not here, or its size is not that of its tokens.
+        """
+        path = self.path(shard.sha256)
+        kind = _numpy(dtype)
+        try:
+            size = path.stat().st_size
+        except OSError:
+            raise Refused(f"shard {shard.sha256[:12]} is not here") from None
+        if size != shard.tokens * kind.itemsize:
+            raise Refused(f"shard {shard.sha256[:12]}: {size} bytes on disk, not {shard.tokens} tokens of {dtype}")
+        return np.memmap(path, dtype=kind, mode="r")
+
+
+def write_shards(folder: Path, tokens: Iterable[Tokens], vocab_size: int, shard_bytes: int = SHARD_BYTES) -> Corpus:
+    """Write tokens as shards and return what names them. A shard that is there already is not written again.
+
+    Args:
+        folder: made if it is not there.
+        tokens: pieces of any length, [tokens] each, that follow each other.
+        vocab_size: up to 65,536 a token takes two bytes, above it four.
+        shard_bytes: size of a shard; the last one may be smaller.
+
+    Raises:
+        UserError: there is no token, one is not in the vocabulary, or the disk is full or cannot be written.
+    """
+    dtype: DType = "uint16" if vocab_size <= 1 << 16 else "uint32"
+    kind = _numpy(dtype)
+    kept = ShardFolder(folder)
+    shards = []
+    for piece in _cut(tokens, max(1, shard_bytes // kind.itemsize)):
+        if (largest := int(piece.max())) >= vocab_size:
+            raise UserError(f"data.tokenizer: it gives token {largest}, but has {vocab_size} tokens in all: mend it")
+        data = piece.astype(kind).tobytes()
+        digest = _hash(data)
+        if not kept.has(digest):
+            kept.add(digest, data)
+        shards.append(Shard(sha256=digest, tokens=len(piece)))
+    if not shards:
+        raise UserError("data.text: there is no text in it")
+    return Corpus(dtype=dtype, vocab_size=vocab_size, shards=tuple(shards))
+
+
+def tokenize(data: Data, folder: Path, progress: Progress = lambda line: None) -> tuple[Corpus, Any]:
+    """Read the job's text, make its tokenizer and write its shards into `folder`; the corpus and the tokenizer.
+
+    Raises:
+        UserError: what `read_text`, `make_tokenizer` and `write_shards` raise.
+    """
+    progress("reading the text")
+    documents = read_text(data)
+    progress(f"making the tokenizer {data.tokenizer}")
+    tokenizer = make_tokenizer(data, documents)
+    return write_shards(folder, encode(data, tokenizer, documents, progress), len(tokenizer)), tokenizer
+
+
+class ShardMap:
+    """Which shard holds which tokens of the corpus."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._borders = np.array([0, *accumulate(shard.tokens for shard in corpus.shards)])
+
+    def spans(self, start: int, count: int) -> Iterator[tuple[int, slice]]:
+        """The shards that hold tokens `[start, start + count)`: index, and where in the shard, in order.
+
+        Raises:
+            IndexError: the corpus ends before.
+        """
+        end = start + count
+        if start < 0 or count < 0 or end > self._borders[-1]:
+            raise IndexError(f"tokens {start} to {end} of a corpus of {self._borders[-1]}")
+        shard = int(np.searchsorted(self._borders, start, side="right")) - 1
+        while start < end:
+            first, last = int(self._borders[shard]), int(self._borders[shard + 1])
+            stop = min(end, last)
+            yield shard, slice(start - first, stop - first)
+            start = stop
+            shard += 1
+
+
+class TokenReader:
+    """Reads the corpus out of a folder of its shards, across their borders."""
+
+    def __init__(self, corpus: Corpus, shards: ShardFolder) -> None:
+        self._map = ShardMap(corpus)
+        self._open = lru_cache(maxsize=OPEN_SHARDS)(lambda shard: shards.open(corpus.shards[shard], corpus.dtype))
+
+    def read(self, start: int, count: int) -> Tokens:
+        """Tokens `[start, start + count)` of the corpus: [count], a copy.
+
+        Raises:
+            IndexError: the corpus ends before.
+            Refused: a shard is not in the folder, or not of its size.
+        """
+        parts = [self._open(shard)[where] for shard, where in self._map.spans(start, count)]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+def _cut(tokens: Iterable[Tokens], size: int) -> Iterator[Tokens]:
+    """The same tokens in pieces of `size`; the last one may be smaller."""
+    held: list[Tokens] = []
+    count = 0
+    for piece in tokens:
+        while len(piece):
+            part = piece[: size - count]
+            held.append(part)
+            count += len(part)
+            piece = piece[len(part) :]
+            if count == size:
+                yield np.concatenate(held)
+                held, count = [], 0
+    if held:
+        yield np.concatenate(held)
+
+
+def _hash(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
+def _numpy(dtype: DType) -> np.dtype[Any]:
+    return np.dtype(dtype).newbyteorder("<")
+
+
+def _write(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with draft.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UserError(
+            f"cannot write the shard {path}: {error.strerror}: free some space or choose another folder"
+        ) from None

@@ -1,0 +1,236 @@
+"""Discovery: signed records of who is here, on hivemind's Kademlia DHT. A record that does not verify is dropped."""
+
+import asyncio
+import contextlib
+import time
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from typing import Any, Protocol
+
+import msgpack
+from hivemind.dht.node import DHTNode
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p import PeerID
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
+from hivemind.utils import timed_storage
+
+from dtfm_protocol.discovery.records import Entry, LinkReport, Profile, Record
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.envelope import Post, read_body
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.compat.hivemind import replace_clock
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.transport.libp2p import DAEMON_SHUTDOWN_SECONDS, LibP2PDataPlane
+from dtfm_protocol.transport.multiaddress import by_peer
+
+RECORD_SECONDS = 180.0
+"""How long a profile stays; its writer refreshes it three times as often."""
+LINKS_SECONDS = 600.0
+"""The same for links: they are long in a large swarm, and say nothing of who is here."""
+SHELVES = 16
+"""Profiles lie on so many keys, to be found without knowing who is there. Whoever stores one, or looks for one, has the
+peers around that key send all that lies there, over their uplinks: with one key for all, what homes send for that would
+grow with the square of their number."""
+REPLICAS = 20
+"""As many as a bucket of the routing table has peers, as in Kademlia: in a swarm that is not larger, everyone holds
+every record that reached them, so that a lookup finds it whoever answers late."""
+DHT_ANSWER_SECONDS = 5.0
+"""Half a world away, over a line that is being measured, an answer takes longer than hivemind's 3 s; who takes longer
+than allowed is not asked again for a while."""
+
+MEET_SECONDS = 2.0
+"""For connecting to the peers of an earlier life."""
+
+
+class Discovery(Protocol):
+    """A key-value store that all peers share. Under each key every peer has one entry of its own."""
+
+    async def publish(self, key: str, record: bytes, seconds: float) -> bool:
+        """Store this peer's entry under `key` for `seconds`; whether any peer took it, this one among them."""
+
+    async def collect(self, key: str) -> dict[str, bytes]:
+        """Every peer's entry under `key`."""
+
+    async def greet(self) -> None:
+        """Have those by whom this peer has come in know it: one that was started again may know of nobody."""
+
+
+class HivemindDiscovery:
+    """Discovery on a hivemind DHT that lives on the data plane's own libp2p daemon. Create it with `running`."""
+
+    def __init__(self, node: Any, peer_id: str, bootstrap: tuple[str, ...] = ()) -> None:
+        self._node = node
+        self._peer_id = peer_id
+        self._bootstrap = [PeerID.from_base58(peer) for peer in by_peer(bootstrap)]
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls,
+        plane: LibP2PDataPlane,
+        registry: "Registry",
+        bootstrap: tuple[str, ...] = (),
+        known_peers: tuple[str, ...] = (),
+    ) -> AsyncIterator["HivemindDiscovery"]:
+        """Join the DHT that `bootstrap` belongs to, or start one.
+
+        Args:
+            acquaintances: where peers of an earlier life said they are reached, who may belong to it, too; nothing is
+                lost where they do not.
+
+        Raises:
+            UserError: none of `bootstrap` answers.
+        """
+        try:
+            node = await DHTNode.create(
+                p2p=plane.p2p,
+                initial_peers=list(bootstrap) or None,
+                ensure_bootstrap_success=bool(bootstrap),
+                num_replicas=REPLICAS,
+                wait_timeout=DHT_ANSWER_SECONDS,
+                record_validator=_Validator(registry),
+                # A peer's newest record must be seen at once: a cached or half-replicated one would plan on the past.
+                cache_locally=False,
+                cache_on_store=False,
+                cache_nearest=0,
+            )
+        except RuntimeError:
+            raise UserError(f"no DHT peer answers at {', '.join(bootstrap)}: is the coordinator running?") from None
+        try:
+
+            async def meet(peer: str, addresses: tuple[str, ...]) -> None:
+                await plane.introduce(peer, addresses)
+                await node.protocol.call_ping(PeerID.from_base58(peer), strict=False)
+
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(MEET_SECONDS):
+                    meetings = (meet(peer, addresses) for peer, addresses in by_peer(known_peers).items())
+                    await asyncio.gather(*meetings, return_exceptions=True)
+            yield cls(node, plane.peer_id, bootstrap)
+        finally:
+            with contextlib.suppress(TimeoutError):  # it waits for answers of a daemon that may be gone
+                async with asyncio.timeout(DAEMON_SHUTDOWN_SECONDS):
+                    await node.shutdown()
+
+    async def publish(self, key: str, record: bytes, seconds: float) -> bool:
+        """See `Discovery.publish`."""
+        await self._meet_again()
+        try:
+            return bool(
+                await self._node.store(key, record, timed_storage.get_dht_time() + seconds, subkey=self._peer_id)
+            )
+        except P2PDaemonError as error:
+            raise OSError(f"the DHT does not answer: {error}") from None
+
+    async def greet(self) -> None:
+        """See `Discovery.greet`."""
+        await asyncio.gather(*(self._node.protocol.call_ping(peer, strict=False) for peer in self._bootstrap))
+
+    async def _meet_again(self) -> None:
+        """Join anew where that is needed.
+
+        hivemind strikes off its list who once fails to answer in time. A peer that has struck off all others, because
+        it or they were busy or cut off for a moment, would be alone with its records for good.
+        """
+        protocol = self._node.protocol
+        lost = [peer for peer in self._bootstrap if peer not in protocol.routing_table]
+        await asyncio.gather(*(protocol.call_ping(peer, strict=False) for peer in lost))
+
+    async def collect(self, key: str) -> dict[str, bytes]:
+        """See `Discovery.collect`."""
+        if not self._node.protocol.routing_table.peer_id_to_uid:
+            await self._meet_again()
+        try:
+            found = await self._node.get(key, latest=True)
+        except P2PDaemonError as error:
+            raise OSError(f"the DHT does not answer: {error}") from None
+        if found is None or not isinstance(found.value, dict):
+            return {}
+        return {
+            peer: entry.value
+            for peer, entry in found.value.items()
+            if isinstance(peer, str) and isinstance(entry.value, bytes)
+        }
+
+
+def go_by(ahead: float) -> None:
+    """Have this process's DHT go by a clock that is `ahead` seconds ahead of the machine's.
+
+    Records expire by wall clock, and all who keep them must agree on it.
+    """
+    replace_clock(lambda: time.time() + ahead)
+
+
+class Registry:
+    """Reads and writes typed records of one swarm, and counts what it drops."""
+
+    def __init__(self, swarm: str, post: Post) -> None:
+        self._swarm = swarm
+        self._post = post
+        self.dropped: Counter[str] = Counter()
+        """Why records were dropped, and how often."""
+
+    async def publish(self, discovery: Discovery, record: Record) -> bool:
+        """Sign `record` and store it as this peer's."""
+        seconds = LINKS_SECONDS if isinstance(record, LinkReport) else RECORD_SECONDS
+        sealed = self._post.seal("record", Entry(record=record))
+        return await discovery.publish(self._key(record.kind, self._post.peer_id), sealed, seconds)
+
+    async def profiles(self, discovery: Discovery, wanted: Collection[str] | None = None) -> dict[str, Profile]:
+        """The profile of every peer that has a valid one.
+
+        Args:
+            wanted: look for those of these peers only.
+        """
+        shelves = range(SHELVES) if wanted is None else {_shelf(peer) for peer in wanted}
+        collected = await asyncio.gather(*(discovery.collect(f"{self._swarm}/profile/{shelf}") for shelf in shelves))
+        found = {}
+        for shelf, entries in zip(shelves, collected, strict=True):
+            for peer, data in entries.items():
+                if _shelf(peer) != shelf or (wanted is not None and peer not in wanted):
+                    continue
+                record = self.check(peer, data)
+                if isinstance(record, Profile):
+                    found[peer] = record
+        return found
+
+    async def links(self, discovery: Discovery, peer: str) -> LinkReport | None:
+        """What `peer` has probed."""
+        data = (await discovery.collect(self._key("links", peer))).get(peer)
+        record = self.check(peer, data) if data is not None else None
+        return record if isinstance(record, LinkReport) else None
+
+    def check(self, peer: str, data: bytes) -> Record | None:
+        """The record that `peer` signed, or None after counting what is wrong with it."""
+        try:
+            letter = self._post.open(data, "record")
+            if letter.sender != peer:
+                raise Refused("signed by another peer than it is stored under")
+            return read_body(letter, Entry).record
+        except Refused as error:
+            if not self.dropped[str(error)]:
+                log.warning("dropped a DHT record of %s: %s", short(peer), error)
+            self.dropped[str(error)] += 1
+            return None
+
+    def _key(self, kind: str, peer: str) -> str:
+        return f"{self._swarm}/{kind}/{_shelf(peer) if kind == 'profile' else peer}"
+
+
+def _shelf(peer: str) -> int:
+    return zlib.crc32(peer.encode()) % SHELVES
+
+
+class _Validator(RecordValidatorBase):  # type: ignore[misc]
+    """Refuses to store or to return what no member signed."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def validate(self, record: DHTRecord) -> bool:
+        try:
+            peer, data = msgpack.unpackb(record.subkey), msgpack.unpackb(record.value)
+        except (ValueError, TypeError, msgpack.UnpackException):
+            return False
+        return isinstance(peer, str) and isinstance(data, bytes) and self._registry.check(peer, data) is not None

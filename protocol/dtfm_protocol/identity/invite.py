@@ -1,0 +1,107 @@
+"""The invite: all that a volunteer needs to find a swarm and to trust its coordinator, as one line of text."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import zlib
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, ValidationError
+
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.standby_card import AppointedStandby
+from dtfm_protocol.schema import Schema
+
+PROTOCOL_VERSION = 2
+
+_FORM = re.compile(r"^dtfm(?P<version>\d{1,4})\.(?P<body>[A-Za-z0-9_-]+)\.(?P<checksum>[0-9a-f]{8})$")
+_LIMIT = 1 << 16
+
+
+class Invite(Schema):
+    """Where a swarm is, how to enter it, and whose plans to believe."""
+
+    swarm: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    coordinator: Annotated[str, Field(max_length=128)]
+    """The coordinator's peer id, which carries its public key: plans that it did not sign are refused."""
+    dht: tuple[str, ...] = Field(min_length=1)
+    """libp2p multiaddresses to enter the DHT by, each ending in /p2p/PEER."""
+    broker: Annotated[str, Field(pattern=r"^mqtts?://")]
+    """Address of the MQTT broker; credentials in it, if any, are used instead of the swarm's own."""
+    secret: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    """Shared by all members: opens the broker and names the data plane's services."""
+    broker_ca: str | None = None
+    """PEM certificate that signs an mqtts broker's, where the system's own authorities do not."""
+    standbys: Annotated[tuple[AppointedStandby, ...], Field(max_length=8)] = ()
+    """Coordinators that take over when the first one is gone, in this order."""
+
+    @property
+    def coordinators(self) -> tuple[str, ...]:
+        """Whose plans to believe: the first coordinator, and those that it has signed."""
+        return (self.coordinator, *(standby.card.peer for standby in self.standbys))
+
+    @property
+    def doors(self) -> tuple[str, ...]:
+        """Multiaddresses to enter the DHT by, the standbys' included."""
+        return self.dht + tuple(address for standby in self.standbys for address in standby.card.dht)
+
+    def encode(self) -> str:
+        """One line: `dtfm<version>.<base64url>.<checksum>`."""
+        data = zlib.compress(self.model_dump_json(exclude_defaults=True).encode(), 9)
+        body = base64.urlsafe_b64encode(data).decode().rstrip("=")
+        return f"dtfm{PROTOCOL_VERSION}.{body}.{_checksum(body)}"
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Parse an invite, or `@FILE` to read one; blanks, line breaks and quotes from copying are dropped.
+
+        Raises:
+            UserError: not an invite, damaged, or for another protocol version.
+        """
+        if text.startswith("@"):
+            try:
+                text = Path(text[1:]).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(f"cannot read the invite {text[1:]}: {error}") from None
+        line = re.sub(r"[\s\"'`<>]", "", text)
+        form = _FORM.match(line)
+        if form is None:
+            kind = "is cut short or damaged" if re.match(r"^dtfm\d+\.", line) else "is not an invite"
+            raise UserError(f"the text {kind}: copy the whole line that `dtfm-coordinator serve` wrote")
+        if int(form["version"]) != PROTOCOL_VERSION:
+            raise UserError(
+                f"the invite is for protocol version {form['version']} and this program speaks {PROTOCOL_VERSION}: "
+                "install the version that the swarm's owner runs"
+            )
+        if _checksum(form["body"]) != form["checksum"]:
+            raise UserError("the invite is cut short or damaged (its checksum does not fit): copy the whole line again")
+        try:
+            padded = form["body"] + "=" * (-len(form["body"]) % 4)
+            inflate = zlib.decompressobj()
+            data = inflate.decompress(base64.urlsafe_b64decode(padded), _LIMIT)
+            invite = cls.model_validate_json(data)
+            for standby in invite.standbys:
+                standby.verify(invite.swarm, invite.coordinator)
+            return invite
+        except (binascii.Error, zlib.error, ValidationError, Refused):
+            raise UserError(
+                "the invite does not say what an invite says: ask the swarm's owner for a new one"
+            ) from None
+
+    def password(self) -> str:
+        """The password of the swarm's own broker account."""
+        return self._derive("broker")
+
+    def service(self, name: str) -> str:
+        """The libp2p protocol name of a data-plane service: not to be guessed without the secret."""
+        return f"/dtfm/{PROTOCOL_VERSION}/{self.swarm}/{self._derive('data')[:16]}/{name}"
+
+    def _derive(self, purpose: str) -> str:
+        return hmac.new(bytes.fromhex(self.secret), purpose.encode(), hashlib.sha256).hexdigest()
+
+
+def _checksum(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:8]

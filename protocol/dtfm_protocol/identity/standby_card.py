@@ -1,0 +1,74 @@
+"""The card: how a second coordinator introduces itself to the owner of a swarm, as one line of text."""
+
+import base64
+import binascii
+import hashlib
+import re
+from typing import Annotated, Self
+
+from pydantic import Field, ValidationError
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.envelope import signable
+from dtfm_protocol.identity.keys import Identity, verify
+from dtfm_protocol.schema import Schema
+
+_FORM = re.compile(r"^dtfmcard1\.(?P<body>[A-Za-z0-9_-]+)\.(?P<checksum>[0-9a-f]{8})$")
+
+
+class StandbyCard(Schema):
+    """Who a coordinator is, and where."""
+
+    peer: Annotated[str, Field(max_length=128)]
+    broker: Annotated[str, Field(pattern=r"^mqtts?://")]
+    dht: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(min_length=1, max_length=8)]
+    """libp2p multiaddresses, each ending in /p2p/PEER."""
+
+    def encode(self) -> str:
+        """One line: `dtfmcard1.<base64url>.<checksum>`."""
+        body = base64.urlsafe_b64encode(self.model_dump_json().encode()).decode().rstrip("=")
+        return f"dtfmcard1.{body}.{_checksum(body)}"
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Parse a card; blanks and line breaks from copying are dropped.
+
+        Raises:
+            UserError: not a card, or damaged.
+        """
+        form = _FORM.match(re.sub(r"[\s\"'`<>]", "", text))
+        try:
+            if form is None or _checksum(form["body"]) != form["checksum"]:
+                raise ValueError
+            padded = form["body"] + "=" * (-len(form["body"]) % 4)
+            return cls.model_validate_json(base64.urlsafe_b64decode(padded))
+        except (ValueError, binascii.Error, ValidationError):
+            raise UserError("the text is not a card: copy the whole line that `dtfm-coordinator card` wrote") from None
+
+
+class AppointedStandby(Schema):
+    """A coordinator that may take over, with the signature of the first one."""
+
+    card: StandbyCard
+    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+
+    @classmethod
+    def appoint(cls, card: StandbyCard, swarm: str, first: Identity) -> Self:
+        """Sign a card."""
+        return cls(card=card, signature=first.sign(_signable(card, swarm)).hex())
+
+    def verify(self, swarm: str, first: str) -> None:
+        """Check that the first coordinator signed it.
+
+        Raises:
+            Refused: it did not.
+        """
+        verify(first, _signable(self.card, swarm), bytes.fromhex(self.signature))
+
+
+def _signable(card: StandbyCard, swarm: str) -> bytes:
+    return signable({"swarm": swarm, "standby": card.model_dump(mode="json")})
+
+
+def _checksum(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:8]

@@ -1,0 +1,45 @@
+"""The job as peers see it: no paths; the model's config spelled out, the tokens named by hash."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
+from dtfm_protocol.schema import Schema
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Shard(Schema):
+    """A run of consecutive tokens of the corpus, in one file named by its hash."""
+
+    sha256: Sha256
+    tokens: Annotated[int, Field(gt=0)]
+
+
+class Corpus(Schema):
+    """The tokenized text, in order, as shards of little-endian integers."""
+
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: Annotated[int, Field(gt=0)]
+    shards: tuple[Shard, ...] = Field(min_length=1)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole corpus."""
+        return sum(shard.tokens for shard in self.shards)
+
+
+class ResolvedJob(Schema):
+    """What a node needs to know of the job, published by the coordinator."""
+
+    name: str
+    config: dict[str, Any]
+    """The whole `transformers` config as JSON, `model_type` and `vocab_size` included."""
+    pretrained: bool = False
+    """The weights of step 0 are those of the checkpoint of step 0, not drawn from the seed."""
+    corpus: Corpus
+    training: Training
+    evaluation: Evaluation
+    plan: Planning
+    checkpoint: Checkpointing

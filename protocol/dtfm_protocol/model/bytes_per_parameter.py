@@ -1,0 +1,60 @@
+"""What a stage costs whoever trains it. Apart from `model_sizes`, so that planning alone need not load torch.
+
+`stage_bytes` is the rule. The allocator's search asks the other way round, how many layers fit, of the parts of it:
+they call nothing and work on numbers alone, so that it can compile these very functions.
+"""
+
+BYTES_PER_PARAMETER = 16
+"""The fp32 weight, its gradient, and AdamW's two moments."""
+FEEDBACK_BYTES_PER_PARAMETER = 4
+"""What int8 left out of the last all-reduce, in fp32."""
+BOUNDARY_BYTES_PER_VALUE = 4
+"""Of the activations between two layers, and their gradients: the residual stream is fp32 in either precision."""
+MESSAGES_RECEIVED_AHEAD = 2
+"""Boundary messages for which a peer of more than one stage has room beside those in flight."""
+
+
+def layer_kept_bytes(
+    in_flight: float, waiting: float, activation_bytes: float, boundary_bytes: float, recompute: bool
+) -> float:
+    """Bytes that a peer keeps of each of its layers, beside parameters; arguments as for `stage_bytes`."""
+    if recompute:
+        return in_flight * boundary_bytes + waiting * activation_bytes
+    return in_flight * activation_bytes
+
+
+def messages_bytes(boundary_bytes: float, stages: int) -> float:
+    """Bytes of the messages that a peer has room for, beside those in flight; a single stage receives none."""
+    return MESSAGES_RECEIVED_AHEAD * boundary_bytes if stages > 1 else 0 * boundary_bytes
+
+
+def stage_bytes(
+    parameters: int,
+    layers: int,
+    stages: int,
+    in_flight: int,
+    *,
+    activation_bytes: int,
+    boundary_bytes: int,
+    waiting: int = 0,
+    recompute: bool = False,
+    feedback: bool = False,
+    head_bytes: int = 0,
+) -> int:
+    """Memory of a peer that serves a stage of so many `parameters` and `layers`, one of `stages` (two stand for more).
+
+    Args:
+        in_flight: the most micro-batches of which it keeps anything at once.
+        activation_bytes: kept from a micro-batch's forward to its backward, for each layer.
+        boundary_bytes: of one micro-batch between two layers, and so of a message once it is decoded.
+        waiting: the most of them whose backward has begun, and whose weights' gradients wait for their own action; what
+            these need is no more than a layer's activations, and a stage that recomputes has it then.
+        recompute: whether it keeps its layers' inputs alone, and one layer's activations while it computes anew.
+        feedback: whether its gradients are reduced in int8, whose error it keeps.
+        head_bytes: what the head takes beside its parameters, on the last stage.
+    """
+    parameter = BYTES_PER_PARAMETER + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
+    held = parameter * parameters + head_bytes
+    held += int(layers * layer_kept_bytes(in_flight, waiting, activation_bytes, boundary_bytes, recompute))
+    held += int(messages_bytes(boundary_bytes, stages))
+    return held + activation_bytes if recompute else held

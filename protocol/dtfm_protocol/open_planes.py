@@ -1,0 +1,62 @@
+"""The stack of planes on which peers meet: libp2p below, direct streams beside it, the DHT on its daemon."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from dtfm_protocol.discovery.dht import HivemindDiscovery, Registry
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.transport.direct import DirectDataPlane
+from dtfm_protocol.transport.libp2p import LibP2PDataPlane
+from dtfm_protocol.transport.multiaddress import by_peer
+
+
+@dataclass(frozen=True)
+class Planes:
+    """A running peer's data plane and its way to the DHT, both under one identity."""
+
+    data: DirectDataPlane
+    discovery: HivemindDiscovery
+
+
+@contextlib.asynccontextmanager
+async def open_planes(
+    identity: Identity,
+    name_service: Callable[[str], str],
+    registry: Registry,
+    *,
+    listen: str,
+    port: int = 0,
+    direct_port: int = 0,
+    announce: str | None = None,
+    bootstrap: tuple[str, ...] = (),
+    known_peers: tuple[str, ...] = (),
+    relay: bool = False,
+) -> AsyncIterator[Planes]:
+    """Data plane and discovery of a peer, as long as the block lasts; on leaving, each ends before what it stands on.
+
+    Args:
+        name_service: the libp2p protocol of a service; only members of the swarm know it.
+        registry: decides which of the DHT's records are kept.
+        listen: the address to listen at, for libp2p and for direct streams.
+        port: libp2p's; 0: any.
+        direct_port: that of direct streams, if it is free; 0: any.
+        announce: host or HOST:PORT at which others reach this peer's libp2p, e.g. a forwarded port.
+        bootstrap: multiaddresses of peers to enter the network by.
+        acquaintances: where peers of an earlier life said they are reached.
+        relay: whether this peer relays to others, as one does that everybody can connect to; any other peer may be
+            the guest of those in `bootstrap`, which also tell it how it is seen from outside.
+
+    Raises:
+        UserError: nothing can listen there, the libp2p daemon does not start, or nobody of `bootstrap` answers.
+    """
+    running = LibP2PDataPlane.running(
+        identity, name_service, listen=listen, port=port, announce=announce, bootstrap=bootstrap, relay=relay
+    )
+    mirrors = () if relay else tuple(by_peer(bootstrap))
+    async with (
+        running as libp2p,
+        DirectDataPlane.running(libp2p, identity, listen=listen, port=direct_port, mirrors=mirrors) as data,
+        HivemindDiscovery.running(libp2p, registry, bootstrap, known_peers) as discovery,
+    ):
+        yield Planes(data, discovery)

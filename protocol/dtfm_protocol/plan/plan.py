@@ -1,0 +1,204 @@
+"""The plan: which peer serves which stage of which micro-batch. One schema in every file, message and program."""
+
+import json
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, computed_field, field_validator, model_validator
+
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.envelope import signable
+from dtfm_protocol.identity.keys import Identity, verify
+from dtfm_protocol.job.job_file import ScheduleName, Wire
+from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.schema import Schema
+
+Route = tuple[str, ...]
+
+
+class Cost(Schema):
+    """What a plan is predicted to cost, in seconds, and by which cost model."""
+
+    kind: str
+    """"paper": communication only, arXiv 2206.01288 section 3; "makespan": a simulated training step."""
+    total: float
+    data_parallel: float
+    pipeline: float
+    compute: float | None = None
+    optimizer: float | None = None
+
+
+class Source(Schema):
+    """Who has parts of a state."""
+
+    peer: str
+    layers: tuple[LayerRange, ...]
+
+
+class Resume(Schema):
+    """The state that a plan goes on from, and where its parts are."""
+
+    mark: Mark = Mark()
+    """Step 0 is the initial weights, which nobody has to hold."""
+    norm: float | None = None
+    """The gradient norm of the mark's step: peers that hold its reduced gradients, but did not hear that it became
+    final, apply them."""
+    sources: tuple[Source, ...] = ()
+    """Who gives which layers of it to those that lack them; the coordinator's checkpoint is among them."""
+
+
+class Plan(Schema):
+    """A layout of the training step over peers.
+
+    `routes[micro_batch][stage]` is the peer that serves that stage of that micro-batch; all else follows from it.
+    A peer serves one stage.
+    """
+
+    version: Annotated[int, Field(ge=0)] = 0
+    """Grows by one with every plan that is published; 0 for a plan that never was."""
+    stages: tuple[LayerRange, ...] = Field(min_length=1)
+    """Decoder layers `[first, end)` of each stage, in order, without gaps."""
+    routes: tuple[Route, ...] = Field(min_length=1)
+    idle: tuple[str, ...] = ()
+    """Peers of the view that the plan leaves out."""
+    schedule: ScheduleName = "1f1b"
+    wire: Wire = Wire()
+    recompute: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """Stages that keep their layers' inputs alone between forward and backward, and compute the rest anew."""
+    resume: Resume = Resume()
+    shadows: tuple[str | None, ...] = ()
+    """For each stage that one peer alone serves: who keeps a copy of its snapshots. Empty where there is no stage such
+    as that."""
+    author: str = ""
+    """The coordinator that made it."""
+    cost: Cost | None = None
+    seed: int | None = None
+    evaluations: int | None = None
+    """Placements that the search looked at."""
+    seconds: float | None = None
+    """How long the search took."""
+    reason: str = ""
+    """Why this plan, in one line."""
+    history: tuple[tuple[float, float], ...] = ()
+    """Best total so far over the seconds of the search."""
+    signature: str | None = None
+
+    @field_validator("routes")
+    @classmethod
+    def _peers_serve_one_stage(cls, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+        serves: dict[str, int] = {}
+        for route in routes:
+            if len(route) != len(routes[0]):
+                raise ValueError("every route names one peer a stage; these differ in length")
+            for stage, peer in enumerate(route):
+                if serves.setdefault(peer, stage) != stage:
+                    raise ValueError(f"peer {peer} serves stages {serves[peer]} and {stage}; a peer serves one stage")
+        return routes
+
+    @model_validator(mode="after")
+    def _stages_join_up(self) -> Self:
+        if len(self.routes[0]) != len(self.stages):
+            raise ValueError(f"routes: {len(self.routes[0])} peers a route for {len(self.stages)} stages")
+        if any(stage >= len(self.stages) for stage in self.recompute):
+            raise ValueError(f"recompute: there is no stage {max(self.recompute)} among {len(self.stages)}")
+        layer = 0
+        for first, end in self.stages:
+            if first != layer or end <= first:
+                raise ValueError(f"stages: layers {first} to {end} do not follow layer {layer}")
+            layer = end
+        return self
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def pipelines(self) -> tuple[Route, ...]:
+        """The distinct routes, in order of first use."""
+        return tuple(dict.fromkeys(self.routes))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_derived(cls, value: object) -> object:
+        return {k: v for k, v in value.items() if k != "pipelines"} if isinstance(value, dict) else value
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers of the whole model."""
+        return self.stages[-1][1]
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Every peer that takes part, by stage and order of first use: the fixed order of every sum."""
+        return tuple(peer for stage in range(len(self.stages)) for peer in self.replicas(stage))
+
+    def replicas(self, stage: int) -> tuple[str, ...]:
+        """The peers that serve `stage`, in order of first use."""
+        return tuple(dict.fromkeys(route[stage] for route in self.routes))
+
+    def stage_of(self, peer: str) -> int | None:
+        """The stage that `peer` serves, or None."""
+        for route in self.routes:
+            if peer in route:
+                return route.index(peer)
+        return None
+
+    def micro_batches(self, peer: str) -> tuple[int, ...]:
+        """The micro-batches of a step whose route leads through `peer`, ascending."""
+        return tuple(index for index, route in enumerate(self.routes) if peer in route)
+
+    def shares(self) -> dict[str, int]:
+        """Micro-batches a step of each peer."""
+        return dict(Counter(peer for route in self.routes for peer in route))
+
+    def renamed(self, names: dict[str, str]) -> Self:
+        """The same plan with peers renamed; a name that is not in `names` stays."""
+        routes = tuple(tuple(names.get(peer, peer) for peer in route) for route in self.routes)
+        return self.model_copy(update={"routes": routes, "idle": tuple(names.get(peer, peer) for peer in self.idle)})
+
+    def shadow_of(self, stage: int) -> str | None:
+        """Who keeps a copy of the snapshots of `stage`, if anybody does."""
+        return self.shadows[stage] if self.shadows else None
+
+    @property
+    def electors(self) -> tuple[str, ...]:
+        """Whose promises decide on the plan after this one: its peers, those it leaves idle, and its author."""
+        return tuple(dict.fromkeys([*self.peers, *self.idle, *([self.author] if self.author else [])]))
+
+    def _signable(self, swarm: str) -> bytes:
+        return signable({"swarm": swarm, "plan": self.model_dump(mode="json", exclude={"signature"})})
+
+    def signed(self, identity: Identity, swarm: str) -> Self:
+        """The same plan with its author and the author's signature."""
+        mine = self.model_copy(update={"author": identity.peer_id})
+        return mine.model_copy(update={"signature": identity.sign(mine._signable(swarm)).hex()})
+
+    def verify(self, coordinators: Collection[str], swarm: str) -> None:
+        """Check author and signature.
+
+        Raises:
+            Refused: the plan is not signed by one of `coordinators` for `swarm`.
+        """
+        if self.author not in coordinators:
+            raise Refused(f"a plan by {self.author[-8:] or 'nobody'}, who is no coordinator of this swarm")
+        try:
+            signature = bytes.fromhex(self.signature or "")
+        except ValueError:
+            signature = b""
+        verify(self.author, self._signable(swarm), signature)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a plan file.
+
+        Raises:
+            UserError: unreadable, not JSON, or not a plan.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read the plan {path}: {error}") from None
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path} is not JSON: {error}") from None
+        return cls.read(values, str(path))

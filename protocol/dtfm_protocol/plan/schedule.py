@@ -1,0 +1,184 @@
+"""Pipeline schedules as data: the order in which each peer computes its share of a step.
+
+Sending and receiving are not actions: the executor posts every receive ahead and sends off the compute thread, so the
+order of compute is all that a schedule decides. The orders are taken from a list-scheduled run of the whole step at
+unit speed, so they cannot deadlock on any routes: that run is itself a valid execution of them.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.schedule_rules import (
+    FORWARD_COST,
+    WEIGHT_COST,
+    backward_cost,
+    limits,
+    may_go_ahead,
+    may_go_back,
+)
+
+Kind = Literal["forward", "backward", "weight"]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One piece of compute on one micro-batch at the peer's stage."""
+
+    kind: Kind
+    """"backward": the gradient of the stage's input, and those of its weights; where a "weight" of the same micro-batch
+    follows, it leaves those of the matrices to that."""
+    micro_batch: int
+
+
+def actions_of(plan: Plan, peer: str) -> tuple[Action, ...]:
+    """What `peer` computes in one step under `plan`, in order."""
+    return orders(plan).get(peer, ())
+
+
+@lru_cache(maxsize=32)
+def orders(plan: Plan) -> dict[str, tuple[Action, ...]]:
+    """The order of compute of every peer of `plan`.
+
+    "gpipe": all forwards, then all backwards (Huang et al., 2019). "1f1b": a backward as soon as there is one, and
+    no more forwards in flight than keep the peers downstream busy (PipeDream-flush, Narayanan et al., 2021).
+    "zero-bubble": as 1F1B, with the backward split, so that the stage before need not wait for the gradients of the
+    weights, which fill what would be waiting. After ZB-H1 (Qi et al., 2024, arXiv 2401.10241), and as that within the
+    memory of 1F1B's first stage; taken greedily, on K equal stages it idles 2 K - 3 units where that idles K - 1 and
+    1F1B 3 (K - 1).
+    """
+    return _ListSchedule(plan).run()
+
+
+def most_in_flight(actions: Iterable[Action]) -> int:
+    """The most micro-batches whose activations a peer keeps at once: from the forward to the last of the backward."""
+    actions = tuple(actions)
+    last = "weight" if any(action.kind == "weight" for action in actions) else "backward"
+    now = most = 0
+    for action in actions:
+        now += (action.kind == "forward") - (action.kind == last)
+        most = max(most, now)
+    return most
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What one peer has done and could do next in the simulated step."""
+
+    stage: int
+    share: int
+    limit: int
+    """Micro-batches between forward and backward, at most."""
+    most: int
+    """Micro-batches whose activations are kept, at most: where weights come apart, until their action."""
+    order: list[Action] = field(default_factory=list)
+    forwards: list[int] = field(default_factory=list)
+    backwards: list[int] = field(default_factory=list)
+    weights: deque[int] = field(default_factory=deque)
+    forwards_done: int = 0
+    in_flight: int = 0
+    kept: int = 0
+    busy: bool = False
+
+
+class _ListSchedule:
+    """A greedy run of one training step in which every stage is equally fast and links are free.
+
+    The allocator plays the same run many thousand times a second: its `step/orders.py` has it as compiled loops over
+    arrays, by the same rules, and a test holds the two to each other.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._routes = plan.routes
+        self._gpipe = plan.schedule == "gpipe"
+        self._split = plan.schedule == "zero-bubble"
+        self._last = len(plan.stages) - 1
+        shares = plan.shares()
+        self._peers = {
+            peer: _Peer(stage, shares[peer], *_limits(plan, stage, shares, peer))
+            for stage in range(len(plan.stages))
+            for peer in plan.replicas(stage)
+        }
+        self._events: list[tuple[int, int, str, Action]] = []
+        self._started = 0
+
+    def run(self) -> dict[str, tuple[Action, ...]]:
+        """Simulate to the end; the order in which each peer started its actions."""
+        for index, route in enumerate(self._routes):
+            heapq.heappush(self._peers[route[0]].forwards, index)
+        for name in self._peers:
+            self._start(name, 0)
+        total = (3 if self._split else 2) * len(self._routes) * (self._last + 1)
+        while self._started < total or self._events:
+            if not self._events:
+                # Every peer stands at its limit and waits for a forward that another one holds back.
+                name = min((n for n, p in self._peers.items() if p.forwards), key=lambda n: self._peers[n].forwards[0])
+                self._peers[name].limit += 1
+                self._peers[name].most += 1
+                self._start(name, 0)
+                continue
+            now, _, name, action = heapq.heappop(self._events)
+            touched = self._finish(name, action)
+            for peer in touched:
+                self._start(peer, now)
+        return {name: tuple(peer.order) for name, peer in self._peers.items()}
+
+    def _start(self, name: str, now: int) -> None:
+        peer = self._peers[name]
+        if peer.busy:
+            return
+        action: Action
+        if peer.backwards and may_go_back(self._gpipe, peer.forwards_done, peer.share):
+            action = Action("backward", heapq.heappop(peer.backwards))
+        elif peer.forwards and may_go_ahead(self._gpipe, peer.in_flight, peer.limit, peer.kept, peer.most):
+            action = Action("forward", heapq.heappop(peer.forwards))
+            peer.in_flight += 1
+            peer.kept += 1
+        elif peer.weights:
+            action = Action("weight", peer.weights.popleft())
+        else:
+            return
+        peer.busy = True
+        peer.order.append(action)
+        self._started += 1
+        heapq.heappush(self._events, (now + self._cost(action), self._started, name, action))
+
+    def _cost(self, action: Action) -> int:
+        if action.kind == "forward":
+            return FORWARD_COST
+        if action.kind == "weight":
+            return WEIGHT_COST
+        return backward_cost(self._split)
+
+    def _finish(self, name: str, action: Action) -> list[str]:
+        """Hand the result on; returns the peers that may have something to start now."""
+        peer, route = self._peers[name], self._routes[action.micro_batch]
+        peer.busy = False
+        if action.kind == "forward":
+            peer.forwards_done += 1
+            if peer.stage == self._last:
+                heapq.heappush(peer.backwards, action.micro_batch)
+                return [name]
+            heapq.heappush(self._peers[route[peer.stage + 1]].forwards, action.micro_batch)
+            return [name, route[peer.stage + 1]]
+        if action.kind == "weight":
+            peer.kept -= 1
+            return [name]
+        peer.in_flight -= 1
+        if self._split:
+            peer.weights.append(action.micro_batch)
+        else:
+            peer.kept -= 1
+        if peer.stage == 0:
+            return [name]
+        heapq.heappush(self._peers[route[peer.stage - 1]].backwards, action.micro_batch)
+        return [name, route[peer.stage - 1]]
+
+
+def _limits(plan: Plan, stage: int, shares: dict[str, int], peer: str) -> tuple[int, int]:
+    later = [shares[other] for s in range(stage + 1, len(plan.stages)) for other in plan.replicas(s)]
+    return limits(shares[peer], min(later, default=0), stage, len(plan.stages), plan.schedule == "zero-bubble")

@@ -1,0 +1,147 @@
+"""How a command runs: one event loop, signals that end it cleanly, errors as one line and an exit code."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, NoReturn, TypeVar
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.compat.wait_for import mend_wait_for
+from dtfm_protocol.process.logs import log
+
+T = TypeVar("T")
+
+EXIT_USER = 2
+"""The user's input or environment."""
+EXIT_INTERRUPT = 130
+
+
+def run(main: Coroutine[Any, Any, None], leave: Callable[[], bool] = lambda: False) -> None:
+    """Run `main` to its end. Exits with 2 on a `UserError`, with 130 after Ctrl+C and 143 after SIGTERM.
+
+    Args:
+        leave: called at the first signal; where it is true, `main` ends by itself, and a second signal ends it at once.
+    """
+    import uvloop
+
+    mend_wait_for()
+    received: list[signal.Signals] = []
+    with guarded():
+        uvloop.run(_until_signal(main, received, leave))
+    if received:
+        raise SystemExit(128 + received[0])
+
+
+async def _until_signal(
+    main: Coroutine[Any, Any, None], received: list[signal.Signals], leave: Callable[[], bool]
+) -> None:
+    """Await `main`; a signal cancels it, so that every context manager in it gets to clean up."""
+    task = asyncio.ensure_future(main)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_note)
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        if len(received) == 1 and leave():
+            return
+        if not task.cancelling():  # a further Ctrl+C must not cut the clean-up short
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report what failed inside the event loop, but for connections that broke in libraries' own tasks.
+
+    The MQTT client watches closed sockets a moment too long; hivemind leaves its daemon's end to nobody. Whoever needs
+    the connection hears of its end otherwise: this program's own tasks all live in task groups.
+    """
+    error = context.get("exception")
+    if isinstance(error, ConnectionError) or (isinstance(error, OSError) and error.errno == errno.EBADF):
+        log.debug("event loop: %s", error)
+        return
+    loop.default_exception_handler(context)
+
+
+@contextlib.contextmanager
+def guarded() -> Any:
+    """Turn a `UserError`, also one inside exception groups, into its one line on standard error and exit code 2."""
+    try:
+        yield
+    except UserError as error:
+        fail(error)
+    except BaseExceptionGroup as group:
+        found = find_user_error(group)
+        if found is None:
+            raise
+        fail(found)
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPT) from None
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """End at once with 130 on Ctrl+C, for work that holds nothing: an exception inside compiled code ends nothing."""
+
+    def end(number: int, frame: object) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\x1b[?25h\n")  # a progress bar had hidden the cursor
+            sys.stderr.flush()
+        os._exit(EXIT_INTERRUPT)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def find_user_error(group: BaseExceptionGroup[BaseException]) -> UserError | None:
+    """The first `UserError` of a group, if every failure in it is one."""
+    users, others = group.split(UserError)
+    if users is None or others is not None:
+        return None
+    return first_leaf(users)
+
+
+def first_leaf(group: BaseExceptionGroup[UserError]) -> UserError:
+    """The first exception of nested groups."""
+    first = group.exceptions[0]
+    return first_leaf(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def fail(error: UserError) -> NoReturn:
+    """Say the error's line and exit."""
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    raise SystemExit(EXIT_USER)
+
+
+def command_line(app: Callable[..., Any]) -> None:
+    """Run a typer application; a wrong option, too, is one line and exit code 2."""
+    import typer
+
+    usage_error: Any = typer.BadParameter.__mro__[1]  # typer exports this class's children only
+    try:
+        code = app(standalone_mode=False)
+    except usage_error as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            raise SystemExit(EXIT_USER) from None
+        command = error.ctx.command_path if error.ctx is not None else "this command"
+        fail(UserError(f"{error.format_message().rstrip('.')}; see {command} --help"))
+    except typer.Abort:
+        raise SystemExit(EXIT_INTERRUPT) from None
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in the buffer cannot be written at exit either
+        fail(UserError(f"cannot write the output: {error.strerror}; make room, or write elsewhere"))
+    if isinstance(code, int) and code:
+        raise SystemExit(code)

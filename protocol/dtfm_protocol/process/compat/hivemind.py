@@ -1,0 +1,54 @@
+"""hivemind 1.1: late answers end its P2P client, its sockets stay in /tmp, and its clock is the machine's.
+
+No report of any of these was found upstream. What is worked around, as of hivemind 1.1.12:
+
+- `ControlClient._read_from_persistent_conn` (hivemind/p2p/p2p_daemon_bindings/control.py) sets the result of whatever
+  call is in `_pending_calls`. Between a call's cancellation and the `finally` that takes it out of that table,
+  `set_result` raises InvalidStateError, which ends the only task that reads answers.
+- `P2P.replicate` (hivemind/p2p/p2p_daemon.py) puts the client's socket at a path of its own choice, `/tmp/hivemind-*`,
+  where it stays when the process is killed.
+- `get_dht_time` (hivemind/utils/timed_storage.py) is `time.time`; other modules import it by name.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hivemind.p2p import P2P
+
+from dtfm_protocol.process.compat.known_versions import is_known
+
+VERSIONS = ">=1.1.11,<1.2"
+
+
+class AwaitedCalls(dict[Any, asyncio.Future[Any]]):
+    """Calls to other peers; those in it are the ones that somebody still waits for."""
+
+    def __contains__(self, call: object) -> bool:
+        waiter = self.get(call)
+        return waiter is not None and not waiter.done()
+
+
+def ignore_late_answers(p2p: Any) -> None:
+    """Have a P2P client, which has not called anybody yet, drop answers that nobody waits for any more."""
+    if _is_known():
+        p2p._client.control._pending_calls = AwaitedCalls()
+
+
+def client_in(folder: Path) -> Any:
+    """The class of P2P clients whose sockets lie in `folder`, to be taken away with it."""
+    return type("P2PInFolder", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{folder}/"}) if _is_known() else P2P
+
+
+def replace_clock(now: Callable[[], float]) -> None:
+    """Have this process's DHT go by another clock, in seconds since 1970, from now on."""
+    if _is_known():
+        for name, module in list(sys.modules.items()):
+            if name.split(".")[0] == "hivemind" and hasattr(module, "get_dht_time"):
+                setattr(module, "get_dht_time", now)  # noqa: B010 - the name is known at run time only
+
+
+def _is_known() -> bool:
+    return is_known("hivemind", VERSIONS)

@@ -1,0 +1,117 @@
+"""Named points at which a test may have a process die, stop or wait; nothing happens at them otherwise.
+
+`DTFM_FAULT=NAME@STEP:ACTION` in a process's environment, where ACTION is `kill` (SIGKILL), `stop` (SIGSTOP) or
+`sleep=SECONDS`; several are separated by commas, and each acts once. `DTFM_FAULT_FILE` names a file with the same, that
+may be written while the process runs.
+"""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+from dtfm_protocol.errors import UserError
+
+POINTS = (
+    "before-send",
+    "mid-frame",
+    "after-send",
+    "mid-all-reduce",
+    "before-vote",
+    "after-vote",
+    "before-commit",
+    "mid-commit",
+    "before-apply",
+    "after-apply",
+    "mid-checkpoint",
+    "mid-hand-in",
+    "mid-state-transfer",
+    "after-promise",
+    "after-accept",
+    "before-start",
+    "after-call",
+    "after-plan",
+    "before-in-force",
+)
+"""In the order of a step, then of a checkpoint, then of a new plan."""
+
+
+@dataclass
+class InjectedFault:
+    """What is to happen at a point, from a step on."""
+
+    name: str
+    step: int
+    action: str
+
+
+def parse(text: str) -> list[InjectedFault]:
+    """Read the variable.
+
+    Raises:
+        UserError: not of its form, or no such point.
+    """
+    faults = []
+    for part in filter(None, text.split(",")):
+        where, _, action = part.partition(":")
+        name, _, step = where.partition("@")
+        seconds = action.removeprefix("sleep=")
+        known = action in {"kill", "stop"} or (seconds != action and seconds.replace(".", "", 1).isdigit())
+        if name not in POINTS or not known or not (step or "0").isdigit():
+            raise UserError(f"DTFM_FAULT: {part!r} is not NAME@STEP:ACTION with a NAME of {', '.join(POINTS)}")
+        faults.append(InjectedFault(name, int(step or 0), action))
+    return faults
+
+
+class InjectedFaults:
+    """What is to happen; read from a file, too, that may change while the process runs."""
+
+    def __init__(self, text: str, path: str | None) -> None:
+        self._faults = parse(text)
+        self._path = path
+        self._seen = -1
+
+    def take(self, name: str, step: int, *, look: bool = False) -> InjectedFault | None:
+        """The fault that is due at a point; it is forgotten then, unless one only wants to `look`."""
+        if self._path is not None:
+            self._read(self._path)
+        for fault in self._faults:
+            if fault.name == name and step >= fault.step:
+                if not look:
+                    self._faults.remove(fault)
+                return fault
+        return None
+
+    def _read(self, path: str) -> None:
+        try:
+            changed = os.stat(path).st_mtime_ns
+            if changed != self._seen:
+                self._seen = changed
+                with open(path, encoding="ascii") as file:
+                    self._faults = parse(file.read().strip())
+        except OSError:
+            self._seen = -1
+
+
+_FAULTS = InjectedFaults(os.environ.get("DTFM_FAULT", ""), os.environ.get("DTFM_FAULT_FILE"))
+
+
+def point(name: str, step: int = 0) -> None:
+    """Say that the process is at a point; `step` is the training step it is about."""
+    fault = _FAULTS.take(name, step)
+    if fault is not None:
+        _act(fault.action)
+
+
+def armed(name: str, step: int = 0) -> bool:
+    """Whether something will happen at a point: to come to it in pieces only where that is asked for."""
+    return _FAULTS.take(name, step, look=True) is not None
+
+
+def _act(action: str) -> None:
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        time.sleep(float(action.removeprefix("sleep=")))

@@ -1,0 +1,148 @@
+"""The route to one peer: what is known of the ways that lead there, and which one is to be tried next. No I/O.
+
+A stream to a peer is dialled at the addresses that the peer gave. Where that fails, and libp2p reaches the peer only
+over a relay, both sides try to open the connection at once ("punch"); else, and where that fails too, libp2p carries
+the stream. Then the peer is not dialled for a while (a detour). When that is over, somebody who waits for nothing looks
+whether there is a better way, while streams still go by the one that is known.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from dtfm_protocol.transport.tls_connections import Endpoint
+from dtfm_protocol.wire.stream import Way
+
+DETOUR_SECONDS = 60.0
+"""How long a peer that could not be connected to is not dialled again."""
+
+
+class Move(Enum):
+    """Something to be done about a route."""
+
+    DIAL = auto()
+    """Open the stream over a connection to the peer's own addresses."""
+    PUNCH = auto()
+    """Open it over a connection that both sides open."""
+    LIBP2P = auto()
+    """Open it over libp2p."""
+    LOOK_AGAIN = auto()
+    """See whether there is a better way than the one in use, beside whatever else is to be done."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """What one peer knows of the ways to another one."""
+
+    endpoint: Endpoint | None = None
+    """Where the peer says it takes connections; None: it has not introduced itself."""
+    is_relayed: bool = False
+    """Whether libp2p reaches it only over a relay, so that its addresses have been tried in vain."""
+    is_punched: bool = False
+    """Whether opening a connection from both sides has succeeded last."""
+    detour: float | None = None
+    """Until when it is not dialled, in the event loop's seconds; None: nothing speaks against dialling."""
+    way: Way | None = None
+    """Of the newest stream that was opened; None: there was none."""
+
+    def may_dial(self, *, anyway: bool) -> bool:
+        """Whether the endpoint that is known is to be dialled; `anyway`: also where only a relay reaches the peer."""
+        return self.endpoint is not None and (anyway or not self.is_relayed)
+
+
+@dataclass(frozen=True)
+class StreamWanted:
+    """A stream to the peer is asked for."""
+
+    now: float
+
+
+@dataclass(frozen=True)
+class MoveFailed:
+    """A stream did not come about by a move that was made for it."""
+
+    move: Move
+
+
+@dataclass(frozen=True)
+class StreamOpened:
+    """A stream did come about."""
+
+    move: Move
+    way: Way
+    now: float
+
+
+@dataclass(frozen=True)
+class EndpointLearned:
+    """The peer has said where it takes connections, on a stream on which libp2p has proven who it is."""
+
+    endpoint: Endpoint
+    is_relayed: bool
+    """Whether that stream came over a relay."""
+    is_asked: bool
+    """Whether this side had asked; else the peer came by itself, which ends a detour."""
+
+
+@dataclass(frozen=True)
+class BothSidesTried:
+    """The peer wanted to open a connection from both sides, and that is over."""
+
+    is_open: bool
+    """Whether it came about."""
+    now: float
+
+
+@dataclass(frozen=True)
+class LookedAgain:
+    """Looking again at the ways has come to this."""
+
+    found: Move | None
+    """`DIAL` or `PUNCH`: that works now; None: dialling does not."""
+
+
+Event = StreamWanted | MoveFailed | StreamOpened | EndpointLearned | BothSidesTried | LookedAgain
+
+
+def on(route: Route, event: Event) -> tuple[Route, tuple[Move, ...]]:
+    """The route after an event, and what is to be done: where a stream is wanted, one way to try, while there is one.
+
+    Times are the event loop's, in seconds.
+    """
+    match event:
+        case StreamWanted(now) if route.detour is None:
+            return route, (Move.DIAL,)
+        case StreamWanted(now):
+            known = Move.PUNCH if route.is_punched else Move.LIBP2P
+            if route.detour is not None and route.detour <= now:
+                return replace(route, detour=now + DETOUR_SECONDS), (Move.LOOK_AGAIN, known)
+            return route, (known,)
+        case MoveFailed(Move.DIAL):
+            return route, (Move.PUNCH if route.is_punched or route.is_relayed else Move.LIBP2P,)
+        case MoveFailed(Move.PUNCH):
+            return replace(route, is_punched=False), (Move.LIBP2P,)
+        case MoveFailed():
+            return route, ()
+        case StreamOpened(Move.DIAL, way):
+            return replace(route, way=way), ()
+        case StreamOpened(move, way, now):
+            after = replace(route, way=way, is_punched=route.is_punched or move is Move.PUNCH)
+            if route.detour is not None:
+                return after, ()
+            return replace(after, detour=now + DETOUR_SECONDS), (Move.LOOK_AGAIN,) if route.is_relayed else ()
+        case EndpointLearned(endpoint, is_relayed, True):
+            return replace(route, endpoint=endpoint, is_relayed=is_relayed), ()
+        case EndpointLearned(endpoint, is_relayed):
+            if endpoint == route.endpoint:
+                return route, ()
+            return replace(route, endpoint=endpoint, is_relayed=is_relayed, detour=None), ()
+        case BothSidesTried(is_open, now):
+            if not route.is_relayed:
+                return route, ()
+            detour = now + DETOUR_SECONDS if route.detour is None else route.detour
+            return replace(route, is_punched=is_open, detour=detour), ()
+        case LookedAgain(Move.DIAL):
+            return replace(route, detour=None, is_relayed=False, is_punched=False), ()
+        case LookedAgain(Move.PUNCH):
+            return replace(route, is_punched=True), ()
+        case LookedAgain():
+            return route, (Move.PUNCH,) if route.is_relayed and not route.is_punched else ()

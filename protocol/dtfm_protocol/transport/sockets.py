@@ -1,0 +1,37 @@
+"""TCP sockets of direct connections: where they are taken, and how they are opened."""
+
+import asyncio
+import socket
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.logs import log
+
+
+def listener_at(listen: str, port: int) -> socket.socket:
+    """A socket that listens at `port`, or where that is taken at any."""
+    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
+    try:
+        listener = socket.create_server((listen, port), family=family)
+    except OSError as error:
+        if not port:
+            raise UserError(f"cannot listen on {listen} for direct streams: {error}") from None
+        log.info("cannot take direct streams at port %d (%s): taking another", port, error)
+        return listener_at(listen, 0)
+    listener.setblocking(False)
+    return listener
+
+
+async def connected_to(host: str, port: int) -> socket.socket:
+    """A TCP connection.
+
+    Raises:
+        OSError: it does not come about.
+    """
+    connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (host, port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection

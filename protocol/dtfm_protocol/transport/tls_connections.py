@@ -1,0 +1,234 @@
+"""TLS 1.3 connections from peer to peer, whose two ends have proven the keys that their peer ids carry.
+
+However a connection comes about, from here or from there, or from both sides at once, its ends prove who they are
+before a word is said, and then agree on the service that the stream is for.
+"""
+
+import asyncio
+import contextlib
+import math
+import socket
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.keys import Identity, short
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.schema import Schema
+from dtfm_protocol.transport.certificates import CERTIFICATE_LIMIT, Trust
+from dtfm_protocol.transport.direct_bounds import DirectBounds
+from dtfm_protocol.transport.libp2p import answer
+from dtfm_protocol.transport.simultaneous_open import SimultaneousOpen
+from dtfm_protocol.transport.sockets import connected_to
+from dtfm_protocol.transport.tls_stream import PIECE_BYTES, TlsStream
+from dtfm_protocol.wire.stream import Handler, StreamClosed, Unreachable, Way
+
+HOST_LIMIT = 16
+_ACCEPT_PAUSE_SECONDS = 0.5
+_YES, _NO = b"\x01", b"\x00"
+
+
+class Endpoint(Schema):
+    """Where a peer takes direct connections, and the certificate that it shows on them."""
+
+    hosts: Annotated[tuple[Annotated[str, Field(max_length=253)], ...], Field(max_length=HOST_LIMIT)]
+    port: Annotated[int, Field(ge=1, le=65535)]
+    certificate: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=2 * CERTIFICATE_LIMIT)]
+    """DER, in hexadecimal digits."""
+
+
+class NoWay(Exception):
+    """No direct stream came about; `connected` where somebody did answer at an address."""
+
+    def __init__(self, why: str, *, connected: bool = False) -> None:
+        super().__init__(why)
+        self.connected = connected
+
+
+@contextlib.asynccontextmanager
+async def opening(stream: TlsStream, seconds: float) -> AsyncIterator[None]:
+    """A part of opening `stream`, which ends where the part fails. Raises NoWay for what the other end fails in."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except (StreamClosed, Refused, TimeoutError) as error:
+        stream.abort()
+        raise NoWay(str(error) or "no answer", connected=True) from None
+    except BaseException:
+        stream.abort()
+        raise
+
+
+class TlsConnections:
+    """Opens streams over connections of this peer's, and takes those of others at a listener."""
+
+    def __init__(
+        self, identity: Identity, listener: socket.socket, handlers: Mapping[str, Handler], bounds: DirectBounds
+    ) -> None:
+        """Nothing is taken before `running`.
+
+        Args:
+            listener: closed in the end.
+            handlers: by service; it may change.
+        """
+        self.turned_away: Counter[str] = Counter()
+        """Why connections were not taken, and how often."""
+        self.trust = Trust(identity)
+        self.bounds = bounds
+        self._listener = listener
+        self._handlers = handlers
+        self._staging = memoryview(bytearray(PIECE_BYTES))  # used between two awaits only, so one does for all streams
+        self._pending: dict[TlsStream, None] = {}
+        self._streams: set[TlsStream] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """At which connections are taken."""
+        return int(self._listener.getsockname()[1])
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Take connections as long as the block lasts; then every stream is closed."""
+        try:
+            self._spawn(self._accept())
+            yield
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._listener.close()
+            for stream in list(self._streams):
+                stream.abort()
+
+    async def dial(
+        self, peer: str, endpoint: Endpoint, service: str, hole: SimultaneousOpen | None = None
+    ) -> TlsStream:
+        """Open a stream to `service` at `endpoint`.
+
+        Raises:
+            NoWay: nobody there, or not `peer`, or it does not know this peer.
+            Unreachable: it does not offer the service.
+        """
+        return await self._request(await self._first(peer, endpoint, hole), service)
+
+    async def over(self, connection: socket.socket, peer: str, service: str, way: Way) -> TlsStream:
+        """Open a stream to `service` over a connection that has come about. Raises as `dial`."""
+        stream = self._stream(connection, self.trust.client, server_side=False, way=way)
+        await self._prove(stream, peer)
+        return await self._request(stream, service)
+
+    async def _request(self, stream: TlsStream, service: str) -> TlsStream:
+        """Ask for `service` on a connection to a peer. Raises as `dial`."""
+        name = service.encode()
+        async with opening(stream, self.bounds.handshake):
+            await stream.write(bytes([len(name)]), name)
+            if await stream.read(1) != _YES:
+                raise Unreachable(f"{short(stream.peer)} does not offer {service}")
+        return stream
+
+    async def _first(self, peer: str, endpoint: Endpoint, hole: SimultaneousOpen | None = None) -> TlsStream:
+        """A connection to the first of the hosts that proves to be `peer`; all are tried at once."""
+        attempts = [asyncio.create_task(self._connect(peer, host, endpoint.port, hole)) for host in endpoint.hosts]
+        faults = [NoWay("no connection to any of its addresses")]
+        found: TlsStream | None = None
+        try:
+            for attempt in asyncio.as_completed(attempts):
+                try:
+                    found = await attempt
+                    return found
+                except NoWay as fault:
+                    faults.append(fault)
+            raise max(faults, key=lambda fault: fault.connected)
+        finally:
+            for task in attempts:
+                task.cancel()
+            for other in await asyncio.gather(*attempts, return_exceptions=True):
+                if isinstance(other, TlsStream) and other is not found:
+                    other.abort()
+
+    async def _connect(self, peer: str, host: str, port: int, hole: SimultaneousOpen | None = None) -> TlsStream:
+        try:
+            async with asyncio.timeout(self.bounds.connect):
+                connection = await (connected_to(host, port) if hole is None else hole.connect(host, port))
+        except (OSError, ValueError) as error:  # a ValueError: no host has such a name; a TimeoutError is an OSError
+            raise NoWay(f"{host} port {port}: {error or 'no answer'}") from None
+        stream = self._stream(connection, self.trust.client, server_side=False)
+        await self._prove(stream, peer)
+        return stream
+
+    async def _prove(self, stream: TlsStream, peer: str) -> None:
+        """Have the other end prove that it is `peer`. Raises NoWay where it is not."""
+        async with opening(stream, self.bounds.handshake):
+            host, port = stream.remote
+            stream.peer = self.trust.owner(await stream.handshake())
+            if stream.peer != peer:
+                raise Refused(f"{host} port {port} is {short(stream.peer)}'s")
+
+    async def _accept(self) -> None:
+        """Take connections, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError as error:  # no file descriptor left, or the other end gave up before it was taken
+                self._turn_away(f"not accepted: {error.strerror}")
+                await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
+                continue
+            self.admit(connection)
+
+    def admit(self, connection: socket.socket, way: Way = "direct") -> None:
+        """Let whoever has connected prove a key."""
+        if len(self._pending) >= self.bounds.pending:
+            oldest = next(iter(self._pending))
+            del self._pending[oldest]
+            oldest.abort()
+        stream = self._stream(connection, self.trust.server, server_side=True, way=way)
+        self._pending[stream] = None
+        self._spawn(self._take(stream))
+
+    async def _take(self, stream: TlsStream) -> None:
+        """Find out who has connected and for which service, and let its handler have the stream."""
+        try:
+            async with asyncio.timeout(self.bounds.handshake):
+                stream.peer = self.trust.owner(await stream.handshake())
+                self._pending.pop(stream, None)
+                (size,) = await stream.read(1)
+                handler = self._handlers.get(bytes(await stream.read(size)).decode(errors="replace"))
+                await stream.write(_NO if handler is None else _YES)
+            if handler is None:
+                raise Refused("a service that is not offered")
+        except (StreamClosed, Refused, TimeoutError) as error:
+            self._turn_away("the other end left" if isinstance(error, StreamClosed) else str(error) or "too slow")
+            stream.abort()
+        else:
+            await answer(handler, stream)
+        finally:
+            self._pending.pop(stream, None)
+
+    def _turn_away(self, why: str) -> None:
+        """Count a connection that comes to nothing; each reason is named once, for anybody can cause many."""
+        if not self.turned_away[why]:
+            log.debug("turned a direct connection away: %s", why)
+        self.turned_away[why] += 1
+
+    def _stream(
+        self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool, way: Way = "direct"
+    ) -> TlsStream:
+        discard = self._streams.discard
+        stream = TlsStream(connection, context, self._staging, discard, server_side=server_side, way=way)
+        self._streams.add(stream)
+        return stream
+
+    def heard(self, peer: str) -> float:
+        """When bytes of `peer` came last over a stream that is open, as `time.monotonic` has it."""
+        return max((stream.heard for stream in self._streams if stream.peer == peer), default=-math.inf)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

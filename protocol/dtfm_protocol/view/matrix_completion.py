@@ -1,0 +1,105 @@
+"""Three ways to read a figure for every ordered pair out of those of a few."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_protocol.view.link_matrix import Matrix
+
+SWEEPS = 30
+"""Rounds of alternating least squares; each is exact in one side's figures."""
+RIDGE = 1e-3
+"""Pull towards the common mean, in measurements: it settles peers of whom one direction was never measured."""
+ASSIGNMENTS = 10
+"""Rounds in which each link is given to the end that limits it; they settle in a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPairs:
+    """Some links of `count` peers: sender, receiver and figure of each."""
+
+    count: int
+    senders: npt.NDArray[np.intp]
+    receivers: npt.NDArray[np.intp]
+    values: Matrix
+
+    @classmethod
+    def among(cls, matrix: Matrix, usable: npt.NDArray[np.bool_]) -> Self:
+        """The entries of a matrix of shape (N, N) that are usable."""
+        senders, receivers = np.nonzero(usable)
+        return cls(len(matrix), senders, receivers, matrix[senders, receivers])
+
+    def part(self, chosen: npt.NDArray[np.bool_]) -> Self:
+        """The links chosen."""
+        return type(self)(self.count, self.senders[chosen], self.receivers[chosen], self.values[chosen])
+
+
+def median_by_region(links: MeasuredPairs, regions: Sequence[str | None]) -> Matrix:
+    """The median of each ordered pair of regions, for all pairs of peers in them; NaN where there is none."""
+    names = {name: number for number, name in enumerate(dict.fromkeys(name for name in regions if name is not None))}
+    count = len(names) + 1  # the last has no name, and says nothing
+    # Regions of one node each say less than a fit by peer does.
+    if len(names) > len(regions) // 2:
+        return np.full((links.count, links.count), np.nan)
+    member = np.array([count - 1 if name is None else names[name] for name in regions], dtype=np.intp)
+    pair = member[links.senders] * count + member[links.receivers]
+    order = np.lexsort((links.values, pair))
+    present, starts, sizes = np.unique(pair[order], return_index=True, return_counts=True)
+    sorted_values = links.values[order]
+    table: Matrix = np.full((count, count), np.nan)
+    table.flat[present] = (sorted_values[starts + (sizes - 1) // 2] + sorted_values[starts + sizes // 2]) / 2
+    table[-1, :] = table[:, -1] = np.nan
+    return table[member[:, None], member[None, :]]
+
+
+def additive(links: MeasuredPairs) -> Matrix:
+    """The least-squares fit `mean + sender + receiver`, cut to the range of what was measured."""
+    mean = float(links.values.mean())
+    rest = links.values - mean
+    sent, received = _totals(links, None), _totals(links, None, receiving=True)
+    sender_rest, receiver_rest = _totals(links, rest), _totals(links, rest, receiving=True)
+    sender, receiver = np.zeros(links.count), np.zeros(links.count)
+    for _ in range(SWEEPS):
+        sender = (sender_rest - _totals(links, receiver[links.receivers])) / (sent + RIDGE)
+        receiver = (receiver_rest - _totals(links, sender[links.senders], receiving=True)) / (received + RIDGE)
+    return _within(mean + sender[:, None] + receiver[None, :], links)
+
+
+def bottleneck(links: MeasuredPairs) -> Matrix:
+    """The fit `min(sender, receiver)`: of each link only the end that limits it can be learned.
+
+    Begins with the largest figure of each peer, either way: exact where some link is limited by nothing else. A peer
+    that limits none of its links is taken to limit none of the others, and one that was never measured to be like
+    most.
+    """
+    sender, receiver = np.full(links.count, -np.inf), np.full(links.count, -np.inf)
+    np.maximum.at(sender, links.senders, links.values)
+    np.maximum.at(receiver, links.receivers, links.values)
+    limits_sending = limits_receiving = np.zeros(links.count)
+    for _ in range(ASSIGNMENTS):
+        by_sender = sender[links.senders] <= receiver[links.receivers]
+        sent, received = links.part(by_sender), links.part(~by_sender)
+        limits_sending, limits_receiving = _totals(sent, None), _totals(received, None, receiving=True)
+        sums = _totals(sent, sent.values), _totals(received, received.values, receiving=True)
+        sender = np.where(limits_sending > 0, sums[0] / np.maximum(limits_sending, 1), sender)
+        receiver = np.where(limits_receiving > 0, sums[1] / np.maximum(limits_receiving, 1), receiver)
+    for figures, limited in ((sender, limits_sending), (receiver, limits_receiving)):
+        unmeasured = np.isinf(figures)
+        figures[limited == 0] = np.inf
+        if (limited > 0).any():
+            figures[unmeasured] = np.median(figures[limited > 0])
+    return _within(np.minimum(sender[:, None], receiver[None, :]), links)
+
+
+def _totals(links: MeasuredPairs, values: Matrix | None, *, receiving: bool = False) -> Matrix:
+    """Sums over each peer's links as a sender, or as a receiver; their number where there are no values."""
+    ends = links.receivers if receiving else links.senders
+    return np.bincount(ends, weights=values, minlength=links.count).astype(np.float64)
+
+
+def _within(fit: Matrix, links: MeasuredPairs) -> Matrix:
+    bounded: Matrix = np.clip(fit, links.values.min(), links.values.max())
+    return bounded

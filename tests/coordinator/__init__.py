@@ -1,0 +1,1 @@
+"""The coordinator, module by module; the allocator held to closed forms and exhaustive search."""

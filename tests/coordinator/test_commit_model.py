@@ -1,0 +1,241 @@
+"""Commit rule and plan succession, proved at small size: every interleaving of a model around the real decisions.
+
+The rule: in a step every peer of the plan reduces gradients, holds them, and votes; when the arbiter has all votes, the
+step is final, and whoever hears so applies it. Nobody begins a step before the one before it is applied. To end a plan,
+a coordinator calls for a greater version; a peer stops, promises on its disk, and says what it holds. With a quorum of
+promises the coordinator makes the plan of that version, from the newest state that those who answer have; a quorum must
+take it before it comes into force, and all its peers must have loaded before its first step.
+
+In every state that can be reached, with peers and coordinators that die at any moment, and late or lost messages:
+
+1. all peers that begin a plan begin it with the same state, the one that it names;
+2. a mark names one content, in memories and checkpoints, and the content has each step once and in order;
+3. a new plan resumes from no older state than the newest one that those who answered have as a whole, applied or held
+   with the word that it is final: where every stage answers, nothing that any of them applied is run again;
+4. of each plan that was in force somebody has stopped for good before a newer one is made: after that at most one step
+   of it becomes final, the one that was under way; of one version one plan at most is in force, or begun;
+5. the job can still be done, as long as another plan may be called for.
+
+What the third one does not say, as `resume_from` does not: a step that only somebody who does not answer has applied is
+run again. And the fourth: the step that was under way when a plan was ended may still become final among those whom the
+call does not reach. Its state has another mark than the same step of the newer plan, and leads nowhere.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dtfm_coordinator.lead.controller import hold
+from dtfm_coordinator.plan_change.changeover import Changeover
+from dtfm_coordinator.plan_change.plan_change import PlanChange
+from dtfm_coordinator.plan_change.plan_change_events import Action, Base, Doors, Role, Stand
+from dtfm_coordinator.plan_change.recovery import Electorate
+from dtfm_coordinator.plan_change.tcp_liveness import TcpLiveness
+from dtfm_coordinator.swarm.event_log import PlanEvent
+from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_node.state.inventory import Inventory
+from dtfm_protocol.control.topics import Epoch, Report
+from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState, Promise
+from dtfm_protocol.plan.plan import Plan
+from tests.coordinator.commit_model import THE_RULE, Rule, Setting, search
+
+TWO = (("A",), ("B",))
+"""Two stages, a peer each; A is the arbiter."""
+SWAPPED = (("B",), ("A",))
+PAIR = (("A", "B"),)
+"""One stage, two replicas."""
+UNEQUAL = (("A", "D"), ("B",))
+"""Two stages, two replicas and one."""
+A, B, D = (("A",),), (("B",),), (("D",),)
+
+HOLDS = {
+    "stages that change hands, twice": Setting(("A", "B"), TWO, (SWAPPED,), versions=3, steps=1),
+    "two steps and two crashes": Setting(("A", "B"), TWO, (TWO,), crashes=2),
+    "replicas and checkpoints": Setting(("A", "B"), PAIR, (PAIR,), crashes=1, checkpoints=True),
+    "three peers": Setting(("A", "B", "D"), UNEQUAL, (TWO,), steps=1),
+    "a spare that steps in": Setting(
+        ("A", "B", "D"), TWO, ((("A",), ("D",)),), steps=1, crashes=1, all_answer=True, stalls=True
+    ),
+    "two plans and a crash": Setting(("A", "B"), A, (PAIR,), versions=3, steps=1, crashes=1, all_answer=True),
+    "a coordinator that dies": Setting(("A", "B"), A, (B,), versions=3, steps=1, outages=1),
+    "two coordinators and a crash": Setting(("A", "B"), A, (B,), steps=1, crashes=1, coordinators=("C", "X")),
+    "two coordinators, two plans": Setting(
+        ("A", "B"), A, (B,), versions=3, steps=1, coordinators=("C", "X"), all_answer=True
+    ),
+}
+"""By what is peculiar to it. Together some 340,000 states."""
+
+
+@pytest.mark.parametrize("setting", HOLDS.values(), ids=HOLDS)
+def test_the_rule_holds_in_every_state(setting: Setting) -> None:
+    found = search(setting)
+    assert found.violation is None, "\n".join((found.violation or "", *found.trace))
+    assert found.stuck is None, "\n".join(("the job cannot be done any more:", *(found.stuck or ())))
+    assert found.states > 3000, "so few states prove nothing"
+
+
+# -- coordinators that decide wrongly
+
+
+class WithoutQuorum(PlanChange):
+    """Whoever promises is enough."""
+
+    def _has_quorum(self, base: Base, promised: frozenset[str]) -> bool:
+        return True
+
+
+class WhosePlanDoesNotMatter(PlanChange):
+    """A process counts as ended whatever plan it was seen under."""
+
+    def _doors_of(self, plan: Electorate) -> Doors:
+        return self.durable.doors
+
+
+class SaysItFirst(PlanChange):
+    """A plan is said to be in force, and then written down."""
+
+    def _take(self, stands: tuple[Stand, ...], time_is_up: bool) -> tuple[PlanChange, tuple[Action, ...]]:
+        machine, actions = super()._take(stands, time_is_up)
+        if machine.phase != "holding":
+            return machine, actions
+        machine, first = PlanChange._put_in_force(machine)
+        return machine, (*first, *actions)
+
+    def _put_in_force(self) -> tuple[PlanChange, tuple[Action, ...]]:
+        return self, ()
+
+
+class LearnsNothing(PlanChange):
+    """Only the plan before counts, whatever plan peers have taken since."""
+
+    def _taken_after(self, before: Electorate, stands: tuple[Stand, ...]) -> Electorate | None:
+        return None
+
+
+NEEDED: dict[str, tuple[Rule, Setting, str]] = {
+    "all votes": (replace(THE_RULE, waits_for_votes=False), Setting(("A", "B"), TWO, (TWO,)), "a step is lost"),
+    "lasting promises": (
+        replace(THE_RULE, keeps_promise=False),
+        Setting(("A", "B"), A, (A, B), steps=1, crashes=1, coordinators=("C", "X")),
+        "may go on|in force|promised not to",
+    ),
+    "a quorum": (
+        replace(THE_RULE, coordinator=WithoutQuorum),
+        Setting(("A", "B"), PAIR, (PAIR,), steps=1),
+        "may go on",
+    ),
+    "prepared gradients that outlive a call": (
+        replace(THE_RULE, keeps_prepared=False),
+        Setting(("A", "B"), TWO, (TWO,), steps=1),
+        "a step is lost",
+    ),
+    "no plan older than the promise": (
+        replace(THE_RULE, begins_only_what_it_promised=False),
+        Setting(("A",), A, (A,), versions=3, steps=1),
+        "promised not to",
+    ),
+    "that only this plan's processes have ended": (
+        replace(THE_RULE, coordinator=WhosePlanDoesNotMatter),
+        Setting(("A", "D"), A, (A, D), versions=3, steps=1, crashes=1),
+        "may go on",
+    ),
+    "the plan's file before its force": (
+        replace(THE_RULE, coordinator=SaysItFirst),
+        Setting(("A", "B"), PAIR, (A, B), versions=3, steps=1, outages=1),
+        "may go on",
+    ),
+    "what is loaded or was held before": (
+        replace(THE_RULE, stands_by_all=False),
+        Setting(("A", "B"), TWO, (SWAPPED,), versions=3, steps=1, all_answer=True),
+        "a state is lost",
+    ),
+    "what others have taken": (
+        replace(THE_RULE, coordinator=LearnsNothing),
+        Setting(("A", "D"), A, (D, A), versions=3, steps=1, coordinators=("C", "X")),
+        "may go on",
+    ),
+}
+
+
+@pytest.mark.parametrize(("rule", "setting", "why"), NEEDED.values(), ids=NEEDED)
+def test_without_this_the_rule_breaks(rule: Rule, setting: Setting, why: str) -> None:
+    found = search(setting, rule)
+    assert found.violation is not None, f"nothing breaks in {found.states} states"
+    assert any(part in found.violation for part in why.split("|")), "\n".join((found.violation, *found.trace))
+
+
+# -- what the model asks for beyond the pure functions, asked of the code ---------------------------------------------
+
+
+def plan(version: int, *peers: str) -> Plan:
+    return Plan(version=version, author="C", stages=((0, 2),), routes=tuple((peer,) for peer in peers))
+
+
+async def test_a_coordinator_that_dies_when_a_plan_comes_into_force_knows_that_plan_when_it_returns(
+    tmp_path: Path,
+) -> None:
+    state, rows = SwarmState(tmp_path, 2), MetricsFile(tmp_path / "metrics.jsonl")
+    known: list[bool] = []
+
+    async def publish(_: object, body: object) -> None:
+        if isinstance(body, Epoch) and body.in_force:
+            known.append((tmp_path / "plan.json").exists() and rows.last == 2 and state.event is not None)
+
+    async def say(_: str) -> None:
+        """Nobody listens."""
+
+    for step in (1, 2, 3):
+        rows.append(
+            StepMetrics(
+                step=step, loss=1.0, tokens=1, seconds=1.0, plan_version=0, learning_rate=0.1, grad_norm=1.0,
+                predicted_seconds=None,
+            )
+        )  # fmt: skip
+    event = PlanEvent(plan=1, why="test", called_at=0.0, in_force_at=0.0, step=2, repeated=1, source="replicas")
+    coordinator = Changeover(
+        tmp_path, Role("C", alone=True), state.members, state, publish, say,
+        is_genuine=lambda _: True, liveness=TcpLiveness(state.members),
+    )  # fmt: skip
+    working = asyncio.create_task(coordinator.run())
+    assert await coordinator.call() == 1
+    assert await coordinator.agree() == {}
+    taken = PeerState(promise=Promise(version=1, to="C", accepted=1))
+    state.members.reported("A", Report(session="one", state="idle", standing=taken))
+    assert await coordinator.establish(plan(1, "A"), partial(hold, tmp_path, rows, state, event))
+    working.cancel()
+    assert known == [True]
+    assert [row.step for row in rows.rows()] == [1, 2]
+    assert state.plan == plan(1, "A")
+
+
+@dataclass(eq=False)
+class Part:
+    """A stage's state, as far as a standing tells of it."""
+
+    mark: Mark
+    layers: LayerRange
+    prepared: Mark | None = None
+    norm: float = 1.0
+
+
+async def inline(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def test_a_state_that_is_loaded_counts_before_its_plan_has_begun() -> None:
+    """The others may have begun, and have dropped what they held of these layers before."""
+    snapshots: Any = SimpleNamespace(holdings=list)
+    holdings = Inventory(snapshots, inline)
+    live: Any = Part(Mark(step=1, plan=1), (1, 2))
+    coming: Any = Part(Mark(step=1, plan=1), (0, 1))
+    holdings.live, holdings.coming = live, coming
+    found = [Holding(mark=live.mark, layers=layers, live=True, norm=1.0) for layers in ((1, 2), (0, 1))]
+    assert holdings.standing(Promise()).holdings == tuple(found)

@@ -1,0 +1,256 @@
+"""The search: as good as looking at everything, and the same every time."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtfm_coordinator.allocator.paper.cooling import anneal
+from dtfm_coordinator.allocator.paper.evolutionary_search import SearchResult, search, warm_up
+from dtfm_coordinator.allocator.paper.exhaustive import partitions, walk_of, walk_on
+from dtfm_coordinator.allocator.paper.paper_cost import PaperCostModel, cost_of_pipelines, data_parallel_seconds
+from dtfm_coordinator.allocator.paper.partition import (
+    PairCosts,
+    PlacementState,
+    cost,
+    network_of,
+    refresh,
+    reorder,
+    routes_of,
+    state_of,
+)
+from dtfm_coordinator.allocator.paper.seeds import crossed
+from dtfm_coordinator.allocator.paper.swaps import exchange, turn
+from dtfm_coordinator.allocator.placement.links import Matrix, pipeline_seconds
+from dtfm_coordinator.allocator.placement.neighbourhoods import nearness, tiled
+from dtfm_lab.networks.paper_networks import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
+
+A, G = 3e6, 5e6
+SHAPES = [(6, 2, 3), (6, 3, 2), (8, 2, 4), (8, 4, 2), (9, 3, 3), (7, 3, 2), (5, 1, 3), (8, 2, 3), (10, 3, 3), (5, 5, 1)]
+
+
+def links(devices: int, seed: int, unreachable: float = 0.0) -> tuple[Matrix, Matrix]:
+    """Every other one symmetric."""
+    rng = np.random.default_rng(seed)
+    alpha, beta = rng.random((devices, devices)), rng.uniform(1e6, 9e6, (devices, devices))
+    beta[rng.random((devices, devices)) < unreachable] = 0.0
+    if seed % 2:
+        alpha, beta = (alpha + alpha.T) / 2, np.minimum(beta, beta.T)
+    return alpha, beta
+
+
+def run(alpha: Matrix, beta: Matrix, stages: int, replicas: int, **limits: float | int) -> SearchResult:
+    return search(
+        alpha,
+        beta,
+        stages=stages,
+        replicas=replicas,
+        activation_bytes=A,
+        gradient_bytes=G,
+        **limits,  # type: ignore[arg-type]
+    )
+
+
+def network(alpha: Matrix, beta: Matrix, stages: int, replicas: int) -> PairCosts:
+    pairs = data_parallel_seconds(alpha, beta, G, replicas), pipeline_seconds(alpha, beta, A)
+    return network_of(*pairs, stages, replicas)
+
+
+def every_partition(left: tuple[int, ...], stages: int, replicas: int) -> list[list[list[int]]]:
+    """All ways to put some of the devices into unnamed groups, by plain recursion."""
+    if stages == 0:
+        return [[]]
+    if len(left) < stages * replicas:
+        return []
+    first, rest = left[0], left[1:]
+    found = every_partition(rest, stages, replicas)
+    for bits in range(1 << len(rest)):
+        if bits.bit_count() == replicas - 1:
+            mates = [device for number, device in enumerate(rest) if bits >> number & 1]
+            others = tuple(device for device in rest if device not in mates)
+            found += [[[first, *mates], *more] for more in every_partition(others, stages - 1, replicas)]
+    return found
+
+
+@pytest.mark.parametrize("unreachable", [0.0, 0.1])
+@pytest.mark.parametrize(("devices", "stages", "replicas"), SHAPES)
+def test_the_search_finds_the_best_of_all_partitions(
+    devices: int, stages: int, replicas: int, unreachable: float
+) -> None:
+    for seed in range(2):
+        alpha, beta = links(devices, seed, unreachable)
+        model = PaperCostModel(alpha, beta, A, G, replicas)
+        everything = every_partition(tuple(range(devices)), stages, replicas)
+        assert len(everything) == partitions(devices, stages, replicas)
+        optimum = min(model.arrange(groups)[0].total for groups in everything)
+        found = run(alpha, beta, stages, replicas, evaluations=5000)
+        assert found.cost.total == pytest.approx(optimum)
+        assert found.proven
+        evolved = run(alpha, beta, stages, replicas, seed=seed, evaluations=60_000, enumerate_up_to=0)
+        assert not evolved.proven
+        assert evolved.cost.total == pytest.approx(optimum)
+
+
+def written(net: PairCosts, state: PlacementState, alpha: Matrix, beta: Matrix) -> float:
+    return cost_of_pipelines(alpha, beta, routes_of(net, state).tolist(), A, G).total
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_changed_placement_costs_what_its_pipelines_written_out_cost(data: st.DataObject) -> None:
+    stages, replicas = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    devices = stages * replicas + data.draw(st.integers(0, 3))
+    alpha, beta = links(devices, data.draw(st.integers(0, 99)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    net = network(alpha, beta, stages, replicas)
+    state = state_of(net, rng.permutation(devices))
+    assert refresh(net, state) == pytest.approx(written(net, state, alpha, beta))
+    for _ in range(12):
+        before, active = state.order.copy(), stages * replicas
+        here, there = int(rng.integers(active)), int(rng.integers(devices))
+        first, last = sorted(rng.integers(stages, size=2).tolist())
+        limit = cost(state) * rng.uniform(0.8, 1.3)
+        if rng.random() < 0.3 and first < last:
+            after = turn(net, state, first, last, limit)
+        elif here // replicas != there // replicas:
+            after = exchange(net, state, here, there, limit)
+        else:
+            continue
+        # The same from nothing: what the change kept must not matter.
+        anew = state_of(net, state.order)
+        assert refresh(net, anew) == pytest.approx(cost(state))
+        assert cost(state) == pytest.approx(written(net, state, alpha, beta))
+        if after < np.inf:
+            assert after == pytest.approx(cost(state))
+            assert after <= limit * (1 + 1e-12)
+        else:
+            assert np.array_equal(before, state.order)
+    reordered = reorder(net, state)
+    assert reordered == pytest.approx(written(net, state, alpha, beta))
+    if stages * replicas > 1:
+        groups = state.order[: stages * replicas].reshape(stages, replicas).tolist()
+        assert reordered == pytest.approx(PaperCostModel(alpha, beta, A, G, replicas).arrange(groups)[0].total)
+
+
+def test_annealing_reports_the_best_that_it_met() -> None:
+    alpha, beta = links(20, 3)
+    net = network(alpha, beta, 3, 6)
+    state = state_of(net, np.random.default_rng(0).permutation(20))
+    start = refresh(net, state)
+    best = state.order.copy()
+    reported = anneal(net, state, np.array([7], dtype=np.uint64), best, start, 0.02 * start, 3000, 0.3)
+    assert reported < start
+    again = state_of(net, best)
+    assert refresh(net, again) == pytest.approx(reported)
+
+
+def test_what_is_reported_is_what_the_written_pipelines_cost() -> None:
+    for seed in range(6):
+        alpha, beta = links(22, seed)
+        found = run(alpha, beta, 4, 5, seed=seed, evaluations=20_000)
+        assert found.cost == cost_of_pipelines(alpha, beta, found.pipelines, A, G)
+        assert found.history[-1][1] == found.cost.total
+        placed = [device for route in found.pipelines for device in route]
+        assert sorted([*placed, *found.idle]) == list(range(22))
+
+
+def test_the_same_seed_and_evaluations_give_the_same_placement() -> None:
+    alpha, beta = links(24, 1)
+    one, other = (run(alpha, beta, 4, 6, seed=5, evaluations=100_000) for _ in range(2))
+    assert (one.pipelines, one.cost, one.evaluations) == (other.pipelines, other.cost, other.evaluations)
+    assert one.evaluations == 100_000
+
+
+def test_a_budget_in_seconds_is_kept_by_the_given_clock() -> None:
+    alpha, beta = links(24, 1)
+    ticks = iter(range(10**9))
+    found = run(alpha, beta, 4, 6, seconds=200, clock=lambda: float(next(ticks)))  # type: ignore[arg-type]
+    assert 200 <= found.seconds < 220
+    assert np.all(np.diff([total for _, total in found.history]) < 0)
+
+
+def test_a_budget_in_seconds_is_kept_on_large_networks() -> None:
+    warm_up()
+    alpha, beta = links(300, 1)
+    for stages, replicas in ((30, 10), (3, 100)):
+        assert run(alpha, beta, stages, replicas, seconds=0.5).seconds < 2
+
+
+@pytest.mark.parametrize(
+    ("case", "total"), [(1, 3.440), (2, 31.634), (3, 16.087), (4, 34.802), (5, 49.218)], ids="case {}".format
+)
+def test_few_evaluations_settle_the_papers_networks_whatever_the_seed_and_the_order_of_devices(
+    case: int, total: float
+) -> None:
+    view = paper_network(case)
+    for seed in range(2):
+        mixed = np.random.default_rng(seed).permutation(64)
+        alpha, beta = view.alpha()[np.ix_(mixed, mixed)], view.beta()[np.ix_(mixed, mixed)]
+        found = search(
+            alpha,
+            beta,
+            stages=8,
+            replicas=8,
+            activation_bytes=AUTHORS_ACTIVATION_BYTES,
+            gradient_bytes=GRADIENT_BYTES,
+            seed=seed,
+            evaluations=100,
+        )
+        assert found.cost.total <= total + 5e-4
+
+
+@pytest.mark.parametrize(("stages", "replicas"), [(32, 8), (8, 32)])
+def test_two_clusters_of_many_devices_are_told_apart(stages: int, replicas: int) -> None:
+    devices = stages * replicas
+    cluster = np.random.default_rng(1).permutation(devices) % 2
+    same = cluster[:, None] == cluster
+    alpha, beta = np.where(same, 0.001, 0.1), np.where(same, 1e8, 1e6)
+    apart = [np.flatnonzero(cluster == each).reshape(-1, stages) for each in (0, 1)]
+    known = cost_of_pipelines(alpha, beta, np.concatenate(apart).tolist(), A, G).total
+    assert run(alpha, beta, stages, replicas, evaluations=2000).cost.total <= known * (1 + 1e-12)
+
+
+def test_the_slow_device_is_left_idle() -> None:
+    alpha, beta = np.full((5, 5), 0.01), np.full((5, 5), 1e7)
+    beta[3] = beta[:, 3] = 1e4
+    assert run(alpha, beta, 2, 2, evaluations=500).idle == (3,)
+
+
+def test_unreachable_pairs_are_avoided_wherever_that_is_possible() -> None:
+    alpha, beta = np.full((8, 8), 0.01), np.zeros((8, 8))
+    ring = [0, 5, 2, 7, 4, 1, 6, 3]
+    for position, here in enumerate(ring):
+        there = ring[(position + 1) % 8]
+        beta[here, there] = beta[there, here] = 1e7
+    found = run(alpha, beta, 8, 1, seed=0, evaluations=3000)
+    assert np.isfinite(found.cost.total)
+    assert np.isinf(run(alpha, beta, 2, 4, seed=0, evaluations=500).cost.total)
+
+
+def test_one_device_needs_no_search() -> None:
+    found = run(np.zeros((1, 1)), np.full((1, 1), 1e6), 1, 1, seconds=5.0)
+    assert (found.pipelines, found.idle, found.cost.total) == (((0,),), (), 0.0)
+
+
+def test_a_walk_meets_each_placement_once() -> None:
+    # Where all placements cost alike and the bound is above them, none is left out.
+    for devices, stages, replicas in ((9, 3, 3), (8, 2, 3), (6, 6, 1), (7, 2, 2)):
+        alpha, beta = np.full((devices, devices), 1.0), np.full((devices, devices), 1e6)
+        net = network(alpha, beta, stages, replicas)
+        walk, looked_at = walk_of(net), 0
+        while walk.depth[0] >= 0:
+            looked_at += walk_on(net, walk, np.inf, 5)[1]
+        assert looked_at == partitions(devices, stages, replicas)
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_tilings_and_children_place_every_device_once(data: st.DataObject) -> None:
+    stages, replicas = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))
+    devices = stages * replicas + data.draw(st.integers(0, 4))
+    alpha, beta = links(devices, data.draw(st.integers(0, 99)), data.draw(st.floats(0, 0.5)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    one = tiled(nearness(pipeline_seconds(alpha, beta, A)), stages, replicas, data.draw(st.integers(1, stages)))
+    other = rng.permutation(devices)
+    for order in (one, crossed(one, other, stages, replicas, rng)):
+        assert sorted(order.tolist()) == list(range(devices))

@@ -1,0 +1,264 @@
+"""Who is in the swarm: presence, reports and records put together."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dtfm_coordinator.membership.members import CUT_OFF_SECONDS, SILENT_SECONDS, Members
+from dtfm_protocol.control.topics import Presence, Report
+from dtfm_protocol.discovery.records import Profile
+from dtfm_protocol.view.view import LayerSeconds
+
+PROFILE = Profile(
+    device="cpu",
+    flops={"fp32": 1e11},
+    layer_seconds=LayerSeconds(forward=0.1, backward=0.2),
+    memory_bytes=1e9,
+    addresses=("/ip4/192.0.2.1/tcp/1",),
+    version="0.1.0",
+    session="one",
+)
+
+
+def here(session: str = "one") -> Presence:
+    return Presence(online=True, session=session)
+
+
+def gone(session: str = "one") -> Presence:
+    return Presence(online=False, session=session)
+
+
+def report(session: str = "one", state: str = "idle", **fields: Any) -> Report:
+    return Report.model_validate({"session": session, "state": state} | fields)
+
+
+class Clock:
+    """Time, as a test has it go by."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def online(members: Members) -> list[str]:
+    return [member.peer for member in members.online()]
+
+
+def ready(members: Members) -> list[str]:
+    return [member.peer for member in members.ready()]
+
+
+def test_a_peer_is_there_from_its_hello_to_its_goodbye() -> None:
+    members = Members()
+    members.seen("a", here())
+    assert online(members) == ["a"]
+    members.seen("a", gone())
+    assert online(members) == []
+    assert members.missing(("a", "b")) == ["a", "b"]
+
+
+def test_the_stale_last_will_of_an_old_session_does_not_end_the_new_one() -> None:
+    """A daemon that was killed and started again is back before the broker misses its first life."""
+    members = Members()
+    members.seen("a", here("old"))
+    members.seen("a", here("new"))
+    members.reported("a", report("new"))
+    members.seen("a", gone("old"))
+    assert online(members) == ["a"]
+    member = members.get("a")
+    assert member is not None
+    assert (member.session, member.report) == ("new", report("new"))
+    members.seen("a", gone("new"))
+    assert online(members) == []
+
+
+def test_a_returning_peer_brings_no_report_of_its_former_life() -> None:
+    members = Members()
+    members.seen("a", here("old"))
+    members.reported("a", report("old", "training", plan_version=3, step=7))
+    members.seen("a", here("new"))
+    member = members.get("a")
+    assert member is not None
+    assert member.report is None
+    members.reported("a", report("old", "stalled", plan_version=3))
+    assert member.report is None
+    assert members.broken(("a",), 3) is None
+
+
+def test_the_same_hello_again_changes_nothing() -> None:
+    """After a reconnection a peer publishes it once more."""
+    members = Members()
+    members.seen("a", here())
+    members.reported("a", report(step=3))
+    members.seen("a", here())
+    member = members.get("a")
+    assert member is not None
+    assert member.report == report(step=3)
+
+
+def test_a_report_tells_that_a_peer_is_there() -> None:
+    """It may be connected again before its hello is repeated, or the coordinator may have just started."""
+    members = Members()
+    members.reported("a", report())
+    assert online(members) == ["a"]
+    members.seen("a", gone())
+    members.reported("a", report(step=1))
+    assert online(members) == ["a"]
+
+
+def test_work_goes_to_those_who_are_there_listed_and_have_measured() -> None:
+    members = Members()
+    members.listed(dict.fromkeys(["listed", "measuring", "idle", "gone", "silent"], PROFILE))
+    for peer in ("measuring", "idle", "gone", "unlisted"):
+        members.seen(peer, here())
+        members.reported(peer, report(state="measuring" if peer == "measuring" else "idle"))
+    members.seen("silent", here())
+    members.seen("gone", gone())
+    assert ready(members) == ["idle"]
+    assert sorted(online(members)) == ["idle", "measuring", "silent", "unlisted"]
+
+
+def test_a_peer_that_trains_is_ready_for_the_next_plan() -> None:
+    members = Members()
+    members.listed({"a": PROFILE})
+    for state in ("idle", "starting", "training", "stalled", "diverged", "finished"):
+        members.reported("a", report(state=state))
+        assert ready(members) == ["a"]
+
+
+@given(order=st.permutations(["a", "b", "c", "d"]), returning=st.sampled_from(["a", "b", "c", "d"]))
+def test_peers_are_in_the_order_in_which_they_first_came(order: list[str], returning: str) -> None:
+    members = Members()
+    for peer in order:
+        members.seen(peer, here())
+    members.seen(returning, gone())
+    members.seen(returning, here("again"))
+    assert online(members) == order
+    numbers = [member.order for member in members.online()]
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) == 4
+
+
+@pytest.mark.parametrize("state", ["stalled", "diverged"])
+def test_a_peer_that_cannot_go_on_under_the_plan_in_force_is_found(state: str) -> None:
+    members = Members()
+    for peer in ("a", "b"):
+        members.reported(peer, report(state="training", plan_version=3))
+    assert members.broken(("a", "b"), 3) is None
+    members.reported("b", report(state=state, plan_version=3))
+    found = members.broken(("a", "b"), 3)
+    assert found is not None
+    assert found.peer == "b"
+    assert members.broken(("a", "b"), 4) is None  # it speaks of the plan before
+    assert members.broken(("a",), 3) is None  # it has no part in the plan
+    assert members.broken(("never seen",), 3) is None
+
+
+def test_those_who_are_missing_are_named_in_the_order_asked() -> None:
+    members = Members()
+    members.seen("b", here())
+    assert members.missing(("c", "b", "a")) == ["c", "a"]
+    assert members.missing(()) == []
+
+
+def test_who_has_not_reported_for_a_while_is_given_no_work_and_is_not_gone() -> None:
+    """A process that was stopped stays connected until the broker misses it."""
+    clock = Clock()
+    members = Members(clock)
+    members.listed({"a": PROFILE, "b": PROFILE})
+    members.reported("a", report())
+    members.reported("b", report())
+    clock.now += SILENT_SECONDS - 0.1
+    members.reported("b", report())
+    assert ready(members) == ["a", "b"]
+    clock.now += 0.2
+    assert ready(members) == ["b"]
+    assert [member.peer for member in members.heard()] == ["b"]
+    assert online(members) == ["a", "b"]
+    assert members.missing(("a",)) == []
+    assert members.waiting_for(2) == "waiting for 1 more nodes (1 of 2 are ready; 1 not heard of for 4 s)"
+    members.reported("a", report())
+    assert ready(members) == ["a", "b"]
+
+
+def test_who_has_not_reported_for_long_is_cut_off_though_its_connection_was_not_closed() -> None:
+    clock = Clock()
+    members = Members(clock)
+    members.seen("new", here())
+    members.reported("a", report())
+    members.reported("b", report())
+    clock.now += CUT_OFF_SECONDS - 0.1
+    members.reported("b", report())
+    assert members.missing(("a", "b", "new")) == []
+    clock.now += 0.2
+    assert members.missing(("a", "b", "new")) == ["a"]
+    members.reported("a", report())
+    assert members.missing(("a", "b", "new")) == []
+
+
+def test_a_hello_alone_is_no_sign_of_life_later() -> None:
+    clock = Clock()
+    members = Members(clock)
+    members.seen("a", here())
+    assert members.heard() == []
+
+
+def test_who_wants_to_leave_is_given_no_work_and_is_named_while_it_is_there() -> None:
+    members = Members()
+    members.listed({"a": PROFILE, "b": PROFILE})
+    members.reported("a", report("one", "training", leaving=True))
+    members.reported("b", report("one", "training"))
+    assert ready(members) == ["b"]
+    assert members.leaving(("b", "a", "never seen")) == ["a"]
+    assert members.leaving(("b",)) == []
+    members.seen("a", gone())
+    assert members.leaving(("a", "b")) == []
+
+
+def test_who_is_new_is_named_once_nobody_else_is_still_coming() -> None:
+    """Volunteers arrive in bursts: one plan for all of them is enough."""
+    members = Members()
+    members.listed({"a": PROFILE, "b": PROFILE, "c": PROFILE})
+    members.reported("a", report())
+    assert members.newcomers({"a"}) == []
+    members.reported("c", report())
+    members.reported("b", report(state="measuring"))
+    assert members.newcomers({"a"}) == []
+    members.reported("b", report())
+    assert members.newcomers({"a"}) == ["b", "c"]
+    members.reported("d", report())  # which the DHT does not list yet
+    assert members.newcomers({"a"}) == []
+    members.listed({"d": PROFILE})
+    assert members.newcomers({"a", "c"}) == ["b", "d"]
+
+
+def test_a_profile_of_an_earlier_session_has_no_more_use() -> None:
+    members = Members()
+    members.seen("a", here())
+    members.listed({"a": PROFILE})
+    members.reported("a", report())
+    assert (ready(members), members.unlisted()) == (["a"], {})
+    members.seen("a", here("two"))
+    members.reported("a", report("two"))
+    assert (ready(members), members.unlisted()) == ([], {"a": "two"})
+    members.listed({"a": PROFILE.model_copy(update={"session": "two"})})
+    assert (ready(members), members.unlisted()) == (["a"], {})
+
+
+def test_whom_another_peer_has_lost_must_report_anew_to_be_given_work() -> None:
+    clock = Clock()
+    members = Members(clock)
+    members.listed({"a": PROFILE, "b": PROFILE})
+    members.reported("a", report())
+    members.reported("b", report())
+    clock.now += 1.0
+    members.reported("b", report(lost=("a",)))
+    assert ready(members) == ["b"]
+    clock.now += 0.1
+    members.reported("a", report())
+    members.reported("b", report(lost=("a",)))  # the same word again
+    assert ready(members) == ["a", "b"]

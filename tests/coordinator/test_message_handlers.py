@@ -1,0 +1,462 @@
+"""What is heard wakes those who wait for it, ends work that has become pointless, and is written down."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtfm_coordinator.lead.status_file import StatusFile
+from dtfm_coordinator.membership.known_peers import KnownPeers
+from dtfm_coordinator.membership.link_degradation import STEPS
+from dtfm_coordinator.plan_change.changeover import Changeover
+from dtfm_coordinator.plan_change.plan_change_events import Role
+from dtfm_coordinator.plan_change.plan_record import PlanRecord
+from dtfm_coordinator.plan_change.tcp_liveness import TcpLiveness
+from dtfm_coordinator.swarm.event_log import PlanEvent, read
+from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
+from dtfm_protocol.control.topics import CHALLENGE, Challenge, Ledger
+from dtfm_protocol.discovery.records import Link, LinkReport
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.peer_state import Holding, Mark, PeerState, Promise
+from dtfm_protocol.plan.plan import Plan
+from tests.coordinator.peers import LAYERS, ME, Peers, plan_of
+
+
+def never() -> bool:
+    return False
+
+
+class Work:
+    """Something that goes on until a test ends it."""
+
+    def __init__(self) -> None:
+        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.begun = self.cancelled = False
+
+    async def run(self) -> None:
+        self.begun = True
+        try:
+            await self.end
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+
+def is_here(peers: Peers, peer: str) -> Callable[[], bool]:
+    return lambda: peer in [member.peer for member in peers.state.members.online()]
+
+
+async def turns(count: int = 10) -> None:
+    """Let all go on who can."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def linked(peers: Peers, *names: str) -> None:
+    """Each of `names` has links of 1 Gbit/s to all others."""
+    for name in names:
+        links = {other: Link(round_trip_ms=2.0, sent_gbps=1.0, received_gbps=1.0) for other in names if other != name}
+        peers.state.links.reported(name, LinkReport(links=links))
+
+
+def row(step: int, plan_version: int = 1) -> StepMetrics:
+    return StepMetrics(
+        step=step, loss=1.0, tokens=8, seconds=0.1, plan_version=plan_version, learning_rate=1e-3, grad_norm=1.0,
+        predicted_seconds=None,
+    )  # fmt: skip
+
+
+async def test_work_is_done_where_nothing_comes_between(tmp_path: Path) -> None:
+    peers, work = Peers(tmp_path), Work()
+    doing = asyncio.create_task(peers.state.unless(never, work.run()))
+    await turns()
+    assert work.begun
+    assert not doing.done()
+    work.end.set_result(None)
+    assert await asyncio.wait_for(doing, 5)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_work_is_given_up_once_something_that_is_heard_makes_the_condition_true(tmp_path: Path) -> None:
+    peers, work = Peers(tmp_path), Work()
+    doing = asyncio.create_task(peers.state.unless(is_here(peers, "b"), work.run()))
+    await peers.hello("a")
+    await turns()
+    assert not doing.done()
+    await peers.hello("b")
+    assert not await asyncio.wait_for(doing, 5)
+    assert work.cancelled
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_work_is_given_up_at_once_where_the_condition_is_true_already(tmp_path: Path) -> None:
+    peers, work = Peers(tmp_path), Work()
+    assert not await asyncio.wait_for(peers.state.unless(lambda: True, work.run()), 5)
+    assert work.cancelled
+
+
+async def test_work_that_is_done_in_the_same_moment_counts_as_done(tmp_path: Path) -> None:
+    peers, work = Peers(tmp_path), Work()
+    doing = asyncio.create_task(peers.state.unless(is_here(peers, "a"), work.run()))
+    await turns()
+    work.end.set_result(None)
+    await peers.hello("a")
+    assert await asyncio.wait_for(doing, 5)
+
+
+async def test_what_goes_wrong_in_the_work_is_raised(tmp_path: Path) -> None:
+    peers, work = Peers(tmp_path), Work()
+    doing = asyncio.create_task(peers.state.unless(never, work.run()))
+    await turns()
+    work.end.set_exception(OSError("no such host"))
+    with pytest.raises(OSError, match="no such host"):
+        await asyncio.wait_for(doing, 5)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_condition_that_raises_gives_the_work_up(tmp_path: Path) -> None:
+    peers, work = Peers(tmp_path), Work()
+
+    def broken() -> bool:
+        if is_here(peers, "a")():
+            raise ValueError("what is this?")
+        return False
+
+    doing = asyncio.create_task(peers.state.unless(broken, work.run()))
+    await turns()
+    assert not doing.done()
+    await peers.hello("a")
+    assert not await asyncio.wait_for(doing, 5)
+    assert work.cancelled
+
+
+async def test_who_is_cancelled_takes_the_work_along(tmp_path: Path) -> None:
+    peers, work = Peers(tmp_path), Work()
+    doing = asyncio.create_task(peers.state.unless(never, work.run()))
+    await turns()
+    doing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await doing
+    assert work.cancelled
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_wait_without_a_limit_ends_when_something_heard_makes_its_condition_true(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    waiting = asyncio.create_task(peers.state.wait(is_here(peers, "b")))
+    await peers.hello("a")
+    await turns()
+    assert not waiting.done()
+    await peers.report("b")
+    assert await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_wait_for_what_is_true_already_is_over_at_once(tmp_path: Path) -> None:
+    assert await asyncio.wait_for(Peers(tmp_path).state.wait(lambda: True), 5)
+
+
+async def test_a_wait_with_a_limit_ends_without_what_it_waited_for(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    waiting = asyncio.create_task(peers.state.wait(is_here(peers, "b"), 0.05))
+    await peers.hello("a")
+    assert not await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_wait_with_a_limit_ends_before_it_with_what_it_waited_for(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    waiting = asyncio.create_task(peers.state.wait(is_here(peers, "a"), 3600.0))
+    await turns()
+    await peers.hello("a")
+    assert await asyncio.wait_for(waiting, 5)
+
+
+async def test_what_has_come_true_unheard_counts_when_the_time_is_up(tmp_path: Path) -> None:
+    answers = iter([False, True])
+    assert await asyncio.wait_for(Peers(tmp_path).state.wait(lambda: next(answers), 0.01), 5)
+
+
+async def test_all_who_wait_are_woken_by_the_same_word(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    waiting = [asyncio.create_task(peers.state.wait(is_here(peers, "a"))) for _ in range(3)]
+    await turns()
+    await peers.hello("a")
+    assert await asyncio.wait_for(asyncio.gather(*waiting), 5) == [True] * 3
+
+
+async def test_a_profile_is_looked_for_until_its_peers_present_one_is_found(tmp_path: Path) -> None:
+    """Lookups cost every peer's uplink: there are none that have nothing to find."""
+    peers = Peers(tmp_path)
+    await peers.join("a")
+    lookup = ProfileLookup(peers.state.members, peers.tools.discovery, peers.tools.registry, KnownPeers(tmp_path))
+
+    async def look() -> None:
+        while True:
+            await lookup.look(0.001)
+            peers.state.notify()
+            await asyncio.sleep(0.001)
+
+    looking = asyncio.create_task(look())
+    await asyncio.sleep(0.1)
+    assert peers.records.lookups == 0
+    await peers.hello("a", session="two")  # started again, elsewhere perhaps: what is found first is of before
+    await asyncio.sleep(0.1)
+    assert 1 < peers.records.lookups < 20
+    new = peers.records.listed["a"].model_copy(update={"device": "cuda:0", "session": "two"})
+    peers.records.listed = {"a": new}
+    member = peers.state.members.get("a")
+    assert member is not None
+    assert await asyncio.wait_for(peers.state.wait(lambda: member.profile == new), 5)
+    before = peers.records.lookups
+    await asyncio.sleep(0.1)
+    assert peers.records.lookups == before
+    await peers.hello("b")
+    await asyncio.sleep(0.02)
+    assert peers.records.lookups > before
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
+
+
+async def test_links_of_a_peer_that_leaves_are_forgotten_and_no_others(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    await peers.join("a", "b", "c")
+    linked(peers, "a", "b", "c")
+    links = peers.state.links
+    links.tried([("a", "b"), ("a", "c"), ("b", "c")])
+    await peers.goodbye("a")
+    assert links.gbps("a", "b") is links.gbps("b", "a") is links.gbps("c", "a") is None
+    assert not links.known("a", "b")
+    assert (links.gbps("b", "c"), links.gbps("c", "b")) == (1.0, 1.0)
+    assert links.known("b", "c")
+
+
+async def test_links_of_a_peer_that_says_hello_or_goodbye_once_more_are_kept(tmp_path: Path) -> None:
+    """After a reconnection presence is published anew, and a last will may follow a goodbye."""
+    peers = Peers(tmp_path)
+    await peers.join("a", "b")
+    linked(peers, "a", "b")
+    await peers.hello("a")
+    assert peers.state.links.gbps("a", "b") == 1.0
+    await peers.goodbye("a")
+    linked(peers, "a", "b")
+    await peers.goodbye("a")
+    assert peers.state.links.gbps("a", "b") == 1.0
+
+
+async def test_links_that_are_known_before_a_peer_says_hello_are_kept(tmp_path: Path) -> None:
+    """A coordinator that takes over reads them from the DHT."""
+    peers = Peers(tmp_path)
+    linked(peers, "a", "b")
+    await peers.hello("a")
+    assert peers.state.links.gbps("a", "b") == 1.0
+
+
+async def test_a_coordinator_is_no_peer(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    await peers.hello(ME.peer_id)
+    assert peers.state.members.get(ME.peer_id) is None
+
+
+async def train(peers: Peers, rate: float, **fields: Any) -> None:
+    """`b` tells of several steps in which frames came from `a`."""
+    for step in range(1, STEPS + 1):
+        values: dict[str, Any] = {"state": "training", "plan_version": 1, "step": step, "received_gbps": {"a": rate}}
+        await peers.report("b", **(values | fields))
+
+
+async def test_a_link_whose_frames_come_more_slowly_than_it_was_measured_is_suspected(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    peers.state.plan = plan_of("a", "b")
+    await peers.join("a", "b")
+    linked(peers, "a", "b")
+    await train(peers, 0.1)
+    assert peers.state.link_watch.suspects(peers.state.links.gbps) == {("a", "b")}
+
+
+async def test_a_link_whose_frames_come_as_fast_as_it_was_measured_is_not_suspected(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    peers.state.plan = plan_of("a", "b")
+    await peers.join("a", "b")
+    linked(peers, "a", "b")
+    await train(peers, 0.9)
+    assert peers.state.link_watch.suspects(peers.state.links.gbps) == set()
+
+
+@pytest.mark.parametrize(
+    ("plan", "fields"),
+    [
+        (plan_of("a", "b"), {"state": "stalled"}),
+        (plan_of("a", "b", version=2), {}),
+        (plan_of("a", "b"), {"plan_version": 2}),
+        (None, {}),
+    ],
+)
+async def test_frames_of_who_does_not_train_under_the_plan_in_force_tell_nothing(
+    tmp_path: Path, plan: Plan | None, fields: dict[str, Any]
+) -> None:
+    peers = Peers(tmp_path)
+    peers.state.plan = plan
+    await peers.join("a", "b")
+    linked(peers, "a", "b")
+    await train(peers, 0.1, **fields)
+    assert peers.state.link_watch.suspects(peers.state.links.gbps) == set()
+
+
+async def test_a_plan_has_begun_when_all_its_peers_train_and_that_is_written_down_once(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    peers.state.plan = plan_of("a", "b")
+    peers.state.event = PlanEvent(plan=1, why="the first plan", called_at=1.0, in_force_at=2.0, step=0, repeated=0,
+                                source="start")  # fmt: skip
+    await peers.report("a", "training", plan_version=1, fetched_bytes=30)
+    await peers.report("b", "starting", plan_version=1)
+    assert peers.begun == []
+    for step in range(2):
+        await peers.report("b", "training", plan_version=1, step=step, fetched_bytes=12)
+    assert peers.begun == [1, 1]
+    assert [(event.plan, event.moved_bytes) for event in read(tmp_path)] == [(1, 42)]
+    assert peers.state.event is None
+
+
+async def test_where_a_peer_stands_is_handed_on(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    standing = PeerState(holdings=(Holding(mark=Mark(step=3, plan=1), layers=(0, LAYERS)),))
+    await peers.report("a", standing=standing)
+    assert peers.stood == [("a", standing)]
+    assert peers.state.standings == {"a": standing}
+
+
+async def test_steps_are_written_down_once_as_those_who_train_report_them_and_the_ledger_says_so(
+    tmp_path: Path,
+) -> None:
+    peers = Peers(tmp_path)
+    peers.state.plan = plan_of("a", "b")
+    await peers.report("stranger", rows=(row(1),))
+    assert peers.rows.last == 0
+    await peers.report("a", rows=(row(1), row(2)))
+    await peers.report("b", rows=(row(2), row(3)))
+    await peers.report("b", rows=(row(4, plan_version=7),))
+    assert [found.step for found in peers.rows.rows()] == [1, 2, 3]
+    assert (await peers.ledgers())[-1].recorded == 3
+
+
+async def test_a_state_that_two_peers_have_on_disk_is_told_as_safe_once(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    mark = Mark(step=3, plan=1)
+    standing = PeerState(holdings=(Holding(mark=mark, layers=(0, LAYERS)),))
+    await peers.report("a", standing=standing)
+    assert await peers.ledgers() == []
+    for _ in range(2):
+        await peers.report("b", standing=standing)
+        await peers.ledgers()
+    assert await peers.ledgers() == [Ledger(recorded=0, kept=0, safe=mark)]
+
+
+async def test_who_asks_for_a_sign_of_life_is_given_the_ledger(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    await peers.say(CHALLENGE, "a", Challenge(session="one"))
+    assert await peers.ledgers() == [Ledger(recorded=0, kept=0)]
+
+
+async def test_a_phase_is_told_when_it_is_another_one(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    for text in ("for one", "for one", "for two"):
+        await peers.announcer.say("waiting", text)
+    assert [(phase.name, phase.text) for phase in peers.phases] == [("waiting", "for one"), ("waiting", "for two")]
+
+
+async def test_the_last_will_of_a_session_that_is_over_means_nothing(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    await peers.join("a", "b")
+    peers.records.measure("a", "b", 1.0)
+    peers.state.links.reported("a", peers.records.measured["a"])
+    await peers.hello("a", session="two")
+    await peers.hello("a", online=False, session="one")
+    assert peers.state.links.gbps("a", "b") == 1.0
+
+
+async def test_a_report_of_a_session_that_is_over_means_nothing(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    await peers.join("a")
+    await peers.hello("a", session="two")
+    peers.stood.clear()
+    await peers.report("a", session="one")
+    assert peers.stood == []
+    await peers.report("a", session="two")
+    assert [peer for peer, _ in peers.stood] == ["a"]
+
+
+async def test_the_status_file_tells_who_is_there_and_what_is_done(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    await peers.join("a")
+    peers.state.plan = plan_of("a")
+    await peers.announcer.say("training", "plan 1")
+    StatusFile(peers.tools, peers.state, peers.announcer, peers.rows).write()
+    told = json.loads((tmp_path / "status.json").read_text())
+    assert (told["phase"], told["text"], told["plan_version"], told["steps"]) == ("training", "plan 1", 1, 90)
+    assert [(node["id"], node["state"], node["stage"], node["listed"]) for node in told["nodes"]] == [
+        ("a", "idle", 0, True)
+    ]
+
+
+@pytest.mark.parametrize("trouble", ["a full disk", "doors that never answer"])
+async def test_what_follows_is_heard_at_once_and_in_order_whatever_a_change_of_plan_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """Nothing else is heard while a handler of the control plane waits."""
+    peers, tried = Peers(tmp_path), asyncio.Event()
+
+    def no_room(*_: object) -> None:
+        tried.set()
+        raise UserError("no space left")
+
+    async def knock(*_: object) -> bool:
+        tried.set()
+        await asyncio.Event().wait()
+        return True
+
+    if trouble == "a full disk":
+        monkeypatch.setattr(PlanRecord, "save", no_room)
+    changeover = Changeover(
+        tmp_path,
+        Role(ME.peer_id, alone=True),
+        peers.state.members,
+        peers.state,
+        peers.tools.control.publish,
+        lambda text: peers.announcer.say("waiting", text),
+        is_genuine=lambda _: True,
+        liveness=TcpLiveness(peers.state.members, knock),
+    )
+    heard: list[tuple[str, int]] = []
+
+    def stood(peer: str, standing: PeerState) -> None:
+        heard.append((peer, standing.promise.version))
+        changeover.heard(peer, standing)
+
+    peers.listen(stood, changeover.started)
+    working = asyncio.create_task(changeover.run())
+    await peers.join("a", "b")
+    door = "/ip4/192.0.2.1/tcp/1"
+    listed = peers.records.listed.items()
+    profiles = {peer: profile.model_copy(update={"addresses": (door,)}) for peer, profile in listed}
+    peers.state.members.listed(profiles)
+    peers.state.plan = plan_of("a", "b")
+    heard.clear()
+    for version in (1, 2):
+        for peer in ("a", "b"):
+            standing = PeerState(promise=Promise(version=version, to=ME.peer_id))
+            await peers.report(peer, "training", plan_version=1, standing=standing)
+    await asyncio.wait_for(tried.wait(), 5)
+    await peers.report("b", "training", plan_version=1, step=7, standing=standing)
+    await peers.goodbye("a")
+    member = peers.state.members.get("b")
+    assert member is not None
+    assert member.report is not None
+    assert member.report.step == 7
+    assert [one.peer for one in peers.state.members.online()] == ["b"]
+    assert heard == [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("b", 2)]
+    assert not working.done()
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)

@@ -1,0 +1,150 @@
+"""From a view to the plan that is published: what a forced plan leaves open, and what is its own."""
+
+import numpy as np
+import pytest
+
+from dtfm_coordinator.allocator.job_demand import requirements
+from dtfm_coordinator.allocator.workload import Workload
+from dtfm_coordinator.lead import planner as planning
+from dtfm_coordinator.lead.planner import Planner
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training, Wire
+from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.view.view import LayerSeconds, NodeView, View
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 4,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 64,
+}  # fmt: skip
+VIEW = View(
+    nodes=tuple(NodeView(id=name, layer_seconds=LayerSeconds(forward=0.01, backward=0.02)) for name in "abc"),
+    latency_ms=np.ones((3, 3)),
+    bandwidth_gbps=np.ones((3, 3)),
+)
+FORCED = {"stages": [(0, 2), (2, 4)], "routes": [("one", "two")] * 4}
+
+
+def job(**choices: object) -> ResolvedJob:
+    shard = Shard(sha256="0" * 64, tokens=1000)
+    return ResolvedJob(
+        name="job",
+        config=CONFIG,
+        corpus=Corpus(dtype="uint16", vocab_size=64, shards=(shard,)),
+        training=Training(steps=1, global_batch=4, micro_batch=1, sequence_length=8, learning_rate=1e-3),
+        evaluation=Evaluation(),
+        plan=Planning.model_validate(choices),
+        checkpoint=Checkpointing(),
+    )
+
+
+def for_job(forced: Plan | None, **choices: object) -> Planner:
+    resolved = job(**choices)
+    return Planner(resolved, requirements(resolved.config, resolved.training), forced, 0)
+
+
+def placed(forced: dict[str, object], **choices: object) -> Plan:
+    return for_job(Plan.model_validate(FORCED | forced), **choices).plan(VIEW)
+
+
+@pytest.mark.parametrize(
+    ("planned", "own", "schedule"),
+    [
+        ("auto", {}, "1f1b"),
+        ("gpipe", {}, "gpipe"),
+        ("auto", {"schedule": "zero-bubble"}, "zero-bubble"),
+        ("gpipe", {"schedule": "1f1b"}, "1f1b"),
+    ],
+)
+def test_a_forced_plan_without_a_schedule_takes_the_jobs(planned: str, own: dict[str, object], schedule: str) -> None:
+    plan = placed(own, schedule=planned)
+    assert (plan.schedule, plan.routes, plan.idle) == (schedule, (("a", "b"),) * 4, ("c",))
+    assert plan.reason == "forced by --plan"
+
+
+def test_a_forced_plan_takes_the_jobs_wire_and_keeps_its_own_recomputing() -> None:
+    wire = {"activations": "int8", "gradients": "fp16"}
+    assert placed({}, wire=wire).wire == Wire(activations="int8", gradients="fp16")
+    assert placed({"wire": "bf16"}, wire=wire).wire == Wire(activations="bf16", gradients="bf16")
+    plain, anew = placed({}).cost, placed({"recompute": (0,)})
+    assert anew.recompute == (0,)
+    assert anew.cost is not None
+    assert plain is not None
+    # The first stage of a chain recomputes two layers of each micro-batch; the last has its head as well.
+    assert anew.cost.total > plain.total
+
+
+def test_an_open_schedule_is_chosen() -> None:
+    plan = for_job(None, stages=2, replicas=1).plan(VIEW)
+    assert plan.reason.startswith(f"2 stages x 1 peer, {plan.schedule}: ")
+
+
+@pytest.mark.parametrize(("asked", "within"), [(None, 600.0), (60.0, 60.0), (1e9, 600.0)])
+def test_a_move_must_pay_back_within_the_jobs_horizon_or_a_shorter_one(
+    monkeypatch: pytest.MonkeyPatch, asked: float | None, within: float
+) -> None:
+    horizons: list[float] = []
+
+    def note(view: View, work: Workload, seed: int, *, in_force: Plan | None) -> None:
+        horizons.append(work.planning.horizon)
+
+    monkeypatch.setattr(planning, "allocate", note)
+    for_job(None, stages=2, replicas=1, horizon=600.0).plan(VIEW, None, asked)
+    assert horizons == [within]
+
+
+def test_an_owner_may_fix_another_layout_while_the_run_goes_on() -> None:
+    planner = for_job(None, stages=2, replicas=1)
+    assert (planner.is_forced, planner.is_changed) == (False, False)
+    planner.plan(VIEW)
+    assert not planner.is_changed
+    planner.force(Plan.model_validate(FORCED | {"stages": [(0, 1), (1, 4)]}))
+    assert (planner.is_forced, planner.is_changed) == (True, True)
+    plan = planner.plan(VIEW)
+    assert (plan.stages, plan.reason) == (((0, 1), (1, 4)), "forced by --plan")
+    assert (planner.is_forced, planner.is_changed) == (True, False)
+    assert planner.plan(VIEW, plan).stages == plan.stages
+
+
+def test_a_layout_that_is_fixed_from_the_start_is_no_change() -> None:
+    planner = for_job(Plan.model_validate(FORCED))
+    assert (planner.is_forced, planner.is_changed) == (True, False)
+    planner.force(Plan.model_validate(FORCED | {"stages": [(0, 3), (3, 4)]}))
+    assert planner.is_changed
+    assert planner.plan(VIEW).stages == ((0, 3), (3, 4))
+    assert not planner.is_changed
+
+
+def test_another_layout_keeps_peers_where_the_plan_in_force_has_them() -> None:
+    planner = for_job(Plan.model_validate(FORCED | {"routes": [("c", "b")] * 4}))
+    before = planner.plan(VIEW)
+    planner.force(Plan.model_validate(FORCED | {"stages": [(0, 3), (3, 4)]}))
+    assert planner.plan(VIEW, before).routes == before.routes == (("c", "b"),) * 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"stages": [(0, 2), (2, 5)]}, "cover 5 layers and the model has 4"),
+        ({"routes": [("one", "two")] * 3}, "3 routes and a step has 4 micro-batches"),
+    ],
+)
+def test_a_layout_that_does_not_fit_the_job_changes_nothing(wrong: dict[str, object], words: str) -> None:
+    planner = for_job(None, stages=2, replicas=1)
+    with pytest.raises(UserError, match=words):
+        planner.force(Plan.model_validate(FORCED | wrong))
+    assert (planner.is_forced, planner.is_changed) == (False, False)
+    planner.force(Plan.model_validate(FORCED))
+    planner.plan(VIEW)
+    with pytest.raises(UserError, match=words):
+        planner.force(Plan.model_validate(FORCED | wrong))
+    assert not planner.is_changed
+    assert planner.plan(VIEW).stages == ((0, 2), (2, 4))
+
+
+def test_a_forced_plan_over_a_link_that_could_not_be_measured_is_refused_in_one_line() -> None:
+    bandwidth = np.ones((3, 3))
+    bandwidth[0, 1] = 0.0
+    view = View(nodes=VIEW.nodes, latency_ms=VIEW.latency_ms, bandwidth_gbps=bandwidth)
+    with pytest.raises(UserError, match="link could not be measured"):
+        for_job(Plan.model_validate(FORCED)).plan(view)

@@ -1,0 +1,274 @@
+"""Standing by: what a coordinator that does not lead writes down, and when it is its turn."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtfm_coordinator.plan_change.plan_record import PlanRecord
+from dtfm_coordinator.serve import standby as standing_by
+from dtfm_coordinator.serve.standby import Standby
+from dtfm_protocol.control.topics import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report, Topic
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.identity.standby_card import AppointedStandby, StandbyCard
+from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
+from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.peer_state import Mark
+from dtfm_protocol.plan.plan import Plan, Resume
+from dtfm_protocol.schema import Schema
+
+SWARM = "0123456789abcdef"
+FIRST, ME, STRANGER = (Identity.generate() for _ in range(3))
+SECONDS, TAKEOVER = 0.1, 0.4
+JOB_OF_ALL = ResolvedJob(
+    name="tiny",
+    config={},
+    corpus=Corpus(dtype="uint16", vocab_size=61, shards=(Shard(sha256="0" * 64, tokens=1000),)),
+    training=Training(steps=9, global_batch=8, micro_batch=2, sequence_length=8, learning_rate=1e-3),
+    evaluation=Evaluation(),
+    plan=Planning(),
+    checkpoint=Checkpointing(),
+)
+INVITE = Invite(
+    swarm=SWARM,
+    coordinator=FIRST.peer_id,
+    dht=("/ip4/192.0.2.1/tcp/7701",),
+    broker="mqtt://192.0.2.1:7700",
+    secret="ab" * 16,
+    standbys=(
+        AppointedStandby.appoint(
+            StandbyCard(peer=ME.peer_id, broker="mqtt://192.0.2.2:7700", dht=("/p2p/me",)), SWARM, FIRST
+        ),
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing_by, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(standing_by, "TAKEOVER_SECONDS", TAKEOVER)
+
+
+class Heard:
+    """A control plane on which a test says what is heard."""
+
+    def __init__(self) -> None:
+        self.connected = asyncio.Event()
+        self.connected.set()
+        self._readers: dict[str, Callable[[str, Any], None]] = {}
+
+    def on(self, topic: Topic, reader: Callable[[str, Any], None]) -> None:
+        self._readers[topic.name] = reader
+
+    def say(self, topic: Topic, body: Schema, by: str = FIRST.peer_id) -> None:
+        self._readers[topic.name](by, body)
+
+    def presence(self, online: bool = True, by: str = FIRST.peer_id) -> None:
+        self.say(PRESENCE, Presence(online=online, session="s"), by)
+
+
+def standing(folder: Path, first: bool = False) -> tuple[Heard, Standby]:
+    heard: Any = Heard()
+    me = FIRST if first else ME
+    return heard, Standby(folder, me.peer_id, INVITE, JOB_OF_ALL, heard)
+
+
+def plan(version: int, step: int = 0, author: Identity = FIRST) -> Plan:
+    resume = Resume(mark=Mark(step=step, plan=version - 1))
+    return Plan(version=version, stages=((0, 2),), routes=(("a",), ("b",)), idle=("z",), resume=resume).signed(
+        author, SWARM
+    )
+
+
+def written(folder: Path) -> tuple[Epoch, int | None]:
+    """The epoch that the coordinator would go on from, and its plan's version."""
+    record = PlanRecord.model_validate_json((folder / "epoch.json").read_bytes())
+    path = folder / "plan.json"
+    return record.epoch, Plan.load(path).version if path.exists() else None
+
+
+def row(step: int, plan_version: int) -> StepMetrics:
+    return StepMetrics(
+        step=step, loss=1.0, tokens=8, seconds=0.1, plan_version=plan_version, learning_rate=1e-3, grad_norm=1.0,
+        predicted_seconds=None,
+    )  # fmt: skip
+
+
+def report(*rows: StepMetrics) -> Report:
+    return Report(session="s", state="training", rows=rows)
+
+
+async def lasts(standby: Standby, seconds: float = SECONDS) -> float:
+    """For how long it stands by."""
+    begun = asyncio.get_running_loop().time()
+    async with asyncio.timeout(30):
+        await standby.until_needed(seconds)
+    return asyncio.get_running_loop().time() - begun
+
+
+async def test_where_nobody_is_heard_of_it_is_needed(tmp_path: Path) -> None:
+    _, standby = standing(tmp_path)
+    assert await lasts(standby) >= SECONDS
+    assert not standby.followed
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("by", [ME, STRANGER])
+async def test_neither_itself_nor_a_stranger_leads(tmp_path: Path, by: Identity) -> None:
+    heard, standby = standing(tmp_path)
+    heard.presence(by=by.peer_id)
+    await lasts(standby)
+    assert not standby.followed
+
+
+async def test_what_one_who_has_gone_has_left_behind_is_no_sign_of_life(tmp_path: Path) -> None:
+    """A broker of its own keeps it."""
+    heard, standby = standing(tmp_path)
+    heard.presence(online=False)
+    heard.say(EPOCH, Epoch(called=3, in_force=3))
+    heard.say(PLAN, plan(3))
+    await lasts(standby)
+    assert not standby.followed
+
+
+async def test_while_another_one_leads_it_stands_by_and_then_waits_whether_that_one_returns(tmp_path: Path) -> None:
+    heard, standby = standing(tmp_path)
+    heard.presence()
+    waiting = asyncio.create_task(lasts(standby))
+    await asyncio.sleep(2 * TAKEOVER)
+    assert not waiting.done()
+    heard.presence(online=False)
+    await asyncio.sleep(SECONDS / 2)
+    heard.presence()
+    await asyncio.sleep(2 * SECONDS)
+    assert not waiting.done()
+    heard.presence(online=False)
+    await asyncio.wait_for(waiting, 5)
+    assert standby.followed
+
+
+async def test_who_cannot_be_heard_any_more_leads_no_more(tmp_path: Path) -> None:
+    """Its broker may have ended with it, and nobody is left to tell."""
+    heard, standby = standing(tmp_path)
+    heard.presence()
+    waiting = asyncio.create_task(lasts(standby))
+    await asyncio.sleep(2 * SECONDS)
+    heard.connected.clear()
+    await asyncio.sleep(TAKEOVER / 2)
+    assert not waiting.done()
+    assert await asyncio.wait_for(waiting, 5) >= TAKEOVER
+    assert standby.followed
+
+
+async def test_the_first_coordinator_stands_by_for_one_that_has_taken_over(tmp_path: Path) -> None:
+    heard, standby = standing(tmp_path, first=True)
+    heard.presence(by=ME.peer_id)
+    waiting = asyncio.create_task(lasts(standby))
+    await asyncio.sleep(2 * SECONDS)
+    assert not waiting.done()
+    heard.presence(online=False, by=ME.peer_id)
+    await asyncio.wait_for(waiting, 5)
+    assert standby.followed
+
+
+async def test_another_job_than_the_swarms_is_a_user_error(tmp_path: Path) -> None:
+    heard, standby = standing(tmp_path)
+    heard.presence()
+    heard.say(JOB, JOB_OF_ALL)
+    waiting = asyncio.create_task(lasts(standby))
+    await asyncio.sleep(SECONDS)
+    assert not waiting.done()
+    heard.say(JOB, JOB_OF_ALL.model_copy(update={"name": "another"}))
+    with pytest.raises(UserError, match="the swarm trains another job: start the standby with the same job") as caught:
+        await waiting
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("order", itertools.permutations(range(2)))
+async def test_a_plan_and_its_epoch_are_written_down_in_whichever_order_they_come(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    heard, _ = standing(tmp_path)
+    for version in (1, 2):
+        epoch = Epoch(called=version, in_force=version, started=version - 1)
+        said: list[tuple[Topic, Schema]] = [(PLAN, plan(version)), (EPOCH, epoch)]
+        for turn in order:
+            heard.say(*said[turn])
+        assert written(tmp_path) == (epoch, version)
+
+
+async def test_a_plan_that_is_not_in_force_yet_does_not_take_the_place_of_the_one_that_is(tmp_path: Path) -> None:
+    """It may never come into force; nor is a call that was meant for another moment repeated."""
+    heard, _ = standing(tmp_path)
+    heard.say(PLAN, plan(1))
+    heard.say(EPOCH, Epoch(called=1, in_force=1, started=1))
+    heard.say(EPOCH, Epoch(called=2, in_force=1, started=1, gently=True, parked=True))
+    heard.say(PLAN, plan(2))
+    assert written(tmp_path) == (Epoch(called=2, in_force=1, started=1), 1)
+    heard.say(EPOCH, Epoch(called=2, in_force=2, started=1))
+    assert written(tmp_path) == (Epoch(called=2, in_force=2, started=1), 2)
+    heard.say(PLAN, plan(1))  # an older one, which comes again
+    assert written(tmp_path)[1] == 2
+
+
+async def test_what_it_says_itself_it_does_not_follow(tmp_path: Path) -> None:
+    heard, _ = standing(tmp_path)
+    heard.say(EPOCH, Epoch(called=7), by=ME.peer_id)
+    assert not (tmp_path / "epoch.json").exists()
+
+
+async def test_a_plan_that_no_coordinator_has_signed_is_refused(tmp_path: Path) -> None:
+    heard, _ = standing(tmp_path)
+    heard.say(EPOCH, Epoch(called=3, in_force=3))
+    for wrong in (plan(3, author=STRANGER), plan(3).model_copy(update={"idle": ()})):
+        with pytest.raises(Refused):
+            heard.say(PLAN, wrong)
+    heard.say(PLAN, plan(2))
+    heard.say(PLAN, plan(3))
+    assert written(tmp_path)[1] == 3
+
+
+async def test_what_another_broker_has_kept_from_before_takes_nothing_back(tmp_path: Path) -> None:
+    heard, _ = standing(tmp_path)
+    heard.say(PLAN, plan(9))
+    heard.say(EPOCH, Epoch(called=9, in_force=9))
+    heard.say(EPOCH, Epoch(called=5, in_force=5))
+    assert written(tmp_path) == (Epoch(called=9, in_force=9), 9)
+
+
+async def test_what_an_earlier_life_knew_is_not_forgotten(tmp_path: Path) -> None:
+    """It may have led itself then, and nobody else may have heard of its last plan."""
+    heard, _ = standing(tmp_path)
+    heard.say(PLAN, plan(9))
+    heard.say(EPOCH, Epoch(called=9, in_force=9))
+    heard, _ = standing(tmp_path)
+    heard.say(PLAN, plan(5))
+    heard.say(EPOCH, Epoch(called=5, in_force=5))
+    assert written(tmp_path) == (Epoch(called=9, in_force=9), 9)
+
+
+async def test_the_history_is_that_of_the_plan_in_force(tmp_path: Path) -> None:
+    heard, _ = standing(tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    heard.say(REPORT, report(row(3, 1)), by="a")  # before anything is known of a plan
+    assert not path.exists()
+    heard.say(PLAN, plan(1))
+    heard.say(EPOCH, Epoch(called=1, in_force=1))
+    heard.say(REPORT, report(row(3, 1), row(4, 1)), by="a")  # what was before, nobody tells any more
+    heard.say(REPORT, report(row(4, 1), row(5, 1)), by="b")
+    heard.say(REPORT, report(row(6, 1)), by="z")  # who does not train under it
+    heard.say(REPORT, report(row(6, 2)), by="a")
+    assert [found.step for found in MetricsFile(path).rows()] == [3, 4, 5]
+    heard.say(PLAN, plan(2, step=4))
+    heard.say(EPOCH, Epoch(called=2, in_force=2))
+    assert [found.step for found in MetricsFile(path).rows()] == [3, 4]
+    heard.say(REPORT, report(row(5, 1)), by="a")  # of the plan that is over
+    heard.say(REPORT, report(row(5, 2)), by="b")
+    assert MetricsFile(path).rows() == [row(3, 1), row(4, 1), row(5, 2)]

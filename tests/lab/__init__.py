@@ -1,0 +1,1 @@
+"""The lab: emulated and made-up networks, bounds, comparisons; and peers in homes behind NAT (`homes`)."""

@@ -1,0 +1,1 @@
+"""The node, module by module; the engine held to one process."""

@@ -1,0 +1,296 @@
+"""The sharded all-reduce: every holder ends with the same bits, and they are the sum."""
+
+import asyncio
+import contextlib
+import math
+import typing
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtfm_node.engine.allreduce import AllReduce
+from dtfm_node.engine.buckets import Bucket
+from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
+from dtfm_node.engine.expected_frames import step_frames
+from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.refusals import FrameFault
+from dtfm_node.engine.runtime import Compute, Runtime
+from dtfm_node.engine.stage_state import Diverged
+from dtfm_node.engine.staging import Staging
+from dtfm_protocol.job.job_file import CodecName, Training, Wire
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
+from dtfm_protocol.wire.codecs import encode, payload_bytes, to_bytes
+from dtfm_protocol.wire.frames import HEADER_BYTES, Key, Kind
+from dtfm_protocol.wire.stream import Stream, read_message
+from tests.node.clocks import settle
+
+STEP = 3
+COUNTS = [1, 2, 3, 5]
+CODECS: tuple[CodecName, ...] = typing.get_args(CodecName)
+CPU = torch.device("cpu")
+TRAINING_JOB = Training(steps=99, global_batch=5, micro_batch=1, sequence_length=1, learning_rate=1.0)
+
+
+def gradients(holders: int, elements: int, spread: float = 1e-4, seed: int = 0) -> list[torch.Tensor]:
+    """One flat gradient a holder, of magnitudes as they occur."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(elements, generator=generator) * spread * (number + 1) for number in range(holders)]
+
+
+async def inline(function: Callable[..., Any], *arguments: Any) -> Any:
+    await asyncio.sleep(0)
+    return function(*arguments)
+
+
+class Holders:
+    """The peers of one bucket, each with an all-reduce of its own."""
+
+    def __init__(self, count: int, elements: int, codec: CodecName, compute: Compute) -> None:
+        self.names = tuple(f"peer{number}" for number in range(count))
+        self.bucket = Bucket(7, self.names, 0, elements, after=0)
+        self.plan = Plan(
+            version=1, stages=((0, 1),), routes=tuple((name,) for name in self.names), wire=Wire(gradients=codec)
+        )
+        self.exchanges: dict[str, Exchange] = {}
+        self._machine = Runtime(CPU, inline, compute, Staging(CPU))
+        self._reduces: dict[str, AllReduce] = {}
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls, count: int, elements: int, codec: CodecName = "fp32", compute: Compute = inline
+    ) -> AsyncIterator["Holders"]:
+        holders, network = cls(count, elements, codec, compute), MemoryNetwork()
+        async with asyncio.timeout(20), contextlib.AsyncExitStack() as stack:
+            for name in holders.names:
+                plane = MemoryDataPlane(network, name)
+                exchange = await stack.enter_async_context(Exchange.running(plane, 1, holders.names))
+                await plane.serve(TRAINING, _answering(exchange))
+                holders.exchanges[name] = exchange
+                holders._reduces[name] = AllReduce(name, codec, exchange, holders._machine)
+            yield holders
+
+    def expect(self, name: str, step: int) -> None:
+        for frame in step_frames(self.plan, name, step, TRAINING_JOB, 1, (self.bucket,)):
+            self.exchanges[name].post(frame.sender, frame.key, frame.size, exact=frame.exact)
+
+    async def reduce(self, name: str, step: int, flat: torch.Tensor) -> float:
+        return await self._reduces[name].run(self.bucket, step, flat)
+
+    async def step(self, flats: list[torch.Tensor], step: int = STEP) -> list[float]:
+        """Reduce in place; the sums of squares of the parts that each holder owns."""
+        for name in self.names:
+            self.expect(name, step)
+        squares = await asyncio.gather(
+            *(self.reduce(name, step, flat) for name, flat in zip(self.names, flats, strict=True))
+        )
+        return list(squares)
+
+
+def _answering(exchange: Exchange) -> Callable[[Stream], Any]:
+    async def answer(stream: Stream) -> None:
+        hello = await read_message(stream, Hello)
+        await (exchange.take_pulses(stream) if hello.pulses else exchange.serve(stream))
+
+    return answer
+
+
+async def reduce_all(flats: list[torch.Tensor], codec: CodecName, compute: Compute = inline) -> list[float]:
+    """One all-reduce; what it sends is exactly what it must."""
+    async with Holders.running(len(flats), len(flats[0]), codec, compute) as holders:
+        squares = await holders.step(flats)
+        sizes = [payload_bytes(codec, (high - low,)) for low, high in holders.bucket.parts]
+        for own, exchange in zip(sizes, holders.exchanges.values(), strict=True):
+            assert not exchange.refused
+            frames = 2 * (len(flats) - 1)
+            assert exchange.bytes_sent == sum(sizes) - own + (len(flats) - 1) * own + frames * HEADER_BYTES
+        return squares
+
+
+def assert_bit_identical(flats: list[torch.Tensor]) -> None:
+    for flat in flats[1:]:
+        assert torch.equal(flat.view(torch.int32), flats[0].view(torch.int32))
+
+
+@pytest.mark.parametrize("holders", COUNTS)
+async def test_in_fp32_every_holder_ends_with_the_sum_in_the_holders_order(holders: int) -> None:
+    """Magnitudes are far apart, so that another order would round differently."""
+    flats = [flat * 10.0**number for number, flat in enumerate(gradients(holders, 101))]
+    wanted = torch.zeros(101)
+    for flat in flats:
+        wanted = wanted + flat
+    squares = await reduce_all(flats, "fp32")
+    assert_bit_identical(flats)
+    assert torch.equal(flats[0], wanted)
+    assert sum(squares) == pytest.approx(float(wanted.double().square().sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("holders", COUNTS)
+@pytest.mark.parametrize(("codec", "close"), [("fp16", 2.0**-10), ("bf16", 2.0**-7)])
+async def test_on_a_half_wire_every_holder_ends_with_the_same_bits_near_the_sum(
+    holders: int, codec: CodecName, close: float
+) -> None:
+    flats = gradients(holders, 101, spread=1e-9)
+    magnitude = torch.stack(flats).abs().sum(0)
+    wanted = torch.stack(flats).double().sum(0)
+    squares = await reduce_all(flats, codec)
+    assert_bit_identical(flats)
+    largest = float(magnitude.max()) if codec == "fp16" else 0.0
+    assert ((flats[0].double() - wanted).abs() <= 2 * close * magnitude + largest * 2.0**-22).all()
+    assert sum(squares) == pytest.approx(float(flats[0].double().square().sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("holders", COUNTS)
+async def test_on_an_int8_wire_every_holder_ends_with_the_same_bits_half_a_level_a_coding_from_the_sum(
+    holders: int,
+) -> None:
+    flats = gradients(holders, 1001, spread=1e-9)
+    levels = sum(float(flat.abs().max()) for flat in flats) + float(torch.stack(flats).sum(0).abs().max())
+    wanted = torch.stack(flats).double().sum(0)
+    squares = await reduce_all(flats, "int8")
+    assert_bit_identical(flats)
+    assert ((flats[0].double() - wanted).abs() <= 0.501 * levels / 127).all()
+    assert sum(squares) == pytest.approx(float(flats[0].double().square().sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("elements", [0, 1, 2, 4])
+async def test_a_bucket_may_have_fewer_elements_than_holders(codec: CodecName, elements: int) -> None:
+    flats = [torch.full((elements,), 2.0**number) for number in range(5)]
+    squares = await reduce_all(flats, codec)
+    for flat in flats:
+        torch.testing.assert_close(flat, torch.full((elements,), 31.0), rtol=2.0**-8, atol=0)
+    assert_bit_identical(flats)
+    assert sum(squares) == pytest.approx(elements * 31.0**2, rel=2.0**-7)
+
+
+@given(holders=st.integers(1, 4), elements=st.integers(1, 300), codec=st.sampled_from(CODECS), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_replicas_stay_bit_identical_whatever_they_hold(
+    holders: int, elements: int, codec: CodecName, seed: int
+) -> None:
+    async def steps() -> None:
+        async with Holders.running(holders, elements, codec) as running:
+            for step in range(1, 4):
+                flats = gradients(holders, elements, seed=seed + step)
+                await running.step(flats, step)
+                assert_bit_identical(flats)
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+async def test_the_speed_of_holders_does_not_change_the_bits(codec: CodecName) -> None:
+    async def uneven(function: Callable[..., Any], *arguments: Any) -> Any:
+        for _ in range(delays.pop()):
+            await asyncio.sleep(0)
+        return function(*arguments)
+
+    results = []
+    for seed in range(3):
+        delays = torch.randint(0, 9, (500,), generator=torch.Generator().manual_seed(seed)).tolist()
+        flats = gradients(5, 77)
+        await reduce_all(flats, codec, uneven)
+        assert_bit_identical(flats)
+        results.append(flats[0])
+    assert_bit_identical(results)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+async def test_one_holder_keeps_its_values_and_sends_nothing(codec: CodecName) -> None:
+    (flat,) = flats = gradients(1, 10)
+    before = flat.clone()
+    (square,) = await reduce_all(flats, codec)
+    assert torch.equal(flat, before)
+    assert square == pytest.approx(float(before.double().square().sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("holders", [2, 3])
+async def test_what_int8_leaves_out_of_one_step_comes_with_a_later_one(holders: int) -> None:
+    """A coordinate far below half a level of its block is never sent without it, and its sum drifts away."""
+    steps, elements = 25, 300
+
+    def drawn(step: int) -> list[torch.Tensor]:
+        flats = gradients(holders, elements, spread=1e-3, seed=step)
+        for flat in flats:
+            flat[::97] += 1.0
+            flat[5] = 3e-3
+        return flats
+
+    true, found, plain = torch.zeros(elements).double(), torch.zeros(elements).double(), torch.zeros(elements).double()
+    async with Holders.running(holders, elements, "int8") as kept:
+        for step in range(1, steps + 1):
+            true += torch.stack(drawn(step)).double().sum(0)
+            flats = drawn(step)
+            await kept.step(flats, step)
+            found += flats[0]
+            forgetful = drawn(step)
+            await reduce_all(forgetful, "int8")
+            plain += forgetful[0]
+    level = (holders + 0.1) / 127  # of a sum whose largest values are one a holder
+    assert float((found - true).abs().max()) <= level
+    assert float((plain - true).abs().max()) > 3 * level
+    assert plain[5] == 0.0
+    assert found[5] == pytest.approx(float(true[5]), abs=level)
+
+
+@pytest.mark.parametrize(("value", "faulty"), [(math.nan, 1), (math.inf, 0), (-math.inf, 2)])
+@pytest.mark.parametrize("codec", CODECS)
+async def test_a_holder_whose_gradient_is_not_finite_says_so_and_does_not_send_it(
+    codec: CodecName, value: float, faulty: int
+) -> None:
+    """The mathematics has diverged: it must not look like a fault of that peer."""
+    flats = gradients(3, 9)
+    flats[faulty][4] = value
+    async with Holders.running(3, 9, codec) as holders:
+        name = holders.names[faulty]
+        with pytest.raises(Diverged, match="step 3: a gradient is not finite"):
+            await holders.reduce(name, STEP, flats[faulty])
+        assert holders.exchanges[name].bytes_sent == 0
+
+
+async def test_the_owner_of_a_part_whose_sum_is_not_finite_says_so_and_does_not_send_it() -> None:
+    flats = [torch.full((9,), 3e38) for _ in range(3)]
+    async with Holders.running(3, 9) as holders:
+        with pytest.raises(Diverged, match="step 3: a gradient is not finite"):
+            await holders.step(flats)
+        await settle()
+        assert not any(exchange.refused for exchange in holders.exchanges.values())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("kind", [Kind.PART, Kind.REDUCED])
+@pytest.mark.parametrize("codec", CODECS)
+async def test_a_holder_that_sends_what_is_not_finite_is_lost_and_named(
+    codec: CodecName, kind: Kind, value: float
+) -> None:
+    async with Holders.running(2, 10, codec) as holders:
+        me, liar = holders.names
+        holders.expect(me, STEP)
+        holders.expect(liar, STEP)
+        flat, lie = torch.ones(10), torch.ones(5)
+        lie[2] = value
+        for part in (Kind.PART, Kind.REDUCED):
+            index = 0 if part is Kind.PART else 1
+            payload = to_bytes(encode(lie if part is kind else torch.ones(5), codec))
+            await holders.exchanges[liar].send(me, Key(part, STEP, index, 7), payload)
+        with pytest.raises(PeerLost) as caught:
+            await holders.reduce(me, STEP, flat)
+        assert caught.value.peer == liar
+        assert "not finite" in str(caught.value)
+        assert holders.exchanges[me].refused == {FrameFault.CONTENT: 1}
+
+
+async def test_a_holder_that_vanishes_is_named() -> None:
+    async with Holders.running(2, 10) as holders:
+        me, gone = holders.names
+        holders.expect(me, STEP)
+        holders.exchanges[me].lose(PeerLost(gone, "closed the stream"))
+        with pytest.raises(PeerLost) as caught:
+            await holders.reduce(me, STEP, torch.ones(10))
+        assert caught.value.peer == gone

@@ -1,0 +1,479 @@
+"""States are kept beside training: on this node's disk, on a shadow's, and with the coordinator."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dtfm_node.engine.optimizer import state_tensors
+from dtfm_node.engine.stage_state import StageState
+from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.state.checkpointer import Checkpointer
+from dtfm_node.state.snapshots import UNSAFE_FILES, Snapshot, Snapshots
+from dtfm_protocol.checkpoint.shard import encode_shard
+from dtfm_protocol.checkpoint.transfers import CHECKPOINT, HAND_IN_LIMIT, SHADOW, Deposit, HandIn, Receipt, deposit
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.peer_state import Holding, Mark
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
+from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable, read_message, write_message
+from tests.harness.disks import full_disk
+from tests.node.test_stage_state import TRAINING, Neighbours, one_thread, state_of
+
+__all__ = ["one_thread"]  # a fixture
+
+STAGES = ((0, 2), (2, 5))
+ALONE = Plan(version=1, stages=STAGES, routes=(("a", "b"),) * 4, idle=("z",), shadows=("z", "z"), author="owner")
+"""Each of `a` and `b` has a stage to itself, and `z` keeps copies of both."""
+TWICE = Plan(version=1, stages=((0, 5),), routes=(("a",), ("b",)) * 2, author="owner")
+"""`a` and `b` are replicas."""
+LIMIT = 1 << 22
+State = dict[str, torch.Tensor]
+
+
+def at(step: int, plan: int = 1) -> Mark:
+    return Mark(step=step, plan=plan)
+
+
+def row(step: int) -> StepMetrics:
+    return StepMetrics(
+        step=step, loss=1.0, tokens=8, seconds=0.1, plan_version=1, learning_rate=1e-3, grad_norm=1.0,
+        predicted_seconds=None, eval_loss=1.5,
+    )  # fmt: skip
+
+
+def state_under(plan: Plan, me: str) -> StageState:
+    """A stage that has been trained for a step."""
+    state = StageState(state_of("only").config, plan, me, TRAINING, torch.device("cpu"))
+    state.initialise()
+    train(state, 1)
+    return state
+
+
+def train(state: StageState, step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    state.begin_step(lambda group: None)
+    for gradient in state.gradients.values():
+        gradient.copy_(torch.randn(gradient.shape, generator=generator))
+    state.prepare(at(step))
+    state.apply(1.0)
+
+
+def now(state: StageState) -> State:
+    return {key: tensor.clone() for key, tensor in state_tensors(state.parameters, state.optimizer)}
+
+
+def same(a: State, b: State) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+async def until_there(snapshots: Snapshots, mark: Mark) -> None:
+    """Wait until a snapshot of `mark` is there."""
+    added = asyncio.Event()
+    snapshots.when_added(added.set)
+    async with asyncio.timeout(5):
+        while mark not in {holding.mark for holding in snapshots.holdings()}:
+            await added.wait()
+            added.clear()
+
+
+class Plane(MemoryDataPlane):
+    """A peer on a network that notes whom it did not reach."""
+
+    def __init__(self, network: MemoryNetwork, peer: str) -> None:
+        super().__init__(network, peer)
+        self.unreached: asyncio.Queue[str] = asyncio.Queue()
+
+    async def open(self, peer: str, service: str) -> MemoryStream:
+        try:
+            return await super().open(peer, service)
+        except Unreachable:
+            self.unreached.put_nowait(peer)
+            raise
+
+
+class Swarm:
+    """Nodes that keep, and a coordinator that takes checkpoints unless it is away."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.network = MemoryNetwork()
+        self.handed_in: list[tuple[str, HandIn, bytes]] = []
+        self.taken: asyncio.Queue[HandIn] = asyncio.Queue()
+        """What was handed in, for who waits for it."""
+        self._planes: dict[str, Plane] = {}
+
+    def plane(self, peer: str) -> Plane:
+        return self._planes.setdefault(peer, Plane(self.network, peer))
+
+    @contextlib.asynccontextmanager
+    async def node(
+        self,
+        peer: str,
+        plan: Plan | None = None,
+        *,
+        snapshots: Snapshots | None = None,
+        uplink: UplinkPacer | None = None,
+        confirm_seconds: float = 1000.0,
+    ) -> AsyncIterator[Checkpointer]:
+        keeping = Checkpointer.running(
+            self.plane(peer), uplink or UplinkPacer(), snapshots or Snapshots(self._folder / peer), LIMIT,
+            room_retry_seconds=0.01, upload_retry_seconds=0.01, confirm_seconds=confirm_seconds,
+        )  # fmt: skip
+        async with keeping as checkpointer:
+            if plan is not None:
+                checkpointer.serve(plan)
+            yield checkpointer
+
+    async def coordinate(self) -> None:
+        async def take(stream: Stream) -> None:
+            share = await read_message(stream, HandIn, HAND_IN_LIMIT)
+            data = b""
+            if share.size:
+                await write_message(stream, Receipt(taken=True, text="send the file"))
+                data = bytes(await stream.read(share.size))
+            self.handed_in.append((stream.peer, share, data))
+            self.taken.put_nowait(share)
+            await write_message(stream, Receipt(taken=True, text="kept"))
+
+        await self.plane("owner").serve(CHECKPOINT, take)
+
+    async def answered(self) -> None:
+        """Wait until nobody answers a stream any more, and whoever has asked has read the answer."""
+        await asyncio.wait_for(asyncio.gather(*self.network.tasks), 5)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def offer(self, peer: str, data: bytes, **change: Any) -> Receipt:
+        """Have `peer` give `z` a copy of its stage, or of what it says it is."""
+        file = self._folder / "file.safetensors"
+        file.write_bytes(data)
+        stage = ALONE.stage_of(peer) or 0
+        values = {"plan_version": 1, "mark": at(7), "layers": STAGES[stage], "size": len(data)}
+        values["sha256"] = hashlib.sha256(data).hexdigest()
+        async with asyncio.timeout(5):
+            return await deposit(self.plane(peer), "z", Deposit.model_validate(values | change), file)
+
+    def files(self, peer: str) -> list[str]:
+        return sorted(path.name for path in (self._folder / peer).iterdir())
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Swarm:
+    return Swarm(tmp_path)
+
+
+async def test_a_stage_of_one_peer_leaves_a_copy_with_its_shadow(swarm: Swarm, tmp_path: Path) -> None:
+    async with swarm.node("a", ALONE) as checkpointer, swarm.node("z", ALONE) as shadow:
+        told: list[int] = []
+        shadow.snapshots.when_added(lambda: told.append(len(shadow.snapshots.holdings())))
+        state = state_under(ALONE, "a")
+        await checkpointer.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
+        await until_there(shadow.snapshots, at(1))
+        await swarm.answered()
+        held = [Holding(mark=at(1), layers=STAGES[0])]
+        assert checkpointer.snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[0], norm=1.0)]
+        assert shadow.snapshots.holdings() == held  # who is given a copy is not told the norm
+        assert told == [1]
+        (path,) = (tmp_path / "z").glob("*.safetensors")
+        assert same(load_file(path), now(state))
+        assert checkpointer.shadows.copied_bytes == path.stat().st_size
+    again = Snapshots(tmp_path / "z")
+    again.load()
+    assert again.holdings() == held
+
+
+async def test_a_shadow_that_is_away_costs_the_copy_and_nothing_else(swarm: Swarm) -> None:
+    async with swarm.node("a", ALONE) as checkpointer:
+        state = state_under(ALONE, "a")
+        await checkpointer.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
+        await asyncio.wait_for(checkpointer.settled(), 5)
+        async with swarm.node("z", ALONE) as shadow:
+            train(state, 2)
+            await checkpointer.keep(state, ALONE, row(2), (), handed_in=False, copied=True, last=False)
+            await until_there(shadow.snapshots, at(2))
+            assert [holding.mark for holding in shadow.snapshots.holdings()] == [at(2)]
+
+
+async def test_a_strangers_copy_is_not_taken(swarm: Swarm) -> None:
+    """Nor one of a peer of which this one is no shadow."""
+    data = encode_shard({"weight/a": torch.ones(3)})
+    async with swarm.node("z", ALONE) as shadow:
+        for peer in ("stranger", "z"):
+            receipt = await swarm.offer(peer, data)
+            assert (receipt.taken, receipt.text) == (False, "this peer is no shadow of that one")
+        shadow.serve(ALONE.model_copy(update={"shadows": (None, "z")}))
+        assert not (await swarm.offer("a", data)).taken
+        assert (await swarm.offer("b", data)).taken
+    assert len(swarm.files("z")) == 2
+
+
+async def test_before_there_is_a_plan_no_copy_is_taken(swarm: Swarm) -> None:
+    async with swarm.node("z"):
+        assert not (await swarm.offer("a", b"")).taken
+    assert swarm.files("z") == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"layers": (0, 5)}, {"layers": (2, 5)}, {"size": LIMIT + 1}, {"sha256": "0" * 64}],
+    ids=["all layers", "another stage's", "too large", "another hash"],
+)
+async def test_a_copy_that_is_not_what_belongs_to_its_peer_leaves_nothing(swarm: Swarm, change: dict[str, Any]) -> None:
+    data = encode_shard({"weight/a": torch.ones(3)})
+    async with swarm.node("z", ALONE) as shadow:
+        with pytest.raises(StreamClosed):
+            await swarm.offer("a", data, **change)
+        assert shadow.snapshots.holdings() == []
+        assert swarm.files("z") == []
+        assert (await swarm.offer("a", data)).taken
+
+
+async def test_what_is_no_safetensors_file_leaves_nothing(swarm: Swarm) -> None:
+    async with swarm.node("z", ALONE):
+        with pytest.raises(StreamClosed):
+            await swarm.offer("a", b"no safetensors file")
+    assert swarm.files("z") == []
+
+
+async def test_a_copy_that_is_here_is_not_sent_again(swarm: Swarm) -> None:
+    data = encode_shard({"weight/a": torch.ones(3)})
+    async with swarm.node("z", ALONE):
+        assert (await swarm.offer("a", data)).taken
+        receipt = await swarm.offer("a", data)
+        assert (receipt.taken, receipt.text) == (False, "it is here already")
+
+
+async def test_a_copy_that_breaks_off_leaves_nothing_and_may_come_again(swarm: Swarm) -> None:
+    data = encode_shard({"weight/a": torch.ones(3)})
+    async with swarm.node("z", ALONE) as shadow:
+        stream = await swarm.plane("a").open("z", SHADOW)
+        offer = Deposit(plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64)
+        await write_message(stream, offer)
+        assert (await read_message(stream, Receipt)).taken
+        await stream.write(data[:10])
+        await stream.close()
+        await swarm.answered()
+        assert (shadow.snapshots.holdings(), swarm.files("z")) == ([], [])
+        assert (await swarm.offer("a", data)).taken
+
+
+async def test_a_shadow_without_room_says_so(swarm: Swarm) -> None:
+    async with swarm.node("z", ALONE):
+        data = encode_shard({"weight/a": torch.ones(3000)})
+        (swarm._folder / "file.safetensors").write_bytes(data)
+        offer = Deposit(
+            plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256=hashlib.sha256(data).hexdigest()
+        )
+        with full_disk(1000):
+            receipt = await deposit(swarm.plane("a"), "z", offer, swarm._folder / "file.safetensors")
+        assert (receipt.taken, receipt.text) == (False, "no room")
+    assert swarm.files("z") == []
+
+
+async def test_what_is_kept_is_the_state_of_its_step_though_training_goes_on(swarm: Swarm, tmp_path: Path) -> None:
+    async with swarm.node("a", ALONE) as checkpointer:
+        state = state_under(ALONE, "a")
+        wanted = now(state)
+        await checkpointer.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
+        await asyncio.to_thread(train, state, 2)
+        await checkpointer.settled()
+        (path,) = (tmp_path / "a").glob("*.safetensors")
+        assert same(load_file(path), wanted)
+        assert not same(now(state), wanted)
+
+
+async def test_every_replica_vouches_for_a_checkpoint_and_the_first_hands_it_in(swarm: Swarm, tmp_path: Path) -> None:
+    await swarm.coordinate()
+    rows = (row(1),)
+    async with swarm.node("a", TWICE) as first, swarm.node("b", TWICE) as second:
+        for checkpointer, me in ((first, "a"), (second, "b")):
+            await checkpointer.keep(
+                state_under(TWICE, me), TWICE, row(1), rows, handed_in=True, copied=False, last=False
+            )
+            await asyncio.wait_for(checkpointer.settled(), 5)
+    (one, share, data), (other, vote, nothing) = swarm.handed_in
+    assert (one, other, nothing, vote.size, vote.sha256) == ("a", "b", b"", 0, None)
+    assert share.digest == vote.digest
+    assert (share.step, share.plan_version, share.stage, share.eval_loss, share.rows) == (1, 1, 0, 1.5, rows)
+    assert hashlib.sha256(data).hexdigest() == share.sha256
+    assert swarm.files("b") == []
+    (path,) = (tmp_path / "a").glob("*.safetensors")
+    assert path.read_bytes() == data
+
+
+async def test_replicas_that_differ_in_a_weight_hand_in_other_digests(swarm: Swarm) -> None:
+    await swarm.coordinate()
+    state = state_under(TWICE, "b")
+    with torch.no_grad():
+        next(iter(state.parameters.values())).view(-1)[0] += 1e-3
+    async with swarm.node("a", TWICE) as first, swarm.node("b", TWICE) as second:
+        for checkpointer, kept in ((first, state_under(TWICE, "a")), (second, state)):
+            await checkpointer.keep(kept, TWICE, row(1), (), handed_in=True, copied=False, last=False)
+            await asyncio.wait_for(checkpointer.settled(), 5)
+    assert len({share.digest for _, share, _ in swarm.handed_in}) == 2
+
+
+async def test_a_coordinator_that_is_away_is_given_the_checkpoint_when_it_is_back(swarm: Swarm) -> None:
+    async with swarm.node("a", TWICE) as checkpointer:
+        await checkpointer.keep(state_under(TWICE, "a"), TWICE, row(1), (), handed_in=True, copied=False, last=False)
+        for _ in range(2):
+            assert await asyncio.wait_for(swarm.plane("a").unreached.get(), 5) == "owner"
+            assert not checkpointer.is_idle
+        await swarm.coordinate()
+        await asyncio.wait_for(checkpointer.settled(), 5)
+        assert checkpointer.is_idle
+        assert len(swarm.handed_in) == 1
+
+
+async def test_a_checkpoint_that_nobody_confirms_is_handed_in_again(swarm: Swarm) -> None:
+    """A coordinator that was killed before the others had handed in has forgotten it."""
+    await swarm.coordinate()
+    async with swarm.node("a", TWICE, confirm_seconds=0.01) as checkpointer:
+        await checkpointer.keep(state_under(TWICE, "a"), TWICE, row(1), (), handed_in=True, copied=False, last=False)
+        for _ in range(3):
+            assert (await asyncio.wait_for(swarm.taken.get(), 5)).step == 1
+
+
+async def test_snapshots_wait_until_the_swarm_has_an_earlier_one_whole(swarm: Swarm) -> None:
+    """Else a disk would fill while copies do not get away; checkpoints are written all the same."""
+    await swarm.coordinate()
+    async with swarm.node("a", ALONE) as checkpointer:
+        state = state_under(ALONE, "a")
+
+        async def keep_at(step: int, *, handed_in: bool) -> list[int]:
+            if step > 1:
+                train(state, step)
+            await checkpointer.keep(state, ALONE, row(step), (), handed_in=handed_in, copied=True, last=False)
+            await asyncio.wait_for(checkpointer.settled(), 5)
+            return [holding.mark.step for holding in checkpointer.snapshots.holdings()]
+
+        for step in range(1, UNSAFE_FILES + 1):
+            await keep_at(step, handed_in=False)
+        full = list(range(1, UNSAFE_FILES + 1))
+        assert await keep_at(UNSAFE_FILES + 1, handed_in=False) == full
+        assert await keep_at(UNSAFE_FILES + 2, handed_in=True) == [*full, UNSAFE_FILES + 2]
+        checkpointer.confirm(0, at(UNSAFE_FILES))
+        assert checkpointer.safe == at(UNSAFE_FILES)
+        assert await keep_at(UNSAFE_FILES + 3, handed_in=False) == [UNSAFE_FILES, UNSAFE_FILES + 2, UNSAFE_FILES + 3]
+        checkpointer.confirm(0, at(1))  # which comes late
+        assert checkpointer.safe == at(UNSAFE_FILES)
+
+
+async def test_a_full_disk_costs_the_snapshot_and_training_goes_on(swarm: Swarm) -> None:
+    async with swarm.node("a", ALONE) as checkpointer:
+        state = state_under(ALONE, "a")
+        with full_disk(100):
+            await checkpointer.keep(state, ALONE, row(1), (), handed_in=True, copied=True, last=False)
+            await asyncio.wait_for(checkpointer.settled(), 5)
+        assert (checkpointer.snapshots.holdings(), swarm.files("a")) == ([], [])
+        train(state, 2)
+        await checkpointer.keep(state, ALONE, row(2), (), handed_in=False, copied=True, last=False)
+        await asyncio.wait_for(checkpointer.settled(), 5)
+        assert [holding.mark for holding in checkpointer.snapshots.holdings()] == [at(2)]
+
+
+async def test_what_is_saved_at_the_end_is_there_in_the_next_life(swarm: Swarm, tmp_path: Path) -> None:
+    state = state_under(ALONE, "b")
+    async with swarm.node("b", ALONE) as checkpointer:
+        await checkpointer.save(state, (row(1),))
+    snapshots = Snapshots(tmp_path / "b")
+    snapshots.load()
+    assert snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[1], norm=1.0)]
+    assert list(snapshots.rows()) == [row(1)]
+    assert snapshots.of(at(1)).keys() == now(state).keys()
+
+
+async def test_what_is_on_the_disk_already_is_not_saved_again(swarm: Swarm, tmp_path: Path) -> None:
+    async with swarm.node("a", ALONE) as checkpointer:
+        state = state_under(ALONE, "a")
+        await checkpointer.keep(state, ALONE, row(1), (row(1),), handed_in=False, copied=True, last=False)
+        await asyncio.wait_for(checkpointer.settled(), 5)
+        (path,) = (tmp_path / "a").glob("*.safetensors")
+        before = path.stat().st_ino
+        await checkpointer.save(state, ())
+        assert path.stat().st_ino == before
+        assert list(checkpointer.snapshots.rows()) == [row(1)]
+
+
+async def test_what_cannot_be_saved_at_the_end_keeps_nobody_from_ending(swarm: Swarm) -> None:
+    async with swarm.node("a", ALONE) as checkpointer:
+        with full_disk(100):
+            await checkpointer.save(state_under(ALONE, "a"), ())
+    assert swarm.files("a") == []
+
+
+async def test_while_a_checkpoint_waits_for_the_coordinator_a_further_snapshot_does_not_end_the_waiting(
+    swarm: Swarm,
+) -> None:
+    """Else a run that is parked would be left before its checkpoint is with the coordinator."""
+    async with swarm.node("a", ALONE) as checkpointer:
+        state = state_under(ALONE, "a")
+        await checkpointer.keep(state, ALONE, row(1), (), handed_in=True, copied=False, last=False)
+        await asyncio.wait_for(swarm.plane("a").unreached.get(), 5)
+        train(state, 2)
+        await checkpointer.keep(state, ALONE, row(2), (), handed_in=False, copied=True, last=False)
+        await until_there(checkpointer.snapshots, at(2))
+        assert await asyncio.wait_for(swarm.plane("a").unreached.get(), 5)
+        assert not checkpointer.is_idle
+        await swarm.coordinate()
+        await asyncio.wait_for(checkpointer.settled(), 5)
+        assert [share.step for _, share, _ in swarm.handed_in] == [1]
+
+
+async def test_a_matrix_that_both_ends_hold_is_written_by_the_first_one(swarm: Swarm) -> None:
+    state = state_of("last", tied=True)
+    plan = Plan(version=1, stages=((0, 2), (2, 5)), routes=(("a", "b"),) * 4, shadows=("b", "a"), author="owner")
+    Neighbours(state)
+    train(state, 1)
+    await swarm.coordinate()
+    async with swarm.node("b", plan) as checkpointer:
+        await checkpointer.keep(state, plan, row(1), (), handed_in=True, copied=True, last=False)
+        await asyncio.wait_for(checkpointer.settled(), 5)
+        written = checkpointer.snapshots.of(at(1)).keys()
+    assert state.shared
+    assert {key.partition("/")[2] for key in now(state).keys() - written} == state.shared
+
+
+class BrokenSnapshots(Snapshots):
+    """A list of snapshots with a bug."""
+
+    def add(self, snapshot: Snapshot) -> None:
+        raise RuntimeError(f"a bug, with {snapshot.stem}")
+
+
+class BrokenUplink(UplinkPacer):
+    """A line with a bug."""
+
+    async def idle(self, peer: str) -> None:
+        raise RuntimeError(f"a bug, with {peer}")
+
+
+@pytest.mark.parametrize("where", ["the writer", "the copies", "the upload"])
+async def test_an_error_that_nobody_expects_ends_the_keeping_and_is_seen(
+    swarm: Swarm, tmp_path: Path, where: str
+) -> None:
+    """Else it would be waited for for ever what nobody does any more."""
+    await swarm.coordinate()
+    snapshots = BrokenSnapshots(tmp_path / "a") if where == "the writer" else None
+    uplink = BrokenUplink() if where != "the writer" else None
+    upload = where == "the upload"
+
+    async def train_on() -> None:
+        async with swarm.node("z", ALONE), swarm.node("a", ALONE, snapshots=snapshots, uplink=uplink) as checkpointer:
+            state = state_under(ALONE, "a")
+            await checkpointer.keep(state, ALONE, row(1), (), handed_in=upload, copied=not upload, last=False)
+            await checkpointer.settled()
+            await asyncio.Event().wait()  # as the daemon does until its job is done
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(train_on(), 10)
+    bugs = caught.value.subgroup(lambda error: isinstance(error, RuntimeError) and "a bug, with" in str(error))
+    assert bugs is not None
+    assert caught.value.subgroup(lambda error: isinstance(error, TimeoutError)) is None

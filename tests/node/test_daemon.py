@@ -1,0 +1,72 @@
+"""How a daemon enters a swarm whose coordinator is starting."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtfm_node import daemon as daemons
+from dtfm_node.control.display import Display
+from dtfm_node.daemon import Daemon, NodeOptions
+from dtfm_protocol.control.topics import Topic
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.schema import Schema
+from tests.coordinator.peers import JOB
+
+COORDINATOR = Identity.generate().peer_id
+INVITE = Invite(
+    swarm="0123456789abcdef",
+    coordinator=COORDINATOR,
+    dht=(f"/ip4/127.0.0.1/tcp/7701/p2p/{COORDINATOR}",),
+    broker="mqtt://127.0.0.1:7700",
+    secret="ab" * 16,
+)
+
+
+class Control:
+    """A broker's side of the control plane."""
+
+    last_error = ""
+    clock_ahead = None
+
+    def __init__(self, connected: bool) -> None:
+        self.connected = asyncio.Event()
+        if connected:
+            self.connected.set()
+        self.said: list[str] = []
+
+    async def publish(self, topic: Topic, _: Schema) -> None:
+        self.said.append(topic.name)
+
+
+def entering(folder: Path, connected: bool, timeout: float) -> tuple[Daemon, Control, Any]:
+    daemon = Daemon(INVITE, folder, NodeOptions(timeout=timeout), Display("plain"))
+    control: Any = Control(connected)
+    return daemon, control, daemon._enter(control)
+
+
+async def test_a_node_asks_for_nothing_until_a_coordinator_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its broker may be there long before it is: a question would be heard by nobody."""
+    monkeypatch.setattr(daemons, "CHALLENGE_SECONDS", 0.0)
+    daemon, control, entry = entering(tmp_path, True, 5.0)
+    task = asyncio.create_task(entry)
+    await asyncio.sleep(0.05)
+    assert control.said == []
+    daemon._inbox._take_job("", JOB)
+    await asyncio.wait_for(task, 5)
+    assert control.said == ["challenge"]
+
+
+@pytest.mark.parametrize(("connected", "why"), [(False, "did not let this node in"), (True, "nobody has said")])
+async def test_a_node_gives_up_where_nobody_leads_and_says_what_is_missing(
+    tmp_path: Path, connected: bool, why: str
+) -> None:
+    _, control, entry = entering(tmp_path, connected, 0.05)
+    with pytest.raises(UserError, match=f"no coordinator: its broker .*{why}"):
+        await asyncio.wait_for(entry, 5)
+    assert control.said == []

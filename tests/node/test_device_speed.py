@@ -1,0 +1,96 @@
+"""What a device is measured by: the job's own layer, as the engine runs it."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dtfm_node.engine import device_speed as measuring
+from dtfm_node.engine.device_speed import layer_seconds, measure, product_flops
+from dtfm_node.engine.weight_gradients import Pending, accumulate
+from dtfm_protocol.job.job_file import Model, Precision
+from dtfm_protocol.model.model_config import resolve_config
+from dtfm_protocol.model.single_layer import build_layer
+
+CPU = torch.device("cpu")
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+CONFIGS = {
+    name: resolve_config(Model.model_validate({"architecture": name} | SMALL | fields), 61, 16)
+    for name, fields in {"llama": {"num_key_value_heads": 2, "intermediate_size": 48}, "gpt2": {}}.items()
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """At this size threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_every_part_of_a_layers_work_is_measured(architecture: str, precision: Precision) -> None:
+    found = layer_seconds(CONFIGS[architecture], precision, 2, 16, CPU)
+    assert found.forward > 0
+    assert found.weight is not None
+    assert 0 < found.weight < found.backward
+    assert found.optimizer is not None
+    assert found.optimizer > 0
+
+
+def test_the_warm_up_is_left_out_and_of_the_rest_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of forward, gradients of inputs, gradients of weights, update."""
+    rounds = [(99.0, 99.0, 99.0, 99.0), (1.0, 20.0, 300.0, 4000.0), (3.0, 10.0, 100.0, 2000.0), (2.0, 60.0, 500.0, 0.5)]
+    clock = iter([seconds for one in rounds for seconds in one])
+
+    def timed(action: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+        return next(clock), action()
+
+    monkeypatch.setattr(measuring, "_timed", timed)
+    found = layer_seconds(CONFIGS["llama"], "fp32", 1, 8, CPU)
+    assert (found.forward, found.backward, found.weight, found.optimizer) == (2.0, 20.0 + 300.0, 300.0, 2000.0)
+    assert next(clock, None) is None
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_the_weight_part_is_that_of_all_matrices(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: set[int] = set()
+
+    def noted(pending: Pending) -> None:
+        taken.add(pending[0].numel())
+        accumulate(pending)
+
+    monkeypatch.setattr(measuring, "accumulate", noted)
+    layer_seconds(CONFIGS[architecture], "fp32", 1, 8, CPU)
+    layer = build_layer(CONFIGS[architecture], CPU)
+    matrices = {p.numel() for p in layer.parameters() if p.ndim == 2}
+    assert taken == matrices
+    assert len(matrices) > 1
+
+
+def test_a_compiled_layer_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[nn.Module] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda module: compiled.append(module))
+    monkeypatch.setattr(measuring, "accumulate", lambda pending: pytest.fail("a product was taken apart"))
+    layer_seconds(CONFIGS["llama"], "fp32", 1, 8, CPU, compiled=True)
+    assert len(compiled) == 1
+
+
+def test_a_device_is_measured_in_every_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_PRODUCT_SECONDS", 0.01)
+    found = measure(CONFIGS["llama"], "fp32", 1, 8, CPU)
+    assert found.flops.keys() == {"fp32", "bf16"}
+    assert min(found.flops.values()) > 1e6
+    assert found.memory_bytes > 1 << 20
+
+
+def test_flops_are_those_of_the_products_over_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([10.0, *(10.0 + measuring._PRODUCT_SECONDS * part / 4 for part in range(5))])
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    wanted = 2 * 512**3 * 4 / measuring._PRODUCT_SECONDS
+    assert product_flops(torch.float32, CPU) == pytest.approx(wanted)

@@ -1,0 +1,293 @@
+"""A state is fetched from all who have it at once; what they give is believed by its hash alone."""
+
+import asyncio
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from dtfm_node.state.fetch import Fetch, Fetched, Lacking
+from dtfm_protocol.checkpoint.manifest import TensorEntry
+from dtfm_protocol.checkpoint.shard import decode_tensor, tensor_entry
+from dtfm_protocol.checkpoint.transfers import STATE, WantCatalogue, serve_state
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.plan.peer_state import Mark
+from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
+from dtfm_protocol.wire.stream import Bytes, Handler, Stream, StreamClosed, read_message
+
+MARK = Mark(step=7, plan=2)
+PIECE = 100
+State = dict[str, torch.Tensor]
+
+
+def state(*names: str) -> State:
+    """Of each name a tensor of ten pieces, the last of them a short one."""
+    found = {}
+    for name in names:
+        generator = torch.Generator().manual_seed(ord(name[-1]))
+        found[f"weight/{name}"] = torch.randn(10 * PIECE // 4 - 3, generator=generator)
+    return found
+
+
+class Source:
+    """A peer that has tensors of a state, and may do badly."""
+
+    def __init__(self, tensors: State, mark: Mark = MARK) -> None:
+        self.mark, self.served = mark, 0
+        self.entries: dict[str, TensorEntry] = {}
+        self.data: dict[str, bytes] = {}
+        self.before: Callable[[int], None] = lambda served: None
+        """Called before each piece."""
+        self.gate: asyncio.Event | None = None
+        for key, tensor in tensors.items():
+            entry, data = tensor_entry("live.safetensors", tensor)
+            self.entries[key], self.data[key] = entry, bytes(data)
+
+    async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:
+        return self.entries if mark == self.mark else {}
+
+    async def read(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
+        assert mark == self.mark
+        if self.gate is not None:
+            await self.gate.wait()
+        self.before(self.served)
+        self.served += 1
+        return self.data[key][offset : offset + size]
+
+
+class Swarm:
+    """Sources on a network, and one who fetches."""
+
+    def __init__(self) -> None:
+        self._network = MemoryNetwork()
+        self.taken: State = {}
+        self.patience = 60.0
+        """Seconds for an answer."""
+
+    async def add(self, peer: str, source: Source) -> Source:
+        await self.serve(peer, lambda stream: serve_state(stream, source))
+        return source
+
+    async def serve(self, peer: str, handler: Handler) -> None:
+        await MemoryDataPlane(self._network, peer).serve(STATE, handler)
+
+    async def fetch(self, wanted: State, *peers: str) -> Fetched:
+        async def take(key: str, entry: TensorEntry, data: Bytes) -> None:
+            assert key not in self.taken
+            self.taken[key] = decode_tensor(entry, data)
+
+        shapes = {key: tuple(tensor.shape) for key, tensor in wanted.items()}
+        plane = MemoryDataPlane(self._network, "me")
+        one = Fetch(
+            plane, MARK, shapes, peers,
+            piece_bytes=PIECE, catalogue_seconds=self.patience, piece_seconds=self.patience,
+        )  # fmt: skip
+        async with asyncio.timeout(30):
+            return await one.run(take)
+
+    def has(self, wanted: State) -> bool:
+        return self.taken.keys() == wanted.keys() and all(torch.equal(self.taken[key], wanted[key]) for key in wanted)
+
+
+@pytest.fixture
+def swarm() -> Swarm:
+    return Swarm()
+
+
+@contextlib.contextmanager
+def refused(match: str) -> Iterator[None]:
+    with pytest.raises(Refused, match=re.escape(match)) as caught:
+        yield
+    assert "\n" not in str(caught.value)
+
+
+async def test_one_source_gives_all_that_is_wanted_and_no_more(swarm: Swarm) -> None:
+    source = await swarm.add("a", Source(state("a", "b", "c")))
+    wanted = state("a", "b")
+    fetched = await swarm.fetch(wanted, "a")
+    assert swarm.has(wanted)
+    assert source.served == 20
+    assert fetched == Fetched(sum(tensor.nbytes for tensor in wanted.values()), {"a"})
+
+
+async def test_several_sources_share_the_work_of_one_tensor(swarm: Swarm) -> None:
+    wanted = state("a")
+    sources = {peer: await swarm.add(peer, Source(wanted)) for peer in "xyz"}
+    fetched = await swarm.fetch(wanted, *sources)
+    assert swarm.has(wanted)
+    assert sum(source.served for source in sources.values()) == 10
+    assert all(2 <= source.served <= 6 for source in sources.values())
+    assert fetched.sources == set(sources)
+
+
+async def test_a_fast_source_gives_what_a_slow_one_does_not(swarm: Swarm) -> None:
+    wanted = state("a", "b")
+    slow, fast = await swarm.add("slow", Source(wanted)), await swarm.add("fast", Source(wanted))
+    slow.gate = asyncio.Event()
+    fast.before = lambda served: slow.gate.set() if served == 18 and slow.gate is not None else None
+    await swarm.fetch(wanted, "slow", "fast")
+    assert swarm.has(wanted)
+    assert (slow.served, fast.served) == (1, 19)
+
+
+async def test_each_source_is_asked_for_what_it_has(swarm: Swarm) -> None:
+    await swarm.add("x", Source(state("a", "b")))
+    await swarm.add("y", Source(state("b", "c")))
+    wanted = state("a", "b", "c")
+    assert (await swarm.fetch(wanted, "x", "y")).sources == {"x", "y"}
+    assert swarm.has(wanted)
+
+
+def vanish(after: int) -> Callable[[int], None]:
+    def look(served: int) -> None:
+        if served >= after:
+            raise StreamClosed("gone")
+
+    return look
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+async def test_a_source_that_vanishes_midway_leaves_its_pieces_to_the_others(swarm: Swarm, after: int) -> None:
+    wanted = state("a", "b")
+    leaver, other = await swarm.add("x", Source(wanted)), await swarm.add("y", Source(wanted))
+    leaver.before = vanish(after)
+    fetched = await swarm.fetch(wanted, "x", "y")
+    assert swarm.has(wanted)
+    assert (leaver.served, other.served) == (after, 20 - after)
+    assert fetched.bytes == sum(tensor.nbytes for tensor in wanted.values())
+
+
+async def test_a_source_that_vanishes_last_leaves_its_piece_to_one_who_had_nothing_left_to_do(swarm: Swarm) -> None:
+    wanted = state("a")
+    leaver, other = await swarm.add("x", Source(wanted)), await swarm.add("y", Source(wanted))
+    leaver.gate = asyncio.Event()
+    leaver.before = vanish(0)
+    other.before = lambda served: leaver.gate.set() if served == 8 and leaver.gate is not None else None
+    await swarm.fetch(wanted, "x", "y")
+    assert swarm.has(wanted)
+
+
+async def test_a_source_whose_state_has_moved_on_leaves_its_pieces_to_the_others(swarm: Swarm) -> None:
+    wanted = state("a")
+    await swarm.add("y", Source(wanted))
+    moved = await swarm.add("x", Source(wanted))
+
+    async def gone(mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
+        return None
+
+    moved.read = gone  # type: ignore[method-assign]
+    assert (await swarm.fetch(wanted, "x", "y")).sources == {"y"}
+    assert swarm.has(wanted)
+
+
+@pytest.mark.parametrize("when", ["at the catalogue", "at a piece"])
+async def test_a_source_that_stops_answering_is_not_waited_for(swarm: Swarm, when: str) -> None:
+    """As a process does that was stopped."""
+    swarm.patience = 0.1
+    wanted = state("a")
+    stopped = await swarm.add("x", Source(wanted))
+    stopped.gate = asyncio.Event()
+    if when == "at the catalogue":
+
+        async def silent(mark: Mark) -> dict[str, TensorEntry]:
+            await asyncio.Event().wait()
+            return {}
+
+        stopped.catalogue = silent  # type: ignore[method-assign]
+    await swarm.add("y", Source(wanted))
+    assert (await swarm.fetch(wanted, "x", "y")).sources == {"y"}
+    assert swarm.has(wanted)
+
+
+async def test_where_the_only_source_vanishes_what_was_taken_before_stays_taken(swarm: Swarm) -> None:
+    """The next plan does not fetch it again."""
+    wanted = state("a", "b")
+    (await swarm.add("x", Source(wanted))).before = vanish(13)
+    with pytest.raises(
+        Lacking, match=r"nobody who answers has weight/b of step 7 \(plan 2\) \(1 tensors are lacking\)"
+    ):
+        await swarm.fetch(wanted, "x")
+    assert swarm.has(state("a"))
+
+
+async def test_what_nobody_has_is_named_before_anything_is_fetched(swarm: Swarm) -> None:
+    source = await swarm.add("x", Source(state("a")))
+    with pytest.raises(Lacking, match="nobody who answers has weight/b"):
+        await swarm.fetch(state("a", "b"), "x")
+    assert source.served == 0
+
+
+@pytest.mark.parametrize("sources", [(), ("nobody",), ("later",), ("nobody", "later")])
+async def test_where_nobody_has_the_state_that_is_said(swarm: Swarm, sources: tuple[str, ...]) -> None:
+    await swarm.add("later", Source(state("a"), Mark(step=8, plan=2)))
+    with pytest.raises(Lacking):
+        await swarm.fetch(state("a"), *sources)
+    assert swarm.taken == {}
+
+
+async def test_a_source_that_gives_other_bytes_than_it_says_is_refused(swarm: Swarm) -> None:
+    wanted = state("a")
+    liar = await swarm.add("liar", Source(wanted))
+    data = liar.data["weight/a"]
+    liar.data["weight/a"] = data[:500] + bytes([data[500] ^ 1]) + data[501:]
+    with refused("weight/a of step 7 (plan 2) from liar has another hash than its sources gave"):
+        await swarm.fetch(wanted, "liar")
+    assert swarm.taken == {}
+
+
+async def test_of_bytes_with_another_hash_all_who_gave_some_are_named(swarm: Swarm) -> None:
+    """One of them lies, and nobody can tell which."""
+    wanted = state("a")
+    honest, liar = await swarm.add("x", Source(wanted)), await swarm.add("y", Source(wanted))
+    liar.data["weight/a"] = bytes(len(liar.data["weight/a"]))
+    with refused("weight/a of step 7 (plan 2) from x, y has another hash than its sources gave"):
+        await swarm.fetch(wanted, "x", "y")
+    assert honest.served
+    assert swarm.taken == {}
+
+
+async def test_a_tensor_of_another_shape_is_refused_before_anything_is_fetched(swarm: Swarm) -> None:
+    """However large it says that it is."""
+    source = await swarm.add("x", Source(state("a")))
+    entry = source.entries["weight/a"]
+    for shape in ((1, 247), (247, 1), (248,), (1 << 40,), ()):
+        source.entries["weight/a"] = entry.model_copy(update={"shape": shape, "bytes": 4 * math.prod(shape)})
+        with refused(f"x offers weight/a of shape {shape}, not (247,)"):
+            await swarm.fetch(state("a"), "x")
+    assert source.served == 0
+    assert swarm.taken == {}
+
+
+async def test_sources_that_disagree_are_refused_before_anything_is_fetched(swarm: Swarm) -> None:
+    """One of them lies, or two replicas have come apart: nobody can tell here."""
+    first = await swarm.add("x", Source(state("a")))
+    other = {"weight/a": state("a")["weight/a"] + 1}
+    second = await swarm.add("y", Source(other))
+    with refused("y has another weight/a of step 7 (plan 2) than the other sources"):
+        await swarm.fetch(state("a"), "x", "y")
+    assert (first.served, second.served) == (0, 0)
+
+
+async def test_where_the_bytes_lie_in_a_sources_file_is_its_own_affair(swarm: Swarm) -> None:
+    wanted = state("a")
+    await swarm.add("x", Source(wanted))
+    shifted = await swarm.add("y", Source(wanted))
+    place = {"file": "step-7.safetensors", "offset": 640}
+    shifted.entries = {key: entry.model_copy(update=place) for key, entry in shifted.entries.items()}
+    assert (await swarm.fetch(wanted, "x", "y")).sources == {"x", "y"}
+    assert swarm.has(wanted)
+
+
+async def test_a_catalogue_that_cannot_be_read_is_no_source(swarm: Swarm) -> None:
+    async def nonsense(stream: Stream) -> None:
+        await read_message(stream, WantCatalogue)
+        text = b'{"tensors": {"../weight": {}}}'
+        await stream.write(len(text).to_bytes(4, "big") + text)
+
+    await swarm.serve("x", nonsense)
+    await swarm.add("y", Source(state("a")))
+    assert (await swarm.fetch(state("a"), "x", "y")).sources == {"y"}
+    assert swarm.has(state("a"))

@@ -1,0 +1,292 @@
+"""What a node publishes of its links."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtfm_node.control.display import Display
+from dtfm_node.control.reporter import Reporter
+from dtfm_node.links import publisher as listings
+from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.links.publisher import Publisher
+from dtfm_protocol.control.topics import Fan, ProbeResult, ProbeRound, Report, Topic
+from dtfm_protocol.discovery.dht import Registry
+from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
+from dtfm_protocol.identity.envelope import Post
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryDiscovery, MemoryNetwork
+from dtfm_protocol.view.view import LayerSeconds
+from tests.coordinator.peers import until
+
+PROFILE = Profile(
+    device="cpu",
+    flops={"fp32": 1e11},
+    layer_seconds=LayerSeconds(forward=0.1, backward=0.2),
+    memory_bytes=1e9,
+    addresses=(),
+    version="0.1.0",
+)
+ME = Identity.generate()
+REGISTRY = Registry("swarm", Post("swarm", ME))
+
+
+class Forgetful(MemoryDiscovery):
+    """Takes link records while `works`, and keeps count."""
+
+    works = True
+    times = 0
+
+    async def publish(self, key: str, record: bytes, seconds: float) -> bool:
+        if "links" in key:
+            self.times += 1
+            if not self.works:
+                raise OSError("the DHT does not answer")
+        return await super().publish(key, record, seconds)
+
+
+async def listing_on(discovery: Forgetful, monkeypatch: pytest.MonkeyPatch) -> tuple[Publisher, asyncio.Task[None]]:
+    """A listing of no links that refreshes as fast as it can."""
+    monkeypatch.setattr(listings, "LOOK_SECONDS", 0.0)
+    publisher = Publisher(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, UplinkPacer())
+    return publisher, asyncio.create_task(publisher.refresh())
+
+
+async def test_links_of_an_earlier_life_are_taken_back_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    link = Link(round_trip_ms=1.0, sent_gbps=1.0, received_gbps=1.0)
+    await REGISTRY.publish(discovery, LinkReport(links={"gone": link}))
+    _, refreshing = await listing_on(discovery, monkeypatch)
+    await asyncio.sleep(0.02)
+    refreshing.cancel()
+    report = await REGISTRY.links(discovery, ME.peer_id)
+    assert report is not None
+    assert report.links == {}
+    assert discovery.times == 2
+
+
+async def test_links_that_nobody_took_are_published_again_soon_and_then_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    publisher, refreshing = await listing_on(discovery, monkeypatch)
+    await asyncio.sleep(0.02)
+    discovery.works, before = False, discovery.times
+    with pytest.raises(OSError, match="does not answer"):
+        await publisher._publish_links(1e9)
+    await asyncio.sleep(0.02)
+    assert discovery.times > before + 2
+    discovery.works, before = True, discovery.times
+    await asyncio.sleep(0.02)
+    refreshing.cancel()
+    assert discovery.times == before + 1
+
+
+async def test_what_is_measured_while_an_older_report_is_on_its_way_comes_after_it() -> None:
+    class Slow(MemoryDiscovery):
+        def __init__(self, network: MemoryNetwork) -> None:
+            super().__init__(network, ME.peer_id)
+            self.slow, self.begun = asyncio.Event(), asyncio.Event()
+
+        async def publish(self, key: str, record: bytes, seconds: float) -> bool:
+            if not self.begun.is_set():
+                self.begun.set()
+                await self.slow.wait()
+            return await super().publish(key, record, seconds)
+
+    discovery = Slow(MemoryNetwork())
+    publisher = Publisher(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, UplinkPacer())
+    older = asyncio.create_task(publisher._publish_links(1e9))
+    await discovery.begun.wait()
+    publisher._probed = 7
+    newer = asyncio.create_task(publisher._publish_links(0.0))
+    await asyncio.sleep(0.01)
+    discovery.slow.set()
+    await asyncio.gather(older, newer)
+    report = await REGISTRY.links(discovery, ME.peer_id)
+    assert report is not None
+    assert report.probed == 7
+    assert publisher._links_due <= time.monotonic()
+
+
+class Heard:
+    """A broker that loses reports while it is `deaf`."""
+
+    def __init__(self) -> None:
+        self.deaf = False
+        self.results: list[ProbeResult | None] = []
+
+    async def publish(self, topic: Topic, body: Report) -> None:
+        if not self.deaf:
+            self.results.append(body.probed)
+
+
+@pytest.fixture
+def reporter(tmp_path: Path) -> Reporter:
+    return Reporter("one", tmp_path / "status.json", Display("plain"))
+
+
+def measure_as(gbps: float) -> Callable[..., Awaitable[Link]]:
+    async def measure(plane: MemoryDataPlane, peer: str, uplink: UplinkPacer) -> Link:
+        plane.ways[peer] = "direct"
+        return Link(round_trip_ms=1.0, sent_gbps=gbps, received_gbps=gbps)
+
+    return measure
+
+
+def pair_of(number: int, *peers: str) -> ProbeRound:
+    return ProbeRound(id=number, pairs=(peers,), addresses={})  # type: ignore[arg-type]
+
+
+async def test_results_are_published_once_when_rounds_are_over_and_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter
+) -> None:
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    publisher, refreshing = await listing_on(discovery, monkeypatch)
+    await asyncio.sleep(0.02)
+    monkeypatch.setattr(listings, "probe", measure_as(2.0))
+    monkeypatch.setattr(listings, "CALM_SECONDS", 3600.0)
+    before = discovery.times
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    measuring = asyncio.create_task(publisher.measure(rounds, reporter))
+    for number, other in ((3, "near"), (4, "far")):
+        rounds.put_nowait(pair_of(number, ME.peer_id, other))
+    await until(lambda: reporter._report.probed is not None and reporter._report.probed.round == 4)
+    await asyncio.sleep(0.02)
+    assert discovery.times == before
+    monkeypatch.setattr(listings, "CALM_SECONDS", 0.02)
+    rounds.put_nowait(pair_of(5, "near", "far"))  # not its own
+    await asyncio.sleep(0.1)
+    measuring.cancel()
+    refreshing.cancel()
+    assert discovery.times == before + 1
+    report = await REGISTRY.links(discovery, ME.peer_id)
+    assert report is not None
+    assert report.probed == 4
+    assert {peer: link.round for peer, link in report.links.items()} == {"near": 3, "far": 4}
+
+
+async def test_results_that_the_dht_did_not_take_are_published_again(
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter
+) -> None:
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    publisher, refreshing = await listing_on(discovery, monkeypatch)
+    await asyncio.sleep(0.02)
+    monkeypatch.setattr(listings, "probe", measure_as(2.0))
+    monkeypatch.setattr(listings, "CALM_SECONDS", 0.0)
+    discovery.works = False
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    measuring = asyncio.create_task(publisher.measure(rounds, reporter))
+    rounds.put_nowait(pair_of(3, ME.peer_id, "near"))
+    await asyncio.sleep(0.05)
+    discovery.works = True
+    await asyncio.sleep(0.05)
+    assert not measuring.done()
+    measuring.cancel()
+    refreshing.cancel()
+    report = await REGISTRY.links(discovery, ME.peer_id)
+    assert report is not None
+    assert report.probed == 3
+
+
+async def test_a_result_is_said_again_with_every_report_until_a_later_one(
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter
+) -> None:
+    monkeypatch.setattr(listings, "probe", measure_as(2.0))
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    publisher = Publisher(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, UplinkPacer())
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    measuring = asyncio.create_task(publisher.measure(rounds, reporter))
+    broker: Any = Heard()
+    broker.deaf = True
+    rounds.put_nowait(pair_of(3, ME.peer_id, "near"))
+    await until(lambda: reporter._report.probed is not None)
+    await reporter.send(broker)
+    broker.deaf = False
+    rounds.put_nowait(pair_of(4, "near", "far"))
+    await asyncio.sleep(0.01)
+    for _ in range(2):
+        await reporter.send(broker)
+    link = Link(round_trip_ms=1.0, sent_gbps=2.0, received_gbps=2.0, round=3)
+    assert broker.results == [ProbeResult(round=3, link=link)] * 2
+
+    async def unreachable(*_: object) -> Link:
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr(listings, "probe", unreachable)
+    rounds.put_nowait(pair_of(5, ME.peer_id, "near"))
+    await until(lambda: reporter._report.probed is not None and reporter._report.probed.round == 5)
+    await reporter.send(broker)
+    assert broker.results[2:] == [ProbeResult(round=5)]
+    measuring.cancel()
+
+
+async def test_who_is_the_centre_of_a_group_reports_what_it_can_send_in_all(
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter
+) -> None:
+    async def measure(plane: object, gbps: object, uplink: UplinkPacer) -> Limits:
+        return Limits(up_gbps=0.5)
+
+    monkeypatch.setattr(listings, "fan", measure)
+    discovery = Forgetful(MemoryNetwork(), ME.peer_id)
+    publisher = Publisher(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, UplinkPacer())
+    rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
+    measuring = asyncio.create_task(publisher.measure(rounds, reporter))
+    group = Fan(centre=ME.peer_id, gbps={"near": (1.0, 1.0), "far": (1.0, 1.0)})
+    rounds.put_nowait(ProbeRound(id=8, fans=(group,), addresses={}))
+    await until(lambda: reporter._report.probed is not None)
+    assert reporter._report.probed == ProbeResult(round=8, limits=Limits(up_gbps=0.5))
+    measuring.cancel()
+
+
+async def test_a_profile_is_published_twice_and_then_rarely() -> None:
+    """Each time costs half of the swarm an answer with all that it holds."""
+    times = 0
+
+    class Counting(MemoryDiscovery):
+        async def publish(self, key: str, record: bytes, seconds: float) -> bool:
+            nonlocal times
+            times += "profile" in key
+            return times > 3 and await super().publish(key, record, seconds)
+
+    discovery = Counting(MemoryNetwork(), ME.peer_id)
+    publisher = Publisher(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, UplinkPacer())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listings, "LOOK_SECONDS", 0.0)
+        refreshing = asyncio.create_task(publisher.refresh())
+        await asyncio.sleep(0.05)
+        refreshing.cancel()
+    assert times == 3 + 2  # nobody took the first three
+    assert list(await REGISTRY.profiles(discovery)) == [ME.peer_id]
+
+
+async def test_a_link_is_measured_anew_when_streams_take_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, me = MemoryNetwork(), Identity.generate()
+    plane, discovery = MemoryDataPlane(network, me.peer_id), MemoryDiscovery(network, me.peer_id)
+    uplink = UplinkPacer()
+    publisher = Publisher(plane, discovery, Registry("swarm", Post("swarm", me)), PROFILE, uplink)
+    measured: list[str] = []
+
+    async def measure(plane: MemoryDataPlane, peer: str, given: UplinkPacer) -> Link:
+        assert given is uplink
+        measured.append(peer)
+        return Link(round_trip_ms=1.0, sent_gbps=1.0, received_gbps=1.0, way=(await plane.open(peer, "x")).way)
+
+    async def ignore(_: object) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(listings, "probe", measure)
+    for peer in ("near", "far"):
+        await MemoryDataPlane(network, peer).serve("x", ignore)
+        await publisher._probe(peer, (), 7)
+    await publisher.follow_ways()
+    assert measured == ["near", "far"]
+    plane.ways["far"] = "relayed"
+    for _ in range(2):
+        await publisher.follow_ways()
+        assert measured == ["near", "far", "far"]
+        assert publisher._links["far"].way == "relayed"
+    assert publisher._links["near"].round == 7

@@ -1,0 +1,55 @@
+"""The search for a link's rate, on links that are arithmetic."""
+
+import math
+
+import pytest
+
+from dtfm_node.links.rate_search import LAST_BYTES, LAST_SECONDS, PIECE_BYTES, RateSearch
+
+
+def searched(
+    rate: float, round_trip: float, *, again: bool = False, window: float = math.inf, tells: bool = True
+) -> tuple[float, float, int]:
+    """What is found of a link of `rate` bytes a second, in how many seconds and transfers.
+
+    Args:
+        window: bytes a second that TCP sends at most, whatever the link carries.
+        tells: whether the sender's kernel knows of queues.
+    """
+    search, elapsed, transfers = RateSearch(round_trip, again=again), 0.0, 0
+    opened = 14e3  # TCP's first window, which doubles with each round trip
+    while search.rate is None:
+        assert 0 < search.size <= LAST_BYTES
+        seconds, queue, left = 0.0, 0.0, float(search.size - PIECE_BYTES)
+        while left > 0:
+            pushed = min(search.pace, window, opened / round_trip)
+            sent = min(left, pushed * round_trip)
+            seconds += sent / min(rate, pushed)
+            queue += sent / rate - sent / max(rate, pushed) if pushed > rate else 0.0
+            left -= sent
+            opened = min(2 * opened, 1e9)
+        queued = queue if tells and search.asks_for_queue(seconds) else None
+        elapsed += seconds + round_trip
+        transfers += 1
+        search.came(seconds, queued, elapsed)
+    return search.rate, elapsed, transfers
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("round_trip", [0.0005, 0.02, 0.3])
+@pytest.mark.parametrize("rate", [2e4, 2.5e5, 2.5e6, 2.5e7])
+def test_it_finds_what_a_link_carries_in_bounded_time(rate: float, round_trip: float, again: bool, tells: bool) -> None:
+    found, seconds, _ = searched(rate, round_trip, again=again, tells=tells)
+    assert found == pytest.approx(rate, rel=0.01)
+    assert seconds < LAST_SECONDS + 8
+
+
+def test_a_slow_link_takes_one_transfer_where_training_waits_for_it() -> None:
+    assert [searched(2.5e4, 0.02, again=again)[2] for again in (True, False)] == [1, 2]
+
+
+def test_where_no_queue_is_ever_seen_what_came_counts_in_the_end() -> None:
+    found, seconds, _ = searched(1e6, 0.02, window=2.5e5)
+    assert found == pytest.approx(2.5e5, rel=0.01)
+    assert 8 < seconds < LAST_SECONDS

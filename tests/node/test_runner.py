@@ -1,0 +1,321 @@
+"""What a node does as it follows plans, by what it writes, says and begins."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dtfm_node.control.display import Display
+from dtfm_node.control.inbox import Inbox
+from dtfm_node.runner import commitments as on_disk
+from dtfm_node.runner import runner as runners
+from dtfm_node.runner.commitments import Commitments
+from dtfm_node.runner.runner import Runner
+from dtfm_protocol.control.topics import EPOCH, PHASE, PLAN, Epoch, Phase, Topic
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.plan.peer_state import PeerState, Promise
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.schema import Schema
+
+C = Identity.generate()
+"""The coordinator."""
+ME, OTHER = "a", "b"
+SWARM = "0123456789abcdef"
+INVITE = Invite(
+    swarm=SWARM,
+    coordinator=C.peer_id,
+    dht=(f"/ip4/127.0.0.1/tcp/7701/p2p/{C.peer_id}",),
+    broker="mqtt://127.0.0.1:7700",
+    secret="ab" * 16,
+)
+
+
+def plan(version: int, *peers: str) -> Plan:
+    made = Plan(version=version, stages=((0, 2),), routes=tuple((peer,) for peer in peers))
+    return made.signed(C, SWARM)
+
+
+class Broker:
+    """Hands messages to who reads them."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, Callable[[str, Any], Awaitable[None] | None]] = {}
+
+    def on(self, topic: Topic, reader: Any) -> None:
+        self._readers[topic.name] = reader
+
+    def say(self, topic: Topic, message: Schema) -> None:
+        self._readers[topic.name](C.peer_id, message)
+
+
+class Worker:
+    """Work under a plan that lasts until it is told to end."""
+
+    def __init__(self, said: asyncio.Queue[str]) -> None:
+        self._said = said
+        self.under_way: asyncio.Future[None] | None = None
+
+    @property
+    def tasks(self) -> set[asyncio.Future[None]]:
+        return {self.under_way} if self.under_way is not None else set()
+
+    def begin(self, plan: Plan) -> None:
+        assert self.under_way is None
+        self._said.put_nowait(f"begins {plan.version}")
+        self.under_way = asyncio.get_running_loop().create_future()
+
+    def end(self, *, kept: bool) -> None:
+        self._said.put_nowait(f"ends, kept: {kept}")
+
+    async def stop(self) -> None:
+        await asyncio.sleep(0)
+        if self.under_way is not None:
+            self._said.put_nowait("stops")
+            self.under_way = None
+
+    def has_ended(self) -> bool:
+        if self.under_way is None or not self.under_way.done():
+            return False
+        done, self.under_way = self.under_way, None
+        done.result()
+        return True
+
+
+class Journal:
+    """What the node says; it looks at the disk whenever something about a promise is said."""
+
+    def __init__(self, said: asyncio.Queue[str], promise_file: Path) -> None:
+        self._said, self._promise_file = said, promise_file
+        self.taken: Plan | None = None
+        self._last: Promise | None = None
+
+    def say(self, state: str, text: str, **_: object) -> None:
+        self._said.put_nowait(f"{state}: {text}")
+
+    def note(self, *, standing: PeerState | None = None, taken: Plan | None = None, leaving: bool = False) -> None:
+        if leaving:
+            return
+        assert standing is not None
+        kept = self._promise_file.read_bytes() if self._promise_file.exists() else None
+        promise = Promise.model_validate_json(kept) if kept is not None else Promise()
+        assert promise == standing.promise, "said before it is on the disk"
+        self.taken = taken
+        if promise != self._last:
+            self._said.put_nowait(f"promised {promise.version}, took {promise.accepted}")
+        self._last = promise
+
+    def hurry(self) -> None:
+        pass
+
+    def remember(self, rows: list[object]) -> None:
+        pass
+
+
+class Node:
+    """A runner, and all that is around it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.said: asyncio.Queue[str] = asyncio.Queue()
+        self.promise_file = folder / "promise.json"
+        self.broker = Broker()
+        self.worker: Any = Worker(self.said)
+        self.checkpointer: Any = SimpleNamespace(is_idle=True)
+        self.reporter: Any = Journal(self.said, self.promise_file)
+        self.holdings: Any = SimpleNamespace(
+            live=None,
+            snapshots=SimpleNamespace(rows=list),
+            standing=lambda promise: PeerState(promise=promise),
+            drop=lambda: self.said.put_nowait("drops all"),
+        )
+        self.inbox = Inbox(INVITE, ME, Display("plain"), self.reporter)
+        self.inbox.read(self.broker)  # type: ignore[arg-type]
+        commitments = Commitments(self.promise_file, self.holdings, self.reporter)
+        self.runner = Runner(self.inbox, self.worker, commitments, self.holdings, self.checkpointer, self.reporter)
+
+    def hear(self, *messages: Schema) -> None:
+        """Have messages come one right after the other."""
+        topics = {Epoch: EPOCH, Plan: PLAN, Phase: PHASE}
+        for message in messages:
+            self.broker.say(topics[type(message)], message)
+
+    async def until(self, said: str) -> list[str]:
+        """All that was said up to `said`, which is waited for."""
+        heard: list[str] = []
+        async with asyncio.timeout(5):
+            while said not in heard:
+                heard.append(await self.said.get())
+        return heard
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> Any:
+    node = Node(tmp_path)
+    task = asyncio.create_task(node.runner.follow())
+    await node.until("promised 0, took 0")
+    yield node
+    task.cancel()
+    await asyncio.wait({task})
+
+
+DONE = Phase(name="done", text="all steps done")
+
+
+async def test_a_plan_is_promised_taken_and_begun_each_before_the_next_is_said(node: Node) -> None:
+    node.hear(Epoch(called=1))
+    assert await node.until("promised 1, took 0") == ["promised 1, took 0"]
+    node.hear(plan(1, ME))
+    assert await node.until("promised 1, took 1") == ["promised 1, took 1"]
+    assert Plan.load(node.promise_file.with_name("plan.json")) == plan(1, ME)
+    node.hear(Epoch(called=1, in_force=1))
+    assert await node.until("begins 1") == ["begins 1"]
+
+
+async def begun(node: Node) -> None:
+    node.hear(Epoch(called=1, in_force=1), plan(1, ME))
+    await node.until("begins 1")
+
+
+async def test_a_node_stops_before_it_promises(node: Node) -> None:
+    await begun(node)
+    node.hear(Epoch(called=2, in_force=1))
+    assert await node.until("promised 2, took 1") == ["stops", "promised 2, took 1"]
+
+
+async def test_a_gentle_call_is_answered_when_the_plan_has_ended(node: Node) -> None:
+    await begun(node)
+    node.hear(Epoch(called=2, in_force=1, gently=True, parked=True))
+    assert await node.until("ends, kept: True") == ["ends, kept: True"]
+    node.worker.under_way.set_result(None)
+    assert await node.until("promised 2, took 1") == ["promised 2, took 1"]
+
+
+async def test_a_node_begins_no_plan_that_it_has_promised_not_to_act_under(node: Node) -> None:
+    """Plan 2 comes into force, and is ended; the node hears both at once."""
+    node.hear(Epoch(called=2, in_force=1), plan(2, ME))
+    await node.until("promised 2, took 2")
+    node.hear(Epoch(called=3, in_force=2))
+    assert await node.until("promised 3, took 2") == ["promised 3, took 2"]
+    node.hear(DONE)
+    assert await node.until("finished: all steps done") == ["drops all", "finished: all steps done"]
+
+
+@pytest.mark.parametrize("full", ["promise.json", "plan.json"])
+async def test_a_full_disk_is_said_and_tried_again_until_it_has_room(
+    node: Node, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, tries = on_disk.write_atomically, 0
+
+    def refuse(path: Path, text: str, *, lasting: bool) -> None:
+        nonlocal tries
+        if path.name == full and tries < 2:
+            tries += 1
+            raise UserError("no space left")
+        write(path, text, lasting=lasting)
+
+    monkeypatch.setattr(on_disk, "write_atomically", refuse)
+    monkeypatch.setattr(runners, "ROOM_SECONDS", 0.001)
+    node.hear(Epoch(called=1, in_force=1), plan(1, ME))
+    said = await node.until("begins 1")
+    stalled = ["stalled: no space left"] * 2
+    promised, took = "promised 1, took 0", "promised 1, took 1"
+    assert said == (
+        [*stalled, promised, took, "begins 1"] if full == "promise.json" else [promised, *stalled, took, "begins 1"]
+    )
+
+
+async def test_what_was_promised_outlives_the_process(node: Node, tmp_path: Path) -> None:
+    await begun(node)
+    node.hear(Epoch(called=2, in_force=1))
+    await node.until("promised 2, took 1")
+    again = Node(tmp_path)
+    task = asyncio.create_task(again.runner.follow())
+    assert await again.until("promised 2, took 1") == ["promised 2, took 1"]
+    again.hear(DONE)
+    await task
+
+
+async def test_a_node_that_started_anew_says_that_it_is_not_part_of_its_plan_any_more(
+    node: Node, tmp_path: Path
+) -> None:
+    await begun(node)
+    again = Node(tmp_path)
+    task = asyncio.create_task(again.runner.follow())
+    again.hear(Epoch(called=1, in_force=1, started=1), plan(1, ME))
+    text = "stalled: started anew: not part of plan 1 any more"
+    assert await again.until(text) == ["promised 1, took 1", text]
+    again.hear(DONE)
+    await task
+
+
+async def test_the_plan_that_was_taken_from_another_coordinator_is_told_to_who_calls(tmp_path: Path) -> None:
+    """It may have come into force without the one who calls now."""
+    (tmp_path / "promise.json").write_text(Promise(version=3, to="X", accepted=2).model_dump_json())
+    (tmp_path / "plan.json").write_text(plan(2, ME).model_dump_json())
+    node = Node(tmp_path)
+    node.hear(DONE)
+    await node.runner.follow()
+    assert node.reporter.taken == plan(2, ME)
+
+
+def test_a_promise_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / "promise.json").write_text("{")
+    with pytest.raises(UserError, match=r"(?s)promise.json.*take another --state-dir"):
+        Node(tmp_path)
+
+
+async def test_a_spare_drops_what_it_held_once_the_others_have_begun(node: Node) -> None:
+    await begun(node)
+    node.hear(Epoch(called=2, in_force=2), plan(2, OTHER))
+    await node.until("begins 2")
+    node.worker.under_way.set_result(None)
+    node.hear(Epoch(called=2, in_force=2, started=2))
+    assert await node.until("drops all") == ["drops all"]
+
+
+async def test_a_node_leaves_once_a_plan_without_it_has_begun(node: Node) -> None:
+    await begun(node)
+    node.holdings.live = object()
+    node.runner.leave()
+    node.hear(Epoch(called=2, in_force=2), plan(2, OTHER))
+    await node.until("begins 2")
+    node.hear(Epoch(called=2, in_force=2, started=2))
+    assert await node.until("finished: ") == ["stops", "drops all", "finished: "]
+
+
+async def test_a_node_that_holds_nothing_leaves_at_once(node: Node) -> None:
+    await begun(node)
+    node.runner.leave()
+    assert await node.until("finished: ") == ["stops", "drops all", "finished: "]
+
+
+async def test_what_breaks_the_work_ends_the_node(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    task = asyncio.create_task(node.runner.follow())
+    await begun(node)
+    node.worker.under_way.set_exception(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(task, 5)
+    assert node.said.empty(), "it does not say that it has finished"
+
+
+async def test_a_swarm_that_has_failed_stops_the_work(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    task = asyncio.create_task(node.runner.follow())
+    await begun(node)
+    node.hear(Phase(name="failed", text="it diverged"))
+    with pytest.raises(UserError, match="the swarm has stopped: it diverged"):
+        await asyncio.wait_for(task, 5)
+    assert (node.said.get_nowait(), node.said.empty()) == ("stops", True)
+
+
+async def test_a_plan_that_no_coordinator_signed_is_not_heard(node: Node) -> None:
+    forged = plan(1, ME).model_copy(update={"routes": ((OTHER,),)})
+    with pytest.raises(Refused):
+        node.hear(forged)
+    assert node.inbox.plan is None
+    assert node.inbox.heard.plan is None

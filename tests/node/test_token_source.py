@@ -1,0 +1,174 @@
+"""Tokens of a step: fetched by hash from whoever has them, before the step is computed."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dtfm_node.runner import token_source
+from dtfm_node.runner.token_source import TokenSource
+from dtfm_protocol.checkpoint.transfers import SHARDS, TransferReply, serve_shards
+from dtfm_protocol.data.batches import Batches
+from dtfm_protocol.data.token_shards import ShardFolder, write_shards
+from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
+from dtfm_protocol.wire.stream import Stream, write_message
+
+OWNER = "owner"
+PLAN = Plan(
+    version=1,
+    stages=((0, 1), (1, 2), (2, 3)),
+    routes=(("a", "m", "x"), ("b", "m", "y"), ("a", "m", "x"), ("b", "m", "x")),
+)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> ResolvedJob:
+    """A corpus of 32 shards of 64 tokens, all in the owner's folder."""
+    corpus = write_shards(
+        tmp_path / OWNER, [np.random.default_rng(3).integers(0, 250, 2048)], vocab_size=257, shard_bytes=128
+    )
+    training = Training(steps=20, global_batch=4, micro_batch=1, sequence_length=16, learning_rate=1e-3)
+    return ResolvedJob(
+        name="j",
+        config={},
+        corpus=corpus,
+        training=training,
+        evaluation=Evaluation(every=5, sequences=4),
+        plan=Planning(),
+        checkpoint=Checkpointing(),
+    )
+
+
+class Members:
+    """Peers with a folder of shards each, and who was asked for what."""
+
+    def __init__(self, job: ResolvedJob, home: Path) -> None:
+        self.network, self.job, self.home = MemoryNetwork(), job, home
+        self.asked: Counter[str] = Counter()
+
+    def folder(self, peer: str) -> ShardFolder:
+        return ShardFolder(self.home / peer)
+
+    def source(self, peer: str) -> TokenSource:
+        return TokenSource(MemoryDataPlane(self.network, peer), self.job, self.folder(peer), OWNER)
+
+    async def serve(self, peer: str) -> None:
+        folder = self.folder(peer)
+
+        def find(sha256: str) -> bytes | None:
+            self.asked[peer] += 1
+            return folder.path(sha256).read_bytes() if folder.has(sha256) else None
+
+        await MemoryDataPlane(self.network, peer).serve(SHARDS, lambda stream: serve_shards(stream, find))
+
+    def held(self, peer: str) -> set[int]:
+        return {index for index, shard in enumerate(self.job.corpus.shards) if self.folder(peer).has(shard.sha256)}
+
+
+def wanted(job: ResolvedJob, peer: str, step: int) -> set[int]:
+    batches = Batches(job.corpus, job.training, job.evaluation)
+    return set(batches.shards_for(step, PLAN.micro_batches(peer))) | set(batches.evaluation_shards())
+
+
+async def test_a_step_fetches_what_this_peers_micro_batches_read_and_no_more(job: ResolvedJob, tmp_path: Path) -> None:
+    members = Members(job, tmp_path)
+    await members.serve(OWNER)
+    source = members.source("y")
+    await source.ensure(PLAN, "y", 1)
+    assert members.held("y") == wanted(job, "y", 1)
+    assert len(members.held("y")) < len(job.corpus.shards)
+    batches = Batches(job.corpus, job.training, job.evaluation)
+    batches.micro_batch(1, 1, source.reader.read)
+    for index in range(batches.evaluation_micro_batches):
+        batches.evaluation_micro_batch(index, source.reader.read)
+    asked = members.asked.total()
+    await source.ensure(PLAN, "y", 1)
+    assert members.asked.total() == asked
+
+
+async def test_other_readers_are_asked_before_the_coordinator(job: ResolvedJob, tmp_path: Path) -> None:
+    members = Members(job, tmp_path)
+    await members.serve(OWNER)
+    await members.source("x").ensure(PLAN, "x", 1)
+    members.asked.clear()
+    await members.serve("x")
+    await members.source("a").ensure(PLAN, "a", 1)
+    assert wanted(job, "a", 1) <= wanted(job, "x", 1)
+    assert members.held("a") == wanted(job, "a", 1)
+    assert members.asked[OWNER] == 0
+
+
+async def test_a_peer_without_the_shard_or_with_another_in_its_place_is_passed_over(
+    job: ResolvedJob, tmp_path: Path
+) -> None:
+    members = Members(job, tmp_path)
+    await members.serve(OWNER)
+    await members.serve("b")  # has none
+
+    async def lie(stream: Stream) -> None:
+        await write_message(stream, TransferReply(size=128))
+        await stream.write(bytes(128))
+
+    async def boast(stream: Stream) -> None:
+        await write_message(stream, TransferReply(size=1 << 40))
+
+    await MemoryDataPlane(members.network, "x").serve(SHARDS, lie)
+    await MemoryDataPlane(members.network, "y").serve(SHARDS, boast)
+    await members.source("a").ensure(PLAN, "a", 2)
+    assert members.held("a") == wanted(job, "a", 2)
+    assert members.asked["b"] > 0
+    assert members.asked[OWNER] == len(wanted(job, "a", 2))
+
+
+async def asked_by(job: ResolvedJob, tmp_path: Path, me: str) -> list[str]:
+    """Whom `me` asks for the tokens of a step, in order, where everyone has all."""
+    members, order = Members(job, tmp_path / f"of-{me}"), []
+    owners = ShardFolder(tmp_path / OWNER)
+
+    async def serve(peer: str) -> None:
+        async def answer(stream: Stream) -> None:
+            order.append(peer)
+            await serve_shards(stream, lambda sha256: owners.path(sha256).read_bytes())
+
+        await MemoryDataPlane(members.network, peer).serve(SHARDS, answer)
+
+    for peer in {*PLAN.peers, OWNER} - {me}:
+        await serve(peer)
+    await members.source(me).ensure(PLAN, me, 1)
+    return order
+
+
+async def test_readers_start_with_different_neighbours_and_leave_the_coordinator_alone(
+    job: ResolvedJob, tmp_path: Path
+) -> None:
+    orders = {me: await asked_by(job, tmp_path, me) for me in ("a", "b", "x", "y")}
+    assert len({order[0] for order in orders.values()}) > 1
+    for me, order in orders.items():
+        assert not {me, "m", OWNER} & set(order)
+
+
+async def test_while_nobody_has_a_shard_the_step_waits_for_it(
+    job: ResolvedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_source, "RETRY_SECONDS", 0.01)
+    members = Members(job, tmp_path)
+    asked = asyncio.Event()
+
+    async def nothing(stream: Stream) -> None:
+        asked.set()
+        await serve_shards(stream, lambda sha256: None)
+
+    await MemoryDataPlane(members.network, OWNER).serve(SHARDS, nothing)
+    waiting = asyncio.create_task(members.source("a").ensure(PLAN, "a", 1))
+    await asked.wait()
+    asked.clear()
+    await asked.wait()
+    assert not waiting.done()
+    await members.serve(OWNER)
+    await asyncio.wait_for(waiting, 5)
+    assert members.held("a") == wanted(job, "a", 1)

@@ -1,0 +1,1 @@
+"""What both sides say and agree on, module by module."""

@@ -1,0 +1,152 @@
+"""How a command ends: clean-up first, then one line and the right exit code."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.command_line import find_user_error, guarded, run
+
+WAITING = """
+import asyncio, contextlib, os, signal
+from dtfm_protocol.process.command_line import run
+
+async def main() -> None:
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asyncio.Event().wait())
+            print("ready", flush=True)
+    finally:
+        {cleanup}
+        print("cleaned up", flush=True)
+
+run(main())
+"""
+
+
+def ended(capsys: pytest.CaptureFixture[str], error: BaseException) -> str:
+    """What a command that fails with `error` says; it exits with 2."""
+    with pytest.raises(SystemExit) as caught, guarded():
+        raise error
+    assert caught.value.code == 2
+    out, said = capsys.readouterr()
+    assert out == ""
+    assert said.count("\n") == 1
+    return said
+
+
+def test_a_user_error_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(capsys, UserError("no such job:\n  mend it")) == "error: no such job: mend it\n"
+
+
+def test_a_user_error_inside_groups_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    group = ExceptionGroup("outer", [ExceptionGroup("inner", [UserError("first")]), UserError("second")])
+    assert ended(capsys, group) == "error: first\n"
+
+
+def test_a_bug_beside_a_user_error_is_not_hidden() -> None:
+    group = ExceptionGroup("outer", [UserError("first"), ZeroDivisionError()])
+    assert find_user_error(group) is None
+    with pytest.raises(ExceptionGroup), guarded():
+        raise group
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError), guarded():
+        raise ZeroDivisionError
+
+
+def test_an_interrupt_before_there_is_an_event_loop_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught, guarded():
+        raise KeyboardInterrupt
+    assert caught.value.code == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_command_that_fails_in_its_event_loop_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        raise UserError("no")
+
+    with pytest.raises(SystemExit) as caught:
+        run(main())
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "error: no\n"
+
+
+def test_a_command_that_ends_well_just_returns() -> None:
+    ran: list[bool] = []
+
+    async def main() -> None:
+        ran.append(True)
+
+    run(main())
+    assert ran == [True]
+
+
+LEAVING = """
+import asyncio
+from dtfm_protocol.process.command_line import run
+
+asked = asyncio.Event()
+
+async def main() -> None:
+    try:
+        print("ready", flush=True)
+        await asked.wait()
+        print("asked", flush=True)
+        {then}
+    finally:
+        print("cleaned up", flush=True)
+
+def leave() -> bool:
+    asked.set()
+    return {waits}
+
+run(main(), leave)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("waits", "then", "signals", "said"),
+    [
+        (True, "pass", 1, ["asked", "cleaned up"]),
+        (True, "await asyncio.Event().wait()", 2, ["asked", "cleaned up"]),
+        (False, "await asyncio.Event().wait()", 1, ["cleaned up"]),
+    ],
+    ids=["ends by itself", "a second signal ends it", "has nothing to wait for"],
+)
+def test_a_command_that_may_leave_ends_by_itself_or_at_the_second_signal(
+    waits: bool, then: str, signals: int, said: list[str]
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEAVING.format(then=then, waits=waits)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        heard = []
+        for _ in range(signals):
+            process.send_signal(signal.SIGTERM)
+            heard.append(process.stdout.readline().strip())
+        heard += process.stdout.read().splitlines()  # not `communicate`, which does not see what is buffered
+    assert heard == said
+    assert process.returncode == 143
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_lets_everything_clean_up_and_then_gives_its_exit_code(number: signal.Signals, code: int) -> None:
+    """Also when it comes twice: a second Ctrl+C must not cut the clean-up short."""
+    cleanup = "os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGTERM); await asyncio.sleep(0.05)"
+    script = textwrap.dedent(WAITING).format(cleanup=cleanup)
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, said = process.communicate(timeout=30)
+    assert (process.returncode, out, said) == (code, "cleaned up\n", "")

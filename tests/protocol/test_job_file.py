@@ -1,0 +1,290 @@
+"""The job file: every mistake names its key, and the schedule of the learning rate is the one that is promised."""
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Job, Training, Wire
+
+GOOD = """
+name = "demo"
+[model]
+architecture = "llama"
+hidden_size = 64
+[data]
+text = ["*.txt", "more/a.md"]
+tokenizer = "bytes"
+[training]
+steps = 100
+global_batch = 12
+micro_batch = 4
+sequence_length = 32
+learning_rate = 1e-3
+[evaluation]
+every = 10
+[plan]
+stages = 2
+replicas = "auto"
+schedule = "gpipe"
+wire = "bf16"
+[checkpoint]
+every = 25
+"""
+
+
+def job_file(folder: Path, text: str = GOOD) -> Path:
+    path = folder / "job.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def with_values(changes: dict[str, Any]) -> dict[str, Any]:
+    """The good job's values with `table.key` set, or taken away where the value is None."""
+    values = tomllib.loads(GOOD)
+    for where, value in changes.items():
+        table, _, key = where.rpartition(".")
+        target = values.setdefault(table, {}) if table else values
+        if value is None:
+            del target[key]
+        else:
+            target[key] = value
+    return values
+
+
+def complaint(changes: dict[str, Any]) -> str:
+    with pytest.raises(UserError) as caught:
+        Job.read(with_values(changes), "job.toml")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_job_file_says_what_it_says(tmp_path: Path) -> None:
+    job = Job.load(job_file(tmp_path))
+    assert job.name == "demo"
+    assert job.model.architecture == "llama"
+    assert job.model.fields == {"hidden_size": 64}
+    assert (job.training.micro_batches, job.training.tokens) == (3, 12 * 32)
+    assert (job.evaluation.every, job.plan.schedule, job.checkpoint.every) == (10, "gpipe", 25)
+    assert job.plan.wire == Wire(activations="bf16", gradients="bf16")
+
+
+def test_what_may_be_left_out_has_defaults(tmp_path: Path) -> None:
+    job = Job.load(job_file(tmp_path, GOOD.partition("[evaluation]")[0]))
+    assert job.evaluation.every == 0
+    assert (job.plan.stages, job.plan.replicas, job.plan.schedule, job.plan.wire) == ("auto", "auto", "auto", Wire())
+    assert job.plan.wire == Wire(activations="fp32", gradients="fp32")
+    assert (job.training.clip_norm, job.training.precision, job.training.seed) == (1.0, "fp32", 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"stepz": 1}, "stepz: unknown key"),
+        ({"data.texts": ["a"]}, "data.texts: unknown key"),
+        ({"training.step": 1}, "training.step: unknown key"),
+        ({"evaluation.often": 1}, "evaluation.often: unknown key"),
+        ({"plan.stage": 1}, "plan.stage: unknown key"),
+        ({"checkpoint.steps": 1}, "checkpoint.steps: unknown key"),
+        ({"optimizer.beta": 1}, "optimizer: unknown key"),
+        ({"training.steps": None, "training.step": 1}, "training.step: unknown key"),
+    ],
+)
+def test_an_unknown_key_is_named_at_every_level(changes: dict[str, Any], named: str) -> None:
+    assert complaint(changes) == f"job.toml: {named}"
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["name", "data.text"]
+    + [f"training.{key}" for key in ("steps", "global_batch", "micro_batch", "sequence_length", "learning_rate")],
+)
+def test_a_missing_key_is_named(key: str) -> None:
+    assert complaint({key: None}) == f"job.toml: {key}: this key is missing"
+
+
+@pytest.mark.parametrize("table", ["model", "data", "training"])
+def test_a_missing_table_is_named(table: str) -> None:
+    values = tomllib.loads(GOOD)
+    del values[table]
+    with pytest.raises(UserError, match=f"^job.toml: {table}: this key is missing$"):
+        Job.read(values, "job.toml")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", ""),
+        ("name", "../up"),
+        ("name", "a b"),
+        ("name", "x" * 65),
+        ("name", 3),
+        ("model.architecture", 3),
+        ("data.text", []),
+        ("data.text", [3]),
+        ("data.tokenizer", 3),
+        ("training.steps", -1),
+        ("training.steps", 0),
+        ("training.steps", 1.5),
+        ("training.steps", "many"),
+        ("training.steps", "10"),
+        ("training.steps", True),
+        ("training.steps", [1]),
+        ("training.global_batch", -12),
+        ("training.micro_batch", 0),
+        ("training.micro_batch", 5),
+        ("training.sequence_length", -1),
+        ("training.learning_rate", 0.0),
+        ("training.learning_rate", -1e-3),
+        ("training.learning_rate", math.nan),
+        ("training.learning_rate", math.inf),
+        ("training.weight_decay", -0.1),
+        ("training.warmup_steps", -1),
+        ("training.warmup_steps", 101),
+        ("training.clip_norm", -1.0),
+        ("training.clip_norm", math.nan),
+        ("training.precision", "fp16"),
+        ("training.seed", -1),
+        ("evaluation.every", -1),
+        ("evaluation.sequences", 0),
+        ("plan.stages", 0),
+        ("plan.stages", "some"),
+        ("plan.replicas", -2),
+        ("plan.schedule", "zb"),
+        ("plan.wire", "int4"),
+        ("plan.wire", 8),
+        ("plan.wire", {"activations": "int4"}),
+        ("plan.wire", {"gradients": 8}),
+        ("plan.wire", {"weights": "fp16"}),
+        ("checkpoint.every", -1),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_with_its_key(key: str, value: object) -> None:
+    text = complaint({key: value})
+    table, _, name = key.rpartition(".")
+    assert text.startswith("job.toml: " + (table or name))
+    assert name in text
+
+
+@pytest.mark.parametrize(
+    ("line", "wire"),
+    [
+        ('wire = "bf16"', Wire(activations="bf16", gradients="bf16")),
+        ('wire = "int8"', Wire(activations="int8", gradients="int8")),
+        ('wire = {activations = "int8", gradients = "fp16"}', Wire(activations="int8", gradients="fp16")),
+        ('wire = {gradients = "int8"}', Wire(activations="fp32", gradients="int8")),
+    ],
+)
+def test_the_wire_is_one_codec_or_one_a_direction(tmp_path: Path, line: str, wire: Wire) -> None:
+    assert Job.load(job_file(tmp_path, GOOD.replace('wire = "bf16"', line))).plan.wire == wire
+
+
+@pytest.mark.parametrize(
+    ("wire", "named"),
+    [
+        ("int4", "plan.wire.activations: "),
+        ({"gradients": "int4"}, "plan.wire.gradients: "),
+        ({"activations": "int8", "weights": "fp16"}, "plan.wire.weights: unknown key"),
+    ],
+)
+def test_a_wire_that_cannot_be_is_named_to_the_last_key(wire: object, named: str) -> None:
+    assert complaint({"plan.wire": wire}).startswith(f"job.toml: {named}")
+
+
+@pytest.mark.parametrize("schedule", ["auto", "1f1b", "gpipe", "zero-bubble"])
+def test_every_schedule_can_be_asked_for(schedule: str) -> None:
+    assert Job.read(with_values({"plan.schedule": schedule}), "job.toml").plan.schedule == schedule
+
+
+def test_a_micro_batch_that_does_not_divide_the_global_batch_says_both_numbers() -> None:
+    assert "global_batch (12) is not a multiple of micro_batch (5)" in complaint({"training.micro_batch": 5})
+
+
+def test_text_that_is_neither_files_nor_the_builtin_one_is_explained_without_jargon() -> None:
+    text = complaint({"data.text": "book.txt"})
+    assert text.startswith("job.toml: data.text: ")
+    assert "book.txt" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model.path": "m"}, "give either architecture"),
+        ({"model.architecture": None}, "give either architecture"),
+        ({"model.vocab_size": 100}, "vocab_size comes from the tokenizer"),
+        ({"model.architecture": None, "model.path": "m"}, "path brings its own config: remove hidden_size"),
+    ],
+)
+def test_a_model_has_one_source(changes: dict[str, Any], said: str) -> None:
+    assert complaint(changes).startswith("job.toml: model: ")
+    assert said in complaint(changes)
+
+
+def test_relative_paths_are_seen_from_the_files_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    text = GOOD.replace('architecture = "llama"\nhidden_size = 64', 'path = "models/a"').replace('"bytes"', '"tok"')
+    job_file(folder, text)
+    monkeypatch.chdir(tmp_path)
+    job = Job.load(Path("jobs") / "job.toml")
+    assert job.model.path == folder / "models" / "a"
+    assert job.data.text == [str(folder / "*.txt"), str(folder / "more" / "a.md")]
+    assert job.data.tokenizer == str(folder / "tok")
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:512", "/abs/tok"])
+def test_what_is_no_relative_path_stays(tmp_path: Path, tokenizer: str) -> None:
+    text = GOOD.replace('"bytes"', f'"{tokenizer}"').replace('["*.txt", "more/a.md"]', '"cpython"')
+    job = Job.load(job_file(tmp_path, text))
+    assert job.data.tokenizer == tokenizer
+    assert job.data.text == "cpython"
+
+
+@pytest.mark.parametrize("data", [b"name = ", b"[model\n", b"\xff\xfe", b"a = 1\na = 2\n"])
+def test_what_is_no_toml_is_said_with_the_files_name(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "job.toml"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="is not a TOML file") as caught:
+        Job.load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read the job file .*none\.toml: No such file"):
+        Job.load(tmp_path / "none.toml")
+    with pytest.raises(UserError, match="cannot read the job file"):
+        Job.load(tmp_path)
+
+
+def training(steps: int, warmup: int, rate: float = 1e-3) -> Training:
+    return Training(
+        steps=steps, global_batch=1, micro_batch=1, sequence_length=1, learning_rate=rate, warmup_steps=warmup
+    )
+
+
+def test_the_learning_rate_rises_to_its_peak_and_falls_to_a_tenth() -> None:
+    schedule = training(steps=110, warmup=10)
+    assert schedule.learning_rate_at(1) == pytest.approx(1e-4)
+    assert schedule.learning_rate_at(10) == pytest.approx(1e-3)
+    assert schedule.learning_rate_at(60) == pytest.approx((1e-3 + 1e-4) / 2)  # half-way down a cosine
+    assert schedule.learning_rate_at(110) == pytest.approx(1e-4)
+
+
+@given(steps=st.integers(1, 300), data=st.data())
+def test_the_learning_rate_is_never_zero_nor_above_its_peak_and_has_one_top(steps: int, data: st.DataObject) -> None:
+    warmup = data.draw(st.integers(0, steps))
+    schedule = training(steps, warmup)
+    rates = [schedule.learning_rate_at(step) for step in range(1, steps + 1)]
+    assert all(0 < rate <= 1e-3 * (1 + 1e-12) for rate in rates)
+    top = max(warmup - 1, 0)
+    assert rates[: top + 1] == sorted(rates[: top + 1])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    if warmup:
+        assert rates[warmup - 1] == pytest.approx(1e-3)
+    if warmup < steps:
+        assert rates[-1] == pytest.approx(1e-4)

@@ -1,0 +1,187 @@
+"""What stands in for links that nobody measured: near what they are, and never in place of what was measured."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtfm_protocol.view.link_matrix import Matrix
+from dtfm_protocol.view.missing_links import estimated_bandwidth, estimated_latency
+from dtfm_protocol.view.view import GBIT, View
+
+PEERS = 60
+
+
+def holed(matrix: Matrix, missing: float, seed: int = 0) -> Matrix:
+    gaps = np.random.default_rng(seed).random(matrix.shape) < missing
+    return np.where(gaps | np.eye(len(matrix), dtype=bool), np.nan, matrix)
+
+
+def nowhere(peers: int) -> list[str | None]:
+    return [None] * peers
+
+
+def unlimited(peers: int) -> Matrix:
+    return np.full(peers, np.inf)
+
+
+def misses(estimate: Matrix, truth: Matrix, given: Matrix) -> Matrix:
+    """Relative errors where nothing was measured."""
+    gaps = np.isnan(given) & ~np.eye(len(truth), dtype=bool)
+    wrong: Matrix = np.abs(estimate[gaps] / truth[gaps] - 1)
+    return wrong
+
+
+@given(
+    count=st.integers(1, 9),
+    seed=st.integers(0, 999),
+    missing=st.sampled_from([0.0, 0.3, 0.7, 1.0]),
+    regions=st.lists(st.sampled_from([None, "x", "y"]), min_size=9, max_size=9),
+    dead=st.sampled_from([0.0, 0.2, 1.0]),
+    limit=st.sampled_from([np.inf, 0.5]),
+)
+@settings(max_examples=200, deadline=None)
+def test_estimates_are_whole_and_leave_what_was_measured(
+    count: int, seed: int, missing: float, regions: list[str | None], dead: float, limit: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    truth = rng.uniform(0.1, 9, (count, count))
+    truth[rng.random((count, count)) < dead] = 0.0
+    measured = holed(truth, missing, seed)
+    limits = np.full(count, limit)
+    known = ~np.isnan(measured)
+    for estimate in (
+        estimated_latency(measured, regions[:count]),
+        estimated_bandwidth(measured, regions[:count], limits, limits),
+    ):
+        assert np.isfinite(estimate).all()
+        assert (estimate >= 0).all()
+        np.testing.assert_array_equal(estimate[known], measured[known])
+        np.testing.assert_array_equal(estimate.diagonal(), 0)
+    guessed = ~known & ~np.eye(count, dtype=bool)
+    speeds = estimated_bandwidth(measured, regions[:count], limits, limits)
+    assert (speeds[guessed] <= limit).all()
+    assert (speeds[guessed] > 0).all()
+
+
+def test_a_complete_view_is_taken_as_it_is() -> None:
+    matrix = np.random.default_rng(0).random((5, 5))
+    np.fill_diagonal(matrix, 0)
+    np.testing.assert_array_equal(estimated_latency(matrix, nowhere(5)), matrix)
+    np.testing.assert_array_equal(estimated_bandwidth(matrix, nowhere(5), np.zeros(5), np.zeros(5)), matrix)
+
+
+def test_where_regions_tell_links_apart_their_medians_stand_in() -> None:
+    """By ordered pair, with the region's own figure within it."""
+    member = np.arange(PEERS) % 3
+    table = np.array([[1.0, 20, 30], [40, 2, 60], [70, 80, 3]])
+    truth = table[member[:, None], member]
+    regions = ["xyz"[place] for place in member]
+    given = holed(truth, 0.9)
+    given[3, 0] = 555.0  # one that was disturbed moves no median
+    for estimate in (
+        estimated_latency(given, regions),
+        estimated_bandwidth(given, regions, unlimited(PEERS), unlimited(PEERS)),
+    ):
+        gaps = np.isnan(given) & ~np.eye(PEERS, dtype=bool)
+        np.testing.assert_allclose(estimate[gaps], truth[gaps], rtol=1e-9)
+
+
+def test_with_few_links_the_regions_median_is_asked_first() -> None:
+    given = np.array([[np.nan, np.nan, 7, 9], [np.nan] * 4, [1, np.nan, np.nan, np.nan], [np.nan] * 4])
+    estimate = estimated_latency(given, ["x", "x", "y", "y"])
+    assert estimate[1, 2] == estimate[1, 3] == 8
+    assert estimate[3, 1] == 1
+
+
+def test_delays_that_are_sums_are_found_with_most_missing() -> None:
+    rng = np.random.default_rng(1)
+    truth = rng.uniform(2, 40, PEERS)[:, None] + rng.uniform(2, 40, PEERS)[None, :]
+    given = holed(truth, 0.6)
+    wrong = misses(estimated_latency(given, nowhere(PEERS)), truth, given)
+    assert wrong.mean() < 0.001
+    assert np.quantile(wrong, 0.99) < 0.01  # the few extremes are cut to the range of what was measured
+
+
+def test_bandwidths_that_are_products_are_found_with_most_missing() -> None:
+    rng = np.random.default_rng(2)
+    truth = np.exp(rng.uniform(-3, 1, PEERS))[:, None] * np.exp(rng.uniform(-1, 1, PEERS))[None, :]
+    given = holed(truth, 0.6)
+    estimate = estimated_bandwidth(given, nowhere(PEERS), unlimited(PEERS), unlimited(PEERS))
+    wrong = misses(estimate, truth, given)
+    assert wrong.mean() < 0.001
+    assert np.quantile(wrong, 0.99) < 0.01
+
+
+@pytest.mark.parametrize("missing", [0.5, 0.7, 0.8])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize("asymmetry", [1.0, 5.0, 0.2])
+def test_bandwidths_between_homes_are_found_with_most_missing(missing: float, noise: float, asymmetry: float) -> None:
+    """The smaller of one's uplink and the other's downlink, which no product fits; regions say nothing of it."""
+    rng = np.random.default_rng(3)
+    up = np.exp(rng.uniform(np.log(0.01), np.log(1), PEERS))
+    down = up * asymmetry ** rng.random(PEERS)
+    truth = np.minimum(up[:, None], down[None, :])
+    given = holed(truth * np.exp(noise * rng.standard_normal(truth.shape)), missing)
+    regions = [str(place) for place in rng.integers(0, 8, PEERS)]
+    wrong = misses(estimated_bandwidth(given, regions, unlimited(PEERS), unlimited(PEERS)), truth, given)
+    assert np.median(wrong) < 0.001 + noise
+    assert wrong.mean() < 0.02 + noise
+
+
+def test_per_peer_limits_cap_what_was_not_measured() -> None:
+    up, down = np.array([np.inf, 0.5, np.inf]), np.array([0.25, np.inf, np.inf])
+    given = np.array([[0, 2, 2], [np.nan, 0, np.nan], [2, np.nan, 0]])
+    wanted = [[0, 2, 2], [0.25, 0, 0.5], [2, 2, 0]]
+    np.testing.assert_allclose(estimated_bandwidth(given, nowhere(3), up, down), wanted)
+
+
+def test_where_nothing_is_measured_limits_stand_in_else_a_gigabit_and_no_delay() -> None:
+    nothing = [[None] * 3] * 3
+    nodes = [{"id": "a", "up_gbps": 0.1}, {"id": "b", "down_gbps": 0.05}, {"id": "c"}]
+    view = View.read({"nodes": nodes, "latency_ms": nothing, "bandwidth_gbps": nothing}, "view")
+    assert (view.alpha() == 0).all()
+    wanted = [[np.inf, 0.05, 0.1], [1, np.inf, 1], [1, 0.05, np.inf]]
+    np.testing.assert_allclose(view.beta() / GBIT, wanted)
+
+
+def test_a_pair_that_cannot_talk_says_nothing_of_the_others() -> None:
+    given = np.array([[0, 0.0, np.nan], [0.0, 0, 3], [3, np.nan, 0]])
+    estimate = estimated_bandwidth(given, ["x"] * 3, unlimited(3), unlimited(3))
+    assert estimate[0, 1] == estimate[1, 0] == 0
+    assert estimate[0, 2] == estimate[2, 1] == pytest.approx(3)
+
+
+def test_a_peer_that_was_never_measured_is_taken_to_be_like_most() -> None:
+    rng = np.random.default_rng(5)
+    up = rng.uniform(1, 2, PEERS)
+    given = holed(np.tile(up[:, None], PEERS), 0.3)
+    given[7, :] = given[:, 7] = np.nan
+    estimate = estimated_bandwidth(given, nowhere(PEERS), unlimited(PEERS), unlimited(PEERS))
+    assert estimate[7, 8] == pytest.approx(np.median(up), rel=0.1)
+    assert estimate[8, 7] == pytest.approx(up[8], rel=1e-3)
+
+
+def test_a_view_has_one_estimate_whatever_the_order_of_asking() -> None:
+    given = holed(np.random.default_rng(6).random((30, 30)), 0.5)
+    first, second = (estimated_latency(given, nowhere(30)) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_thousands_of_peers_with_a_few_links_each_take_seconds() -> None:
+    count = 2000
+    rng = np.random.default_rng(7)
+    up, down = np.exp(rng.uniform(-3, 0, (2, count)))
+    given = np.full((count, count), np.nan)
+    for shift in range(1, 41):
+        there = (np.arange(count) + 7 * shift * shift) % count
+        given[np.arange(count), there] = np.minimum(up, down[there])
+    started = time.process_time()
+    estimate = estimated_bandwidth(given, [str(place % 900) for place in range(count)], unlimited(count), down)
+    assert time.process_time() - started < 10
+    pairs = list(itertools.islice(itertools.permutations(range(0, count, 97), 2), 100))
+    wrong = [abs(estimate[here, there] / min(up[here], down[there]) - 1) for here, there in pairs]
+    assert np.median(wrong) < 0.01

@@ -1,0 +1,107 @@
+"""Sizes are real counts; the activation estimate is what autograd saves."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from dtfm_protocol.job.job_file import Model, Precision
+from dtfm_protocol.model.model_config import resolve_config
+from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes, smallest_stage_bytes
+from dtfm_protocol.model.stage import build_stage
+from dtfm_protocol.model.whole_model import build_whole
+
+CPU = torch.device("cpu")
+SMALL = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """At this size threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def config_of(architecture: str, **fields: Any) -> dict[str, Any]:
+    return resolve_config(Model.model_validate({"architecture": architecture} | SMALL | fields), 99, 64)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_sizes_are_the_real_counts(architecture: str, tied: bool) -> None:
+    config = config_of(architecture, tie_word_embeddings=tied)
+    sizes = model_sizes(config)
+    assert (sizes.hidden_size, sizes.vocab_size, sizes.layers, sizes.tied) == (64, 99, 4, tied)
+    assert sizes.total == sum(p.numel() for p in build_whole(config, seed=0).parameters())
+    for first, end in [(0, 4), (0, 2), (1, 3), (3, 4)]:
+        held = sum(p.numel() for p in build_stage(config, first, end, CPU).parameters())
+        assert sizes.stage_parameters(first, end) == held
+    assert sizes.head_parameters > 64 * 99
+
+
+def test_a_large_model_is_counted_without_its_memory() -> None:
+    config = resolve_config(Model.model_validate({"architecture": "llama", "hidden_size": 8192}), 128_000, 64)
+    assert model_sizes(config).total > 10_000_000_000
+
+
+def saved_bytes(config: dict[str, Any], count: int, batch: int, sequence: int, precision: Precision) -> int:
+    """What autograd really saves for `count` middle layers, without parameters."""
+    stage = build_stage(config, 1, 1 + count, CPU)
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*stage.parameters(), *stage.buffers()]}
+    saved: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    hidden = torch.zeros(batch, sequence, 64, requires_grad=True)
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"),
+    ):
+        stage(hidden)
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_the_activation_estimate_is_what_autograd_saves(architecture: str, precision: Precision) -> None:
+    config = config_of(architecture)
+    one, two = (saved_bytes(config, count, 2, 48, precision) for count in (1, 2))
+    assert 0.95 <= activation_bytes(config, 2, 48, precision) / (two - one) <= 1.15
+
+
+def test_the_activation_estimate_grows_with_the_batch_and_costs_no_memory() -> None:
+    config = resolve_config(Model.model_validate({"architecture": "llama"}), 32_000, 2048)
+    assert activation_bytes(config, 8, 2048) == 8 * activation_bytes(config, 1, 2048) - 7 * _constant(config)
+
+
+def _constant(config: dict[str, Any]) -> int:
+    return 2 * activation_bytes(config, 1, 2048) - activation_bytes(config, 2, 2048)
+
+
+def test_experts_are_estimated_by_a_closed_form() -> None:
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 96, "num_key_value_heads": 2}
+    config = config_of("mixtral", **experts)
+    assert activation_bytes(config, 1, 10) == 10 * 4 * (17 * 64 + 2 * (2 * 64 + 4 * 96))
+
+
+def test_logits_are_counted_as_often_as_the_loss_holds_them() -> None:
+    sizes = model_sizes(config_of("llama"))
+    assert sizes.logits_bytes(2, 10, "fp32") == 2 * 10 * 99 * 16
+    assert sizes.logits_bytes(2, 10, "bf16") == 2 * 10 * 99 * 20
+    assert sizes.logits_gradient_bytes(2, 10, "fp32") == 2 * 10 * 99 * 4
+    assert sizes.logits_gradient_bytes(2, 10, "bf16") == 2 * 10 * 99 * 2
+
+
+def test_the_smallest_stage_has_room_for_the_messages_that_it_receives() -> None:
+    config = config_of("llama")
+    layer, kept = model_sizes(config).layer_parameters[1], activation_bytes(config, 2, 48)
+    assert smallest_stage_bytes(config, 2, 48, "fp32") == 16 * layer + kept + 2 * 4 * 2 * 48 * 64
+    alone = config_of("llama", num_hidden_layers=1)
+    parameters, logits = model_sizes(alone).total, model_sizes(alone).logits_bytes(2, 48, "fp32")
+    assert smallest_stage_bytes(alone, 2, 48, "fp32") == 16 * parameters + activation_bytes(alone, 2, 48) + logits

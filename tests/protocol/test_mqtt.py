@@ -1,0 +1,542 @@
+"""The control plane on the embedded broker: what is kept, what is dropped, and what outlives a broken connection."""
+
+import asyncio
+import base64
+import contextlib
+import gc
+import json
+import re
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import aiomqtt
+import pytest
+
+from dtfm_coordinator.serve import embedded_broker
+from dtfm_protocol.control.mqtt import OPERATION_SECONDS, BrokerAddress, ControlPlane, split_broker_url
+from dtfm_protocol.control.topics import (
+    PHASE,
+    PLAN,
+    PRESENCE,
+    PROBE,
+    REPORT,
+    Phase,
+    Presence,
+    ProbeRound,
+    Report,
+    Topic,
+)
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.envelope import Post
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.identity.standby_card import AppointedStandby, StandbyCard
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.schema import Schema
+
+SWARM, PASSWORD = "0123456789abcdef", "secret"
+OWNER, ALICE, BOB = Identity.generate(), Identity.generate(), Identity.generate()
+HOST = "127.0.0.1"
+PATIENCE = 4.0
+
+
+def plan(version: int) -> Plan:
+    return Plan(version=version, stages=((0, 1),), routes=(("a",),))
+
+
+def here(session: str = "s") -> Presence:
+    return Presence(online=True, session=session)
+
+
+# amqtt leaves the socket of a client that is gone before it can say goodbye to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tidy() -> Iterator[None]:
+    """Have those sockets collected here, and not in the midst of other tests."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def free() -> Callable[[], int]:
+    """Finds free ports."""
+
+    def find() -> int:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            return int(probe.getsockname()[1])
+
+    return find
+
+
+@pytest.fixture
+def port(free: Callable[[], int]) -> int:
+    """A free port."""
+    return free()
+
+
+class Member:
+    """A control plane, and what it was told."""
+
+    def __init__(
+        self,
+        port: int,
+        identity: Identity,
+        *topics: Topic,
+        password: str = PASSWORD,
+        session: str = "s",
+        coordinators: tuple[str, ...] = (OWNER.peer_id,),
+        others: tuple[int, ...] = (),
+        operation: float = OPERATION_SECONDS,
+    ):
+        address, *further = (
+            BrokerAddress(HOST, at, tls=False, username=embedded_broker.USERNAME, password=password)
+            for at in (port, *others)
+        )
+        self.identity = identity
+        post, pauses = Post(SWARM, identity), (0.01, 0.05)
+        self.control = ControlPlane(
+            address, SWARM, coordinators, post, session, further, reconnect=pauses, operation=operation
+        )
+        self._inbox: asyncio.Queue[tuple[str, str, Schema]] = asyncio.Queue()
+        self._last: dict[tuple[str, str], Schema] = {}
+        for topic in topics:
+            self.control.on(topic, self._reader(topic))
+
+    def _reader(self, topic: Topic) -> Callable[[str, Any], None]:
+        return lambda sender, body: self._inbox.put_nowait((topic.name, sender, body))
+
+    async def next(self) -> tuple[str, str, Schema]:
+        """The next message that was let through; MQTT may deliver one more than once."""
+        while True:
+            name, sender, body = await asyncio.wait_for(self._inbox.get(), PATIENCE)
+            if self._last.get((name, sender)) != body:
+                self._last[name, sender] = body
+                return name, sender, body
+
+    def nothing(self) -> bool:
+        """Whether no message waits to be read."""
+        return self._inbox.empty()
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, connected: bool = True) -> AsyncIterator["Member"]:
+        task = asyncio.create_task(self.control.run())
+        try:
+            if connected:
+                await asyncio.wait_for(self.control.connected.wait(), PATIENCE)
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.wait([task], timeout=PATIENCE)
+            assert task.done()
+            if not task.cancelled():
+                task.result()  # a bug in the control plane must not be lost
+
+
+def member(port: int, identity: Identity, *topics: Topic, **options: Any) -> Any:
+    return Member(port, identity, *topics, **options).running()
+
+
+@contextlib.asynccontextmanager
+async def on_broker(port: int) -> AsyncIterator[None]:
+    """An embedded broker; it ends in time, or the test fails."""
+    async with asyncio.timeout(3 * PATIENCE), embedded_broker.embedded(HOST, port, PASSWORD):
+        yield
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what has no event of its own."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+class Wire:
+    """A wire between a client and the broker that can be cut, or go dead without a word."""
+
+    def __init__(self, port: int) -> None:
+        self._broker = port
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def to(cls, port: int) -> AsyncIterator[tuple["Wire", int]]:
+        wire = cls(port)
+        server = await asyncio.start_server(wire._connect, HOST, 0)
+        try:
+            yield wire, server.sockets[0].getsockname()[1]
+        finally:
+            wire._flows.set()
+            await until(lambda: not wire._writers)
+            server.close()
+
+    def cut(self) -> None:
+        """Both ends see the connection break; neither has said goodbye."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def go_dead(self) -> None:
+        """Nothing passes any more, and nobody is told."""
+        self._flows.clear()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there = await asyncio.open_connection(HOST, self._broker)
+        except OSError:
+            writer.close()
+            return
+        self._writers |= {writer, there[1]}
+        await asyncio.gather(self._pump(reader, there[1]), self._pump(there[0], writer))
+        self._writers -= {writer, there[1]}
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def say(port: int, topic: str, data: bytes, retain: bool = False) -> None:
+    """Publish anything, as a member without scruples can."""
+    async with aiomqtt.Client(HOST, port, username=embedded_broker.USERNAME, password=PASSWORD) as client:
+        await client.publish(f"dtfm/{SWARM}/{topic}", data, qos=1, retain=retain)
+
+
+async def test_messages_reach_those_who_listen_with_their_writers_name(port: int) -> None:
+    async with on_broker(port), member(port, OWNER, REPORT, PRESENCE) as owner, member(port, ALICE, PLAN) as alice:
+        await owner.control.publish(PLAN, plan(1))
+        assert await alice.next() == ("plan", OWNER.peer_id, plan(1))
+        report = Report(session="s", state="idle", text="äöü")
+        await alice.control.publish(REPORT, report)
+        assert await owner.next() == ("report", ALICE.peer_id, report)
+        assert owner.control.dropped == alice.control.dropped == {}
+
+
+async def test_what_is_retained_reaches_late_joiners_and_what_is_not_does_not(port: int) -> None:
+    async with on_broker(port), member(port, OWNER, PLAN, PROBE) as owner:
+        await owner.control.publish(PLAN, plan(1))
+        await owner.control.publish(PROBE, ProbeRound(id=1, pairs=(), addresses={}))
+        await owner.control.publish(PLAN, plan(2))
+        assert [(await owner.next())[0] for _ in range(3)] == ["plan", "probe", "plan"]
+        async with member(port, ALICE, PLAN, PROBE, PHASE) as late:
+            assert await late.next() == ("plan", OWNER.peer_id, plan(2))
+            await owner.control.publish(PHASE, Phase(name="training", text=""))
+            assert (await late.next())[0] == "phase"
+
+
+async def test_what_was_said_before_there_was_a_connection_is_said_then_if_it_is_retained(port: int) -> None:
+    alice, owner = Member(port, ALICE), Member(port, OWNER, PRESENCE, REPORT)
+    await alice.control.publish(REPORT, Report(session="s", state="idle"))
+    await alice.control.publish(PRESENCE, here())
+    async with on_broker(port), owner.running(), alice.running():
+        assert await owner.next() == ("presence", ALICE.peer_id, here())
+        await alice.control.publish(REPORT, Report(session="s", state="training"))
+        assert (await owner.next())[2] == Report(session="s", state="training")
+
+
+async def test_who_leaves_says_goodbye(port: int) -> None:
+    async with on_broker(port), member(port, OWNER, PRESENCE) as owner:
+        async with member(port, ALICE) as alice:
+            await alice.control.publish(PRESENCE, here())
+            assert (await owner.next())[2] == here()
+        assert (await owner.next())[2] == Presence(online=False, session="s")
+        async with member(port, BOB, PRESENCE) as late:
+            assert (await late.next())[2] == Presence(online=False, session="s")
+
+
+async def test_a_connection_that_breaks_is_told_by_the_last_will_and_mended(port: int) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(on_broker(port))
+        wire, detour = await stack.enter_async_context(Wire.to(port))
+        owner = await stack.enter_async_context(member(port, OWNER, PRESENCE))
+        alice = await stack.enter_async_context(member(detour, ALICE, PLAN))
+        await alice.control.publish(PRESENCE, here())
+        assert (await owner.next())[2] == here()
+        wire.cut()
+        assert (await owner.next())[1:] == (ALICE.peer_id, Presence(online=False, session="s"))
+        assert (await owner.next())[2] == here()  # back by itself
+        await owner.control.publish(PLAN, plan(1))
+        assert (await alice.next())[2] == plan(1)
+        assert alice.control.last_error
+
+
+async def test_a_wrong_password_never_connects_and_says_why(port: int) -> None:
+    async with on_broker(port):
+        alice = Member(port, ALICE, PLAN, password="wrong")
+        async with alice.running(connected=False):
+            await until(lambda: alice.control.last_error)
+            assert not alice.control.connected.is_set()
+            said = alice.control.last_error.lower()
+            assert "authori" in said or "password" in said
+        async with member(port, OWNER) as owner:
+            assert owner.control.connected.is_set()
+
+
+async def test_a_broker_that_is_not_there_says_why_and_is_found_when_it_comes(port: int) -> None:
+    alice = Member(port, ALICE, PLAN)
+    async with alice.running(connected=False):
+        await until(lambda: alice.control.last_error)
+        assert not alice.control.connected.is_set()
+        assert "refused" in alice.control.last_error.lower()
+        async with on_broker(port):
+            await asyncio.wait_for(alice.control.connected.wait(), PATIENCE)
+        await until(lambda: not alice.control.connected.is_set())
+
+
+async def test_where_the_first_broker_cannot_be_reached_another_one_is_tried(
+    port: int, free: Callable[[], int]
+) -> None:
+    """And what is retained is said there, too."""
+    nobody, second = free(), port
+    async with on_broker(second), member(second, OWNER, PRESENCE) as owner:
+        alice = Member(nobody, ALICE, PLAN, others=(free(), second))
+        await alice.control.publish(PRESENCE, here())
+        async with alice.running():
+            assert await owner.next() == ("presence", ALICE.peer_id, here())
+            await owner.control.publish(PLAN, plan(1))
+            assert await alice.next() == ("plan", OWNER.peer_id, plan(1))
+
+
+async def test_when_its_broker_is_gone_a_member_finds_its_coordinator_at_the_other_one_and_back(
+    port: int, free: Callable[[], int]
+) -> None:
+    """A coordinator with a broker of its own dies, another one takes over, and dies, too."""
+    first, second = port, free()
+    both = (OWNER.peer_id, BOB.peer_id)
+    alice = Member(first, ALICE, PLAN, others=(second,), coordinators=both)
+    async with alice.running(connected=False):
+        for at, identity, version in ((first, OWNER, 1), (second, BOB, 2), (first, OWNER, 3)):
+            async with on_broker(at), member(at, identity, coordinators=both) as leader:
+                await leader.control.publish(PLAN, plan(version))
+                assert await alice.next() == ("plan", identity.peer_id, plan(version))
+            await until(lambda: not alice.control.connected.is_set())
+
+
+async def test_a_broker_that_breaks_off_is_tried_again_before_the_other_one(port: int, free: Callable[[], int]) -> None:
+    """Else a swarm would come apart at every hiccup of a network."""
+    second = free()
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(on_broker(port))
+        await stack.enter_async_context(on_broker(second))
+        wire, detour = await stack.enter_async_context(Wire.to(port))
+        owner = await stack.enter_async_context(member(port, OWNER, PRESENCE))
+        alice = await stack.enter_async_context(member(detour, ALICE, others=(second,)))
+        await alice.control.publish(PRESENCE, here())
+        assert (await owner.next())[2] == here()
+        wire.cut()
+        assert (await owner.next())[2] == Presence(online=False, session="s")
+        assert (await owner.next())[2] == here()
+
+
+async def test_after_a_restart_of_the_broker_what_is_retained_is_there_again(port: int) -> None:
+    owner, alice = Member(port, OWNER, PRESENCE), Member(port, ALICE, PLAN)
+    async with owner.running(connected=False), alice.running(connected=False):
+        async with on_broker(port):
+            await asyncio.gather(owner.control.connected.wait(), alice.control.connected.wait())
+            await owner.control.publish(PLAN, plan(1))
+            await alice.control.publish(PRESENCE, here())
+            assert (await alice.next())[2] == plan(1)
+            assert (await owner.next())[2] == here()
+        await until(lambda: not owner.control.connected.is_set())
+        await owner.control.publish(PLAN, plan(2))  # while there is no broker
+        async with on_broker(port):
+            await until(owner.control.connected.is_set)
+            async with member(port, BOB, PLAN, PRESENCE) as late:
+                heard = {(name, sender): body for name, sender, body in [await late.next(), await late.next()]}
+                assert heard == {("plan", OWNER.peer_id): plan(2), ("presence", ALICE.peer_id): here()}
+
+
+async def test_a_plan_that_changes_while_its_author_reconnects_is_not_lost(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one is on its way to the broker at the very moment when the new one is published."""
+    owner = Member(port, OWNER)
+    await owner.control.publish(PLAN, plan(1))
+
+    class Interrupted(aiomqtt.Client):
+        async def publish(self, *arguments: Any, **options: Any) -> None:
+            nonlocal changed
+            await super().publish(*arguments, **options)
+            if not changed:
+                changed = True
+                await owner.control.publish(PLAN, plan(2))
+
+    changed = False
+    monkeypatch.setattr(aiomqtt, "Client", Interrupted)
+    async with on_broker(port), owner.running(), member(port, ALICE, PLAN) as alice:
+        assert changed
+        if (await alice.next())[2] == plan(1):
+            assert (await alice.next())[2] == plan(2)
+
+
+async def test_leaving_ends_although_the_broker_is_dead(port: int) -> None:
+    """The goodbye cannot be delivered; the daemon must end all the same."""
+    async with on_broker(port), Wire.to(port) as (wire, detour):
+        alice = Member(detour, ALICE, operation=0.2)
+        task = asyncio.create_task(alice.control.run())
+        await asyncio.wait_for(alice.control.connected.wait(), PATIENCE)
+        await alice.control.publish(PRESENCE, here())
+        wire.go_dead()
+        task.cancel()
+        await asyncio.wait([task], timeout=PATIENCE)
+        assert task.cancelled()
+
+
+async def test_the_broker_ends_in_time_while_its_members_talk(port: int) -> None:
+    """A coordinator that is stopped in the middle of a run must not hang."""
+    owner, alice = Member(port, OWNER, REPORT), Member(port, ALICE, PLAN)
+    async with owner.running(connected=False), alice.running(connected=False):
+        for turn in range(20):
+            async with asyncio.timeout(PATIENCE), embedded_broker.embedded(HOST, port, PASSWORD):
+                await until(lambda: owner.control.connected.is_set() and alice.control.connected.is_set())
+                await owner.control.publish(PLAN, plan(turn + 1))
+                await alice.control.publish(REPORT, Report(session="s", state="idle", step=turn))
+                await alice.next()
+                await owner.next()  # whose acknowledgement is under way now
+            await until(lambda: not owner.control.connected.is_set() and not alice.control.connected.is_set())
+
+
+def unsigned() -> bytes:
+    return b'{"online": true, "session": "s"}'
+
+
+def forged(sender: Identity, author: Identity) -> bytes:
+    """Signed by `sender`, in `author`'s name."""
+    values = json.loads(Post(SWARM, sender).seal("presence", here()))
+    return json.dumps(values | {"sender": author.peer_id}).encode()
+
+
+def with_signature(signature: str) -> bytes:
+    return json.dumps(json.loads(Post(SWARM, BOB).seal("presence", here())) | {"signature": signature}).encode()
+
+
+@pytest.mark.parametrize(
+    ("topic", "data", "why"),
+    [
+        (f"presence/{ALICE.peer_id}", unsigned(), "not an envelope"),
+        (f"presence/{ALICE.peer_id}", b"", "not an envelope"),
+        (f"presence/{ALICE.peer_id}", b"\xff\x00", "not an envelope"),
+        (f"presence/{ALICE.peer_id}", forged(BOB, ALICE), "signature is not"),
+        (f"presence/{ALICE.peer_id}", Post(SWARM, BOB).seal("presence", here()), "presence: .* may not write this"),
+        (f"presence/{BOB.peer_id}", with_signature(base64.b64encode(bytes(64)).decode()), "signature is not"),
+        (f"presence/{BOB.peer_id}", with_signature("é"), "not an envelope"),
+        (f"presence/{BOB.peer_id}", Post("f" * 16, BOB).seal("presence", here()), "another swarm"),
+        (f"presence/{BOB.peer_id}", Post(SWARM, BOB).seal("report", here()), "a message of kind"),
+        (f"presence/{BOB.peer_id}", Post(SWARM, BOB).seal("presence", plan(1)), "presence: "),
+        ("plan", Post(SWARM, BOB).seal("plan", plan(9)), "plan: .* may not write this"),
+        ("plan", Post(SWARM, OWNER).seal("plan", here()), "plan: "),
+    ],
+    ids=[
+        "unsigned",
+        "empty",
+        "no text",
+        "forged sender",
+        "another's topic",
+        "wrong signature",
+        "no signature",
+        "another swarm",
+        "another kind",
+        "another body",
+        "not the coordinator",
+        "no plan",
+    ],
+)
+async def test_a_message_that_does_not_verify_is_dropped_and_counted_and_the_next_is_read(
+    port: int, topic: str, data: bytes, why: str
+) -> None:
+    async with on_broker(port), member(port, ALICE, PLAN, PRESENCE) as alice, member(port, OWNER) as owner:
+        for _ in range(2):
+            await say(port, topic, data)
+        await owner.control.publish(PLAN, plan(3))
+        assert await alice.next() == ("plan", OWNER.peer_id, plan(3))
+        assert alice.nothing()
+        ((said, times),) = alice.control.dropped.items()
+        assert times == 2
+        assert re.search(why, said)
+
+
+async def test_each_of_several_coordinators_is_read_and_nobody_else(port: int) -> None:
+    both = (OWNER.peer_id, BOB.peer_id)
+    async with (
+        on_broker(port),
+        member(port, ALICE, PLAN, coordinators=both) as alice,
+        member(port, OWNER) as owner,
+        member(port, BOB) as bob,
+    ):
+        await owner.control.publish(PLAN, plan(3))
+        assert await alice.next() == ("plan", OWNER.peer_id, plan(3))
+        await bob.control.publish(PLAN, plan(4))
+        assert await alice.next() == ("plan", BOB.peer_id, plan(4))
+        assert not alice.control.dropped
+        await alice.control.publish(PLAN, plan(5))  # she hears herself
+        await until(lambda: alice.control.dropped)
+        assert alice.nothing()
+
+
+async def test_one_may_listen_to_one_peer_alone(port: int) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def read(sender: str, _: Presence) -> None:
+        await heard.put(sender)
+
+    alice = Member(port, ALICE)
+    alice.control.on(PRESENCE, read, ALICE.peer_id)
+    async with on_broker(port), alice.running(), member(port, BOB) as bob:
+        await bob.control.publish(PRESENCE, here())
+        await alice.control.publish(PRESENCE, here())
+        assert await asyncio.wait_for(heard.get(), PATIENCE) == ALICE.peer_id
+        assert heard.empty()
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("mqtt://192.0.2.1", ("192.0.2.1", 1883, False, None, None)),
+        ("mqtts://broker.example.org", ("broker.example.org", 8883, True, None, None)),
+        ("mqtt://broker.example.org:7700/", ("broker.example.org", 7700, False, None, None)),
+        ("mqtts://me:p%40ss%3A@broker.example.org:99", ("broker.example.org", 99, True, "me", "p@ss:")),
+        ("mqtt://[2001:db8::1]:1884", ("2001:db8::1", 1884, False, None, None)),
+    ],
+)
+def test_a_brokers_address_is_taken_apart(url: str, parts: tuple[object, ...]) -> None:
+    assert split_broker_url(url) == parts
+
+
+@pytest.mark.parametrize(
+    "url", ["", "embeded", "http://a", "mqtt://", "mqtt://:1883", "mqtt://a:x", "mqtt://a:70000", "mqtt://a/b", "//a"]
+)
+def test_what_is_no_brokers_address_is_a_user_error(url: str) -> None:
+    with pytest.raises(UserError, match="write embedded, or mqtt") as caught:
+        split_broker_url(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_invites_own_account_opens_the_embedded_broker_and_given_credentials_another() -> None:
+    invite = Invite(swarm=SWARM, coordinator="c", dht=("d",), broker="mqtt://192.0.2.1:7700", secret="ab" * 16)
+    address = BrokerAddress.of(invite)
+    assert (address.username, address.password, str(address)) == ("swarm", invite.password(), "192.0.2.1:7700")
+    other = BrokerAddress.of(invite.model_copy(update={"broker": "mqtts://me:pw@b", "broker_ca": "PEM"}))
+    assert (other.username, other.password, other.tls, other.port, other.ca) == ("me", "pw", True, 8883, "PEM")
+
+
+def test_the_other_brokers_of_an_invite_are_its_standbys_each_once() -> None:
+    invite = Invite(
+        swarm=SWARM, coordinator=OWNER.peer_id, dht=("d",), broker="mqtt://192.0.2.1:7700", secret="ab" * 16
+    )
+    assert BrokerAddress.others(invite) == ()
+    urls = ("mqtt://192.0.2.2:7700", "mqtt://192.0.2.1:7700", "mqtts://me:pw@b", "mqtt://192.0.2.2:7700")
+    cards = [StandbyCard(peer=BOB.peer_id, broker=url, dht=("d",)) for url in urls]
+    standbys = tuple(AppointedStandby.appoint(card, SWARM, OWNER) for card in cards)
+    second, third = BrokerAddress.others(invite.model_copy(update={"standbys": standbys}))
+    assert (str(second), second.username, second.password) == ("192.0.2.2:7700", "swarm", invite.password())
+    assert (str(third), third.username, third.password, third.tls) == ("b:8883", "me", "pw", True)
+    assert BrokerAddress.of(invite, urls[2]) == third

@@ -1,0 +1,207 @@
+"""What a job's state dir is filled with, and when that is done anew."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dtfm_coordinator.allocator import job_demand
+from dtfm_protocol.data import prepare as preparing
+from dtfm_protocol.data.prepare import prepare
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.job.resolved_job import ResolvedJob
+
+JOB = """
+name = "tiny"
+[model]
+architecture = "llama"
+hidden_size = 16
+intermediate_size = 32
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 2
+[data]
+text = ["text.txt"]
+[training]
+steps = {steps}
+global_batch = 2
+micro_batch = 1
+sequence_length = 8
+learning_rate = 1e-3
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with a job and its text."""
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question. " * 40)
+    (tmp_path / "job.toml").write_text(JOB.format(steps=5))
+    return tmp_path
+
+
+def prepared(home: Path) -> tuple[ResolvedJob, list[str]]:
+    """The job, and what was said of the work that it took."""
+    said: list[str] = []
+    return prepare(Job.load(home / "job.toml"), home / "state", said.append), said
+
+
+def test_who_comes_back_reads_nothing_again(home: Path) -> None:
+    job, work = prepared(home)
+    assert work
+    assert prepared(home) == (job, [])
+
+
+def rewrite_text(home: Path) -> None:
+    (home / "text.txt").write_text("that is the question: to be or not to be? " * 40)
+    os.utime(home / "text.txt", (1, 1))
+
+
+def lose(path: str) -> Callable[[Path], None]:
+    def strike(home: Path) -> None:
+        shutil.rmtree(home / "state" / path) if (home / "state" / path).is_dir() else (home / "state" / path).unlink()
+
+    strike.__name__ = f"lose_{path}"
+    return strike
+
+
+def tear_a_shard(home: Path) -> None:
+    shard = next((home / "state/tokens").iterdir())
+    shard.write_bytes(shard.read_bytes()[:-2])
+
+
+def rot_a_shard(home: Path) -> None:
+    shard = next((home / "state/tokens").iterdir())
+    shard.write_bytes(bytes(len(shard.read_bytes())))
+
+
+def tear_the_tokenizer(home: Path) -> None:
+    file = max((home / "state/tokenizer").iterdir(), key=lambda file: file.stat().st_size)
+    file.write_bytes(file.read_bytes()[:-2])
+
+
+def change_what_was_made(home: Path) -> None:
+    path = home / "state/job.json"
+    path.write_text(path.read_text() + " ")
+
+
+@pytest.mark.parametrize(
+    "strike",
+    [
+        lose("tokens"),
+        lose("tokenizer"),
+        lose("prepared"),
+        tear_a_shard,
+        rot_a_shard,
+        tear_the_tokenizer,
+        change_what_was_made,
+    ],
+)
+def test_what_is_gone_or_damaged_is_made_again(home: Path, strike: Callable[[Path], None]) -> None:
+    job, _ = prepared(home)
+    strike(home)
+    again, work = prepared(home)
+    assert again == job
+    assert work
+    assert prepared(home) == (job, [])
+
+
+def test_a_job_that_is_refused_costs_nothing(home: Path) -> None:
+    prepared(home)
+    (home / "job.toml").write_text(JOB.format(steps=5).replace("1e-3", "2e-3"))
+    with pytest.raises(UserError, match="another job"):
+        prepared(home)
+    (home / "job.toml").write_text(JOB.format(steps=5))
+    assert prepared(home)[1] == []
+
+
+def test_more_steps_are_taken_up(home: Path) -> None:
+    prepared(home)
+    (home / "job.toml").write_text(JOB.format(steps=7))
+    assert prepared(home)[0].training.steps == 7
+
+
+def test_another_text_is_noticed(home: Path) -> None:
+    prepared(home)
+    rewrite_text(home)
+    with pytest.raises(UserError, match="another job"):
+        prepared(home)
+
+
+def test_another_version_of_a_program_makes_it_anew(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(home)
+    monkeypatch.setattr(preparing, "version", lambda name: "99")
+    assert prepared(home)[1]
+    monkeypatch.setattr(preparing, "sources_digest", lambda *folders: "99")
+    assert prepared(home)[1]
+
+
+def test_a_change_that_was_broken_off_leaves_nothing_that_counts_as_made(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(home)
+    (home / "job.toml").write_text(JOB.format(steps=7))
+
+    def fail(*_: object) -> None:
+        raise UserError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(preparing, "save", fail)
+        with pytest.raises(UserError, match="full"):
+            prepared(home)
+    (home / "job.toml").write_text(JOB.format(steps=5))
+    assert prepared(home)[1]
+
+
+def test_what_lies_beside_a_tokenizer_is_no_reason_to_fail(home: Path) -> None:
+    prepared(home)
+    shutil.copytree(home / "state/tokenizer", home / "mine")
+    (home / "mine/away").symlink_to(home / "nowhere")
+    (home / "mine/notes").mkdir()
+    (home / "job.toml").write_text(JOB.format(steps=5).replace("[data]", '[data]\ntokenizer = "mine"'))
+    assert prepared(home)[1]
+    assert prepared(home)[1] == []
+    (home / "state/tokenizer/templates").mkdir()
+    (home / "state/tokenizer/templates/tools").write_text("{{ tools }}")
+    assert prepared(home)[1]
+    assert prepared(home)[1] == []
+    (home / "mine/tokenizer_config.json").touch()
+    assert prepared(home)[1]
+
+
+def test_sizes_are_found_out_once_for_a_state_dir(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, _ = prepared(home)
+    found = job_demand.kept_requirements(job.config, job.training, home)
+    assert found == job_demand.requirements(job.config, job.training)
+    other = job.training.model_copy(update={"sequence_length": 4})
+    assert job_demand.kept_requirements(job.config, other, home) != found
+    (home / "demand.json").write_text('{"stamp": 1')
+    assert job_demand.kept_requirements(job.config, job.training, home) == found
+    monkeypatch.setattr(job_demand, "requirements", None)
+    assert job_demand.kept_requirements(job.config, job.training, home) == found
+
+
+@pytest.mark.process
+def test_a_coordinator_that_comes_back_imports_no_transformers(home: Path) -> None:
+    """That takes longer than all else that it does at its start."""
+    program = """
+import sys
+from pathlib import Path
+from dtfm_coordinator import service
+from dtfm_coordinator.allocator.job_demand import kept_requirements
+from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.data.prepare import prepare
+home = Path(sys.argv[1])
+job = prepare(Job.load(home / "job.toml"), home / "state", print)
+kept_requirements(job.config, job.training, home / "state")
+print("transformers" in sys.modules)
+"""
+    said = [
+        subprocess.run([sys.executable, "-c", program, str(home)], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert [text.split()[-1] for text in said] == ["True", "False"]
