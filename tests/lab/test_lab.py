@@ -81,7 +81,7 @@ def started(owner: int, word: str = "") -> list[psutil.Process]:
 
 
 def emulators() -> list[psutil.Process]:
-    return started(os.getpid(), "netlab.emulator")
+    return started(os.getpid(), "emulation.emulator")
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
@@ -297,7 +297,7 @@ async def test_what_a_killed_owner_leaves_is_swept_at_the_next_start() -> None:
     try:
         assert owner.stdout is not None
         assert await owner.stdout.readline() == b"up\n"
-        emulator = started(owner.pid, "netlab.emulator")
+        emulator = started(owner.pid, "emulation.emulator")
         assert len(emulator) == 1
         assert len(namespaces(owner.pid)) == 2
     finally:
@@ -388,8 +388,8 @@ async def test_what_is_no_child_of_a_lab_ends_with_it_or_at_the_next_start(tmp_p
 @real
 async def test_a_lab_that_is_killed_while_links_are_measured_leaves_no_gauge(tmp_path: Path) -> None:
     process = await lab_command(view(tmp_path, 0.001), "--", "true")
-    await until(lambda: started(process.pid, "netlab.gauge send"), "a transfer is measured")
-    running = started(process.pid, "netlab.gauge")
+    await until(lambda: started(process.pid, "emulation.gauge send"), "a transfer is measured")
+    running = started(process.pid, "emulation.gauge")
     assert len(running) == 2
     process.kill()
     await process.wait()
@@ -399,7 +399,7 @@ async def test_a_lab_that_is_killed_while_links_are_measured_leaves_no_gauge(tmp
 @real
 async def test_ctrl_c_while_links_are_measured_leaves_nothing_either(tmp_path: Path) -> None:
     process = await lab_command(view(tmp_path, 0.001), "--", "true")
-    await until(lambda: started(process.pid, "netlab.gauge send"), "a transfer is measured")
+    await until(lambda: started(process.pid, "emulation.gauge send"), "a transfer is measured")
     running = started(process.pid)
     process.send_signal(signal.SIGINT)
     said = (await process.communicate())[0].decode()
@@ -414,7 +414,7 @@ async def test_a_command_ends_when_the_forwarding_process_does(tmp_path: Path) -
     process = await lab_command(view(tmp_path, 0), "--everywhere", "--", "sleep", "1000")
     await until(lambda: len(started(process.pid, "sleep 1000")) == 2, "both commands run")
     running = started(process.pid)
-    (emulator,) = started(process.pid, "netlab.emulator")
+    (emulator,) = started(process.pid, "emulation.emulator")
     emulator.kill()
     said = (await process.communicate())[0].decode()
     assert process.returncode == 2, said

@@ -474,7 +474,7 @@ async def test_a_driver_that_hangs_is_given_up_and_all_else_is_told(
         await examination.run()
     assert "looking at this machine was given up after 1 s" in [one.seen for one in examination.findings]
     assert {"invite", "port", "leftovers", "versions"} <= {one.name for one in examination.findings}
-    assert not any("checks.machine" in " ".join(child.cmdline()) for child in psutil.Process().children())
+    assert not any("checks.resources" in " ".join(child.cmdline()) for child in psutil.Process().children())
 
 
 @pytest.mark.process

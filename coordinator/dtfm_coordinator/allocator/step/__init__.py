@@ -2,7 +2,7 @@
 
 - `annealing`: the local search over layouts: simulated annealing on the fast form of the simulated step, as machine
   code
-- `compute_order`: the runtime's order of compute, for the search: `protocol.schedule.orders` over slots, as machine
+- `compute_order`: the runtime's order of compute, for the search: `plan.schedule.orders` over slots, as machine
   code
 - `fair_share`: max-min fair rates of transfers that share capacities, kept up to date as transfers come and go
 - `heap`: a binary heap of numbers in two arrays, for compiled loops: the smallest key first

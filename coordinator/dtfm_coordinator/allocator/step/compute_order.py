@@ -1,7 +1,7 @@
-"""The runtime's order of compute, for the search: `protocol.schedule.orders` over slots, as machine code.
+"""The runtime's order of compute, for the search: `plan.schedule.orders` over slots, as machine code.
 
 What may be started when, how long it takes, and how many micro-batches a peer may keep are the runtime's own rules
-(`protocol.schedule_rules`), compiled. The run itself is written twice: the runtime's works on names and actions, and
+(`plan.schedule_rules`), compiled. The run itself is written twice: the runtime's works on names and actions, and
 must not need a compiler; this one works on arrays. A test holds the two to each other; a plan that is published always
 takes the runtime's own.
 """

@@ -81,7 +81,7 @@ class ModelDemand:
         recompute: bool = False,
         feedback: bool = False,
     ) -> int:
-        """Memory of a peer that serves `[first, end)`; see `model.memory.stage_bytes` for the other arguments."""
+        """Memory of a peer that serves `[first, end)`; see `stage_bytes` for the other arguments."""
         return stage_bytes(
             self.parameters(first, end),
             end - first,
