@@ -191,7 +191,7 @@ def test_a_coordinator_that_comes_back_imports_no_transformers(home: Path) -> No
     program = """
 import sys
 from pathlib import Path
-from dtfm_coordinator import service
+from dtfm_coordinator.serve import service
 from dtfm_coordinator.allocator.job_demand import kept_requirements
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.data.prepare import prepare
