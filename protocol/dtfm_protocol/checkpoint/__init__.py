@@ -1,8 +1,8 @@
 """The training state on disk and between peers: a folder a step, a safetensors file a stage, hashes of all.
 
 - `draft`: a checkpoint that is being written: seen by nobody until all of it is on the disk
-- `manifest`: what a checkpoint holds: files by hash, tensors by the parameter's name in the whole model
-- `shard`: tensors to safetensors bytes and back
+- `manifest`: the manifest of a checkpoint: its files by hash, its tensors by the parameter's name in the whole model
+- `shard`: tensors as safetensors bytes, and back
 - `store`: the folder of checkpoints: each is there as a whole or not at all, and a damaged one is not used
 - `transfers`: bulk transfers over the data plane: token shards by hash, state by parameter name, checkpoint files to be
   kept

@@ -21,8 +21,9 @@ from dtfm_protocol.plan.peer_state import LayerRange
 from dtfm_protocol.process.state_dir import sync_folder
 
 MANIFEST = "manifest.json"
+"""Name of the manifest's file in a checkpoint's folder."""
 TEMPORARY = ".draft-"
-"""How the names of folders begin that are no checkpoints: not yet, or no more."""
+"""Prefix of the names of folders that are no checkpoints: not yet, or no more."""
 _FILE_NAME: TypeAdapter[str] = TypeAdapter(FileName)
 
 
@@ -52,7 +53,7 @@ class Draft:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def add(self, name: str, data: Bytes) -> None:
-        """Write a whole file; one of the same name is replaced.
+        """Write a whole file of the checkpoint; one of the same name is replaced.
 
         Raises:
             Refused: not a plain file name that ends in `.safetensors`.
@@ -63,7 +64,7 @@ class Draft:
 
     @contextlib.contextmanager
     def open(self, name: str) -> "Iterator[DraftFile]":
-        """Write a file piece by piece; it counts when the block ends well, and is taken away when it does not.
+        """Write a file of the checkpoint piece by piece; it counts when the block ends well, else it is taken away.
 
         Raises:
             Refused: not a plain file name that ends in `.safetensors`.
@@ -76,7 +77,7 @@ class Draft:
         self._files[name] = (file.sha256, file.bytes)
 
     def describe(self, name: str, layers: LayerRange | None = None) -> tuple[File, dict[str, TensorEntry]]:
-        """`describe_shard` of a file of this draft, which is not loaded into memory.
+        """Describe a file of this draft as `describe_shard` does, without loading it into memory.
 
         Raises:
             Refused: it was not added, or is no safetensors file.
@@ -119,22 +120,22 @@ class Draft:
 
 
 class DraftFile:
-    """A file that is being written and hashed."""
+    """A file of a checkpoint that is being written and hashed."""
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self._path = path
         self._stream = stream
         self._digest = hashlib.sha256()
         self.bytes = 0
-        """Written so far."""
+        """Bytes written so far."""
 
     @property
     def sha256(self) -> str:
-        """The hash of what was written so far."""
+        """The SHA-256 of what was written so far, in hexadecimal digits."""
         return self._digest.hexdigest()
 
     def write(self, piece: Bytes) -> None:
-        """Append.
+        """Append bytes to the file, and to what is hashed.
 
         Raises:
             UserError: the disk is full or cannot be written.
@@ -146,12 +147,12 @@ class DraftFile:
 
 
 def seal(values: dict[str, Any]) -> str:
-    """The hash of a manifest, whatever its order and spacing."""
+    """Hash a manifest: its SHA-256 in hexadecimal digits, whatever the order of its keys and its spacing."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def take_away(folder: Path) -> None:
-    """Delete a checkpoint so that it is never seen half-deleted."""
+    """Delete a checkpoint's folder so that the checkpoint is never seen half-deleted."""
     leftover = folder.with_name(f"{TEMPORARY}gone-{secrets.token_hex(4)}")
     folder.rename(leftover)
     shutil.rmtree(leftover)
@@ -159,7 +160,7 @@ def take_away(folder: Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the operating system has against writing to `path`, as a UserError."""
+    """Turn an OSError of writing to `path` in the block into a UserError that names the path and the reason."""
     try:
         yield
     except OSError as error:
@@ -170,7 +171,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[DraftFile]:
-    """A file that is on the disk when the block ends well, and taken away when it does not."""
+    """Write a file that is on the disk when the block ends well, and taken away when it does not."""
     with writing(path):
         stream = path.open("wb")
     try:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: files by hash, tensors by the parameter's name in the whole model."""
+"""The manifest of a checkpoint: its files by hash, its tensors by the parameter's name in the whole model."""
 
 from math import prod
 from typing import Annotated, Any, Literal, Self
@@ -11,34 +11,36 @@ from dtfm_protocol.schema import Schema
 
 Count = Annotated[int, Field(ge=0)]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors$", max_length=200)]
-"""A plain name that cannot lead out of the checkpoint's folder, nor stand in the manifest's place."""
+"""A plain file name that cannot lead out of the checkpoint's folder, nor stand in the manifest's place."""
 Key = Annotated[str, Field(pattern=r"^(weight|exp_avg|exp_avg_sq)/\S+$", max_length=512)]
-"""`weight/`, `exp_avg/` or `exp_avg_sq/` (AdamW's moments), and the parameter's name in the whole model."""
+"""Name of a tensor: `weight/`, `exp_avg/` or `exp_avg_sq/` (AdamW's moments), and the parameter's name in the whole
+model."""
 DType = Literal["F64", "F32", "F16", "BF16", "I64"]
-"""As safetensors names them."""
+"""Name of a tensor's element type, as safetensors has it."""
 ITEM_BYTES: dict[DType, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
+"""Bytes of one element of each type."""
 
 
 class File(Schema):
-    """One safetensors file of a checkpoint."""
+    """A safetensors file of a checkpoint: its name, hash and size."""
 
     name: FileName
     sha256: Sha256
     bytes: Count
     layers: LayerRange | None = None
-    """Decoder layers `[first, end)` of the stage that it holds."""
+    """Decoder layers `[first, end)` of the stage that the file holds; None: of no one stage."""
 
 
 class TensorEntry(Schema):
-    """One tensor, and where its bytes lie."""
+    """A tensor of a checkpoint, and where its bytes lie."""
 
     file: FileName
     sha256: Sha256
-    """Of the tensor's own bytes, so that one tensor can be fetched and checked without the rest."""
+    """SHA-256 of the tensor's own bytes, so that one tensor can be fetched and checked without the rest."""
     dtype: DType
     shape: Annotated[tuple[Count, ...], Field(max_length=8)]
     offset: Count
-    """Bytes from the start of the file."""
+    """Bytes from the start of the file to the tensor."""
     bytes: Count
 
     @model_validator(mode="after")
@@ -49,7 +51,7 @@ class TensorEntry(Schema):
 
 
 class Manifest(Schema):
-    """A checkpoint's table of contents."""
+    """The table of contents of a checkpoint."""
 
     version: Literal[1] = 1
     job: str
@@ -62,7 +64,7 @@ class Manifest(Schema):
     files: Annotated[tuple[File, ...], Field(min_length=1)]
     tensors: dict[Key, TensorEntry]
     replicas: tuple[dict[str, Sha256], ...] = ()
-    """For each stage, its peers and the digest of the weights of each; equal digests are equal weights."""
+    """The digest of the weights on each peer of each stage, by stage and peer; equal digests are equal weights."""
     eval_loss: float | None = None
     """Mean loss a token on the evaluation windows after this step, in nats."""
 

@@ -1,4 +1,4 @@
-"""Tensors to safetensors bytes and back. What comes from the network is checked before it becomes a tensor."""
+"""Tensors as safetensors bytes, and back. What comes from the network is checked before it becomes a tensor."""
 
 import json
 import mmap
@@ -18,11 +18,11 @@ Bytes = bytes | bytearray | memoryview | mmap.mmap
 _TORCH: dict[DType, str] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
 """The name in `torch` of each dtype."""
 HEADER_LIMIT = 100 << 20
-"""Bytes of the largest header, the limit of the safetensors library itself."""
+"""Bytes of the largest header of a safetensors file: the limit of the safetensors library itself."""
 
 
 def encode_shard(tensors: "Mapping[str, torch.Tensor]") -> bytes:
-    """The tensors, keyed as in the manifest, as one safetensors file; equal tensors give equal bytes."""
+    """Encode the tensors, keyed as in the manifest, as one safetensors file; equal tensors give equal bytes."""
     from safetensors.torch import save
 
     data: bytes = save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()})
@@ -30,7 +30,8 @@ def encode_shard(tensors: "Mapping[str, torch.Tensor]") -> bytes:
 
 
 def shard_header(tensors: "Mapping[str, torch.Tensor]") -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """How a safetensors file of these tensors begins, and where each one's bytes then lie: offset and size.
+    """Return the start of a safetensors file of these tensors, and each one's offset and size in bytes after that
+    start.
 
     The tensors' values are not looked at. The format: https://github.com/huggingface/safetensors#format.
     """
@@ -54,7 +55,7 @@ def shard_header(tensors: "Mapping[str, torch.Tensor]") -> tuple[bytes, dict[str
 
 
 def tensor_entry(file: str, tensor: "torch.Tensor", offset: int = 0) -> tuple[TensorEntry, Any]:
-    """What a manifest says of a tensor, and its bytes, which share its memory where it lies on the CPU."""
+    """Return a manifest's entry for a tensor, and its bytes, which share its memory where it lies on the CPU."""
     import torch
 
     names = {getattr(torch, torch_name): name for name, torch_name in _TORCH.items()}
@@ -71,7 +72,7 @@ def tensor_entry(file: str, tensor: "torch.Tensor", offset: int = 0) -> tuple[Te
 
 
 def describe_shard(name: str, data: Bytes, layers: LayerRange | None = None) -> tuple[File, dict[str, TensorEntry]]:
-    """The manifest's entries for a safetensors file, which may come from anyone.
+    """Return the manifest's entries for a safetensors file, which may come from anyone.
 
     Args:
         name: the file's name in the checkpoint.
@@ -111,12 +112,12 @@ def describe_shard(name: str, data: Bytes, layers: LayerRange | None = None) -> 
 
 
 def digest_weights(hashes: Mapping[str, str]) -> str:
-    """SHA-256 over the hashes of weights in order of name: equal exactly where the weights are."""
+    """Return the SHA-256 over the hashes of weights in order of name: equal exactly where the weights are."""
     return sha256(json.dumps(sorted(hashes.items())).encode()).hexdigest()
 
 
 def decode_tensor(entry: TensorEntry, data: Bytes) -> "torch.Tensor":
-    """The tensor that `entry` describes, from its bytes, in memory of its own.
+    """Return the tensor that `entry` describes, from its bytes, in memory of its own.
 
     Raises:
         Refused: another length or another hash.
@@ -134,7 +135,7 @@ def decode_tensor(entry: TensorEntry, data: Bytes) -> "torch.Tensor":
 
 
 def _header(name: str, view: memoryview) -> tuple[int, dict[str, tuple[str, list[int], int, int]]]:
-    """Where the tensors' bytes start, and for each key: dtype, shape, first and last byte from there.
+    """Return the offset of the tensors' bytes, and for each key: dtype, shape, first and last byte from there.
 
     The format: https://github.com/huggingface/safetensors#format.
     """
@@ -163,7 +164,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def tensor_bytes(tensor: "torch.Tensor") -> Any:
-    """The tensor's bytes in row-major order, as a buffer that shares its memory where it can."""
+    """Return the tensor's bytes in row-major order, as a buffer that shares its memory where it can."""
     import torch
 
     # NumPy has no bfloat16: bytes are all that is wanted of it.

@@ -31,8 +31,8 @@ class CheckpointStore:
         """Open the store.
 
         Args:
-            root: made when something is first written.
-            sweep: take away what a crash left half-written. False for a reader beside a process that writes.
+            root: the folder of checkpoints; made when something is first written.
+            sweep: whether to take away what a crash left half-written. False for a reader beside a process that writes.
         """
         self._root = root
         self._whole: set[int] = set()
@@ -42,7 +42,7 @@ class CheckpointStore:
                     shutil.rmtree(leftover)
 
     def steps(self) -> list[int]:
-        """The steps of which there is a checkpoint, whole or not, ascending.
+        """Return the steps of which there is a checkpoint, whole or not, ascending.
 
         Raises:
             UserError: the folder cannot be read.
@@ -56,7 +56,7 @@ class CheckpointStore:
         return sorted(int(name[1]) for name in names if name)
 
     def newest(self) -> Manifest | None:
-        """The newest checkpoint that is whole: every byte is hashed. One that is not is skipped with a warning."""
+        """Return the newest checkpoint of which every byte has its hash; a damaged one is skipped with a warning."""
         for step in reversed(self.steps()):
             try:
                 return self.whole(step)
@@ -65,7 +65,7 @@ class CheckpointStore:
         return None
 
     def whole(self, step: int) -> Manifest:
-        """The manifest of the checkpoint of `step`, after every byte of it was hashed.
+        """Return the manifest of the checkpoint of `step`, after every byte of it was hashed.
 
         Raises:
             Refused: it is not there, torn, truncated or changed; says which file.
@@ -88,7 +88,7 @@ class CheckpointStore:
         return manifest
 
     def read(self, manifest: Manifest, key: str, offset: int = 0, size: int | None = None) -> bytes:
-        """The bytes of one tensor, or `size` of them, without reading the rest of its file. Their hash is not checked.
+        """Read the bytes of one tensor, or `size` of them, without the rest of its file. Their hash is not checked.
 
         Raises:
             Refused: there is no such tensor, or the checkpoint is gone.
@@ -108,7 +108,7 @@ class CheckpointStore:
         return data
 
     def tensors(self, manifest: Manifest, kind: str = "weight") -> "Iterator[tuple[str, torch.Tensor]]":
-        """Name and value of every parameter ("weight") or moment ("exp_avg", "exp_avg_sq"), one at a time.
+        """Read name and value of every parameter ("weight") or moment ("exp_avg", "exp_avg_sq"), one at a time.
 
         Raises:
             Refused: one cannot be read, or its bytes have another hash.
@@ -119,7 +119,7 @@ class CheckpointStore:
                 yield name, decode_tensor(entry, self.read(manifest, key))
 
     def draft(self, step: int) -> "Draft":
-        """A checkpoint to be written; use it in a `with` block, where it vanishes unless it is committed.
+        """Begin a checkpoint; use it in a `with` block, where it vanishes unless it is committed.
 
         Raises:
             UserError: the disk is full or cannot be written.
@@ -129,7 +129,7 @@ class CheckpointStore:
         )
 
     def prune(self, keep: int) -> None:
-        """Delete what is older than the newest `keep` whole checkpoints; where fewer are whole, nothing."""
+        """Delete checkpoints older than the newest `keep` whole ones; where fewer are whole, none."""
         if keep < 1:
             raise ValueError(f"keep at least one checkpoint, not {keep}")
         whole = 0

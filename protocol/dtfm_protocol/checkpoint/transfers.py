@@ -17,36 +17,41 @@ from dtfm_protocol.schema import Schema
 from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, read_message, write_message
 
 SHARDS = "shards"
+"""Data-plane service that gives token shards away."""
 STATE = "state"
+"""Data-plane service that gives tensors of the model's states away."""
 CHECKPOINT = "checkpoint"
+"""Data-plane service of the coordinator that takes stages' shares of a checkpoint."""
 SHADOW = "shadow"
+"""Data-plane service that takes copies of other peers' snapshots."""
 
 SHARD_LIMIT = 64 << 20
 """Bytes of the largest token shard."""
 PIECE_LIMIT = 4 << 20
-"""Bytes that are asked for at a time: several sources share a large tensor, and none holds up a stream for long."""
+"""Bytes of a tensor that one request asks for: several sources share a large tensor, and none holds up a stream for
+long."""
 CATALOGUE_LIMIT = 64 << 20
 """Bytes of the largest `Catalogue` message."""
 HAND_IN_LIMIT = 16 << 20
-"""Bytes of the largest `HandIn` message, its rows included."""
+"""Bytes of the largest `HandIn` message, its rows of metrics included."""
 _PIECE = 1 << 20
 Count = Annotated[int, Field(ge=0)]
 
 
 class WantShard(Schema):
-    """Asks for a token shard."""
+    """A request for a token shard."""
 
     sha256: Sha256
 
 
 class TransferReply(Schema):
-    """Answers a request: `size` bytes follow, or there is nothing."""
+    """The answer to a request: `size` bytes follow; None: there is no such thing here."""
 
     size: Count | None
 
 
 class WantCatalogue(Schema):
-    """Asks which tensors of a state a peer can give; requests for pieces of them follow on the same stream."""
+    """A request for the list of a state's tensors that a peer can give; requests for pieces follow on the stream."""
 
     mark: Mark
 
@@ -58,7 +63,7 @@ class Catalogue(Schema):
 
 
 class WantPiece(Schema):
-    """Asks for bytes of one tensor of the catalogue."""
+    """A request for bytes of one tensor of the catalogue."""
 
     key: Key
     offset: Count
@@ -66,17 +71,17 @@ class WantPiece(Schema):
 
 
 class StateSource(Protocol):
-    """What gives states away."""
+    """A peer's store of states, from which it gives tensors to others."""
 
     async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:
-        """The tensors of a state that are here."""
+        """List the tensors of a state that are here, by key."""
 
     async def read(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
-        """Bytes of one of them; None if it is gone."""
+        """Read `size` bytes of one of a state's tensors, from `offset`; None if the state is gone."""
 
 
 class Deposit(Schema):
-    """A stage's snapshot, for a peer that the plan has keep a copy."""
+    """An offer of a stage's snapshot to a peer that the plan has keep a copy."""
 
     plan_version: Count
     mark: Mark
@@ -93,7 +98,7 @@ class HandIn(Schema):
     plan_version: Count
     stage: Count
     digest: Sha256
-    """Over the replica's weights; those of a stage must be equal."""
+    """Digest of the replica's weights (`digest_weights`); those of a stage must be equal."""
     eval_loss: float | None
     size: Count
     """Bytes of the safetensors file that follow; 0 from the other replicas."""
@@ -103,17 +108,21 @@ class HandIn(Schema):
 
 
 class Receipt(Schema):
-    """Whether the share was taken; for a share with a file, once before the file is sent, and once after it."""
+    """The answer to an offer: whether it is taken.
+
+    Where a file belongs to the offer there are two: one before the file is sent, and one after it.
+    """
 
     taken: bool
     text: Annotated[str, Field(max_length=500)]
+    """Reason in one line, e.g. why the offer is not taken."""
 
 
 async def send_file(stream: Stream, data: Bytes | Path, turn: Callable[[], Awaitable[None]] | None = None) -> None:
-    """Write bytes, or a file, in pieces, so that other streams of the peer get their turn.
+    """Write bytes, or a file, to a stream in pieces, so that other streams of the peer get their turn.
 
     Args:
-        turn: awaited before each piece.
+        turn: a function that is called and awaited before each piece.
     """
     for piece in _pieces(data):
         if turn is not None:
@@ -143,7 +152,7 @@ def _pieces(data: Bytes | Path) -> Iterator[Bytes]:
 
 
 async def fetch_shard(plane: DataPlane, peer: str, sha256: str) -> bytes | None:
-    """A token shard from `peer`, verified; None if the peer has none.
+    """Fetch a token shard from `peer` and check its hash; None if the peer has none.
 
     Raises:
         Refused: what came has another hash, or is too large.
@@ -166,7 +175,7 @@ async def fetch_shard(plane: DataPlane, peer: str, sha256: str) -> bytes | None:
 
 
 async def serve_shards(stream: Stream, find: Callable[[str], bytes | None]) -> None:
-    """Answer one `fetch_shard`."""
+    """Answer one `fetch_shard` on a stream; `find` gives the shard of a SHA-256, or None."""
     data = find((await read_message(stream, WantShard)).sha256)
     await write_message(stream, TransferReply(size=None if data is None else len(data)))
     if data is not None:
@@ -197,7 +206,7 @@ async def hand_in(
     data: Bytes | Path,
     turn: Callable[[], Awaitable[None]] | None = None,
 ) -> Receipt:
-    """Give the coordinator a share of a checkpoint to keep.
+    """Give the coordinator a stage's share of a checkpoint to keep.
 
     Args:
         turn: awaited before each piece that is sent.
@@ -212,7 +221,15 @@ async def hand_in(
 async def deposit(
     plane: DataPlane, peer: str, offer: Deposit, file: Path, turn: Callable[[], Awaitable[None]] | None = None
 ) -> Receipt:
-    """Give `peer` a snapshot to keep a copy of. Arguments and errors as with `hand_in`."""
+    """Give `peer` a snapshot to keep a copy of.
+
+    Args:
+        turn: a function that is called and awaited before each piece that is sent.
+
+    Raises:
+        ConnectionError: the peer is gone.
+        Refused: its answer is none.
+    """
     return await _give(plane, peer, SHADOW, offer, file, turn)
 
 
