@@ -1,4 +1,4 @@
-"""In-memory twin of the control plane: the same interface without a broker, over links that can fail.
+"""The in-memory twin of the control plane: the same interface without a broker, over links that can fail.
 
 Messages go to the broker, which is the other end of each member's two links (`MemoryNetwork.link(peer, BROKER)` and
 back), and from there to whoever reads their topic. Where `MemoryNetwork.cut(peer, BROKER)` cuts a member off, the
@@ -15,32 +15,34 @@ from dtfm_protocol.schema import Schema
 from dtfm_protocol.transport.in_memory import MemoryNetwork
 
 BROKER = "broker"
+"""The broker's name among the ends of a `MemoryNetwork`'s links."""
 
 
 class MemoryBroker:
-    """What members of one network say to each other: who reads what, and the last of what is retained."""
+    """The broker of one in-memory network: its connected members, and the last message of each retained topic."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.network = network
         self.members: list[MemoryControlPlane] = []
-        """Those that are connected."""
+        """Members that are connected."""
         self.retained: dict[tuple[str, str], tuple[str, Topic, Schema]] = {}
-        """Author, topic and body, by topic and, where each peer has one of its own, by author."""
+        """The last message of each retained topic as author, topic and body; by topic and, where every peer has one of
+        its own, by author, else ""."""
 
     def publish(self, author: str, topic: Topic, body: Schema) -> None:
-        """Give a message to all who read its topic."""
+        """Give a message to all members who read its topic, and retain it where the topic says so."""
         if topic.retained:
             self.retained[topic.name, author if topic.author == "peer" else ""] = author, topic, body
         for member in list(self.members):
             self.tell(member, author, topic, body)
 
     def tell(self, member: "MemoryControlPlane", author: str, topic: Topic, body: Schema) -> None:
-        """Give a message to one member."""
+        """Give a message to one member, over the link that leads there."""
         self.network.link(BROKER, member.peer_id).send(lambda: member.take(author, topic, body))
 
 
 class MemoryControlPlane:
-    """One member's way to a `MemoryBroker`; see `ControlPlane`."""
+    """A member's connection to a `MemoryBroker`, with the interface of `ControlPlane`."""
 
     def __init__(self, broker: MemoryBroker, peer_id: str, coordinators: Collection[str], session: str) -> None:
         self.peer_id = peer_id
@@ -54,18 +56,18 @@ class MemoryControlPlane:
         self._inbox: asyncio.Queue[tuple[str, Topic, Schema]] = asyncio.Queue()
 
     def on(self, topic: Topic, reader: Reader, peer: str = "+") -> None:
-        """See `ControlPlane.on`."""
+        """Read `topic` (of one `peer`, or of all), as `ControlPlane.on`."""
         self._readers[topic.name] = reader, peer
 
     async def publish(self, topic: Topic, body: Schema) -> None:
-        """See `ControlPlane.publish`."""
+        """Send a message now if connected; a retained one also after every reconnection, as `ControlPlane.publish`."""
         if topic.retained:
             self._retained[topic.name] = topic, body
         if self.connected.is_set():
             self._send(topic, body)
 
     async def run(self) -> None:
-        """See `ControlPlane.run`."""
+        """Stay connected until cancelled, as `ControlPlane.run`."""
         network = self._broker.network
         try:
             while True:
@@ -82,7 +84,7 @@ class MemoryControlPlane:
             raise
 
     def take(self, author: str, topic: Topic, body: Schema) -> None:
-        """Have a message read, if this member is connected, and reads it."""
+        """Queue a message from the broker for its reader, if this member is connected and reads it."""
         _, peer = self._readers.get(topic.name, (None, ""))
         if self.connected.is_set() and peer in {"+", author}:
             self._inbox.put_nowait((author, topic, body))
@@ -96,7 +98,7 @@ class MemoryControlPlane:
             self._send(topic, body)
 
     def _go(self, why: str) -> None:
-        """Be connected no more; the broker says so to the others, where this member had said that it is there."""
+        """Disconnect; where this member had said that it is there, the broker tells the others that it is gone."""
         self.connected.clear()
         self.last_error = why
         self._broker.members.remove(self)

@@ -1,4 +1,4 @@
-"""The control plane: signed MQTT messages on typed topics. Reconnects by itself, and then repeats what is retained."""
+"""The control plane over MQTT: signed messages on typed topics. It reconnects, and repeats what is retained."""
 
 import asyncio
 import random
@@ -22,23 +22,23 @@ from dtfm_protocol.process.logs import log
 from dtfm_protocol.schema import Schema
 
 Reader = Callable[[str, Any], Awaitable[None] | None]
-"""Called with the sender's peer id and the message's body."""
+"""A function that is given the sender's peer id and the message's body, and may be awaited."""
 
 KEEP_ALIVE_SECONDS = 10
-"""The broker takes a silent peer for dead after one and a half of these."""
+"""Seconds between signs of life; the broker takes a peer for dead that is silent for one and a half of these."""
 RECONNECT_SECONDS = (0.2, 4.0)
-"""Shortest and longest pause before a broker is tried again. A coordinator that is back waits longer for its peers than
-two of the longest: where there are two brokers, they are tried in turn."""
+"""Seconds of the shortest and the longest pause before a broker is tried again. A coordinator that is back waits
+longer for its peers than two of the longest: where there are two brokers, they are tried in turn."""
 OPERATION_SECONDS = 10.0
-"""For the broker's answer to each thing that it is asked."""
+"""Seconds that the broker has to answer each thing that it is asked."""
 RETRY_PART = 0.1
-"""In between, the pause is so much of the time that it has been away: whoever waits for a swarm to come together again
-waits little longer than the broker took."""
+"""Part of the time since the connection was lost that the next pause takes, within RECONNECT_SECONDS: whoever waits
+for a swarm to come together again waits little longer than the broker was away."""
 
 
 @dataclass(frozen=True)
 class BrokerAddress:
-    """Where the broker is and how to enter it."""
+    """An MQTT broker's host and port, and the account with which to enter it."""
 
     host: str
     port: int
@@ -46,16 +46,17 @@ class BrokerAddress:
     username: str
     password: str
     ca: str | None = None
+    """PEM certificate that signs the broker's, where the system's own authorities do not."""
 
     @classmethod
     def of(cls, invite: Invite, url: str | None = None) -> "BrokerAddress":
-        """The broker that an invite names, or another one of the same swarm."""
+        """Return the broker that an invite names, or the one at `url`, of the same swarm."""
         host, port, tls, username, password = split_broker_url(url or invite.broker)
         return cls(host, port, tls, username or "swarm", password or invite.password(), invite.broker_ca)
 
     @classmethod
     def others(cls, invite: Invite) -> "tuple[BrokerAddress, ...]":
-        """The brokers of those who may take over."""
+        """Return the brokers of the standby coordinators that an invite names, but for the first coordinator's own."""
         found = (cls.of(invite, standby.card.broker) for standby in invite.standbys)
         return tuple(address for address in dict.fromkeys(found) if address != cls.of(invite))
 
@@ -64,7 +65,7 @@ class BrokerAddress:
 
 
 def split_broker_url(url: str) -> tuple[str, int, bool, str | None, str | None]:
-    """Host, port, TLS or not, user name and password of an `mqtt[s]://[USER:PASSWORD@]HOST[:PORT]` address.
+    """Return host, port, TLS or not, user name and password of an `mqtt[s]://[USER:PASSWORD@]HOST[:PORT]` address.
 
     Raises:
         UserError: it is not one.
@@ -84,7 +85,7 @@ def split_broker_url(url: str) -> tuple[str, int, bool, str | None, str | None]:
 
 
 class ControlPlane:
-    """One daemon's connection to the broker."""
+    """A program's connection to the swarm's MQTT broker."""
 
     def __init__(
         self,
@@ -98,20 +99,24 @@ class ControlPlane:
         reconnect: tuple[float, float] = RECONNECT_SECONDS,
         operation: float = OPERATION_SECONDS,
     ) -> None:
-        """Nothing is connected before `run`.
+        """Set the connection up; `run` opens it.
 
         Args:
             address: the broker to connect to.
+            swarm: the swarm's id, with which all its topics begin.
+            coordinators: peer ids that may write the coordinator's topics.
+            post: signs what is sent and verifies what comes.
+            session: this run of the program, as its presence says it.
             others: brokers to try, in turn, when that one cannot be reached.
             reconnect: seconds of the shortest and the longest pause before a broker is tried again.
-            operation: seconds for the broker's answer to each thing that it is asked.
+            operation: seconds that the broker has to answer each thing that it is asked.
         """
         self._reconnect, self._operation = reconnect, operation
         self.connected = asyncio.Event()
         self.dropped: Counter[str] = Counter()
         self.last_error = ""
         self.clock_ahead: float | None = None
-        """By how many seconds the coordinator's clock is ahead of this machine's, transit included; None: not known."""
+        """Seconds that the coordinator's clock is ahead of this machine's, transit included; None: not known."""
         self._addresses = (address, *others)
         self._turn = 0
         self._root = f"dtfm/{swarm}"
@@ -126,7 +131,7 @@ class ControlPlane:
         self._retained: dict[str, bytes] = {}
 
     def on(self, topic: Topic, reader: Reader, peer: str = "+") -> None:
-        """Read `topic` (of one `peer`, or of all). Call it before `run`."""
+        """Have `reader` called with each message of `topic` (of one `peer`, or of all). Call it before `run`."""
         self._readers[topic.name] = reader
         if peer != "+":
             self._only[topic.name] = peer
@@ -149,7 +154,7 @@ class ControlPlane:
         return self._addresses[self._turn % len(self._addresses)]
 
     async def run(self) -> None:
-        """Stay connected until cancelled; says goodbye then."""
+        """Stay connected until cancelled; then say goodbye to the broker."""
         lost = time.monotonic()
         while True:
             try:
@@ -173,7 +178,7 @@ class ControlPlane:
             await asyncio.sleep(pause * (0.5 + random.random()))
 
     async def _connection(self) -> None:
-        """One connection, from hello to its end."""
+        """Serve one connection, from the first message to its end."""
         gone = Presence(online=False, session=self._session)
         here = f"{self._root}/presence/{self._post.peer_id}"
         async with aiomqtt.Client(

@@ -14,30 +14,31 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.schema import Schema
 
 MOST_NEIGHBOURS = 512
+"""Neighbours of which one report may tell."""
 Text = Annotated[str, Field(max_length=500)]
 
 
 class Presence(Schema):
-    """Whether a daemon is there. The broker publishes the offline one as the daemon's last will."""
+    """A daemon's word that it is there, or gone. The broker publishes the offline one as the daemon's last will."""
 
     online: bool
     session: Annotated[str, Field(max_length=64)]
-    """Random for every start of a daemon: tells a returning peer from a second one with the same key."""
+    """Random text of every start of a daemon, which tells a returning peer from a second one with the same key."""
 
 
 class Phase(Schema):
-    """What the swarm as a whole is doing."""
+    """The activity of the swarm as a whole, as the coordinator announces it."""
 
     name: Literal["waiting", "probing", "planning", "training", "done", "failed"]
     text: Text
-    """The same for people, in one line."""
+    """The phase in one line for people."""
 
 
 class Ledger(Schema):
-    """What the coordinator has on disk."""
+    """The coordinator's account of what it has on disk."""
 
     recorded: int
-    """How far `metrics.jsonl` reaches: peers may forget rows up to here."""
+    """The last step in `metrics.jsonl`: peers may forget rows up to here."""
     kept: int
     """The step of the newest whole checkpoint: peers need not hand in what is older."""
     safe: Mark = Mark()
@@ -46,46 +47,48 @@ class Ledger(Schema):
 
 
 class Epoch(Schema):
-    """Which plans are over, and which one is in force. Peers answer with their `PeerState`."""
+    """The coordinator's word on which plans are over and which one is in force. Peers answer with their `PeerState`."""
 
     called: int = 0
-    """Every plan below this version is to end."""
+    """The version that the coordinator calls for: every plan below it is to end."""
     gently: bool = False
-    """Whether it may end the step under way: all is well, and a better plan is coming."""
+    """Whether a plan that is to end may finish the step under way: all is well, and a better plan is coming."""
     parked: bool = False
     """Whether no plan can follow for now: a checkpoint is to be handed in first."""
     in_force: int = 0
-    """The newest plan that most electors of the one before have taken."""
+    """Version of the newest plan that most electors of the one before have taken."""
     started: int = 0
-    """The newest plan whose peers all hold its state: nobody needs what was held for it before."""
+    """Version of the newest plan whose peers all hold its state: nobody needs what was held for it before."""
 
 
 class Fan(Schema):
-    """One peer measures what it can send to, and receive from, several others at once."""
+    """A star of peers whose centre measures what it can send to, and receive from, all the others at once."""
 
     centre: PeerName
     gbps: dict[PeerName, tuple[Measured, Measured]]
-    """To and from each of the others, as measured alone."""
+    """Gbit/s from the centre to each of the others, and back, as measured alone."""
 
 
 class ProbeRound(Schema):
-    """Disjoint pairs and groups that measure at the same time; the first of a pair acts."""
+    """A round of measurements: disjoint pairs and groups that measure at the same time; the first of a pair acts."""
 
     id: int
     pairs: tuple[tuple[PeerName, PeerName], ...] = ()
     fans: tuple[Fan, ...] = ()
     addresses: dict[PeerName, tuple[str, ...]]
+    """Multiaddresses at which the peers of the round are reached, by peer."""
 
 
 class ProbeResult(Schema):
-    """What a peer has found in a round of probes. Of whom is not said: the coordinator knows whom it has asked for."""
+    """A peer's findings in a round of probes. Of whom is not said: the coordinator knows whom it has asked for."""
 
     round: Annotated[int, Field(ge=0, lt=1 << 63)]
-    """See `ProbeRound.id`."""
+    """The round in which the peer measured (`ProbeRound.id`)."""
     link: Link | None = None
-    """To the other one of its pair; None where it could not be measured, or was not asked for."""
+    """The link to the other peer of its pair; None where it could not be measured, or was not asked for."""
     limits: Limits | None = None
-    """As the centre of a fan; None where they could not be measured, or were not asked for."""
+    """What it can send and receive in all, as the centre of a fan; None where that could not be measured, or was not
+    asked for."""
 
 
 class Report(Schema):
@@ -93,7 +96,7 @@ class Report(Schema):
 
     session: str
     state: Literal["measuring", "idle", "starting", "training", "stalled", "diverged", "finished"]
-    """idle: available, no tasklet; stalled: its step broke off, and it waits for a new plan."""
+    """The peer's activity. idle: available, no tasklet; stalled: its step broke off, and it waits for a new plan."""
     plan_version: int = 0
     step: int = 0
     """The last step that is applied to this peer's state."""
@@ -107,29 +110,30 @@ class Report(Schema):
     leaving: bool = False
     """Whether this peer wants to leave, and waits only until others have what it holds."""
     fetched_bytes: Annotated[int, Field(ge=0)] = 0
-    """Of state, for the plan that it is under."""
+    """Bytes of state that this peer has fetched for the plan that it is under."""
     busy_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0
-    """Of compute in the last step, as measured: a peer that has become slow is not a dead one."""
+    """Seconds of compute in the last step, as measured: a peer that has become slow is not a dead one."""
     received_gbps: dict[PeerName, Measured] = Field(default={}, max_length=MOST_NEIGHBOURS)
-    """From each neighbour in the last step, by its fastest frame: a link that has become slow is measured anew."""
+    """Gbit/s from each neighbour in the last step, by its fastest frame: a link that became slow is measured anew."""
     probed: ProbeResult | None = None
-    """Of the last probe round in which this peer has acted: in every report, for any of them may be lost."""
+    """The result of the last probe round in which this peer has acted: in every report, for any of them may be lost."""
     rows: tuple[StepMetrics, ...] = ()
+    """Metrics of committed steps that the coordinator's ledger does not cover yet."""
 
 
 class Challenge(Schema):
-    """Asks whoever holds this identity to show itself: publish its presence again."""
+    """A call to whoever holds this identity to show itself: to publish its presence again."""
 
     session: str
 
 
 @dataclass(frozen=True)
 class Topic:
-    """One kind of message: under which name it travels, who may write it, and whether the broker keeps the last."""
+    """A kind of message: the name under which it travels, who may write it, and whether the broker keeps the last."""
 
     name: str
     author: Literal["coordinator", "peer"]
-    """"peer": the topic ends in the writer's peer id, and only that peer may write it."""
+    """The writer; "peer": the topic ends in the writer's peer id, and only that peer may write it."""
     retained: bool
     schema: type[Schema]
 
@@ -145,3 +149,4 @@ REPORT = Topic("report", "peer", False, Report)
 CHALLENGE = Topic("challenge", "peer", False, Challenge)
 
 TOPICS = {topic.name: topic for topic in (JOB, PLAN, PHASE, EPOCH, LEDGER, PROBE, PRESENCE, REPORT, CHALLENGE)}
+"""Every topic of a swarm, by name."""
