@@ -1,10 +1,10 @@
-"""From the owner's text to the micro-batches of a step.
+"""The data of a job, from the owner's text to the micro-batches of a step.
 
-- `batches`: which tokens a step reads: a pure function of the seed and the step, so that no peer has to be told
+- `batches`: the tokens that a step reads: a pure function of the seed and the step, so that no peer has to be told
 - `permutation`: a keyed shuffle of `range(size)` that is evaluated one index at a time and takes no memory
-- `prepare`: from a job file to what can be trained: tokenizer, token shards, the model's config, pretrained weights
+- `prepare`: the preparation of a job: its tokenizer, token shards, the model's config and pretrained weights
 - `text`: the owner's text as documents, in an order that does not depend on the file system
-- `token_shards`: tokens on disk: shards of little-endian integers in files named by their SHA-256, and how they are
-  read
-- `tokenizer`: text to token ids and back: bytes, a byte-level BPE trained on the text, or a pretrained tokenizer
+- `token_shards`: tokens on disk: shards of little-endian integers in files named by their SHA-256, and their reader
+- `tokenizer`: the job's tokenizer, from text to token ids and back: bytes, a byte-level BPE trained on the text, or a
+  ready one
 """

@@ -1,4 +1,4 @@
-"""Which tokens a step reads: a pure function of the seed and the step, so that no peer has to be told."""
+"""The tokens that a step reads: a pure function of the seed and the step, so that no peer has to be told."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -13,11 +13,11 @@ from dtfm_protocol.job.job_file import Evaluation, Training
 from dtfm_protocol.job.resolved_job import Corpus
 
 Read = Callable[[int, int], Tokens]
-"""`read(start, count)`: tokens `[start, start + count)` of the corpus, [count]."""
+"""A function `read(start, count)` that returns tokens `[start, start + count)` of the corpus, shape [count]."""
 
 
 class Batches:
-    """The batches of a job.
+    """The batches of a job: which windows of the corpus each training step and each evaluation reads.
 
     The corpus is cut into windows of `sequence_length` + 1 tokens that overlap by one, so that each token but the
     first is a target once an epoch; each epoch shuffles them anew. The last `evaluation.sequences` windows of the
@@ -28,7 +28,7 @@ class Batches:
         """Lay out the windows.
 
         Raises:
-            UserError: the corpus is too small for a step; how many tokens it has, and how many are needed.
+            UserError: the corpus is too small for a step; it says how many tokens there are, and how many are needed.
         """
         self._training = training
         self._map = ShardMap(corpus)
@@ -44,58 +44,58 @@ class Batches:
             )
         self._tail = corpus.tokens - tail
         self.training_windows = (self._tail - 1) // length
-        """Windows an epoch."""
+        """Windows of an epoch: those that are trained on."""
         # Steps come one after another, so that the epoch of the last one is nearly always that of the next.
         self._epoch = lru_cache(maxsize=2)(
             lambda epoch: Permutation(self.training_windows, f"dtfm windows {training.seed} {epoch}")
         )
 
     def windows(self, step: int) -> list[int]:
-        """Where in the corpus each sequence of the global batch of `step` (from 1) starts: [global_batch] tokens."""
+        """Return the offset in the corpus, in tokens, of each sequence of `step` (from 1): [global_batch]."""
         return self._starts(step, range(self._training.global_batch))
 
     def micro_batch(self, step: int, index: int, read: Read) -> npt.NDArray[np.int64]:
-        """Tokens of micro-batch `index` of `step`: [micro_batch, sequence_length + 1]."""
+        """Read the tokens of micro-batch `index` of `step` (from 1): [micro_batch, sequence_length + 1]."""
         return self._read(self._starts(step, self._share(index, self._training.global_batch)), read)
 
     @property
     def evaluation_micro_batches(self) -> int:
-        """Micro-batches of an evaluation; 0 where evaluation is off."""
+        """Number of micro-batches of an evaluation; 0 where evaluation is off."""
         return len(self.evaluation_batch_sizes)
 
     @property
     def evaluation_batch_sizes(self) -> list[int]:
-        """Sequences of each micro-batch of an evaluation; the last may have fewer."""
+        """Number of sequences of each micro-batch of an evaluation; the last may have fewer."""
         size = self._training.micro_batch
         return [min(size, self._held_out - first) for first in range(0, self._held_out, size)]
 
     @property
     def evaluation_tokens(self) -> int:
-        """Target tokens of an evaluation: what its summed loss is divided by; 0 where evaluation is off."""
+        """Number of target tokens of an evaluation, by which its summed loss is divided; 0 where evaluation is off."""
         return self._held_out * self._training.sequence_length
 
     def evaluation_micro_batch(self, index: int, read: Read) -> npt.NDArray[np.int64]:
-        """Tokens of micro-batch `index` of the evaluation: [up to micro_batch, sequence_length + 1]."""
+        """Read the tokens of micro-batch `index` of the evaluation: [up to micro_batch, sequence_length + 1]."""
         windows = self.evaluation_windows()
         return self._read([windows[at] for at in self._share(index, self._held_out)], read)
 
     def evaluation_windows(self) -> list[int]:
-        """Where in the corpus each sequence of the evaluation starts: [evaluation.sequences] tokens, or none."""
+        """Return the offset in the corpus, in tokens, of each sequence of the evaluation; none where it is off."""
         return [self._tail + window * self._training.sequence_length for window in range(self._held_out)]
 
     def shards_for(self, step: int, micro_batches: Iterable[int] | None = None) -> list[int]:
-        """The shards that `step` reads, ascending; of these micro-batches only, where they are given."""
+        """List the numbers of the shards that `step` reads, ascending; if given, for these micro-batches only."""
         if micro_batches is None:
             return self._shards(self.windows(step))
         shares = [self._share(index, self._training.global_batch) for index in micro_batches]
         return self._shards([start for share in shares for start in self._starts(step, share)])
 
     def evaluation_shards(self) -> list[int]:
-        """The shards that an evaluation reads, ascending."""
+        """List the numbers of the shards that an evaluation reads, ascending."""
         return self._shards(self.evaluation_windows())
 
     def _starts(self, step: int, share: range) -> list[int]:
-        """Where the sequences `share` of the global batch of `step` start."""
+        """Return the offsets in the corpus, in tokens, of the sequences `share` of the global batch of `step`."""
         if step < 1:
             raise ValueError(f"steps count from 1; this is step {step}")
         starts = []
@@ -106,7 +106,7 @@ class Batches:
         return starts
 
     def _share(self, index: int, sequences: int) -> range:
-        """The sequences of micro-batch `index`, of so many in all."""
+        """Return the places of micro-batch `index`'s sequences among `sequences` in all."""
         size = self._training.micro_batch
         if not 0 <= index * size < sequences:
             raise IndexError(f"micro-batch {index} of {-(-sequences // size)}")

@@ -4,6 +4,7 @@ from hashlib import blake2b
 from math import isqrt
 
 ROUNDS = 6
+"""Rounds of the Feistel network."""
 
 
 class Permutation:
@@ -22,7 +23,7 @@ class Permutation:
         self._key = blake2b(key.encode(), digest_size=32).digest()
 
     def __call__(self, index: int) -> int:
-        """Where `index`, in `range(size)`, goes."""
+        """Return the image of `index`; both are in `range(size)`."""
         if not 0 <= index < self._size:
             raise IndexError(index)
         while True:

@@ -1,4 +1,4 @@
-"""From a job file to what can be trained: tokenizer, token shards, the model's config, pretrained weights."""
+"""The preparation of a job: its tokenizer, token shards, the model's config and pretrained weights."""
 
 import hashlib
 import json
@@ -23,14 +23,17 @@ from dtfm_protocol.process.source_digest import sources_digest
 from dtfm_protocol.process.state_dir import write_atomically
 
 MATHEMATICS = ("name", "config", "pretrained", "corpus", "training")
-"""What must not change between the runs of one state dir, but for the number of steps."""
+"""Fields of `ResolvedJob` that must not change between the runs of one state dir, but for the number of steps."""
 
 
 def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
     """Make everything that `job` needs, in `folder`: `tokens/`, `tokenizer/`, `job.json`, a pretrained step 0.
 
-    Where all of it is there, whole, and made from the same job and files, no text is read again: who comes back into a
-    run that goes on is awaited.
+    Where all of it is there, whole, and made from the same job and files, no text is read again: peers wait for a
+    coordinator that comes back into a run.
+
+    Args:
+        say: told in one line what is being done, now and then.
 
     Raises:
         UserError: the job cannot be trained, or `folder` belongs to another one.
@@ -44,7 +47,7 @@ def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
 
 
 def _stamp(job: Job) -> str:
-    """A hash of all that a prepared folder is made from: the job, its files as they lie there, and the programs."""
+    """Hash all that a prepared folder is made from: the job, its files as they lie there, and the programs."""
     folders = [folder for folder in (job.model.path, job.data.tokenizer_folder) if folder is not None]
     files = text_files(job.data) + sorted(file for folder in folders for file in folder.glob("*") if file.is_file())
     seen = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
@@ -54,7 +57,7 @@ def _stamp(job: Job) -> str:
 
 
 def _made_before(folder: Path, stamp: str) -> ResolvedJob | None:
-    """What `folder` was prepared for, if that was from the same, and all of it is still there."""
+    """Return the job for which `folder` was prepared, if from the same `stamp`, and all of it is still there."""
     shards, store = ShardFolder(folder / "tokens"), CheckpointStore(folder / "checkpoints")
     try:
         if (folder / "prepared").read_text(encoding="ascii").split() != [stamp, _digest(_made(folder))]:
@@ -68,7 +71,7 @@ def _made_before(folder: Path, stamp: str) -> ResolvedJob | None:
 
 
 def _made(folder: Path) -> list[Path]:
-    """The small files of a prepared folder."""
+    """List the small files of a prepared folder."""
     return [folder / "job.json", *sorted(file for file in (folder / "tokenizer").rglob("*") if file.is_file())]
 
 

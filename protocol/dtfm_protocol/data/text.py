@@ -8,7 +8,7 @@ from dtfm_protocol.job.job_file import Data
 
 
 def read_text(data: Data) -> list[str]:
-    """The documents of the corpus: one a file, sorted by path, or one a topic of Python's own manual.
+    """Read the documents of the corpus: one a file, sorted by path, or one a topic of Python's own manual.
 
     Line ends stay as they are in the files; empty documents are left out.
 
@@ -27,7 +27,14 @@ def read_text(data: Data) -> list[str]:
 
 
 def text_files(data: Data) -> list[Path]:
-    """The files of the corpus, sorted; none where it is Python's manual. Raises as `read_text`."""
+    """List the files of the corpus, sorted; none where it is Python's manual.
+
+    Args:
+        data: with globs made absolute (`Job.rooted`).
+
+    Raises:
+        UserError: names the glob that matches no file.
+    """
     if data.text == "cpython":
         return []
     return sorted({file for pattern in data.text for file in _matches(pattern)})

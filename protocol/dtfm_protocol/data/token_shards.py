@@ -1,4 +1,4 @@
-"""Tokens on disk: shards of little-endian integers in files named by their SHA-256, and how they are read."""
+"""Tokens on disk: shards of little-endian integers in files named by their SHA-256, and their reader."""
 
 import os
 import re
@@ -20,10 +20,10 @@ from dtfm_protocol.job.job_file import Data
 from dtfm_protocol.job.resolved_job import Corpus, Shard
 
 SHARD_BYTES = 2 << 20
-"""Size of a shard: small enough to fetch again after a broken transfer, large enough that its name costs nothing."""
+"""Bytes of a shard: few enough to fetch it again after a broken transfer, and so many that its name costs nothing."""
 
 OPEN_SHARDS = 64
-"""Shards that a reader keeps open: each costs a file descriptor, of which a process has few."""
+"""Number of shards that a reader keeps open: each costs a file descriptor, of which a process has few."""
 
 DType = Literal["uint16", "uint32"]
 Tokens = npt.NDArray[np.integer[Any]]
@@ -37,7 +37,7 @@ class ShardFolder:
         self._checked: set[str] = set()
 
     def path(self, sha256: str) -> Path:
-        """Where the shard of this hash lies, or would lie.
+        """Return the path at which the shard of this hash lies, or would lie.
 
         Raises:
             Refused: no hash, so that no name from the network leads out of the folder.
@@ -67,11 +67,11 @@ class ShardFolder:
         return True
 
     def find(self, sha256: str) -> bytes | None:
-        """The whole shard of this hash, if it is here."""
+        """Read the whole shard of this hash; None if it is not here."""
         return self.path(sha256).read_bytes() if self.has(sha256) else None
 
     def add(self, sha256: str, data: bytes) -> None:
-        """Keep a shard that came from somewhere; all of it or nothing.
+        """Keep a shard that came from elsewhere; all of it or nothing.
 
         Raises:
             Refused: the bytes are not those of the hash.
@@ -84,7 +84,7 @@ class ShardFolder:
         self._checked.add(sha256)
 
     def open(self, shard: Shard, dtype: DType) -> np.memmap[Any, np.dtype[Any]]:
-        """The shard's tokens, [tokens], read from disk as they are touched.
+        """Map the shard's tokens into memory, [tokens]; they are read from disk as they are touched.
 
         Raises:
             Refused: the shard is not here, or its size is not that of its tokens.
@@ -130,7 +130,7 @@ def write_shards(folder: Path, tokens: Iterable[Tokens], vocab_size: int, shard_
 
 
 def tokenize(data: Data, folder: Path, progress: Progress = lambda line: None) -> tuple[Corpus, Any]:
-    """Read the job's text, make its tokenizer and write its shards into `folder`; the corpus and the tokenizer.
+    """Read the job's text, make its tokenizer and write its shards into `folder`; return the corpus and the tokenizer.
 
     Raises:
         UserError: what `read_text`, `make_tokenizer` and `write_shards` raise.
@@ -143,13 +143,13 @@ def tokenize(data: Data, folder: Path, progress: Progress = lambda line: None) -
 
 
 class ShardMap:
-    """Which shard holds which tokens of the corpus."""
+    """The places of the corpus's tokens in its shards."""
 
     def __init__(self, corpus: Corpus) -> None:
         self._borders = np.array([0, *accumulate(shard.tokens for shard in corpus.shards)])
 
     def spans(self, start: int, count: int) -> Iterator[tuple[int, slice]]:
-        """The shards that hold tokens `[start, start + count)`: index, and where in the shard, in order.
+        """Find the shards that hold tokens `[start, start + count)`: each one's number, and the slice of it, in order.
 
         Raises:
             IndexError: the corpus ends before.
@@ -167,14 +167,14 @@ class ShardMap:
 
 
 class TokenReader:
-    """Reads the corpus out of a folder of its shards, across their borders."""
+    """A reader of the corpus out of a folder of its shards, across their borders."""
 
     def __init__(self, corpus: Corpus, shards: ShardFolder) -> None:
         self._map = ShardMap(corpus)
         self._open = lru_cache(maxsize=OPEN_SHARDS)(lambda shard: shards.open(corpus.shards[shard], corpus.dtype))
 
     def read(self, start: int, count: int) -> Tokens:
-        """Tokens `[start, start + count)` of the corpus: [count], a copy.
+        """Read tokens `[start, start + count)` of the corpus: [count], a copy.
 
         Raises:
             IndexError: the corpus ends before.
@@ -185,7 +185,7 @@ class TokenReader:
 
 
 def _cut(tokens: Iterable[Tokens], size: int) -> Iterator[Tokens]:
-    """The same tokens in pieces of `size`; the last one may be smaller."""
+    """Cut the same tokens into pieces of `size`; the last one may be smaller."""
     held: list[Tokens] = []
     count = 0
     for piece in tokens:

@@ -1,4 +1,4 @@
-"""Text to token ids and back: bytes, a byte-level BPE trained on the text, or a pretrained tokenizer."""
+"""The job's tokenizer, from text to token ids and back: bytes, a byte-level BPE trained on the text, or a ready one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,15 +11,16 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Data
 
 Progress = Callable[[str], None]
-"""Told in one line what is being done, now and then."""
+"""A function that is told in one line what is being done, now and then."""
 
 END_OF_TEXT = "<|endoftext|>"
+"""Text of the token that stands between two documents."""
 CHARACTERS_AT_ONCE = 1 << 22
-"""Text that is handed to the tokenizer at a time: enough for all cores, little enough for memory."""
+"""Characters that are handed to the tokenizer at a time: enough for all cores, little enough for memory."""
 
 
 def make_tokenizer(data: Data, documents: Sequence[str]) -> Any:
-    """The job's tokenizer, a `transformers` tokenizer whose `eos_token` ends a document; `len()` is its vocabulary.
+    """Make the job's tokenizer: one of `transformers` whose `eos_token` ends a document; `len()` is its vocabulary.
 
     "bytes" has the 256 bytes of UTF-8 as ids 0 to 255, and the end of text as 256. "bpe:SIZE" is trained on
     `documents`, the same on every machine; SIZE counts the 256 bytes and the end of text too.
@@ -42,7 +43,7 @@ def make_tokenizer(data: Data, documents: Sequence[str]) -> Any:
 
 
 def vocabulary_size(data: Data) -> int:
-    """Tokens of the job's tokenizer, without reading its text: a BPE is taken to reach its size.
+    """Count the tokens of the job's tokenizer without reading its text: a BPE is taken to reach its size.
 
     Raises:
         UserError: the size is none, or the folder holds no tokenizer.
@@ -53,7 +54,7 @@ def vocabulary_size(data: Data) -> int:
 
 
 def save(tokenizer: Any, folder: Path) -> None:
-    """Write a folder that `AutoTokenizer` loads.
+    """Write a tokenizer to a folder that `AutoTokenizer` loads.
 
     Raises:
         UserError: the folder cannot be written.
@@ -65,7 +66,7 @@ def save(tokenizer: Any, folder: Path) -> None:
 
 
 def load(folder: Path) -> Any:
-    """The tokenizer in `folder`; never a download, never code from the folder.
+    """Load the tokenizer in `folder`; never a download, never code from the folder.
 
     Raises:
         UserError: there is no folder, or none that `AutoTokenizer` loads.
@@ -84,7 +85,7 @@ def load(folder: Path) -> Any:
 def encode(
     data: Data, tokenizer: Any, documents: Sequence[str], progress: Progress
 ) -> Iterator[npt.NDArray[np.integer[Any]]]:
-    """Token ids of the documents, in pieces: [tokens] each, with the end of text between two documents.
+    """Encode the documents as token ids, in pieces: [tokens] each, with the end of text between two documents.
 
     The name of a special token inside a document is text like any other.
     """
@@ -139,7 +140,7 @@ def _bytes() -> Any:
 
 
 def _letters() -> list[str]:
-    """The letter that stands for each byte in byte-level vocabularies.
+    """Return the letter that stands for each byte in byte-level vocabularies.
 
     Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.2, and its released
     vocabulary: a printable byte stands for itself in Latin-1, and the others for the letters from U+0100 on.
@@ -170,7 +171,7 @@ def _bpe(name: str, documents: Sequence[str]) -> Any:
 
 
 def _size(name: str) -> int:
-    """SIZE of "bpe:SIZE"."""
+    """Return SIZE of "bpe:SIZE"."""
     digits = name.removeprefix("bpe:")
     size = int(digits) if digits.isascii() and digits.isdigit() else 0
     if size <= 256:

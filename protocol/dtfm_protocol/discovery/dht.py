@@ -25,35 +25,36 @@ from dtfm_protocol.transport.libp2p import DAEMON_SHUTDOWN_SECONDS, LibP2PDataPl
 from dtfm_protocol.transport.multiaddress import by_peer
 
 RECORD_SECONDS = 180.0
-"""How long a profile stays; its writer refreshes it three times as often."""
+"""Seconds that a profile stays; its writer refreshes it three times as often."""
 LINKS_SECONDS = 600.0
-"""The same for links: they are long in a large swarm, and say nothing of who is here."""
+"""Seconds that a peer's links stay; longer than a profile: they are long in a large swarm, and say nothing of who is
+here."""
 SHELVES = 16
-"""Profiles lie on so many keys, to be found without knowing who is there. Whoever stores one, or looks for one, has the
-peers around that key send all that lies there, over their uplinks: with one key for all, what homes send for that would
-grow with the square of their number."""
+"""Keys over which profiles are spread, to be found without knowing who is there. Whoever stores one, or looks for one,
+has the peers around that key send all that lies there, over their uplinks: with one key for all, what homes send
+for that would grow with the square of their number."""
 REPLICAS = 20
-"""As many as a bucket of the routing table has peers, as in Kademlia: in a swarm that is not larger, everyone holds
-every record that reached them, so that a lookup finds it whoever answers late."""
+"""Peers that keep each record: as many as a bucket of the routing table has, as in Kademlia. In a swarm that is not
+larger, everyone holds every record that reached them, so that a lookup finds it whoever answers late."""
 DHT_ANSWER_SECONDS = 5.0
-"""Half a world away, over a line that is being measured, an answer takes longer than hivemind's 3 s; who takes longer
-than allowed is not asked again for a while."""
+"""Seconds that a peer of the DHT has for an answer: half a world away, over a line that is being measured, it takes
+longer than hivemind's 3 s. A peer that takes longer than allowed is not asked again for a while."""
 
 MEET_SECONDS = 2.0
-"""For connecting to the peers of an earlier life."""
+"""Seconds for connecting to the peers of an earlier run of this program."""
 
 
 class Discovery(Protocol):
     """A key-value store that all peers share. Under each key every peer has one entry of its own."""
 
     async def publish(self, key: str, record: bytes, seconds: float) -> bool:
-        """Store this peer's entry under `key` for `seconds`; whether any peer took it, this one among them."""
+        """Store this peer's entry under `key` for `seconds`; return whether any peer took it, this one among them."""
 
     async def collect(self, key: str) -> dict[str, bytes]:
-        """Every peer's entry under `key`."""
+        """Return every peer's entry under `key`, by peer id."""
 
     async def greet(self) -> None:
-        """Have those by whom this peer has come in know it: one that was started again may know of nobody."""
+        """Make this peer known to those by whom it came in: one of them that was started again may know of nobody."""
 
 
 class HivemindDiscovery:
@@ -76,8 +77,12 @@ class HivemindDiscovery:
         """Join the DHT that `bootstrap` belongs to, or start one.
 
         Args:
-            acquaintances: where peers of an earlier life said they are reached, who may belong to it, too; nothing is
-                lost where they do not.
+            plane: gives the libp2p daemon on which the DHT lives; it stays open.
+            registry: decides which records are kept.
+            bootstrap: multiaddresses of peers to enter the DHT by.
+            known_peers: multiaddresses at which peers of an earlier run were reached, who may belong to it, too;
+                nothing
+                is lost where they do not.
 
         Raises:
             UserError: none of `bootstrap` answers.
@@ -114,7 +119,7 @@ class HivemindDiscovery:
                     await node.shutdown()
 
     async def publish(self, key: str, record: bytes, seconds: float) -> bool:
-        """See `Discovery.publish`."""
+        """Store this peer's entry under `key` in the DHT, as `Discovery.publish`."""
         await self._meet_again()
         try:
             return bool(
@@ -124,11 +129,11 @@ class HivemindDiscovery:
             raise OSError(f"the DHT does not answer: {error}") from None
 
     async def greet(self) -> None:
-        """See `Discovery.greet`."""
+        """Ping the peers of `bootstrap`, as `Discovery.greet`."""
         await asyncio.gather(*(self._node.protocol.call_ping(peer, strict=False) for peer in self._bootstrap))
 
     async def _meet_again(self) -> None:
-        """Join anew where that is needed.
+        """Ping the peers of `bootstrap` that the routing table has lost.
 
         hivemind strikes off its list who once fails to answer in time. A peer that has struck off all others, because
         it or they were busy or cut off for a moment, would be alone with its records for good.
@@ -138,7 +143,7 @@ class HivemindDiscovery:
         await asyncio.gather(*(protocol.call_ping(peer, strict=False) for peer in lost))
 
     async def collect(self, key: str) -> dict[str, bytes]:
-        """See `Discovery.collect`."""
+        """Look up every peer's entry under `key` in the DHT, as `Discovery.collect`."""
         if not self._node.protocol.routing_table.peer_id_to_uid:
             await self._meet_again()
         try:
@@ -155,7 +160,7 @@ class HivemindDiscovery:
 
 
 def go_by(ahead: float) -> None:
-    """Have this process's DHT go by a clock that is `ahead` seconds ahead of the machine's.
+    """Set this process's DHT to a clock that is `ahead` seconds ahead of the machine's.
 
     Records expire by wall clock, and all who keep them must agree on it.
     """
@@ -163,22 +168,22 @@ def go_by(ahead: float) -> None:
 
 
 class Registry:
-    """Reads and writes typed records of one swarm, and counts what it drops."""
+    """A reader and writer of typed records of one swarm, which counts what it drops."""
 
     def __init__(self, swarm: str, post: Post) -> None:
         self._swarm = swarm
         self._post = post
         self.dropped: Counter[str] = Counter()
-        """Why records were dropped, and how often."""
+        """Number of records dropped, by reason."""
 
     async def publish(self, discovery: Discovery, record: Record) -> bool:
-        """Sign `record` and store it as this peer's."""
+        """Sign `record` and store it as this peer's; return whether any peer took it."""
         seconds = LINKS_SECONDS if isinstance(record, LinkReport) else RECORD_SECONDS
         sealed = self._post.seal("record", Entry(record=record))
         return await discovery.publish(self._key(record.kind, self._post.peer_id), sealed, seconds)
 
     async def profiles(self, discovery: Discovery, wanted: Collection[str] | None = None) -> dict[str, Profile]:
-        """The profile of every peer that has a valid one.
+        """Look up the profile of every peer that has a valid one, by peer id.
 
         Args:
             wanted: look for those of these peers only.
@@ -196,13 +201,13 @@ class Registry:
         return found
 
     async def links(self, discovery: Discovery, peer: str) -> LinkReport | None:
-        """What `peer` has probed."""
+        """Look up the links that `peer` has probed; None where there is no valid record of them."""
         data = (await discovery.collect(self._key("links", peer))).get(peer)
         record = self.check(peer, data) if data is not None else None
         return record if isinstance(record, LinkReport) else None
 
     def check(self, peer: str, data: bytes) -> Record | None:
-        """The record that `peer` signed, or None after counting what is wrong with it."""
+        """Return the record that `peer` signed, or None after counting what is wrong with it."""
         try:
             letter = self._post.open(data, "record")
             if letter.sender != peer:
@@ -223,7 +228,7 @@ def _shelf(peer: str) -> int:
 
 
 class _Validator(RecordValidatorBase):  # type: ignore[misc]
-    """Refuses to store or to return what no member signed."""
+    """A validator for hivemind that refuses to store or to return what no member signed."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

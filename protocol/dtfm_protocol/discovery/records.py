@@ -1,4 +1,4 @@
-"""What peers publish of themselves over the DHT: signed, schema-checked, expiring."""
+"""The records that peers publish of themselves over the DHT: signed, schema-checked, expiring."""
 
 from typing import Annotated, Literal
 
@@ -12,64 +12,65 @@ from dtfm_protocol.view.view import Amount, LayerSeconds
 from dtfm_protocol.wire.stream import Way
 
 Measured = Annotated[float, Field(ge=4 * LEAST, le=MOST)]
-"""Of a link, halved or not: what a view takes."""
+"""A measured figure of a link, in milliseconds or Gbit/s, that a view takes even when it is halved."""
 
 
 class Profile(Schema):
-    """A peer's device, measured with the job's own layer, and where to reach it."""
+    """A peer's device, measured with the job's own layer, and where to reach the peer."""
 
     kind: Literal["profile"] = "profile"
     device: Annotated[str, Field(max_length=128)]
-    """For people, e.g. "cuda:0 NVIDIA GeForce RTX 3090" or "cpu, 2 threads"."""
+    """Name of the device for people, e.g. "cuda:0 NVIDIA GeForce RTX 3090" or "cpu, 2 threads"."""
     flops: dict[Precision, Amount]
-    """Effective FLOP/s of a large matrix product."""
+    """Effective FLOP/s of a large matrix product, by precision."""
     layer_seconds: LayerSeconds
     memory_bytes: Amount
-    """Free for training."""
+    """Bytes of memory that are free for training."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)]
-    """libp2p multiaddresses."""
+    """libp2p multiaddresses at which the peer is reached."""
     version: Annotated[str, Field(max_length=32)]
+    """Version of the program that the peer runs."""
     session: Annotated[str, Field(max_length=64)] = ""
-    """Of the daemon's run, as in its presence: what an earlier one has published may be found for a while."""
+    """The daemon's run, as in its `Presence`: what an earlier one has published may be found for a while."""
 
 
 class Link(Schema):
-    """What one probe saw between its reporter and another peer."""
+    """A probe's findings on the link between its reporter and another peer."""
 
     round_trip_ms: Measured
-    """Of the fastest of several small echoes."""
+    """Milliseconds there and back of the fastest of several small echoes."""
     sent_gbps: Measured
-    """Reporter to the other peer."""
+    """Gbit/s from the reporter to the other peer."""
     received_gbps: Measured
-    """The other peer to the reporter."""
+    """Gbit/s from the other peer to the reporter."""
     way: Way = "direct"
-    """That the probe took."""
+    """The way that the probe's stream took."""
     round: int = 0
     """The round of probes in which it was measured (`ProbeRound.id`), or after which: both ends may hold one."""
 
 
 class Limits(Schema):
-    """What a peer can send and receive in all, where that is less than its links have together; else null."""
+    """The Gbit/s that a peer can send and receive in all; null where its links together have no more."""
 
     up_gbps: Amount | None = None
     down_gbps: Amount | None = None
 
 
 class LinkReport(Schema):
-    """All links that one peer has probed."""
+    """The links that one peer has probed, by the other peer."""
 
     kind: Literal["links"] = "links"
     links: dict[PeerName, Link]
     limits: Limits | None = None
-    """None where they were not measured."""
+    """What the peer can send and receive in all; None where that was not measured."""
     probed: int = 0
-    """The last round of probes that is in it (`ProbeRound.id`)."""
+    """The last round of probes of which the report tells (`ProbeRound.id`)."""
 
 
 Record = Profile | LinkReport
 
 
 class Entry(Schema):
-    """What is sealed and stored: one record of any kind."""
+    """The body of a sealed envelope on the DHT: one record of any kind."""
 
     record: Annotated[Record, Field(discriminator="kind")]
