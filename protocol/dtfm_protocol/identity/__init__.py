@@ -1,8 +1,9 @@
-"""Who speaks: a peer's keys, signed envelopes, and the invite that says whom to trust.
+"""Identities: a peer's keys, signed envelopes, and the invite that says whom to trust.
 
 - `envelope`: the signed envelope in which every control message and DHT record travels
 - `invite`: all that a volunteer needs to find a swarm and to trust its coordinator, as one line of text
-- `keys`: who a peer is: an Ed25519 key, kept in the format that libp2p reads, whose peer id carries the public key
+- `keys`: a peer's identity: an Ed25519 key in the format that libp2p reads, whose peer id carries the public key
   itself
-- `standby_card`: how a second coordinator introduces itself to the owner of a swarm, as one line of text
+- `standby_card`: the card with which a second coordinator introduces itself to the owner of a swarm, as one line of
+  text
 """

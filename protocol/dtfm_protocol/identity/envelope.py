@@ -32,7 +32,7 @@ class _Payload(Schema):
 
 
 class Letter(Schema):
-    """An envelope that verified: who sent what, and when by the sender's clock (Unix seconds)."""
+    """An envelope that verified: the sender's peer id, kind and body, and the Unix seconds of the sender's clock."""
 
     sender: str
     kind: str
@@ -41,7 +41,7 @@ class Letter(Schema):
 
 
 class Post:
-    """Seals and opens envelopes of one swarm."""
+    """A peer's means to seal and open the envelopes of one swarm."""
 
     def __init__(self, swarm: str, identity: Identity, clock: Callable[[], float] = time.time) -> None:
         self._swarm = swarm
@@ -50,18 +50,18 @@ class Post:
 
     @property
     def peer_id(self) -> str:
-        """Whose envelopes `seal` makes."""
+        """The peer whose envelopes `seal` makes."""
         return self._identity.peer_id
 
     def seal(self, kind: str, body: Schema) -> bytes:
-        """Sign `body` as a message of `kind`."""
+        """Sign `body` as a message of `kind`, and return the envelope's bytes."""
         payload = _Payload(swarm=self._swarm, kind=kind, at=self._clock(), body=body.model_dump(mode="json"))
         text = payload.model_dump_json()
         signature = base64.b64encode(self._identity.sign(_context(text))).decode()
         return _Outer(sender=self.peer_id, payload=text, signature=signature).model_dump_json().encode()
 
     def open(self, data: bytes, kind: str) -> Letter:
-        """Check an envelope's size, form, signature, swarm and kind.
+        """Open an envelope, after a check of its size, form, signature, swarm and kind.
 
         Raises:
             Refused: any of them is wrong.
@@ -86,7 +86,7 @@ class Post:
 
 
 def read_body(letter: Letter, schema: type[S]) -> S:
-    """The letter's body as `schema`.
+    """Read the letter's body as `schema`.
 
     Raises:
         Refused: it does not fit.
@@ -98,10 +98,10 @@ def read_body(letter: Letter, schema: type[S]) -> S:
 
 
 def _context(text: str) -> bytes:
-    """What is signed: the text under a prefix that no other use of the key shares."""
+    """Return the bytes that are signed: the text under a prefix that no other use of the key shares."""
     return b"dtfm/1/envelope:" + text.encode()
 
 
 def signable(value: dict[str, Any]) -> bytes:
-    """A JSON value in one canonical form, for signatures that lie beside their fields (a published plan's)."""
+    """Return a JSON value in one canonical form, for signatures that lie beside their fields (a published plan's)."""
     return b"dtfm/1/document:" + json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

@@ -16,15 +16,17 @@ from dtfm_protocol.identity.standby_card import AppointedStandby
 from dtfm_protocol.schema import Schema
 
 PROTOCOL_VERSION = 2
+"""Version of the messages between members; an invite is for one version alone."""
 
 _FORM = re.compile(r"^dtfm(?P<version>\d{1,4})\.(?P<body>[A-Za-z0-9_-]+)\.(?P<checksum>[0-9a-f]{8})$")
 _LIMIT = 1 << 16
 
 
 class Invite(Schema):
-    """Where a swarm is, how to enter it, and whose plans to believe."""
+    """An invite: where a swarm is, how to enter it, and whose plans to believe."""
 
     swarm: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    """The swarm's id, random, in hexadecimal digits."""
     coordinator: Annotated[str, Field(max_length=128)]
     """The coordinator's peer id, which carries its public key: plans that it did not sign are refused."""
     dht: tuple[str, ...] = Field(min_length=1)
@@ -32,7 +34,7 @@ class Invite(Schema):
     broker: Annotated[str, Field(pattern=r"^mqtts?://")]
     """Address of the MQTT broker; credentials in it, if any, are used instead of the swarm's own."""
     secret: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    """Shared by all members: opens the broker and names the data plane's services."""
+    """Secret that all members share: it opens the broker and names the data plane's services."""
     broker_ca: str | None = None
     """PEM certificate that signs an mqtts broker's, where the system's own authorities do not."""
     standbys: Annotated[tuple[AppointedStandby, ...], Field(max_length=8)] = ()
@@ -40,7 +42,7 @@ class Invite(Schema):
 
     @property
     def coordinators(self) -> tuple[str, ...]:
-        """Whose plans to believe: the first coordinator, and those that it has signed."""
+        """The peers whose plans to believe: the first coordinator, and those that it has signed."""
         return (self.coordinator, *(standby.card.peer for standby in self.standbys))
 
     @property
@@ -49,7 +51,7 @@ class Invite(Schema):
         return self.dht + tuple(address for standby in self.standbys for address in standby.card.dht)
 
     def encode(self) -> str:
-        """One line: `dtfm<version>.<base64url>.<checksum>`."""
+        """Encode the invite as one line: `dtfm<version>.<base64url>.<checksum>`."""
         data = zlib.compress(self.model_dump_json(exclude_defaults=True).encode(), 9)
         body = base64.urlsafe_b64encode(data).decode().rstrip("=")
         return f"dtfm{PROTOCOL_VERSION}.{body}.{_checksum(body)}"
@@ -96,7 +98,7 @@ class Invite(Schema):
         return self._derive("broker")
 
     def service(self, name: str) -> str:
-        """The libp2p protocol name of a data-plane service: not to be guessed without the secret."""
+        """Return the libp2p protocol name of a data-plane service, which nobody can guess without the secret."""
         return f"/dtfm/{PROTOCOL_VERSION}/{self.swarm}/{self._derive('data')[:16]}/{name}"
 
     def _derive(self, purpose: str) -> str:

@@ -1,4 +1,4 @@
-"""Who a peer is: an Ed25519 key, kept in the format that libp2p reads, whose peer id carries the public key itself."""
+"""A peer's identity: an Ed25519 key in the format that libp2p reads, whose peer id carries the public key itself."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ from pydantic import Field
 from dtfm_protocol.errors import Refused, UserError
 
 PeerName = Annotated[str, Field(max_length=128)]
-"""A peer id in a message, before anybody has looked whether it is one."""
+"""A peer id in a message, before anybody has checked that it is one."""
 
 # libp2p peer-ids spec: protobuf PrivateKey/PublicKey {1: type = Ed25519 (1), 2: data}; an Ed25519 peer id is the
 # identity multihash (0x00, length) of the public key's protobuf.
@@ -38,7 +38,7 @@ class Identity:
 
     @classmethod
     def generate(cls) -> "Identity":
-        """A new random identity."""
+        """Make a new random identity."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
@@ -68,32 +68,32 @@ class Identity:
         return cls(Ed25519PrivateKey.from_private_bytes(data[4:36]))
 
     def to_libp2p(self) -> bytes:
-        """The key as libp2p's PrivateKey protobuf: 68 bytes."""
+        """Encode the key as libp2p's PrivateKey protobuf: 68 bytes."""
         private = self._private.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
         public = self._private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         return _PRIVATE_PREFIX + private + public
 
     def to_pem(self, password: bytes) -> bytes:
-        """The key as PKCS #8 in PEM, encrypted: for libraries that read a key from a file and from nowhere else."""
+        """Encode the key as PKCS #8 in PEM, encrypted: for libraries that read keys from files alone."""
         return self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password))
 
     def certify(self, draft: x509.CertificateBuilder) -> x509.Certificate:
-        """`draft`, signed with this key."""
+        """Sign the certificate `draft` with this key."""
         return draft.sign(self._private, None)
 
     def sign(self, message: bytes) -> bytes:
-        """A 64-byte Ed25519 signature."""
+        """Sign a message: an Ed25519 signature of 64 bytes."""
         return self._private.sign(message)
 
 
 def peer_id_of(public: Ed25519PublicKey) -> str:
-    """The peer id of a public key, base58: "12D3KooW..."."""
+    """Return the peer id of a public key, in base58: "12D3KooW..."."""
     raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
     return str(base58.b58encode(_MULTIHASH_PREFIX + _PUBLIC_PREFIX + raw).decode())
 
 
 def public_key_of(peer_id: str) -> Ed25519PublicKey:
-    """The public key inside a peer id.
+    """Return the public key inside a peer id.
 
     Raises:
         Refused: not the peer id of an Ed25519 key.
@@ -121,5 +121,5 @@ def verify(peer_id: str, message: bytes, signature: bytes) -> None:
 
 
 def short(peer_id: str) -> str:
-    """A peer id for people: its last six characters (the first ones are the same for every key)."""
+    """Shorten a peer id for people: its last six characters (the first ones are the same for every key)."""
     return peer_id[-6:]

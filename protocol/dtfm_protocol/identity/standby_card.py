@@ -1,4 +1,4 @@
-"""The card: how a second coordinator introduces itself to the owner of a swarm, as one line of text."""
+"""The card with which a second coordinator introduces itself to the owner of a swarm, as one line of text."""
 
 import base64
 import binascii
@@ -17,15 +17,15 @@ _FORM = re.compile(r"^dtfmcard1\.(?P<body>[A-Za-z0-9_-]+)\.(?P<checksum>[0-9a-f]
 
 
 class StandbyCard(Schema):
-    """Who a coordinator is, and where."""
+    """A second coordinator's peer id, and the addresses of its broker and its DHT peer."""
 
     peer: Annotated[str, Field(max_length=128)]
     broker: Annotated[str, Field(pattern=r"^mqtts?://")]
     dht: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(min_length=1, max_length=8)]
-    """libp2p multiaddresses, each ending in /p2p/PEER."""
+    """libp2p multiaddresses to enter the DHT by, each ending in /p2p/PEER."""
 
     def encode(self) -> str:
-        """One line: `dtfmcard1.<base64url>.<checksum>`."""
+        """Encode the card as one line: `dtfmcard1.<base64url>.<checksum>`."""
         body = base64.urlsafe_b64encode(self.model_dump_json().encode()).decode().rstrip("=")
         return f"dtfmcard1.{body}.{_checksum(body)}"
 
@@ -47,18 +47,18 @@ class StandbyCard(Schema):
 
 
 class AppointedStandby(Schema):
-    """A coordinator that may take over, with the signature of the first one."""
+    """A coordinator that may take over, with the first coordinator's signature on its card."""
 
     card: StandbyCard
     signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
 
     @classmethod
     def appoint(cls, card: StandbyCard, swarm: str, first: Identity) -> Self:
-        """Sign a card."""
+        """Sign a card of a coordinator that may take over `swarm` from `first`."""
         return cls(card=card, signature=first.sign(_signable(card, swarm)).hex())
 
     def verify(self, swarm: str, first: str) -> None:
-        """Check that the first coordinator signed it.
+        """Check that the first coordinator, of peer id `first`, signed the card.
 
         Raises:
             Refused: it did not.

@@ -18,7 +18,7 @@ ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
 
 
 class Model(Schema):
-    """`[model]`: an `architecture` of `transformers` with its config's fields, or `path` to a folder that has both."""
+    """The `[model]` table: `architecture` of `transformers` with its config's fields, or `path` to a folder of both."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
@@ -44,16 +44,16 @@ class Model(Schema):
 
 
 class Data(Schema):
-    """`[data]`: what is read, and how it becomes tokens."""
+    """The `[data]` table: the text that is read, and how it becomes tokens."""
 
     text: list[str] | Literal["cpython"]
     """Files and globs relative to the job file, or "cpython": the prose of `pydoc_data.topics`."""
     tokenizer: str = "bytes"
-    """"bytes", "bpe:SIZE" (trained on the text), or a tokenizer's folder relative to the job file."""
+    """The tokenizer: "bytes", "bpe:SIZE" (trained on the text), or a tokenizer's folder relative to the job file."""
 
     @property
     def tokenizer_folder(self) -> Path | None:
-        """Where the tokenizer lies, if it is not made here."""
+        """The folder in which the tokenizer lies; None where it is made here."""
         made = self.tokenizer == "bytes" or self.tokenizer.startswith("bpe:")
         return None if made else Path(self.tokenizer)
 
@@ -66,24 +66,28 @@ class Data(Schema):
 
 
 class Training(Schema):
-    """`[training]`: the mathematics of a step. AdamW, betas 0.9 and 0.95, eps 1e-8."""
+    """The `[training]` table: the mathematics of a step. AdamW, betas 0.9 and 0.95, eps 1e-8."""
 
     steps: Positive
     global_batch: Positive
-    """Sequences a step."""
+    """Sequences in a step, over the whole swarm."""
     micro_batch: Positive
-    """Sequences a micro-batch; divides `global_batch`."""
+    """Sequences in a micro-batch; it divides `global_batch`."""
     sequence_length: Positive
-    """Targets a sequence; one token more is read."""
+    """Target tokens in a sequence; one token more is read."""
     learning_rate: Annotated[float, Field(gt=0)]
-    """The peak, reached at step `warmup_steps`; a cosine leads from there to a tenth of it at the last step."""
+    """The peak learning rate, reached at step `warmup_steps`; a cosine leads from there to a tenth of it at the last
+    step."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """On matrices only."""
+    """AdamW's weight decay, on matrices only."""
     warmup_steps: NotNegative = 0
+    """Steps in which the learning rate rises from 0 to its peak."""
     clip_norm: Annotated[float, Field(ge=0)] = 1.0
     """Largest global gradient norm; 0 turns clipping off."""
     precision: Precision = "fp32"
+    """The arithmetic of forward and backward; parameters are fp32 in either."""
     seed: NotNegative = 0
+    """Seed of the initial weights and of the order of the data."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -97,16 +101,16 @@ class Training(Schema):
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches a step, over the whole swarm."""
+        """Micro-batches in a step, over the whole swarm."""
         return self.global_batch // self.micro_batch
 
     @property
     def tokens(self) -> int:
-        """Target tokens a step, over the whole swarm: what the summed loss and gradients are divided by."""
+        """Target tokens in a step, over the whole swarm: what the summed loss and gradients are divided by."""
         return self.global_batch * self.sequence_length
 
     def learning_rate_at(self, step: int) -> float:
-        """Learning rate of `step` (from 1): linear warm-up, then a cosine to a tenth at the last step."""
+        """Return the learning rate of `step` (from 1): linear warm-up, then a cosine to a tenth at the last step."""
         if step < self.warmup_steps:
             return self.learning_rate * step / self.warmup_steps
         span = max(1, self.steps - self.warmup_steps)
@@ -115,21 +119,23 @@ class Training(Schema):
 
 
 class Evaluation(Schema):
-    """`[evaluation]`: the loss on a tail of the data that training never reads."""
+    """The `[evaluation]` table: the loss on a tail of the data that training never reads."""
 
     every: NotNegative = 0
     """Steps between evaluations; 0 is never. The last step is always evaluated unless this is 0."""
     sequences: Positive = 64
+    """Sequences in an evaluation."""
 
 
 class Wire(Schema):
-    """How tensors are coded between peers; all but "fp32" are lossy. One name stands for both."""
+    """The `[plan.wire]` table: codecs of tensors between peers; all but "fp32" are lossy. One name stands for both."""
 
     activations: CodecName = "fp32"
-    """What flows forward through the pipeline."""
+    """Codec of the tensors that flow forward through the pipeline."""
     gradients: CodecName = "fp32"
-    """What flows back through it, and what the replicas of a stage reduce. "int8" in the all-reduce has error feedback:
-    what the coding leaves out of one step's gradient is added to the next one's."""
+    """Codec of the tensors that flow back through the pipeline, and of those that the replicas of a stage reduce.
+    "int8" in the all-reduce has error feedback: what the coding leaves out of one step's gradient is added to the
+    next one's."""
 
     @model_validator(mode="before")
     @classmethod
@@ -142,11 +148,11 @@ class Wire(Schema):
 
 
 class Planning(Schema):
-    """`[plan]`: what the owner fixes of the layout; "auto" leaves it to the allocator."""
+    """The `[plan]` table: what the owner fixes of the layout; "auto" leaves it to the allocator."""
 
     stages: Positive | Literal["auto"] = "auto"
     replicas: Positive | Literal["auto"] = "auto"
-    """Peers a stage; "auto" may be uneven."""
+    """Peers in a stage; "auto" may be uneven."""
     schedule: ScheduleName | Literal["auto"] = "auto"
     wire: Wire = Wire()
     horizon: Annotated[float, Field(gt=0)] = 600.0
@@ -154,15 +160,16 @@ class Planning(Schema):
 
 
 class Checkpointing(Schema):
-    """`[checkpoint]`: how often the state is kept. The last step always is."""
+    """The `[checkpoint]` table: how often the state is kept. The last step always is."""
 
     every: NotNegative = 50
+    """Steps between checkpoints; 0: only the last step's."""
     shadow: Annotated[int, Field(gt=0, strict=True)] = 10
-    """Steps between snapshots that stages with one peer alone leave with another one."""
+    """Steps between the snapshots that a stage with one peer alone leaves with another peer."""
 
 
 class Job(Schema):
-    """A whole job file."""
+    """The job file of an owner, whole."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     model: Model
@@ -188,7 +195,7 @@ class Job(Schema):
         return cls.read(values, str(path)).rooted(path.resolve().parent)
 
     def rooted(self, folder: Path) -> Self:
-        """The same job with its relative paths made absolute, seen from `folder`."""
+        """Return the same job with its relative paths made absolute, seen from `folder`."""
         model = self.model
         if model.path is not None:
             model = model.model_copy(update={"path": folder / model.path})

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one row a committed step, exactly once, in order."""
+"""The file `metrics.jsonl`: one row a committed step, exactly once, in order."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from dtfm_protocol.process.state_dir import write_atomically
 
 
 class MetricsFile:
-    """The file's writer. What is on disk is always the history of the state in force."""
+    """The writer of `metrics.jsonl`. What is on disk is always the history of the state in force."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,7 +24,7 @@ class MetricsFile:
         self._mended = False
 
     def rows(self) -> list[StepMetrics]:
-        """The rows on disk up to the first that is torn or out of order."""
+        """Read the rows on disk up to the first that is torn or out of order."""
         found: list[StepMetrics] = []
         if not self._path.exists():
             return found
@@ -39,10 +39,10 @@ class MetricsFile:
         return found
 
     def append(self, row: StepMetrics, after: int = 0) -> bool:
-        """Write the next row; False for one that is there already, or whose predecessor is not.
+        """Write the next row; return False for one that is there already, or whose predecessor is not.
 
         Args:
-            after: up to which step rows may be lacking: those who had them are gone.
+            after: the step up to which rows may be lacking: those who had them are gone.
 
         Raises:
             UserError: the disk is full.
@@ -61,7 +61,7 @@ class MetricsFile:
         return True
 
     def sync(self) -> None:
-        """Have what was appended survive a power cut."""
+        """Flush what was appended to the disk, so that it survives a power cut."""
         if self._path.exists():
             with self._path.open("rb") as file:
                 os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""The job as peers see it: no paths; the model's config spelled out, the tokens named by hash."""
+"""The job as peers see it: no paths, the model's config spelled out, the tokens named by hash."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,6 +8,7 @@ from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Trai
 from dtfm_protocol.schema import Schema
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 in hexadecimal digits."""
 
 
 class Shard(Schema):
@@ -26,18 +27,18 @@ class Corpus(Schema):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole corpus."""
+        """Number of tokens of the whole corpus."""
         return sum(shard.tokens for shard in self.shards)
 
 
 class ResolvedJob(Schema):
-    """What a node needs to know of the job, published by the coordinator."""
+    """A job as the coordinator publishes it: all that a node needs to know of it."""
 
     name: str
     config: dict[str, Any]
     """The whole `transformers` config as JSON, `model_type` and `vocab_size` included."""
     pretrained: bool = False
-    """The weights of step 0 are those of the checkpoint of step 0, not drawn from the seed."""
+    """Whether the weights of step 0 are those of the checkpoint of step 0; else they are drawn from the seed."""
     corpus: Corpus
     training: Training
     evaluation: Evaluation
