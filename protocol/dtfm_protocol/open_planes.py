@@ -13,7 +13,7 @@ from dtfm_protocol.transport.multiaddress import by_peer
 
 @dataclass(frozen=True)
 class Planes:
-    """A running peer's data plane and its way to the DHT, both under one identity."""
+    """The data plane of a running peer and its way to the DHT, both under one identity."""
 
     data: DirectDataPlane
     discovery: HivemindDiscovery
@@ -33,17 +33,18 @@ async def open_planes(
     known_peers: tuple[str, ...] = (),
     relay: bool = False,
 ) -> AsyncIterator[Planes]:
-    """Data plane and discovery of a peer, as long as the block lasts; on leaving, each ends before what it stands on.
+    """Open a peer's data plane and its discovery for as long as the block lasts; each ends before what it stands on.
 
     Args:
-        name_service: the libp2p protocol of a service; only members of the swarm know it.
+        identity: the key under which others know this peer.
+        name_service: gives the libp2p protocol of a service; only members of the swarm know it.
         registry: decides which of the DHT's records are kept.
         listen: the address to listen at, for libp2p and for direct streams.
-        port: libp2p's; 0: any.
-        direct_port: that of direct streams, if it is free; 0: any.
+        port: the port of libp2p; 0: any.
+        direct_port: the port of direct streams, if it is free; 0: any.
         announce: host or HOST:PORT at which others reach this peer's libp2p, e.g. a forwarded port.
         bootstrap: multiaddresses of peers to enter the network by.
-        acquaintances: where peers of an earlier life said they are reached.
+        known_peers: multiaddresses at which peers of an earlier run of this program were reached.
         relay: whether this peer relays to others, as one does that everybody can connect to; any other peer may be
             the guest of those in `bootstrap`, which also tell it how it is seen from outside.
 

@@ -8,16 +8,16 @@ from dtfm_protocol.errors import UserError
 
 
 class Schema(BaseModel):
-    """A frozen value object that refuses unknown keys, NaN and infinities."""
+    """The base of messages and files: a frozen value that refuses unknown keys, NaN and infinities."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def read(cls, value: Any, what: str) -> Self:
-        """Validate `value`; `what` names it in the error, e.g. "job.toml".
+        """Validate `value` as this schema; `what` names it in the error, e.g. "job.toml".
 
         Raises:
-            UserError: names the first offending key.
+            UserError: `value` does not fit; the message names the first key that is wrong.
         """
         try:
             return cls.model_validate(value)
@@ -26,7 +26,7 @@ class Schema(BaseModel):
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first fault of a pydantic error as `key.path: reason` on one line.
+    """Describe the first fault of a pydantic error as `key.path: reason` on one line.
 
     An unknown key goes first: a key that is missing beside it is most likely the same one, misspelt.
     """

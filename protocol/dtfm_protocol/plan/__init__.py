@@ -1,4 +1,4 @@
-"""Which peer computes what, in which order, and under which plans a peer may act.
+"""Plans: which peer computes what, in which order, and under which plans a peer may act.
 
 - `peer_state`: where a peer stands: under which plans it may still act, and which states of the model it holds
 - `plan`: which peer serves which stage of which micro-batch

@@ -1,4 +1,4 @@
-"""How a program runs: its command line, state directory, logs, child processes, and traces.
+"""The process of a program: its command line, state directory, logs, child processes, and traces.
 
 - `compat/`: faults of other people's libraries that are mended here, each with its versions
 - `child_processes`: child processes that do not outlive their parent

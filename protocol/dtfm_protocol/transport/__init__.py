@@ -1,4 +1,4 @@
-"""How bytes get from peer to peer: libp2p, TLS, relays, and holes through routers.
+"""Transports of bytes from peer to peer: libp2p, TLS, relays, and holes through routers.
 
 - `certificates`: TLS between peers: certificates that carry the peers' own keys, and the contexts that trust those met
   so far

@@ -1,4 +1,4 @@
-"""What travels between peers: streams, frames, and tensors as bytes.
+"""The wire between peers: streams, frames, and tensors as bytes.
 
 - `codecs`: how a tensor becomes bytes between two peers, and back (pure)
 - `frames`: what travels on a training stream
