@@ -1,4 +1,4 @@
-"""What a tiny donor tells of an architecture: where it can be cut, and which parameters start as constants."""
+"""The anatomy of an architecture, read off a tiny donor: where it can be cut, which parameters start as constants."""
 
 import functools
 import json
@@ -17,15 +17,15 @@ from dtfm_protocol.model.tiny_model import TINY_VOCAB, tiny_config
 from dtfm_protocol.model.whole_model import BUILD_ERRORS, build_skeleton, build_whole, layer_list
 
 LARGEST = 1 << 26
-"""Parameters that a donor may have: above this it would no longer be free."""
+"""Parameters that a donor may have: with more it would no longer be free."""
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Holds for every size of the same architecture and features. Names are those of modules of the whole model."""
+    """The parts of an architecture, the same at every size of it. Names are those of modules of the whole model."""
 
     layers: str
-    """The list of decoder layers, e.g. `model.layers`."""
+    """Name of the list of decoder layers, e.g. `model.layers`."""
     inlet: frozenset[str]
     """Modules with parameters that run before the layers: embeddings."""
     outlet: frozenset[str]
@@ -35,14 +35,14 @@ class Anatomy:
     random: frozenset[str]
     """Patterns of the parameters that start random."""
     spread: float
-    """Standard deviation of the random ones: the config's `initializer_range`."""
+    """Standard deviation of the parameters that start random: the config's `initializer_range`."""
 
     def pattern(self, name: str) -> str:
-        """A canonical parameter name with the layer's number replaced by `*`."""
+        """Replace the layer's number in a canonical parameter name by `*`."""
         return re.sub(rf"^({re.escape(self.layers)})\.\d+\.", r"\1.*.", name)
 
     def constant(self, name: str) -> float | None:
-        """The constant that a parameter starts as, or None where it starts random.
+        """Return the constant that a parameter starts as, or None where it starts random.
 
         Raises:
             UserError: the tiny donor has no such parameter.
@@ -54,7 +54,7 @@ class Anatomy:
 
 
 def anatomy(config: dict[str, Any]) -> Anatomy:
-    """The anatomy of a resolved config's architecture. Takes some tens of milliseconds at first, then nothing.
+    """Return the anatomy of a resolved config's architecture. The first call takes some tens of milliseconds.
 
     Raises:
         UserError: the architecture cannot be cut into stages, or keeps state that is not a parameter.
@@ -95,7 +95,7 @@ def _anatomy(text: str) -> Anatomy:
 
 
 def _start(architecture: str, name: str, first: torch.Tensor, second: torch.Tensor) -> float | None:
-    """The constant that a parameter starts as, or None for random, seen from two donors of different seeds."""
+    """Return the constant that a parameter starts as, or None for random, seen from two donors of different seeds."""
     if not torch.equal(first, second):
         return None
     if bool((first == first.flatten()[0]).all()):
@@ -104,7 +104,7 @@ def _start(architecture: str, name: str, first: torch.Tensor, second: torch.Tens
 
 
 def _sides(donor: PreTrainedModel, layers: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The modules of the inlet and of the outlet, by running the donor once."""
+    """Find the modules of the inlet and of the outlet, by running the donor once."""
     stack = donor.get_submodule(layers)
     assert isinstance(stack, nn.ModuleList)
     owners = [

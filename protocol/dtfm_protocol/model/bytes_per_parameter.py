@@ -1,15 +1,16 @@
-"""What a stage costs whoever trains it. Apart from `model_sizes`, so that planning alone need not load torch.
+"""The memory of whoever trains a stage. Apart from `model_sizes`, so that planning alone need not load torch.
 
 `stage_bytes` is the rule. The allocator's search asks the other way round, how many layers fit, of the parts of it:
 they call nothing and work on numbers alone, so that it can compile these very functions.
 """
 
 BYTES_PER_PARAMETER = 16
-"""The fp32 weight, its gradient, and AdamW's two moments."""
+"""Bytes of a parameter's fp32 weight, its gradient, and AdamW's two moments."""
 FEEDBACK_BYTES_PER_PARAMETER = 4
-"""What int8 left out of the last all-reduce, in fp32."""
+"""Bytes of what int8 left out of a parameter's gradient in the last all-reduce, in fp32."""
 BOUNDARY_BYTES_PER_VALUE = 4
-"""Of the activations between two layers, and their gradients: the residual stream is fp32 in either precision."""
+"""Bytes of a value of the activations between two layers, or of their gradients: the residual stream is fp32 in either
+precision."""
 MESSAGES_RECEIVED_AHEAD = 2
 """Boundary messages for which a peer of more than one stage has room beside those in flight."""
 
@@ -17,14 +18,14 @@ MESSAGES_RECEIVED_AHEAD = 2
 def layer_kept_bytes(
     in_flight: float, waiting: float, activation_bytes: float, boundary_bytes: float, recompute: bool
 ) -> float:
-    """Bytes that a peer keeps of each of its layers, beside parameters; arguments as for `stage_bytes`."""
+    """Return the bytes that a peer keeps of each of its layers, beside parameters; arguments as for `stage_bytes`."""
     if recompute:
         return in_flight * boundary_bytes + waiting * activation_bytes
     return in_flight * activation_bytes
 
 
 def messages_bytes(boundary_bytes: float, stages: int) -> float:
-    """Bytes of the messages that a peer has room for, beside those in flight; a single stage receives none."""
+    """Return the bytes of messages for which a peer has room beside those in flight; a single stage receives none."""
     return MESSAGES_RECEIVED_AHEAD * boundary_bytes if stages > 1 else 0 * boundary_bytes
 
 
@@ -41,17 +42,18 @@ def stage_bytes(
     feedback: bool = False,
     head_bytes: int = 0,
 ) -> int:
-    """Memory of a peer that serves a stage of so many `parameters` and `layers`, one of `stages` (two stand for more).
+    """Return the bytes that a peer needs to train a stage of `parameters` and `layers`, one of `stages` (2 stands for
+    more).
 
     Args:
         in_flight: the most micro-batches of which it keeps anything at once.
-        activation_bytes: kept from a micro-batch's forward to its backward, for each layer.
-        boundary_bytes: of one micro-batch between two layers, and so of a message once it is decoded.
+        activation_bytes: bytes kept from a micro-batch's forward to its backward, for each layer.
+        boundary_bytes: bytes of one micro-batch between two layers, and so of a message once it is decoded.
         waiting: the most of them whose backward has begun, and whose weights' gradients wait for their own action; what
             these need is no more than a layer's activations, and a stage that recomputes has it then.
         recompute: whether it keeps its layers' inputs alone, and one layer's activations while it computes anew.
         feedback: whether its gradients are reduced in int8, whose error it keeps.
-        head_bytes: what the head takes beside its parameters, on the last stage.
+        head_bytes: bytes that the head takes beside its parameters, on the last stage.
     """
     parameter = BYTES_PER_PARAMETER + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
     held = parameter * parameters + head_bytes

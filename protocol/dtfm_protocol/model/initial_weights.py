@@ -12,12 +12,13 @@ from dtfm_protocol.model.anatomy import anatomy
 from dtfm_protocol.model.stage import Stage
 
 CHUNK = 1 << 22
-"""Values drawn at a time, so that the intermediate integers stay few. Not a part of the function."""
+"""Values that are drawn at a time, so that the intermediate integers stay few. They do not depend on it."""
 LEVELS = 1 << 16
+"""Quantiles of the normal distribution among which the initial values are chosen."""
 
 
 def initial_value(config: dict[str, Any], seed: int, name: str, shape: Sequence[int]) -> torch.Tensor:
-    """The initial fp32 value, on the CPU, of the parameter that the whole model knows as `name`.
+    """Compute the initial fp32 value, on the CPU, of the parameter that the whole model knows as `name`.
 
     Parameters that the architecture starts as a constant (weights of norms, biases) are that constant; all others are
     normal with the config's `initializer_range` as standard deviation. (gpt2's smaller start of the projections that
@@ -41,7 +42,7 @@ def initialise(stage: Stage, config: dict[str, Any], seed: int) -> None:
 
 
 def standard_normal(seed: int, name: str, shape: Sequence[int]) -> torch.Tensor:
-    """fp32 values of mean 0 and standard deviation 1 that are a function of seed and name on any machine.
+    """Draw fp32 values of mean 0 and standard deviation 1 that are a function of seed and name on any machine.
 
     `Tensor.normal_` rounds differently on processors with other vector units, and replicas must start bit-identical. So
     the generator draws integers, which are the same everywhere, and they choose among the quantiles of the normal
@@ -59,7 +60,7 @@ def standard_normal(seed: int, name: str, shape: Sequence[int]) -> torch.Tensor:
 
 @functools.cache
 def _quantiles() -> torch.Tensor:
-    """The middles of 2^16 equally likely parts of the normal distribution, to 4.3 standard deviations; fp32.
+    """Return the middles of 2^16 equally likely parts of the normal distribution, to 4.3 standard deviations; fp32.
 
     Their last bits in fp64 are the mathematical library's; rounding to multiples of 2^-16 takes those away.
     """

@@ -15,6 +15,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Model
 
 TOKEN_IDS = {"bos_token_id", "eos_token_id", "pad_token_id"}
+"""Fields that hold ids of special tokens of the architecture's own tokenizer."""
 SIZES = (
     "hidden_size",
     "num_hidden_layers",
@@ -27,23 +28,24 @@ SIZES = (
     "ffn_dim",
     "moe_intermediate_size",
 )
-"""Common names of dimensions: 0 is never right."""
+"""Common names of dimensions, for which 0 is never right."""
 LEGACY_ROPE = ("rope_theta", "rope_scaling", "partial_rotary_factor")
 """Fields that config classes with `rope_parameters` still take and fold into it."""
 BOOKKEEPING = ("auto_map", "architectures", "transformers_version", "_name_or_path", "torch_dtype", "dtype")
 """Keys of a saved config.json that say how it was saved, not what the model is."""
 FORCED = {"use_cache": False, "output_attentions": False, "output_hidden_states": False, "return_dict": True}
-"""What training needs, whatever a config says: these change what a forward returns, never what it computes."""
+"""Values of fields that training needs, whatever a config says: these change what a forward returns, never what it
+computes."""
 LOADERS = ("attn_implementation", "experts_implementation", "auto_map", "quantization_config", "use_kernels")
 """Keys that can make `transformers` fetch kernels or run a repository's code."""
 MOST_LAYERS = 1024
-"""More would take long merely to lay out; deeper than any model that was trained."""
+"""Decoder layers that a model may have: deeper than any that was trained; more would take long merely to lay out."""
 CONFIG_ERRORS = (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
-"""What config classes raise on values that they cannot take."""
+"""Errors that config classes raise on values that they cannot take."""
 
 
 def resolve_config(model: Model, vocab_size: int, sequence_length: int) -> dict[str, Any]:
-    """The whole `transformers` config of `model` as a JSON-able dict, `model_type` included.
+    """Spell out the whole `transformers` config of `model` as a JSON-able dict, `model_type` included.
 
     The architecture's defaults hold where the job is silent, except that dropout is zero, token ids are None (the
     defaults belong to the architecture's own tokenizer, and a padding token would never be trained), and the positions
@@ -70,7 +72,7 @@ def resolve_config(model: Model, vocab_size: int, sequence_length: int) -> dict[
 
 
 def build_config(config: dict[str, Any]) -> PretrainedConfig:
-    """The config object of a resolved config, which may have come from the network.
+    """Build the config object of a resolved config, which may have come from the network.
 
     Raises:
         UserError: `transformers` does not take it, or a key could make it load code.
@@ -94,18 +96,18 @@ def build_config(config: dict[str, Any]) -> PretrainedConfig:
 
 
 def field_name(config: type[PretrainedConfig] | PretrainedConfig, name: str) -> str:
-    """The name under which an architecture keeps a common field, e.g. `n_embd` for `hidden_size` in gpt2."""
+    """Return the name under which an architecture keeps a common field, e.g. `n_embd` for `hidden_size` in gpt2."""
     return str(config.attribute_map.get(name, name))
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's message on one line, at most 300 characters, never empty."""
+    """Return an exception's message on one line, at most 300 characters, never empty."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
 
 
 class _FieldError(Exception):
-    """`field: reason`, before it is known where the field was written."""
+    """An error of a field, `field: reason`, before it is known where the field was written."""
 
 
 def _read_folder(folder: Path) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def _resolve(
 
 
 def _architecture(name: Any, key: str) -> tuple[type[PretrainedConfig], PretrainedConfig]:
-    """The config class of a decoder-only causal language model, and its defaults."""
+    """Return the config class of a decoder-only causal language model, and its defaults."""
     if not isinstance(name, str) or name not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or name not in CONFIG_MAPPING:
         near = difflib.get_close_matches(str(name), MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else 'try "llama", "qwen3" or "gpt2"'
@@ -174,7 +176,7 @@ def _architecture(name: Any, key: str) -> tuple[type[PretrainedConfig], Pretrain
 def _named(
     cls: type[PretrainedConfig], default: PretrainedConfig, given: dict[str, Any], vocab_size: int, *, saved: bool
 ) -> dict[str, Any]:
-    """The given fields under the architecture's own names; unknown ones are refused, or kept from a saved config."""
+    """Return the given fields under the architecture's own names; refuse unknown ones, or keep a saved config's."""
     known = set(vars(default)) - set(vars(PretrainedConfig())) | set(cls.attribute_map) | {"tie_word_embeddings"}
     if "rope_parameters" in known:
         known |= set(LEGACY_ROPE)
@@ -203,7 +205,7 @@ def _named(
 
 
 def _check_values(cls: type[PretrainedConfig], given: dict[str, Any]) -> None:
-    """No negative counts, no empty dimension, no dropout, an activation function that exists."""
+    """Refuse negative counts, an empty dimension, dropout, and an activation function that does not exist."""
     positive = {field_name(cls, name) for name in SIZES}
     for key, value in given.items():
         if key in ("hidden_act", "hidden_activation", "activation_function") and value not in ACT2FN:
@@ -221,7 +223,7 @@ def _check_values(cls: type[PretrainedConfig], given: dict[str, Any]) -> None:
 
 
 def _check_heads(cls: type[PretrainedConfig], default: PretrainedConfig, given: dict[str, Any]) -> None:
-    """Heads share the hidden size evenly, unless the job gives them a width of their own."""
+    """Refuse heads that do not share the hidden size evenly, unless the job gives them a width of their own."""
     key, width = field_name(cls, "num_attention_heads"), field_name(cls, "hidden_size")
     heads, hidden = (given.get(name, getattr(default, name, None)) for name in (key, width))
     free = given.get("head_dim") is not None
@@ -230,7 +232,7 @@ def _check_heads(cls: type[PretrainedConfig], default: PretrainedConfig, given: 
 
 
 def _check_groups(cls: type[PretrainedConfig], config: PretrainedConfig, given: dict[str, Any]) -> None:
-    """Key-value heads serve equal groups of heads."""
+    """Refuse key-value heads that do not serve equal groups of heads."""
     heads, kv_heads = getattr(config, "num_attention_heads", None), getattr(config, "num_key_value_heads", None)
     if isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads:
         source = "" if "num_key_value_heads" in given else f" (the default of {cls.model_type}; set it)"
@@ -249,7 +251,7 @@ def _check_tokens(config: PretrainedConfig) -> None:
 def _positions(
     cls: type[PretrainedConfig], default: PretrainedConfig, given: dict[str, Any], sequence_length: int
 ) -> dict[str, Any]:
-    """How far positions reach where the job is silent; learned ones reach no further than the job needs."""
+    """Return how far positions reach where the job is silent; learned ones reach no further than the job needs."""
     key = field_name(cls, "max_position_embeddings")
     if key not in vars(default):
         return {}
@@ -280,7 +282,7 @@ def _as_json(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def _culprit(error: BaseException, given: dict[str, Any]) -> str:
-    """`key: ` of the given field that an error of `transformers` speaks of, where it names one."""
+    """Return `key: ` of the given field that an error of `transformers` speaks of, where it names one."""
     text = str(error)
     named = [key for key in given if f"'{key}'" in text or f"`{key}`" in text]
     return f"{named[0]}: " if named else "config: "

@@ -1,4 +1,4 @@
-"""How much a model holds: parameters of each part, and the memory that a micro-batch's activations take."""
+"""The sizes of a model: parameters of each part, and the memory that a micro-batch's activations take."""
 
 import functools
 import json
@@ -23,27 +23,27 @@ from dtfm_protocol.model.whole_model import BUILD_ERRORS, build_skeleton
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Counts of parameters, by part of the model."""
+    """The numbers of parameters of a model, by part."""
 
     hidden_size: int
     vocab_size: int
     embedding_parameters: int
-    """What the first stage holds before its layers."""
+    """Parameters that the first stage holds before its layers."""
     layer_parameters: tuple[int, ...]
-    """Of each decoder layer."""
+    """Parameters of each decoder layer."""
     head_parameters: int
-    """What the last stage holds after its layers: final norm and head, a tied head included."""
+    """Parameters that the last stage holds after its layers: final norm and head, a tied head included."""
     tied_parameters: int
-    """How many of the embedding's parameters the head shares; 0 where they are not tied."""
+    """Parameters of the embedding that the head shares; 0 where they are not tied."""
 
     @property
     def layers(self) -> int:
-        """Decoder layers."""
+        """Number of decoder layers."""
         return len(self.layer_parameters)
 
     @property
     def head_layers(self) -> float:
-        """Compute of the head in decoder layers: a matrix of p parameters costs 2 p FLOP a token in both."""
+        """Compute of the head, in decoder layers: a matrix of p parameters costs 2 p FLOP a token in both."""
         return self.head_parameters * self.layers / sum(self.layer_parameters)
 
     @property
@@ -57,7 +57,7 @@ class ModelSizes:
         return self.stage_parameters(0, self.layers)
 
     def stage_parameters(self, first: int, end: int) -> int:
-        """Parameters that the stage of layers `[first, end)` holds."""
+        """Count the parameters that the stage of layers `[first, end)` holds."""
         held = sum(self.layer_parameters[first:end])
         if first == 0:
             held += self.embedding_parameters
@@ -66,7 +66,7 @@ class ModelSizes:
         return held - (self.tied_parameters if first == 0 and end == self.layers else 0)
 
     def logits_bytes(self, batch: int, sequence: int, precision: Precision) -> int:
-        """Bytes that the loss of one micro-batch takes on the last stage, at its peak in the backward.
+        """Return the bytes that the loss of one micro-batch takes on the last stage, at its peak in the backward.
 
         Logits, log-probabilities, and the gradients of both, each `[batch, sequence, vocab]`: four in fp32; in bf16
         logits and their gradient once more in two bytes.
@@ -75,12 +75,12 @@ class ModelSizes:
         return batch * sequence * self.vocab_size * each
 
     def logits_gradient_bytes(self, batch: int, sequence: int, precision: Precision) -> int:
-        """Bytes of the gradient of one micro-batch's logits, which the gradient of the head's matrix takes."""
+        """Return the bytes of one micro-batch's logits' gradient, which the gradient of the head's matrix takes."""
         return batch * sequence * self.vocab_size * (4 if precision == "fp32" else 2)
 
 
 def model_sizes(config: dict[str, Any]) -> ModelSizes:
-    """The sizes of a resolved config's model, counted on its skeleton: no memory is taken.
+    """Count the parameters of a resolved config's model on its skeleton, which takes no memory.
 
     Raises:
         UserError: the architecture cannot be built or cut.
@@ -106,7 +106,7 @@ def _model_sizes(text: str) -> ModelSizes:
 
 
 def smallest_stage_bytes(config: dict[str, Any], batch: int, sequence: int, precision: Precision) -> int:
-    """Memory that the least demanding stage takes: one layer, with one micro-batch `[batch, sequence]` in flight."""
+    """Return the bytes of the least demanding stage: one layer, with one micro-batch `[batch, sequence]` in flight."""
     sizes = model_sizes(config)
     kept = activation_bytes(config, batch, sequence, precision)
     logits = sizes.logits_bytes(batch, sequence, precision)
@@ -144,7 +144,7 @@ def _activation_bytes(text: str, batch: int, sequence: int, precision: Precision
 
 
 def activation_bytes(config: dict[str, Any], batch: int, sequence: int, precision: Precision = "fp32") -> int:
-    """An estimate of the bytes that one decoder layer keeps for the backward of one micro-batch.
+    """Estimate the bytes that one decoder layer keeps for the backward of one micro-batch.
 
     Read off the architecture itself: a middle layer runs on fake tensors `[batch, sequence, hidden]`, which have shapes
     and no memory, and autograd is asked what it would save. The difference between two layers and one leaves out what
@@ -156,7 +156,7 @@ def activation_bytes(config: dict[str, Any], batch: int, sequence: int, precisio
 
 
 def _saved_bytes(config: dict[str, Any], count: int, batch: int, sequence: int, precision: Precision) -> int:
-    """Bytes that autograd saves for a stage of `count` copies of the middle layer, without the parameters."""
+    """Return the bytes that autograd saves for a stage of `count` copies of the middle layer, without parameters."""
     middle = build_config(config).num_hidden_layers // 2
     config = with_layers(config, [middle] * (count + 2))
     anatomy(config)  # cached now: a donor must not be made of fake tensors
@@ -180,7 +180,7 @@ def _saved_bytes(config: dict[str, Any], count: int, batch: int, sequence: int, 
 
 @contextmanager
 def _quiet_fake_tensors() -> Iterator[None]:
-    """Fake tensors without their log: where one fails the traceback is logged as well as raised."""
+    """Silence the log of fake tensors in the block: where one fails, the traceback is logged as well as raised."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     was, log.disabled = log.disabled, True
     try:

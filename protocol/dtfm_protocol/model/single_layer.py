@@ -1,4 +1,4 @@
-"""One decoder layer alone: what a peer times and weighs before it knows its stage."""
+"""A single decoder layer, which a peer times and weighs before it knows its stage."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from dtfm_protocol.model.tiny_model import with_layers
 
 
 def build_layer(config: dict[str, Any], device: torch.device) -> Stage:
-    """The middle decoder layer of a resolved config, initialised, in training mode.
+    """Build the middle decoder layer of a resolved config, initialised, in training mode.
 
     A stage that is neither first nor last: hidden `[batch, sequence, hidden]` in and out. Its values are of the size
     that initial weights have, drawn on `device`; they are not those of any job.

@@ -1,4 +1,4 @@
-"""The proof before the work: stages of an architecture add up to the whole model, or the architecture is refused."""
+"""The check that stages of an architecture add up to the whole model, or else the architecture is refused."""
 
 import itertools
 from typing import Any
@@ -32,7 +32,8 @@ TESTED = (
 """Architectures that the tests of this package check at their defaults."""
 BATCH, SEQUENCE = 2, 12
 TOLERANCE = 1e-5
-"""Of the largest value of a tensor: a few thousand roundings of fp32."""
+"""Largest difference that is taken for rounding, as a part of the tensor's largest value: a few thousand roundings of
+fp32."""
 
 
 def check_sliceable(config: dict[str, Any]) -> None:
@@ -62,7 +63,7 @@ def check_sliceable(config: dict[str, Any]) -> None:
 
 
 def _difference(config: dict[str, Any]) -> str | None:
-    """What an architecture does wrong in stages, or None."""
+    """Say what an architecture does wrong in stages; None: nothing."""
     whole = build_whole(config, seed=0)
     state = dict(whole.named_parameters())
     with torch.no_grad():
@@ -96,7 +97,7 @@ def _looks_ahead(whole: PreTrainedModel, inputs: torch.Tensor) -> bool:
 
 
 def _chain(config: dict[str, Any], count: int, state: dict[str, nn.Parameter]) -> list[Stage]:
-    """The model cut into `count` stages, the middle one the longest, with the values of `state`."""
+    """Cut the model into `count` stages, the middle one the longest, with the values of `state`."""
     layers = build_config(config).num_hidden_layers
     bounds = {1: [0, layers], 2: [0, 1, layers], 3: [0, 1, layers - 1, layers]}[count]
     stages = [build_stage(config, first, end, torch.device("cpu")) for first, end in itertools.pairwise(bounds)]
@@ -108,7 +109,7 @@ def _chain(config: dict[str, Any], count: int, state: dict[str, nn.Parameter]) -
 
 
 def _other_gradient(stages: list[Stage], state: dict[str, nn.Parameter]) -> str | None:
-    """The first parameter whose gradient, summed over the stages that hold it, is not the whole model's."""
+    """Find the first parameter whose gradient, summed over the stages that hold it, is not the whole model's."""
     held = [stage.named_state() for stage in stages]
     for name, parameter in state.items():
         copies = [names[name] for names in held if name in names]

@@ -15,7 +15,8 @@ from dtfm_protocol.model.whole_model import build_skeleton
 
 
 class Stage(nn.Module):
-    """Runs the architecture's own forward over a part of its layers, so that masks and positions are its own.
+    """A stage of a model: the architecture's own forward over a part of its layers, so that masks and positions are
+    its own.
 
     Parameters are fp32; a caller who wants bf16 uses `torch.autocast`.
     """
@@ -33,7 +34,7 @@ class Stage(nn.Module):
         self._state = state
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Hidden `[batch, sequence, hidden]`, or on the last stage logits `[batch, sequence, vocab]`.
+        """Compute hidden `[batch, sequence, hidden]`, or on the last stage logits `[batch, sequence, vocab]`.
 
         Args:
             x: int64 tokens `[batch, sequence]` on the first stage, else hidden `[batch, sequence, hidden]`.
@@ -50,18 +51,18 @@ class Stage(nn.Module):
             hook.remove()
 
     def named_state(self) -> dict[str, nn.Parameter]:
-        """Every parameter by its name in the whole model, in the whole model's order.
+        """Return every parameter by its name in the whole model, in the whole model's order.
 
         A head that is tied to the embedding has the embedding's name, also on a last stage that has no embedding.
         """
         return dict(self._state)
 
     def layers(self) -> list[nn.Module]:
-        """The decoder layers, in order."""
+        """List the stage's decoder layers, in order."""
         return list(self.model.get_submodule(self._parts.layers).children())
 
     def backward_order(self) -> list[list[str]]:
-        """The names of `named_state` in the order in which a backward is through with them.
+        """Group the names of `named_state` in the order in which a backward is through with them.
 
         First what follows the layers, then each layer from the last to the first, then the embedding: `layers + 2`
         groups, of which the ends may be empty. A matrix that both ends of a whole model share is the embedding's.
@@ -88,7 +89,7 @@ class Stage(nn.Module):
 
 
 def build_stage(config: dict[str, Any], first: int, end: int, device: torch.device) -> Stage:
-    """The stage of layers `[first, end)` of a resolved config, on `device`, in training mode.
+    """Build the stage of layers `[first, end)` of a resolved config, on `device`, in training mode.
 
     Its buffers are computed; its parameters have no values yet: see `initialise`. No more memory is taken than the
     stage's own.
@@ -118,7 +119,7 @@ def build_stage(config: dict[str, Any], first: int, end: int, device: torch.devi
 
 
 def loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Cross entropy summed over all targets, in nats, as an fp32 scalar.
+    """Sum the cross entropy over all targets, in nats, as an fp32 scalar.
 
     Args:
         logits: `[batch, sequence, vocab]`, any floating dtype.
@@ -142,14 +143,17 @@ class _Replace:
 
 
 class _Absent(nn.Module):
-    """Stands where another stage has a module: hands hidden states on, answers all else (learned positions) with 0."""
+    """A module in the place of one that another stage has: it hands hidden states on, and answers all else with 0.
+
+    All else are learned positions.
+    """
 
     def forward(self, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         return x if x.is_floating_point() and x.ndim == 3 else torch.zeros((), device=x.device)
 
 
 def _cut(whole: PreTrainedModel, parts: Anatomy, layers: nn.ModuleList, first: int, end: int) -> None:
-    """Leave only the stage's modules in `whole`."""
+    """Delete all but the stage's modules from `whole`."""
     kept = (parts.inlet if first == 0 else frozenset()) | (parts.outlet if end == len(layers) else frozenset())
     for name in (parts.inlet | parts.outlet) - kept:
         parent, _, child = name.rpartition(".")
@@ -159,7 +163,7 @@ def _cut(whole: PreTrainedModel, parts: Anatomy, layers: nn.ModuleList, first: i
 
 
 def _config_of_layers(built: Any, config: dict[str, Any], first: int, end: int) -> Any:
-    """The config that the loop over the layers sees: it counts from 0 over the stage's layers.
+    """Return the config that the loop over the layers sees: it counts from 0 over the stage's layers.
 
     The layers themselves keep the whole config and their own numbers.
     """
@@ -171,7 +175,7 @@ def _config_of_layers(built: Any, config: dict[str, Any], first: int, end: int) 
 
 
 def _materialise(model: nn.Module, device: torch.device) -> dict[int, nn.Parameter]:
-    """Give every parameter memory on `device` and move the buffers; shared parameters stay shared.
+    """Allocate every parameter on `device` and move the buffers; shared parameters stay shared.
 
     Returns:
         The new parameter for the id of each old one.

@@ -1,4 +1,4 @@
-"""Which parameters first and last stage share: those of tied embeddings."""
+"""The parameters that first and last stage share: those of tied embeddings."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from dtfm_protocol.model.stage import build_stage
 
 
 def shared_names(config: dict[str, Any]) -> tuple[str, ...]:
-    """Names, in the whole model, of the parameters that both the first and the last stage hold; no memory is taken."""
+    """List the names, in the whole model, of the parameters that both first and last stage hold; no memory is taken."""
     sizes = model_sizes(config)
     if not sizes.tied or sizes.layers < 2:
         return ()

@@ -1,4 +1,4 @@
-"""The same architecture at a size that costs nothing: what an architecture does shows at any size."""
+"""The tiny model: the same architecture at a size that costs nothing, for what it does shows at any size."""
 
 import copy
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 from dtfm_protocol.model.model_config import build_config, field_name
 
 TINY_LAYERS = 4
-"""Three stages, and one of them with two layers."""
+"""Decoder layers of the tiny model: enough for three stages, and one of them with two layers."""
 TINY_VOCAB = 64
 HEADS, HEAD_DIM, WIDTH = 4, 16, 96
 WINDOW = 4
-"""Shorter than any sequence that is tried, so that a sliding window shows."""
+"""Tokens of a sliding window: fewer than any sequence that is tried, so that the window shows."""
 
 
 def tiny_config(config: dict[str, Any]) -> dict[str, Any]:
-    """A resolved config shrunk: few narrow layers, a small vocabulary, the features kept.
+    """Shrink a resolved config: few narrow layers, a small vocabulary, the features kept.
 
     Kept are every kind of layer that `layer_types` names, grouped heads, heads that are wider together than the hidden
     size, tied embeddings, partial rotary dimensions, sliding windows and experts. Fields that this does not know stay.
@@ -58,7 +58,7 @@ def tiny_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_layers(config: dict[str, Any], layers: list[int]) -> dict[str, Any]:
-    """The config of a model whose layer i is of the kind of layer `layers[i]` of `config`."""
+    """Return the config of a model whose layer i is of the kind of layer `layers[i]` of `config`."""
     values = copy.deepcopy(config)
     whole = build_config(config)
     for key in per_layer_fields(config):
@@ -68,7 +68,7 @@ def with_layers(config: dict[str, Any], layers: list[int]) -> dict[str, Any]:
 
 
 def per_layer_fields(config: dict[str, Any]) -> list[str]:
-    """The fields that hold one entry for each decoder layer, such as `layer_types`."""
+    """List the fields that hold one entry for each decoder layer, such as `layer_types`."""
     count = build_config(config).num_hidden_layers
     return [
         key
@@ -78,7 +78,7 @@ def per_layer_fields(config: dict[str, Any]) -> list[str]:
 
 
 def _one_of_each_kind(config: dict[str, Any]) -> list[int]:
-    """Layers to keep, ascending: the first of each kind, then the next ones, again from 0 where there are too few."""
+    """Choose layers to keep, ascending: the first of each kind, then the next ones, again from 0 if too few."""
     count = build_config(config).num_hidden_layers
     fields = per_layer_fields(config)
     kinds: dict[tuple[Any, ...], int] = {}
@@ -91,7 +91,7 @@ def _one_of_each_kind(config: dict[str, Any]) -> list[int]:
 
 
 def _shorten_rotary_factors(values: dict[str, Any]) -> None:
-    """Rescaled rotary frequencies ("longrope") bring one factor for each pair of rotary dimensions."""
+    """Shorten the factors of rescaled rotary frequencies ("longrope") to one for each pair of rotary dimensions."""
     rope = values.get("rope_parameters")
     if not isinstance(rope, dict):
         return

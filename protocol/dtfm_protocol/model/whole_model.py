@@ -22,13 +22,13 @@ BUILD_ERRORS = (
     ImportError,
     RuntimeError,
 )
-"""What model code raises on a config that it cannot build or run."""
+"""Errors that model code raises on a config that it cannot build or run."""
 MATRIX = 1 << 20
-"""Values; norms and computed tables are smaller, experts' matrices larger."""
+"""Values from which a tensor is taken for a matrix: norms and computed tables are smaller, experts' matrices larger."""
 
 
 def build_whole(config: dict[str, Any], seed: int) -> PreTrainedModel:
-    """The whole model on the CPU in fp32, with the architecture's own random initialisation.
+    """Build the whole model on the CPU in fp32, with the architecture's own random initialisation.
 
     Takes the whole model's memory, and the time to fill it.
 
@@ -41,7 +41,7 @@ def build_whole(config: dict[str, Any], seed: int) -> PreTrainedModel:
 
 
 def build_skeleton(config: dict[str, Any]) -> PreTrainedModel:
-    """The whole model with its matrices on the `meta` device and its buffers computed on the CPU, at no cost in memory.
+    """Build the whole model with its matrices on the `meta` device and its buffers computed on the CPU, without memory.
 
     Raises:
         UserError: `transformers` cannot build it, or a buffer has no computed value.
@@ -57,7 +57,7 @@ def build_skeleton(config: dict[str, Any]) -> PreTrainedModel:
 
 
 def layer_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
-    """The dotted name and the list of the decoder layers of a whole model.
+    """Return the dotted name and the list of the decoder layers of a whole model.
 
     Raises:
         UserError: there is not exactly one such list.
@@ -85,7 +85,7 @@ def _from_config(config: dict[str, Any]) -> PreTrainedModel:
 
 
 class _EmptyOnMeta(TorchFunctionMode):
-    """Puts on `meta` what is allocated without a value, and floating matrices that begin as a constant.
+    """A mode that puts on `meta` what is allocated without a value, and floating matrices that begin as a constant.
 
     That is how parameters begin, while buffers such as rotary frequencies are computed and so come out right: with
     `torch.device("meta")` they would be lost, and would have to be found and computed again one by one.
