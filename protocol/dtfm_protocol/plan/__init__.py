@@ -1,10 +1,10 @@
 """Plans: which peer computes what, in which order, and under which plans a peer may act.
 
-- `peer_state`: where a peer stands: under which plans it may still act, and which states of the model it holds
+- `peer_state`: the state of a peer: under which plans it may still act, and which states of the model it holds
 - `plan`: which peer serves which stage of which micro-batch
 - `schedule`: pipeline schedules as data: the order in which each peer computes its share of a step
-- `schedule_check`: whether a schedule can run: everything once, nothing before what it needs, nobody waiting in a
-  circle, within memory
+- `schedule_check`: the check that a schedule can run: everything once, nothing before what it needs, no circle of
+  waiting, within memory
 - `schedule_rules`: rules of the order of compute, on plain numbers: `schedule` plays a step by them, and so does the
   allocator's search
 """

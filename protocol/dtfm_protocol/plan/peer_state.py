@@ -1,4 +1,4 @@
-"""Where a peer stands: under which plans it may still act, and which states of the model it holds."""
+"""The state of a peer: under which plans it may still act, and which states of the model it holds."""
 
 from typing import Annotated
 
@@ -8,13 +8,15 @@ from dtfm_protocol.identity.keys import PeerName
 from dtfm_protocol.schema import Schema
 
 LayerRange = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]]
-"""Decoder layers `[first, end)`."""
+"""A run of decoder layers, `[first, end)`."""
 Version = Annotated[int, Field(ge=0)]
+"""Version of a plan, from 1; 0: none."""
 HOLDINGS_LIMIT = 32
+"""Holdings of which one message may tell."""
 
 
 class Mark(Schema):
-    """Names a state of the model: that after `step`, which plan `plan` made final.
+    """The name of a state of the model: the one after `step`, which plan `plan` made final.
 
     A step may be run again under a later plan; what the two lead to differs in rounding, so it is not the same state.
     """
@@ -24,7 +26,7 @@ class Mark(Schema):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Later states are greater."""
+        """The key by which states are compared: later states are greater."""
         return self.step, self.plan
 
     def __str__(self) -> str:
@@ -38,15 +40,16 @@ class Holding(Schema):
     layers: LayerRange
     """Decoder layers `[first, end)`; with the first one goes the embedding, with the last one norm and head."""
     live: bool = False
-    """Whether it is in the peer's memory, and not a file."""
+    """Whether the part is in the peer's memory; else it is in a file."""
     norm: float | None = None
-    """The gradient norm with which its last step was applied: what others need to apply it, too."""
+    """The gradient norm with which the state's last step was applied: what others need to apply it, too."""
     prepared: Mark | None = None
-    """What it becomes when the reduced gradients that are held are applied."""
+    """The state that the part becomes when the reduced gradients that the peer holds are applied."""
 
 
 class Promise(Schema):
-    """What a peer has bound itself to; on disk before anyone hears of it, so that it outlives the peer's process.
+    """The word by which a peer has bound itself; on disk before anyone hears of it, so that it outlives the peer's
+    process.
 
     Promises make a new plan the only one: a peer acts under no plan older than `version`, and takes a plan of that
     version from `to` alone. A peer that still acts under an older one stops first, and then promises.
@@ -56,11 +59,11 @@ class Promise(Schema):
     to: PeerName = ""
     """The coordinator that called for the version."""
     accepted: Version = 0
-    """The newest plan that was taken; it binds once most of its electors have taken it."""
+    """Version of the newest plan that the peer has taken; it binds once most of its electors have taken it."""
 
 
 class PeerState(Schema):
-    """All that a new plan must know of a peer."""
+    """The promise and the holdings of a peer: all that a new plan must know of it."""
 
     promise: Promise = Promise()
     holdings: Annotated[tuple[Holding, ...], Field(max_length=HOLDINGS_LIMIT)] = ()

@@ -16,13 +16,14 @@ from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.schema import Schema
 
 Route = tuple[str, ...]
+"""Peers that serve the stages of one micro-batch, in order."""
 
 
 class Cost(Schema):
-    """What a plan is predicted to cost, in seconds, and by which cost model."""
+    """The predicted seconds of a training step under a plan, in all and by part."""
 
     kind: str
-    """"paper": communication only, arXiv 2206.01288 section 3; "makespan": a simulated training step."""
+    """Cost model: "paper", communication only, arXiv 2206.01288 section 3, or "makespan", a simulated training step."""
     total: float
     data_parallel: float
     pipeline: float
@@ -31,22 +32,23 @@ class Cost(Schema):
 
 
 class Source(Schema):
-    """Who has parts of a state."""
+    """A peer that has parts of a state, and the layers of those parts."""
 
     peer: str
     layers: tuple[LayerRange, ...]
 
 
 class Resume(Schema):
-    """The state that a plan goes on from, and where its parts are."""
+    """The state that a plan goes on from, and the peers that have its parts."""
 
     mark: Mark = Mark()
-    """Step 0 is the initial weights, which nobody has to hold."""
+    """The name of that state; step 0 is the initial weights, which nobody has to hold."""
     norm: float | None = None
     """The gradient norm of the mark's step: peers that hold its reduced gradients, but did not hear that it became
     final, apply them."""
     sources: tuple[Source, ...] = ()
-    """Who gives which layers of it to those that lack them; the coordinator's checkpoint is among them."""
+    """Peers that give layers of the state to those that lack them; the coordinator, with its checkpoint, is among
+    them."""
 
 
 class Plan(Schema):
@@ -57,7 +59,7 @@ class Plan(Schema):
     """
 
     version: Annotated[int, Field(ge=0)] = 0
-    """Grows by one with every plan that is published; 0 for a plan that never was."""
+    """Number of the plan, which grows by one with every plan that is published; 0 for a plan that never was."""
     stages: tuple[LayerRange, ...] = Field(min_length=1)
     """Decoder layers `[first, end)` of each stage, in order, without gaps."""
     routes: tuple[Route, ...] = Field(min_length=1)
@@ -69,21 +71,23 @@ class Plan(Schema):
     """Stages that keep their layers' inputs alone between forward and backward, and compute the rest anew."""
     resume: Resume = Resume()
     shadows: tuple[str | None, ...] = ()
-    """For each stage that one peer alone serves: who keeps a copy of its snapshots. Empty where there is no stage such
-    as that."""
+    """The peer that keeps a copy of the snapshots of each stage, for stages that one peer alone serves, else None.
+    Empty where there is no stage such as that."""
     author: str = ""
-    """The coordinator that made it."""
+    """Peer id of the coordinator that made the plan."""
     cost: Cost | None = None
     seed: int | None = None
+    """Seed of the search that found the plan."""
     evaluations: int | None = None
-    """Placements that the search looked at."""
+    """Number of placements that the search looked at."""
     seconds: float | None = None
-    """How long the search took."""
+    """Seconds that the search took."""
     reason: str = ""
-    """Why this plan, in one line."""
+    """The reason for this plan, in one line for people."""
     history: tuple[tuple[float, float], ...] = ()
-    """Best total so far over the seconds of the search."""
+    """Pairs of seconds of the search and the best total cost found by then, in seconds of a step."""
     signature: str | None = None
+    """The author's Ed25519 signature in hexadecimal digits; None: not signed."""
 
     @field_validator("routes")
     @classmethod
@@ -123,7 +127,7 @@ class Plan(Schema):
 
     @property
     def layers(self) -> int:
-        """Decoder layers of the whole model."""
+        """Number of decoder layers of the whole model."""
         return self.stages[-1][1]
 
     @property
@@ -132,48 +136,48 @@ class Plan(Schema):
         return tuple(peer for stage in range(len(self.stages)) for peer in self.replicas(stage))
 
     def replicas(self, stage: int) -> tuple[str, ...]:
-        """The peers that serve `stage`, in order of first use."""
+        """List the peers that serve `stage`, in order of first use."""
         return tuple(dict.fromkeys(route[stage] for route in self.routes))
 
     def stage_of(self, peer: str) -> int | None:
-        """The stage that `peer` serves, or None."""
+        """Return the stage that `peer` serves, or None."""
         for route in self.routes:
             if peer in route:
                 return route.index(peer)
         return None
 
     def micro_batches(self, peer: str) -> tuple[int, ...]:
-        """The micro-batches of a step whose route leads through `peer`, ascending."""
+        """List the micro-batches of a step whose route leads through `peer`, ascending."""
         return tuple(index for index, route in enumerate(self.routes) if peer in route)
 
     def shares(self) -> dict[str, int]:
-        """Micro-batches a step of each peer."""
+        """Count the micro-batches in a step of each peer."""
         return dict(Counter(peer for route in self.routes for peer in route))
 
     def renamed(self, names: dict[str, str]) -> Self:
-        """The same plan with peers renamed; a name that is not in `names` stays."""
+        """Return the same plan with peers renamed; a name that is not in `names` stays."""
         routes = tuple(tuple(names.get(peer, peer) for peer in route) for route in self.routes)
         return self.model_copy(update={"routes": routes, "idle": tuple(names.get(peer, peer) for peer in self.idle)})
 
     def shadow_of(self, stage: int) -> str | None:
-        """Who keeps a copy of the snapshots of `stage`, if anybody does."""
+        """Return the peer that keeps a copy of the snapshots of `stage`; None where nobody does."""
         return self.shadows[stage] if self.shadows else None
 
     @property
     def electors(self) -> tuple[str, ...]:
-        """Whose promises decide on the plan after this one: its peers, those it leaves idle, and its author."""
+        """The peers whose promises decide on the plan after this one: its own, those it leaves idle, and its author."""
         return tuple(dict.fromkeys([*self.peers, *self.idle, *([self.author] if self.author else [])]))
 
     def _signable(self, swarm: str) -> bytes:
         return signable({"swarm": swarm, "plan": self.model_dump(mode="json", exclude={"signature"})})
 
     def signed(self, identity: Identity, swarm: str) -> Self:
-        """The same plan with its author and the author's signature."""
+        """Return the same plan with its author and the author's signature."""
         mine = self.model_copy(update={"author": identity.peer_id})
         return mine.model_copy(update={"signature": identity.sign(mine._signable(swarm)).hex()})
 
     def verify(self, coordinators: Collection[str], swarm: str) -> None:
-        """Check author and signature.
+        """Check the plan's author and signature.
 
         Raises:
             Refused: the plan is not signed by one of `coordinators` for `swarm`.

@@ -27,22 +27,22 @@ Kind = Literal["forward", "backward", "weight"]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One piece of compute on one micro-batch at the peer's stage."""
+    """A piece of compute on one micro-batch at the peer's stage."""
 
     kind: Kind
-    """"backward": the gradient of the stage's input, and those of its weights; where a "weight" of the same micro-batch
-    follows, it leaves those of the matrices to that."""
+    """The piece. "backward": the gradient of the stage's input, and those of its weights; where a "weight" of the same
+    micro-batch follows, it leaves those of the matrices to that."""
     micro_batch: int
 
 
 def actions_of(plan: Plan, peer: str) -> tuple[Action, ...]:
-    """What `peer` computes in one step under `plan`, in order."""
+    """List what `peer` computes in one step under `plan`, in order."""
     return orders(plan).get(peer, ())
 
 
 @lru_cache(maxsize=32)
 def orders(plan: Plan) -> dict[str, tuple[Action, ...]]:
-    """The order of compute of every peer of `plan`.
+    """Return the order of compute of every peer of `plan`.
 
     "gpipe": all forwards, then all backwards (Huang et al., 2019). "1f1b": a backward as soon as there is one, and
     no more forwards in flight than keep the peers downstream busy (PipeDream-flush, Narayanan et al., 2021).
@@ -55,7 +55,7 @@ def orders(plan: Plan) -> dict[str, tuple[Action, ...]]:
 
 
 def most_in_flight(actions: Iterable[Action]) -> int:
-    """The most micro-batches whose activations a peer keeps at once: from the forward to the last of the backward."""
+    """Return the most micro-batches whose activations a peer keeps at once, from forward to the end of the backward."""
     actions = tuple(actions)
     last = "weight" if any(action.kind == "weight" for action in actions) else "backward"
     now = most = 0
@@ -67,14 +67,14 @@ def most_in_flight(actions: Iterable[Action]) -> int:
 
 @dataclass(slots=True)
 class _Peer:
-    """What one peer has done and could do next in the simulated step."""
+    """A peer in the simulated step: what it has done, and could do next."""
 
     stage: int
     share: int
     limit: int
-    """Micro-batches between forward and backward, at most."""
+    """Most micro-batches between forward and backward."""
     most: int
-    """Micro-batches whose activations are kept, at most: where weights come apart, until their action."""
+    """Most micro-batches whose activations are kept: where weights come apart, until their action."""
     order: list[Action] = field(default_factory=list)
     forwards: list[int] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _ListSchedule:
         self._started = 0
 
     def run(self) -> dict[str, tuple[Action, ...]]:
-        """Simulate to the end; the order in which each peer started its actions."""
+        """Simulate the step to its end; return the order in which each peer started its actions."""
         for index, route in enumerate(self._routes):
             heapq.heappush(self._peers[route[0]].forwards, index)
         for name in self._peers:
@@ -155,7 +155,7 @@ class _ListSchedule:
         return backward_cost(self._split)
 
     def _finish(self, name: str, action: Action) -> list[str]:
-        """Hand the result on; returns the peers that may have something to start now."""
+        """Hand an action's result on; return the peers that may have something to start now."""
         peer, route = self._peers[name], self._routes[action.micro_batch]
         peer.busy = False
         if action.kind == "forward":

@@ -1,4 +1,5 @@
-"""Whether a schedule can run: everything once, nothing before what it needs, nobody waiting in a circle, within memory.
+"""The check that a schedule can run: everything once, nothing before what it needs, no circle of waiting, within
+memory.
 
 It looks at the orders alone, whoever made them.
 """
@@ -9,10 +10,11 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import Action, Kind, most_in_flight
 
 Orders = Mapping[str, Sequence[Action]]
+"""Actions of each peer in one step, in order."""
 
 
 class Unrunnable(Exception):
-    """These orders cannot be run."""
+    """The first fault for which orders of compute cannot be run."""
 
 
 def check(plan: Plan, orders: Orders, in_flight: Mapping[str, int] | None = None) -> None:
@@ -22,7 +24,7 @@ def check(plan: Plan, orders: Orders, in_flight: Mapping[str, int] | None = None
         in_flight: the most micro-batches whose activations each peer has memory for; without it there is no bound.
 
     Raises:
-        Unrunnable: with the first fault.
+        Unrunnable: the orders cannot be run; it names the first fault.
     """
     for peer in plan.peers:
         _check_complete(peer, orders.get(peer, ()), plan.micro_batches(peer))
@@ -33,7 +35,7 @@ def check(plan: Plan, orders: Orders, in_flight: Mapping[str, int] | None = None
 
 
 def _check_complete(peer: str, order: Sequence[Action], share: Sequence[int]) -> None:
-    """Each micro-batch's forward, backward and, where weights are apart, weight action: once each, in that order."""
+    """Check that each micro-batch has its forward, backward and, where that is apart, weight action once, in order."""
     splits = any(action.kind == "weight" for action in order)
     kinds: tuple[Kind, ...] = ("forward", "backward", "weight") if splits else ("forward", "backward")
     place = {(action.kind, action.micro_batch): number for number, action in enumerate(order)}

@@ -4,11 +4,12 @@ Each calls nothing and works on numbers alone, so that the search can compile th
 """
 
 FORWARD_COST, INPUT_COST, WEIGHT_COST = 1, 1, 1
-"""Relative durations: the forward of a matrix, its input's gradient and its own are products of the same size."""
+"""Relative durations of a forward, and of a backward's two parts: the forward of a matrix, its input's gradient and
+its own are products of the same size."""
 
 
 def backward_cost(split: bool) -> int:
-    """Relative duration of a backward; where the schedule splits it, the weights' gradients come apart."""
+    """Return the relative duration of a backward; where the schedule splits it, the weights' gradients come apart."""
     return INPUT_COST if split else INPUT_COST + WEIGHT_COST
 
 
@@ -18,12 +19,12 @@ def may_go_back(gpipe: bool, forwards_done: int, share: int) -> bool:
 
 
 def may_go_ahead(gpipe: bool, in_flight: int, limit: int, kept: int, most: int) -> bool:
-    """Whether a peer may start a forward that is ready; see `limits` for `limit` and `most`."""
+    """Whether a peer may start a forward that is ready; `limit` and `most` are those of `limits`."""
     return gpipe or (in_flight < limit and kept < most)
 
 
 def limits(share: int, least_later: int, stage: int, stages: int, split: bool) -> tuple[int, int]:
-    """Micro-batches that a peer may have between forward and backward under 1F1B, and may keep in all.
+    """Return how many micro-batches a peer may have between forward and backward under 1F1B, and may keep in all.
 
     Equal peers need one for every stage from here to the end. One that feeds several slower-shared successors must be
     so many times further ahead to keep all of them busy. Where the weights' gradients come apart, every stage may put
@@ -31,7 +32,9 @@ def limits(share: int, least_later: int, stage: int, stages: int, split: bool) -
 
     Args:
         share: micro-batches of the peer in a step.
-        least_later: of the peer of a later stage that has the fewest; of no meaning on the last stage.
+        least_later: micro-batches of the peer of a later stage that has the fewest; of no meaning on the last stage.
+        stage: the peer's stage, from 0, of `stages`.
+        split: whether the weights' gradients come apart.
     """
     later = stages - 1 - stage
     spread = -(-share // least_later) if later else 1
