@@ -7,7 +7,10 @@ from collections.abc import Callable
 
 
 def end_with_parent(number: signal.Signals) -> Callable[[], None] | None:
-    """For `preexec_fn`: have the kernel send the child `number` when its parent dies, even by kill -9. Linux only."""
+    """Return a `preexec_fn` by which the kernel sends the child `number` when its parent dies, even by kill -9.
+
+    Linux only; elsewhere None.
+    """
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None)  # loaded here: after the fork nothing may import or allocate much

@@ -1,4 +1,4 @@
-"""How a command runs: one event loop, signals that end it cleanly, errors as one line and an exit code."""
+"""The run of a command: one event loop, signals that end it cleanly, errors as one line and an exit code."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,9 @@ from dtfm_protocol.process.logs import log
 T = TypeVar("T")
 
 EXIT_USER = 2
-"""The user's input or environment."""
+"""Exit code where the user's input or environment is at fault."""
 EXIT_INTERRUPT = 130
+"""Exit code after Ctrl+C."""
 
 
 def run(main: Coroutine[Any, Any, None], leave: Callable[[], bool] = lambda: False) -> None:
@@ -104,7 +105,7 @@ def interruptible() -> Iterator[None]:
 
 
 def find_user_error(group: BaseExceptionGroup[BaseException]) -> UserError | None:
-    """The first `UserError` of a group, if every failure in it is one."""
+    """Return the first `UserError` of a group, if every failure in it is one."""
     users, others = group.split(UserError)
     if users is None or others is not None:
         return None
@@ -112,13 +113,13 @@ def find_user_error(group: BaseExceptionGroup[BaseException]) -> UserError | Non
 
 
 def first_leaf(group: BaseExceptionGroup[UserError]) -> UserError:
-    """The first exception of nested groups."""
+    """Return the first exception of nested groups."""
     first = group.exceptions[0]
     return first_leaf(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def fail(error: UserError) -> NoReturn:
-    """Say the error's line and exit."""
+    """Print the error's line on standard error and exit with 2."""
     print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
     raise SystemExit(EXIT_USER)
 

@@ -8,10 +8,11 @@ from packaging.requirements import Requirement
 from dtfm_protocol.errors import UserError
 
 DISTRIBUTION = "dtfm"
+"""Name by which pip knows this product."""
 
 
 def require(extra: str) -> None:
-    """Make sure that the packages of an extra are installed.
+    """Check that the packages of an extra are installed.
 
     Raises:
         UserError: some are not.
@@ -21,10 +22,10 @@ def require(extra: str) -> None:
 
 
 def missing(extra: str, asked: Iterable[str]) -> list[str]:
-    """Which packages of an extra, and of the extras that it includes, are not installed.
+    """List the packages of an extra, and of the extras that it includes, that are not installed.
 
     Args:
-        asked: what the distribution asks for, as its metadata say it.
+        asked: requirements of the distribution, as its metadata have them.
     """
     found = []
     requirements = [Requirement(one) for one in asked]

@@ -33,20 +33,21 @@ POINTS = (
     "after-plan",
     "before-in-force",
 )
-"""In the order of a step, then of a checkpoint, then of a new plan."""
+"""Names of the points, in the order of a step, then of a checkpoint, then of a new plan."""
 
 
 @dataclass
 class InjectedFault:
-    """What is to happen at a point, from a step on."""
+    """A fault that a process is to have at the point `name`, from training step `step` on."""
 
     name: str
     step: int
     action: str
+    """The fault: "kill", "stop" or "sleep=SECONDS"."""
 
 
 def parse(text: str) -> list[InjectedFault]:
-    """Read the variable.
+    """Parse the text of DTFM_FAULT.
 
     Raises:
         UserError: not of its form, or no such point.
@@ -64,7 +65,7 @@ def parse(text: str) -> list[InjectedFault]:
 
 
 class InjectedFaults:
-    """What is to happen; read from a file, too, that may change while the process runs."""
+    """The faults that are still to happen; read from a file, too, that may change while the process runs."""
 
     def __init__(self, text: str, path: str | None) -> None:
         self._faults = parse(text)
@@ -72,7 +73,7 @@ class InjectedFaults:
         self._seen = -1
 
     def take(self, name: str, step: int, *, look: bool = False) -> InjectedFault | None:
-        """The fault that is due at a point; it is forgotten then, unless one only wants to `look`."""
+        """Return the fault that is due at a point, and forget it, unless `look`; None: none is due."""
         if self._path is not None:
             self._read(self._path)
         for fault in self._faults:
@@ -97,14 +98,14 @@ _FAULTS = InjectedFaults(os.environ.get("DTFM_FAULT", ""), os.environ.get("DTFM_
 
 
 def point(name: str, step: int = 0) -> None:
-    """Say that the process is at a point; `step` is the training step it is about."""
+    """Mark a point that the process has come to, where a fault may happen; `step` is the training step it is about."""
     fault = _FAULTS.take(name, step)
     if fault is not None:
         _act(fault.action)
 
 
 def armed(name: str, step: int = 0) -> bool:
-    """Whether something will happen at a point: to come to it in pieces only where that is asked for."""
+    """Whether a fault will happen at a point; only then need a caller come to it in pieces."""
     return _FAULTS.take(name, step, look=True) is not None
 
 

@@ -11,14 +11,14 @@ log = logging.getLogger("dtfm")
 
 
 class LogFormat(StrEnum):
-    """How progress is written."""
+    """The form in which progress is written."""
 
     plain = "plain"
     json = "json"
 
 
 class _Plain(logging.Formatter):
-    """`12:34:56 what happened`, with the level named from warning up."""
+    """A formatter of lines `12:34:56 what happened`, with the level named from warning up."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
@@ -28,7 +28,7 @@ class _Plain(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One object a line: at, level, message, and the fields given as `extra={"fields": {...}}`."""
+    """A formatter of one JSON object a line: at, level, message, and the fields given as `extra={"fields": {...}}`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {"at": round(record.created, 3), "level": record.levelname.lower(), "message": record.getMessage()}

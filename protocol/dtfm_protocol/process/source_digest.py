@@ -1,11 +1,11 @@
-"""What names the work of programs that change more often than their version."""
+"""The digest of Python sources, which names the work of programs that change more often than their version."""
 
 import hashlib
 from pathlib import Path
 
 
 def sources_digest(*places: Path) -> str:
-    """A hash of Python sources: where it is equal, what they made before is not outdated.
+    """Hash Python sources: where the hash is equal, what they made before is not outdated.
 
     Args:
         places: files, and folders with what is below them.

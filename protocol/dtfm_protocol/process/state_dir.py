@@ -12,7 +12,7 @@ from dtfm_protocol.errors import UserError
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[Path]:
-    """Create `folder` and hold its lock; the kernel frees it when the process ends, however it ends.
+    """Create `folder` and hold its lock in the block; the kernel frees it when the process ends, however it ends.
 
     Raises:
         UserError: not writable, or a live process holds it.
@@ -38,7 +38,7 @@ def locked(folder: Path) -> Iterator[Path]:
 
 
 def _taken(descriptor: int) -> bool:
-    """Take the lock; not at the first try only, because `is_live` holds it for a moment to look."""
+    """Take the lock and return whether it was free; try some times, because `is_live` holds it for a moment to look."""
     for _ in range(10):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,7 +64,7 @@ def is_live(folder: Path) -> bool:
 
 
 def holder(folder: Path) -> int | None:
-    """The process that last took the lock of `folder`."""
+    """Return the id of the process that last took the lock of `folder`; None where nobody has."""
     try:
         return int((folder / "lock").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -72,7 +72,7 @@ def holder(folder: Path) -> int | None:
 
 
 def check_writable(path: Path) -> None:
-    """Find out before long work whether its result can be written.
+    """Check before long work that its result can be written.
 
     Raises:
         UserError: there is no such folder, it is not writable, or the path is a folder itself.
@@ -118,7 +118,7 @@ def write_atomically(path: Path, data: str | bytes, *, private: bool = False, la
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder last through a power cut."""
+    """Flush the names in a folder to the disk, so that they survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -19,72 +19,73 @@ from dtfm_protocol.identity.keys import short
 from dtfm_protocol.schema import Schema, first_fault
 
 Lane = Literal["compute", "send", "receive", "wait", "all-reduce", "optimizer"]
-"""What a node does during a span."""
+"""The kind of work that a node does during a span."""
 LANES: tuple[Lane, ...] = get_args(Lane)
-"""From top to bottom."""
+"""The lanes in the order in which they are shown, from top to bottom."""
 
 FILES = "node-*.json"
-"""What matches the names of nodes' files."""
+"""Pattern that the names of nodes' files match."""
 LARGEST_FILE = 256 << 20
-"""Bytes of a node's file: about a million spans. The writer ends there, and the reader takes no larger one."""
+"""Bytes of a node's largest file: about a million spans. The writer ends there, and the reader takes no larger one."""
 LONGEST_LINE = 16 << 10
-"""Bytes of one event."""
+"""Bytes of the longest line, which is one event."""
 OPENING = "[\n"
+"""First line of a file, which opens the JSON array."""
 CLOSING = "]"
-"""What a file ends with that was written to its end; no newline follows, because some readers stumble over one."""
+"""Last line of a file that was written to its end; no newline follows, because some readers stumble over one."""
 
 _HEADER = "dtfm_node"
 
 _Text = Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")]
-"""Printable ASCII: what is shown to people comes from other people's machines."""
+"""Printable ASCII text: what is shown to people comes from other people's machines."""
 _Key = Annotated[str, Field(max_length=40, pattern=r"^[ -~]+$")]
 _Microseconds = Annotated[float, Field(ge=0, le=1e15)]
 _Integer = Annotated[int, Field(ge=-(1 << 53), le=1 << 53)]
 
 
 class TraceHeader(Schema):
-    """Whose file it is, and how its clock relates to others'."""
+    """The header of a node's file: whose it is, and how its clock relates to others'."""
 
     format: Literal[1] = 1
     peer: Annotated[str, Field(max_length=128, pattern=r"^[!-~]+$")]
     label: Annotated[str, Field(max_length=64, pattern=r"^[!-~]+$")]
     """The peer's name for people."""
     wall: Annotated[float, Field(ge=-4e9, le=4e9)]
-    """Unix seconds at zero of the monotonic clock that spans are measured by. Within these bounds nanoseconds of any
-    two nodes' clocks differ by less than 64 bits hold."""
+    """Unix seconds at zero of the monotonic clock by which spans are measured. Within these bounds, nanoseconds
+    between any two nodes' clocks fit into 64 bits."""
     pid: Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 class TraceSpan(NamedTuple):
-    """What a node did from `begin` to `end`, in nanoseconds of its own monotonic clock; `begin <= end`."""
+    """A span of a node's work from `begin` to `end`, in nanoseconds of its own monotonic clock; `begin <= end`."""
 
     lane: Lane
     name: str
     begin: int
     end: int
     args: dict[str, str | int]
-    """Of a send or a receive: peer (the other end), kind, step, index, group, and plan: together unique."""
+    """Details; of a send or a receive: peer (the other end), kind, step, index, group, and plan, together unique."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTrace:
-    """One node's file, read."""
+    """The contents of one node's file."""
 
     path: Path
     header: TraceHeader
     spans: tuple[TraceSpan, ...]
     whole: bool
-    """False if it ends before its end: the node was killed, or is still writing."""
+    """Whether the file was written to its end; if not, the node was killed, or is still writing."""
 
 
 class Rows:
-    """Spreads the spans of a lane over rows: events of one Chrome thread must not overlap."""
+    """The rows of a lane, over which its spans are spread: events of one Chrome thread must not overlap."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
 
     def place(self, begin: int, end: int) -> int:
-        """The first row that is free from `begin` on; it is taken until `end`."""
+        """Take the first row that is free from `begin` until `end`, in nanoseconds; return its number, from 0."""
         for row, taken_until in enumerate(self._ends):
             if taken_until <= begin:
                 self._ends[row] = end
@@ -94,29 +95,29 @@ class Rows:
 
 
 def file_name(peer: str, number: int) -> str:
-    """The name of a peer's file; `number` counts its restarts from 1."""
+    """Return the name of a peer's file; `number` counts its restarts from 1."""
     return f"node-{short(peer)}.json" if number == 1 else f"node-{short(peer)}-{number}.json"
 
 
 def header_events(header: TraceHeader) -> Iterator[str]:
-    """The events that a node's file begins with, as JSON, like all below."""
+    """Yield the events that a node's file begins with, each as JSON."""
     yield metadata_event(_HEADER, header.pid, header.pid, header.model_dump())
     yield metadata_event("process_name", header.pid, header.pid, {"name": f"node {header.label}"})
 
 
 def lane_events(lane: Lane, row: int, pid: int, tid: int) -> Iterator[str]:
-    """The events that make a thread one row of a lane."""
+    """Yield the events that make thread `tid` the row `row` of a lane, each as JSON."""
     yield metadata_event("thread_name", pid, tid, {"name": lane if row == 0 else f"{lane} {row + 1}"})
     yield metadata_event("thread_sort_index", pid, tid, {"sort_index": LANES.index(lane) * 10_000 + row})
 
 
 def metadata_event(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
-    """A metadata event."""
+    """Encode a metadata event as JSON."""
     return json.dumps({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}, separators=(",", ":"))
 
 
 def span_event(span: TraceSpan, pid: int, tid: int) -> str:
-    """A span as a complete event. Written out by hand, at a quarter of `json.dumps`'s time: there are many."""
+    """Encode a span as a complete event in JSON; by hand, at a quarter of `json.dumps`'s time: there are many."""
     args = ",".join(
         f"{_quoted(key)}:{_quoted(value) if isinstance(value, str) else int(value)}" for key, value in span.args.items()
     )

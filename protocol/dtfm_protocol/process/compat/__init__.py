@@ -1,7 +1,8 @@
-"""Faults of other people's libraries that are mended here, each with its versions.
+"""Repairs of faults of other people's libraries, each for the versions that have the fault.
 
-- `hivemind`: late answers end its P2P client, its sockets stay in /tmp, and its clock is the machine's
-- `known_versions`: whether an installed library is one for which a patch was made
-- `wait_for`: Python 3.11's `asyncio.wait_for`, which aiomqtt and amqtt use, drops a cancellation that comes at a bad
-  moment
+- `hivemind`: faults of hivemind 1.1: late answers end its P2P client, its sockets stay in /tmp, and its clock is the
+  machine's
+- `known_versions`: the check that an installed library is one for which a patch was made
+- `wait_for`: the `asyncio.wait_for` of Python 3.11, which aiomqtt and amqtt use: it drops a cancellation that comes at
+  a bad moment
 """

@@ -1,4 +1,4 @@
-"""hivemind 1.1: late answers end its P2P client, its sockets stay in /tmp, and its clock is the machine's.
+"""Faults of hivemind 1.1: late answers end its P2P client, its sockets stay in /tmp, and its clock is the machine's.
 
 No report of any of these was found upstream. What is worked around, as of hivemind 1.1.12:
 
@@ -21,10 +21,11 @@ from hivemind.p2p import P2P
 from dtfm_protocol.process.compat.known_versions import is_known
 
 VERSIONS = ">=1.1.11,<1.2"
+"""Versions of hivemind that are known to have these faults."""
 
 
 class AwaitedCalls(dict[Any, asyncio.Future[Any]]):
-    """Calls to other peers; those in it are the ones that somebody still waits for."""
+    """A table of calls to other peers that has only those that somebody still waits for."""
 
     def __contains__(self, call: object) -> bool:
         waiter = self.get(call)
@@ -32,18 +33,18 @@ class AwaitedCalls(dict[Any, asyncio.Future[Any]]):
 
 
 def ignore_late_answers(p2p: Any) -> None:
-    """Have a P2P client, which has not called anybody yet, drop answers that nobody waits for any more."""
+    """Make a P2P client, which has not called anybody yet, drop answers that nobody waits for any more."""
     if _is_known():
         p2p._client.control._pending_calls = AwaitedCalls()
 
 
 def client_in(folder: Path) -> Any:
-    """The class of P2P clients whose sockets lie in `folder`, to be taken away with it."""
+    """Return the class of P2P clients whose sockets lie in `folder`, to be taken away with it."""
     return type("P2PInFolder", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{folder}/"}) if _is_known() else P2P
 
 
 def replace_clock(now: Callable[[], float]) -> None:
-    """Have this process's DHT go by another clock, in seconds since 1970, from now on."""
+    """Set this process's DHT to another clock, which returns seconds since 1970, from now on."""
     if _is_known():
         for name, module in list(sys.modules.items()):
             if name.split(".")[0] == "hivemind" and hasattr(module, "get_dht_time"):

@@ -1,4 +1,4 @@
-"""Whether an installed library is one for which a patch was made."""
+"""The check that an installed library is one for which a patch was made."""
 
 from importlib.metadata import version
 
@@ -8,11 +8,11 @@ from dtfm_protocol.process.logs import log
 
 
 def is_known(library: str, versions: str) -> bool:
-    """Whether the installed version of `library` is one for which a patch was made; where it is not, a warning.
+    """Whether the installed version of `library` is one for which a patch was made; where it is not, warn.
 
     Args:
         library: a distribution's name.
-        versions: as in requirements, e.g. ">=1.1.11,<1.2".
+        versions: versions as in requirements, e.g. ">=1.1.11,<1.2".
     """
     installed = version(library)
     if SpecifierSet(versions).contains(installed, prereleases=True):

@@ -1,4 +1,5 @@
-"""Python 3.11's `asyncio.wait_for`, which aiomqtt and amqtt use, drops a cancellation that comes at a bad moment.
+"""The `asyncio.wait_for` of Python 3.11, which aiomqtt and amqtt use: it drops a cancellation that comes at a bad
+moment.
 
 Reported as https://github.com/python/cpython/issues/86296, and mended in 3.12.
 """
@@ -12,13 +13,13 @@ T = TypeVar("T")
 
 
 def mend_wait_for() -> None:
-    """On Python 3.11, replace `asyncio.wait_for` by one that loses no cancellation."""
+    """Replace `asyncio.wait_for` on Python 3.11 by one that loses no cancellation."""
     if sys.version_info < (3, 12):
         asyncio.wait_for = _wait_for  # type: ignore[assignment]
 
 
 async def _wait_for(fut: Awaitable[T], timeout: float | None) -> T:
-    """`asyncio.wait_for` as it is from Python 3.12 on.
+    """Await `fut` as `asyncio.wait_for` does from Python 3.12 on.
 
     That of 3.11 drops a cancellation that comes in the turn in which `fut` is done; a task of aiomqtt's caller would
     then live on, and the program never end.
