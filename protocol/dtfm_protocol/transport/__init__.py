@@ -2,25 +2,23 @@
 
 - `certificates`: TLS between peers: certificates that carry the peers' own keys, and the contexts that trust those met
   so far
-- `circuit_relay`: members that nobody can connect to are reached through one that everybody can
-- `direct`: the data plane's short way: TLS 1.3 over TCP from peer to peer, where one can reach the other; libp2p for
-  the rest
-- `direct_bounds`: how long a direct plane waits, and how much it takes on at a time
-- `hole_punching`: a stream to a peer that nobody can connect to, over a connection that both sides open at the same
-  time
-- `in_memory`: in-memory twins of the data plane and of discovery: the same interfaces without processes or sockets
-- `in_memory_links`: in-memory links, and what goes wrong on them: what is sent arrives late, out of order, not yet, or
-  never
+- `circuit_relay`: the relay over which members are reached to whom nobody can connect: one to which everybody can
+- `direct`: the data plane of a running peer: TLS 1.3 over TCP where one peer can reach the other, libp2p for the rest
+- `direct_bounds`: the bounds of a direct plane: how long it waits, and how much it takes on at a time
+- `hole_punching`: a stream to a peer to whom nobody can connect, over a connection that both open at
+  the same time
+- `in_memory`: the in-memory twins of the data plane and of discovery: the same interfaces without processes or sockets
+- `in_memory_links`: in-memory links and their faults: what is sent arrives late, out of order, not yet, or never
 - `libp2p`: the data plane on libp2p, through the daemon that `libp2p_daemon` starts and ends
-- `libp2p_daemon`: the libp2p daemon that hivemind ships, one process of it: its folder, its command line, its start and
+- `libp2p_daemon`: the libp2p daemon that hivemind ships, as one process: its folder, its command line, its start and
   its end
 - `multiaddress`: whose they are, where they lead, and how they are announced
 - `route`: the route to one peer: what is known of the ways that lead there, and which one is to be tried next
 - `simultaneous_open`: connections between peers whose routers let nobody in, opened by both at the same time
 - `sockets`: TCP sockets of direct connections: where they are taken, and how they are opened
-- `tcp_info`: what the kernel knows of how a stream's bytes get to the other end (Linux)
-- `tcp_knock`: whether something takes TCP connections at an address
-- `tls_connections`: TLS 1.3 connections from peer to peer, whose two ends have proven the keys that their peer ids
+- `tcp_info`: the kernel's knowledge of how a stream's bytes get to the other end (Linux)
+- `tcp_knock`: a knock: whether something takes TCP connections at an address
+- `tls_connections`: the TLS 1.3 connections from peer to peer, whose two ends have proven the keys that their peer ids
   carry
-- `tls_stream`: one stream of the direct plane: TLS over a TCP connection, with nothing between it and the kernel
+- `tls_stream`: a stream of the direct plane: TLS over a TCP connection, with nothing between it and the kernel
 """

@@ -17,15 +17,16 @@ from dtfm_protocol.identity.keys import Identity, peer_id_of, public_key_of
 CERTIFICATE_LIMIT = 1024
 """Bytes of the largest certificate; a peer's own has about 350."""
 PEER_LIMIT = 8
-"""Certificates of one peer: an identity that is used again is shown with the same one, as long as nothing changes."""
+"""Certificates of one peer that are trusted: an identity that is used again shows the same one, as long as nothing
+changes."""
 TRUSTED_LIMIT = 4096
-"""Certificates that are remembered: OpenSSL's store takes none back."""
+"""Certificates that are remembered, of all peers: OpenSSL's store takes none back."""
 # No clock decides whom to trust: a certificate is believed because libp2p's proof of the peer id came with it.
 _FIRST_DAY, _LAST_DAY = datetime(1970, 1, 1), datetime(9999, 12, 31)
 
 
 def issue(identity: Identity) -> bytes:
-    """The identity's self-signed X.509 certificate, DER; the same bytes at every start."""
+    """Issue the identity's self-signed X.509 certificate, DER; the same bytes at every start."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, identity.peer_id)])
     draft = (
         x509.CertificateBuilder()
@@ -41,7 +42,7 @@ def issue(identity: Identity) -> bytes:
 
 
 def signer(certificate: bytes) -> str:
-    """The peer id whose key a certificate carries and is signed with.
+    """Return the peer id whose key a certificate carries and is signed with.
 
     Raises:
         Refused: not a self-signed certificate of an Ed25519 key, or too large.
@@ -60,21 +61,22 @@ def signer(certificate: bytes) -> str:
 
 
 class Trust:
-    """This peer's TLS contexts, and whose certificates they accept.
+    """The TLS contexts of this peer, and the peers whose certificates they accept.
 
     Both ends of a connection show a certificate and prove its key. OpenSSL accepts what leads to one in its store;
     `owner` takes only the very bytes that a peer gave, so that nobody can pass the trust in one key on to another.
     """
 
     def __init__(self, identity: Identity, limit: int = TRUSTED_LIMIT) -> None:
-        """Nobody is trusted yet.
+        """Make the contexts; they trust nobody yet.
 
         Args:
-            limit: most certificates that are remembered.
+            identity: the key of this peer's own certificate.
+            limit: the most certificates that are remembered.
         """
         self._limit = limit
         self.certificate = issue(identity)
-        """This peer's own, DER."""
+        """This peer's own certificate, DER."""
         password = secrets.token_hex(32).encode()
         with tempfile.NamedTemporaryFile(prefix="dtfm-", suffix=".pem") as file:  # the only way into an SSLContext
             file.write(identity.to_pem(password))
@@ -110,7 +112,7 @@ class Trust:
         self._owners[certificate] = peer
 
     def owner(self, certificate: bytes | None) -> str:
-        """The peer whose certificate the other end of a connection has shown, and whose key it has proven.
+        """Return the peer whose certificate the other end of a connection has shown, and whose key it has proven.
 
         Raises:
             Refused: nobody gave this one.

@@ -1,4 +1,4 @@
-"""The relay: members that nobody can connect to are reached through one that everybody can.
+"""The relay over which members are reached to whom nobody can connect: one to which everybody can.
 
 It answers circuit relay v2's hop protocol (libp2p/specs, relay/circuit-v2.md) for the members of one swarm and for
 nobody else. libp2p's daemon has a relay of its own, which serves everyone and cuts each circuit after two minutes or
@@ -28,11 +28,11 @@ STOP = "/libp2p/circuit/relay/0.2.0/stop"
 GUEST = "relay"
 """The service that makes a member a guest: as long as its stream lives, it may ask for circuits and be asked for."""
 CIRCUIT_LIMIT = 256
-"""Circuits that one peer may have at a time: one for each peer that it talks to, and a few that are about to end."""
+"""Circuits that one peer may have at a time: one for each peer with which it talks, and a few that are about to end."""
 STRANGER_LIMIT = 64
 """Streams of peers that are no guests on which a request is waited for."""
 REQUEST_SECONDS = 10.0
-"""For each message until a circuit stands."""
+"""Seconds that the relay waits for each message until a circuit stands."""
 RESERVATION_SECONDS = 3600
 MESSAGE_LIMIT = 4096
 """Bytes of the largest message of the protocol."""
@@ -46,7 +46,7 @@ class Pipe(Stream, Protocol):
     """A stream that can be joined to another one."""
 
     async def forward(self, other: Stream) -> None:
-        """Send what comes to `other`, until this stream ends.
+        """Send what comes on this stream to `other`, until this one ends.
 
         Raises:
             StreamClosed: `other` has ended.
@@ -54,7 +54,7 @@ class Pipe(Stream, Protocol):
 
 
 class CircuitRelay:
-    """The circuits between a swarm's members."""
+    """A relay of circuits between a swarm's members."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class CircuitRelay:
         strangers: int = STRANGER_LIMIT,
         request: float = REQUEST_SECONDS,
     ) -> None:
-        """A relay without guests.
+        """Make a relay without guests.
 
         Args:
             offer: opens a stream to a peer's STOP protocol.
-            clock: seconds since 1970.
-            circuits: most circuits of one peer at a time.
-            strangers: most streams of peers that are no guests on which a request is waited for.
-            request: seconds for each message until a circuit stands.
+            clock: returns seconds since 1970.
+            circuits: the most circuits of one peer at a time.
+            strangers: the most streams of peers that are no guests on which a request is waited for.
+            request: seconds that the relay waits for each message until a circuit stands.
         """
         self._circuit_limit, self._stranger_limit, self._request = circuits, strangers, request
         self._offer, self._clock = offer, clock
@@ -81,13 +81,13 @@ class CircuitRelay:
         self._strangers = 0
 
     async def take_guest(self, stream: Stream) -> None:
-        """Answer GUEST: relay to and for the peer as long as its stream lives."""
+        """Answer a stream of GUEST: relay to and for the peer as long as its stream lives."""
         with _counted(self._guests, stream.peer):
             await stream.write(b"\x01")
             await stream.read(1)
 
     async def answer(self, stream: Pipe) -> None:
-        """Answer HOP: one request. Anybody may open such a stream, so few who are no guests may keep it waiting."""
+        """Answer one request of HOP. Anybody may open such a stream, so few who are no guests may keep it waiting."""
         is_guest = stream.peer in self._guests
         if not is_guest and self._strangers >= self._stranger_limit:
             raise StreamClosed("too many strangers ask for circuits at once")
@@ -137,7 +137,7 @@ class CircuitRelay:
                 await other.close()
 
     async def _offered(self, asking: str, peer: str) -> Pipe:
-        """A stream to `peer`, which has agreed to a circuit from `asking`."""
+        """Open a stream to `peer`, which has agreed to a circuit from `asking`."""
         other = await self._offer(peer)
         try:
             # No limit is named: to libp2p such a connection is as good as any.
@@ -175,7 +175,7 @@ async def _join(one: Pipe, other: Pipe) -> None:
 
 
 def _peer_of(request: Fields) -> str:
-    """The peer that a request names.
+    """Return the peer that a request names.
 
     Raises:
         Refused: it names none.
@@ -190,7 +190,7 @@ def _peer_of(request: Fields) -> str:
 
 
 async def _receive(stream: Stream) -> Fields:
-    """A message with its length before it. Raises Refused where it is too long, or not protobuf."""
+    """Receive a message with its length before it. Raises Refused where it is too long, or not protobuf."""
     return unpacked(await read_with_length(stream.read, MESSAGE_LIMIT))
 
 

@@ -1,4 +1,4 @@
-"""The data plane's short way: TLS 1.3 over TCP from peer to peer, where one can reach the other; libp2p for the rest.
+"""The data plane of a running peer: TLS 1.3 over TCP where one peer can reach the other, libp2p for the rest.
 
 Through libp2p a tensor passes two more processes. Here it passes none: a stream is a TCP connection of its own, whose
 two ends have proven the keys that their peer ids carry. Peers meet over libp2p, which proves their peer ids, and give
@@ -44,7 +44,7 @@ ENDPOINT_LIMIT = 16 << 10
 
 
 class DirectDataPlane:
-    """A peer that is reached directly where that is possible, and over libp2p. Create it with `running`."""
+    """A data plane that reaches peers directly where that is possible, else over libp2p. Create it with `running`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class DirectDataPlane:
         self._puncher = HolePuncher(self._connections, others, self._meet, self._look)
         self._handlers[SEEN] = self._puncher.show
         self._routes: dict[str, Route] = {}
-        """By peer; of one that is not in it nothing is known."""
+        """Routes by peer; of a peer that is not in it nothing is known."""
         self._introducing: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -105,36 +105,36 @@ class DirectDataPlane:
 
     @property
     def turned_away(self) -> Counter[str]:
-        """Why connections were not taken, and how often."""
+        """Number of connections that were not taken, by reason."""
         return self._connections.turned_away
 
     async def watch(self) -> None:
-        """See `LibP2PDataPlane.watch`."""
+        """Wait, until cancelled, for the end of the libp2p daemon, as `LibP2PDataPlane.watch`."""
         await self.libp2p.watch()
 
     async def addresses(self) -> tuple[str, ...]:
-        """See `DataPlane.addresses`."""
+        """Return the multiaddresses at which this peer can be reached, as `DataPlane.addresses`."""
         return await self.libp2p.addresses()
 
     async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
-        """See `DataPlane.introduce`."""
+        """Tell libp2p where `peer` can be reached, as `DataPlane.introduce`."""
         await self.libp2p.introduce(peer, addresses)
 
     async def serve(self, service: str, handler: Handler) -> None:
-        """See `DataPlane.serve`."""
+        """Answer streams to `service`, direct ones and libp2p's, as `DataPlane.serve`."""
         self._handlers[service] = handler
         await self.libp2p.serve(service, handler)
 
     def way(self, peer: str) -> Way | None:
-        """See `DataPlane.way`."""
+        """Return the way of the newest stream that was opened to `peer`, as `DataPlane.way`."""
         return self._route(peer).way
 
     def heard(self, peer: str) -> float:
-        """See `DataPlane.heard`."""
+        """Return when bytes of `peer` came last over a direct stream that is open, as `DataPlane.heard`."""
         return self._connections.heard(peer)
 
     async def open(self, peer: str, service: str) -> Stream:
-        """See `DataPlane.open`."""
+        """Open a stream to a service of `peer` by the best way that is known, as `DataPlane.open`."""
         ways: dict[Move, Callable[[str, str], Awaitable[Stream]]] = {
             Move.DIAL: self._open_directly,
             Move.PUNCH: self._puncher.open,
@@ -156,14 +156,14 @@ class DirectDataPlane:
         return self._routes.get(peer, Route())
 
     def _on(self, peer: str, event: Event) -> Move | None:
-        """Take note of an event; the way to try next, if it asks for one."""
+        """Note an event in the peer's route; return the way to try next, if the event asks for one."""
         self._routes[peer], moves = on(self._route(peer), event)
         if Move.LOOK_AGAIN in moves:
             self._spawn(self._look_again(peer))
         return next((move for move in moves if move is not Move.LOOK_AGAIN), None)
 
     async def _look_again(self, peer: str) -> None:
-        """See whether there is a better way to `peer` than the one in use, which nobody waits for."""
+        """Look whether there is a better way to `peer` than the one in use; nobody waits for it."""
         try:
             (await self._open_directly(peer, SEEN, anyway=True)).abort()
         except (NoWay, Unreachable):
@@ -225,12 +225,12 @@ class DirectDataPlane:
             return told
 
     async def _introduced(self, stream: Stream) -> None:
-        """The other side of `_ask`."""
+        """Answer a peer's `_ask`."""
         self._learn(stream, await read_message(stream, Endpoint, ENDPOINT_LIMIT), is_asked=False)
         await write_message(stream, await self._endpoint())
 
     async def _endpoint(self) -> Endpoint:
-        """This peer's own."""
+        """Return this peer's own endpoint."""
         hosts = hosts_of(await self.libp2p.addresses())
         certificate = self._connections.trust.certificate.hex()
         return Endpoint(hosts=hosts[:HOST_LIMIT], port=self._connections.port, certificate=certificate)
@@ -241,15 +241,15 @@ class DirectDataPlane:
         self._on(stream.peer, EndpointLearned(endpoint, stream.way == "relayed", is_asked))
 
     async def _meet(self, peer: str) -> Stream:
-        """A stream on which to agree on a connection from both sides."""
+        """Open a stream on which to agree with `peer` on a connection from both sides."""
         return await self.libp2p.open(peer, PUNCH)
 
     async def _look(self, mirror: str, hole: SimultaneousOpen) -> TlsStream:
-        """A stream on which `mirror` tells how it sees a connection from `hole`."""
+        """Open a stream on which `mirror` tells how it sees a connection from `hole`."""
         return await self._open_directly(mirror, SEEN, hole, anyway=True)
 
     async def _punch(self, meeting: Stream) -> None:
-        """A peer wants to open a connection from both sides."""
+        """Answer a peer that wants to open a connection from both sides."""
         is_open = await self._puncher.answer(meeting)
         self._on(meeting.peer, BothSidesTried(is_open, _now()))
 

@@ -1,4 +1,4 @@
-"""Punching: a stream to a peer that nobody can connect to, over a connection that both sides open at the same time."""
+"""Hole punching: a stream to a peer to whom nobody can connect, over a connection that both open at the same time."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ _YES = b"\x01"
 
 
 class HolePuncher:
-    """Both sides of it."""
+    """The two sides of hole punching: it opens streams to such peers, and answers those that open one to this peer."""
 
     def __init__(
         self,
@@ -33,9 +33,10 @@ class HolePuncher:
         meet: Callable[[str], Awaitable[Stream]],
         look: Callable[[str, SimultaneousOpen], Awaitable[TlsStream]],
     ) -> None:
-        """Nothing happens by itself.
+        """Keep what is needed; nothing happens by itself.
 
         Args:
+            connections: prove whom a connection is with, and make streams of it.
             mirrors: peers that can tell this one how it is seen from outside.
             meet: opens a stream to a peer's `PUNCH` over a relay.
             look: opens a stream to a mirror's `SEEN` from a hole.
@@ -45,7 +46,7 @@ class HolePuncher:
         self._meetings: Counter[str] = Counter()
 
     async def open(self, peer: str, service: str) -> TlsStream:
-        """Open a stream over a connection that both sides open.
+        """Open a stream to `service` of `peer` over a connection that both sides open.
 
         Raises:
             NoWay: it does not come about.
@@ -74,7 +75,7 @@ class HolePuncher:
             await meeting.close()
 
     async def _first(self, peer: str, service: str, found: "asyncio.Queue[socket.socket]") -> TlsStream:
-        """A stream over the first connection that proves to be with `peer`.
+        """Open a stream over the first connection that proves to be with `peer`.
 
         Raises:
             TimeoutError: none comes.
@@ -88,7 +89,7 @@ class HolePuncher:
                     return await self._connections.over(connection, peer, service, "punched")
 
     async def answer(self, meeting: Stream) -> bool:
-        """The other side of `open`: like a connection that was accepted, but for how it comes about; whether it did."""
+        """Answer a peer's `open`, and return whether a connection came about; it is then like one that was accepted."""
         meetings, bounds = self._meetings, self._bounds
         if meetings.total() >= bounds.meetings or meetings[meeting.peer] >= bounds.peer_meetings:
             raise Refused("too many connections to be opened from both sides at once")
@@ -123,7 +124,7 @@ class HolePuncher:
 
     @contextlib.asynccontextmanager
     async def _seen(self, hole: SimultaneousOpen) -> AsyncIterator[OutsideAddress]:
-        """How connections from `hole` are seen from outside; routers keep to it as long as the block lasts.
+        """Find out how connections from `hole` are seen from outside; routers keep to it as long as the block lasts.
 
         Raises:
             NoWay: nobody can tell.
@@ -144,7 +145,7 @@ class HolePuncher:
         raise NoWay("nobody tells how this peer is seen from outside")
 
     async def show(self, stream: Stream) -> None:
-        """Tell a peer how it is seen."""
+        """Tell the peer at the other end of a stream how it is seen from here."""
         assert isinstance(stream, TlsStream)  # this service is not offered over libp2p
         host, port = stream.remote
         try:

@@ -1,4 +1,4 @@
-"""In-memory twins of the data plane and of discovery: the same interfaces without processes or sockets."""
+"""The in-memory twins of the data plane and of discovery: the same interfaces without processes or sockets."""
 
 import asyncio
 import math
@@ -12,21 +12,22 @@ from dtfm_protocol.transport.in_memory_links import MemoryChannel, MemoryLink
 from dtfm_protocol.wire.stream import Bytes, Handler, StreamClosed, Unreachable, Way
 
 DHT = "dht"
-"""The other end of the links on which records are published."""
+"""Name of the other end of the links on which records are published."""
 
 
 class MemoryStream:
     """One end of an in-memory stream."""
 
     def __init__(self, peer: str, link: MemoryLink | None = None) -> None:
-        """Not connected yet; see `pair`.
+        """Make an end that is not connected yet; `pair` connects two.
 
         Args:
-            link: on which what is written here travels; None: it arrives at once.
+            peer: the peer at the other end.
+            link: the link on which what is written here travels; None: it arrives at once.
         """
         self.peer = peer
         self.owner = ""
-        """Whose end it is; "": nobody has said."""
+        """The peer whose end it is; "": nobody has said."""
         self.way: Way = "direct"
         self._incoming = asyncio.StreamReader()
         self._other: MemoryStream | None = None
@@ -36,20 +37,20 @@ class MemoryStream:
     def pair(
         a: str, b: str, there: MemoryLink | None = None, back: MemoryLink | None = None
     ) -> tuple["MemoryStream", "MemoryStream"]:
-        """Two ends of one stream: the one that `a` holds, and the one that `b` holds; `there` leads from `a` to `b`."""
+        """Connect two ends of a stream: the one that `a` holds, and the one that `b` holds; `there` leads from a to b."""
         at_a, at_b = MemoryStream(b, there), MemoryStream(a, back)
         at_a._other, at_b._other = at_b, at_a
         return at_a, at_b
 
     async def read(self, size: int) -> Bytes:
-        """See `Stream.read`."""
+        """Read exactly `size` bytes, as `Stream.read`."""
         try:
             return await self._incoming.readexactly(size)
         except asyncio.IncompleteReadError:
             raise StreamClosed(f"{self.peer} closed the stream") from None
 
     async def write(self, *buffers: Bytes) -> None:
-        """See `Stream.write`."""
+        """Send all of `buffers` over the link, as `Stream.write`."""
         other = self._other
         if other is None:
             raise StreamClosed(f"{self.peer} closed the stream")
@@ -58,18 +59,18 @@ class MemoryStream:
         await asyncio.sleep(0)
 
     def pace(self, bytes_per_second: float) -> None:
-        """See `Stream.pace`. Memory has no line that could be full."""
+        """Do nothing: memory has no line that could be full. As `Stream.pace`."""
 
     def delivered(self) -> float | None:
-        """See `Stream.delivered`."""
+        """Return None: memory has no line. As `Stream.delivered`."""
         return None
 
     def queued(self) -> float | None:
-        """See `Stream.queued`."""
+        """Return None: memory has no line. As `Stream.queued`."""
         return None
 
     async def close(self) -> None:
-        """See `Stream.close`. What has been written arrives first."""
+        """End the stream, as `Stream.close`. What has been written arrives first."""
         other = self._other
         if other is not None:
             self._end()
@@ -83,7 +84,7 @@ class MemoryStream:
                 end._end()
 
     def set_way(self, way: Way) -> None:
-        """Say how the stream gets to the other end, at both ends."""
+        """Set the way by which the stream gets to the other end, at both ends."""
         self.way = way
         if self._other is not None:
             self._other.way = way
@@ -99,13 +100,13 @@ class MemoryStream:
 
 
 class MemoryNetwork:
-    """What connects the in-memory peers of one test, and what goes wrong between them."""
+    """The network of the in-memory peers of one test, and what goes wrong on it."""
 
     def __init__(self, seed: int = 0) -> None:
-        """A network without faults.
+        """Make a network without faults.
 
         Args:
-            seed: of what faults leave to chance.
+            seed: seed of what faults leave to chance.
         """
         self.services: dict[tuple[str, str], Handler] = {}
         self.records: dict[str, dict[str, bytes]] = {}
@@ -118,7 +119,7 @@ class MemoryNetwork:
         self._streams: weakref.WeakSet[MemoryStream] = weakref.WeakSet()
 
     def link(self, sender: str, receiver: str) -> MemoryLink:
-        """The direction from one peer to another, of which a test sets the faults."""
+        """Return the link from one peer to another, of which a test sets the faults."""
         ends = (sender, receiver)
         if ends not in self._links:
             self._links[ends] = MemoryLink(random.Random(f"{self._seed} {sender} {receiver}"))
@@ -138,7 +139,7 @@ class MemoryNetwork:
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something holds that `cut` and `mend` decide."""
+        """Wait until `condition` holds, which depends on what `cut` and `mend` do."""
         while not condition():
             self._changed = asyncio.Event() if self._changed.is_set() else self._changed
             await self._changed.wait()
@@ -148,15 +149,19 @@ class MemoryNetwork:
         return frozenset((one, other)) in self._apart
 
     def mute(self, peer: str) -> None:
-        """Have a peer never answer streams that are opened to it from now on, as one that was stopped."""
+        """Silence a peer, as if it were stopped: it never answers streams that are opened to it from now on."""
         self._mute.add(peer)
 
     def unmute(self, peer: str) -> None:
-        """Have it answer those that are opened from now on."""
+        """Let a silenced peer answer streams that are opened from now on."""
         self._mute.discard(peer)
 
     def open(self, sender: str, receiver: str, service: str) -> MemoryStream:
-        """The sender's end of a stream. Raises Unreachable."""
+        """Open a stream and return the sender's end.
+
+        Raises:
+            Unreachable: the two are apart, or the receiver does not offer the service.
+        """
         handler = self.services.get((receiver, service))
         if handler is None or self.are_apart(sender, receiver):
             raise Unreachable(f"{receiver} does not offer {service}")
@@ -179,37 +184,37 @@ async def _answer(handler: Handler, stream: MemoryStream) -> None:
 
 
 class MemoryDataPlane:
-    """A peer on a `MemoryNetwork`."""
+    """A data plane of one peer on a `MemoryNetwork`."""
 
     def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
         self.peer_id = peer_id
         self.ways: dict[str, Way] = {}
-        """Of streams to peers; "direct" where nothing is said."""
+        """Ways of streams to peers, as a test sets them; "direct" where it says nothing."""
         self._network = network
 
     async def addresses(self) -> tuple[str, ...]:
-        """See `DataPlane.addresses`."""
+        """Return this peer's one address, as `DataPlane.addresses`."""
         return (f"/memory/{self.peer_id}",)
 
     async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
-        """See `DataPlane.introduce`."""
+        """Do nothing: every peer of the network is known. As `DataPlane.introduce`."""
 
     def way(self, peer: str) -> Way | None:
-        """See `DataPlane.way`."""
+        """Return the way of the newest stream that was opened to `peer`, as `DataPlane.way`."""
         return self.ways.get(peer)
 
     def heard(self, peer: str) -> float:
-        """See `DataPlane.heard`."""
+        """Return minus infinity: nobody takes note of it. As `DataPlane.heard`."""
         return -math.inf
 
     async def open(self, peer: str, service: str) -> MemoryStream:
-        """See `DataPlane.open`."""
+        """Open a stream to a service of `peer`, as `DataPlane.open`."""
         here = self._network.open(self.peer_id, peer, service)
         here.set_way(self.ways.setdefault(peer, "direct"))
         return here
 
     async def serve(self, service: str, handler: Handler) -> None:
-        """See `DataPlane.serve`."""
+        """Answer streams to `service`, as `DataPlane.serve`."""
         self._network.services[self.peer_id, service] = handler
 
     def vanish(self) -> None:
@@ -219,20 +224,20 @@ class MemoryDataPlane:
 
 
 class MemoryDiscovery:
-    """Records on a `MemoryNetwork`; nothing expires."""
+    """A discovery whose records lie on a `MemoryNetwork`; nothing expires."""
 
     def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
         self._network = network
         self._peer_id = peer_id
 
     async def publish(self, key: str, record: bytes, seconds: float) -> bool:
-        """See `Discovery.publish`."""
+        """Store this peer's entry under `key`, as `Discovery.publish`."""
         records = self._network.records.setdefault(key, {})
         return self._network.link(self._peer_id, DHT).send(lambda: records.update({self._peer_id: record}))
 
     async def collect(self, key: str) -> dict[str, bytes]:
-        """See `Discovery.collect`."""
+        """Return every peer's entry under `key`, as `Discovery.collect`."""
         return dict(self._network.records.get(key, {}))
 
     async def greet(self) -> None:
-        """See `Discovery.greet`."""
+        """Do nothing: every peer of the network is known. As `Discovery.greet`."""

@@ -1,4 +1,4 @@
-"""In-memory links, and what goes wrong on them: what is sent arrives late, out of order, not yet, or never.
+"""In-memory links and their faults: what is sent arrives late, out of order, not yet, or never.
 
 A link is one direction between two peers. Streams are reliable and ordered: their bytes can be late or held up, and
 end when the link is cut. Messages travel each on its own: they can be lost and overtake each other, too. What is to
@@ -11,20 +11,21 @@ from collections import deque
 from collections.abc import Callable
 
 Deliver = Callable[[], None]
+"""A function that hands over at the receiver what has arrived."""
 
 
 class MemoryLink:
-    """One direction of the way between two peers. Without a fault, what is sent has arrived at once."""
+    """A direction of the way between two peers. Without a fault, what is sent has arrived at once."""
 
     def __init__(self, chance: random.Random) -> None:
         self.delay = 0.0
         """Seconds until what is sent arrives."""
         self.jitter = 0.0
-        """Most seconds that a message takes longer than that, by chance; one that takes longer is overtaken."""
+        """Seconds by which a message takes longer than `delay` at most, by chance; a later one may overtake it."""
         self.loss = 0.0
-        """Part of the messages that are lost, by chance."""
+        """Part of the messages that are lost, 0 to 1, by chance."""
         self.dropped = 0
-        """Messages that were lost."""
+        """Number of messages that were lost."""
         self._chance = chance
         self._to_drop = 0
         self._is_held = False
@@ -38,11 +39,11 @@ class MemoryLink:
         return self._is_held
 
     def drop(self, messages: int = 1) -> None:
-        """Lose the next messages, so many."""
+        """Lose the next `messages` messages."""
         self._to_drop += messages
 
     def hold(self) -> None:
-        """Let nothing arrive until `release`: neither what is sent from now on, nor what is on its way in a stream."""
+        """Hold everything up until `release`: what is sent from now on, and what is on its way in a stream."""
         self._is_held = True
 
     def release(self, *, backwards: bool = False) -> None:
@@ -55,7 +56,7 @@ class MemoryLink:
             channel.pump()
 
     def send(self, deliver: Deliver) -> bool:
-        """Send a message, which `deliver` hands over on arrival; whether it will arrive one day."""
+        """Send a message, which `deliver` hands over on arrival; return whether it will arrive one day."""
         if self._to_drop > 0 or (self.loss and self._chance.random() < self.loss):
             self._to_drop = max(0, self._to_drop - 1)
             self.dropped += 1
@@ -77,14 +78,14 @@ class MemoryLink:
 
 
 class MemoryChannel:
-    """What is on its way on a link in its order, as a stream's bytes are."""
+    """A queue of what is on its way on a link and keeps its order, as a stream's bytes do."""
 
     def __init__(self, link: MemoryLink) -> None:
         self._link = link
         self._due: deque[tuple[float, Deliver]] = deque()
 
     def send(self, deliver: Deliver) -> None:
-        """Have `deliver` called on arrival, after all that was sent before."""
+        """Queue a delivery: `deliver` is called on arrival, after all that was sent before."""
         if not self._due and not self._link.delay and not self._link.is_held:
             deliver()
             return

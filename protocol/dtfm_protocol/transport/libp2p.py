@@ -22,11 +22,11 @@ from dtfm_protocol.wire.stream import Bytes, Handler, Stream, StreamClosed, Unre
 CLOSE_SECONDS = 1.0
 DAEMON_SHUTDOWN_SECONDS = 3.0
 RELAY_SECONDS = 5.0
-"""How long the start waits for a relay; and between attempts to be the guest of one that is away."""
+"""Seconds that the start waits for a relay, and that pass between attempts to be the guest of one that is away."""
 ADDRESS_LIMIT = 16
 """Addresses that a peer publishes."""
 RELAY_ADDRESS_LIMIT = 4
-"""Of these, those over relays."""
+"""Addresses over relays that a peer publishes, of all its addresses."""
 _CIRCUIT = "/p2p-circuit"
 _CHUNK = 1 << 18
 T = TypeVar("T", bound=Stream)
@@ -44,7 +44,7 @@ class LibP2PStream:
         self._writer = writer
 
     async def read(self, size: int) -> Bytes:
-        """See `Stream.read`."""
+        """Read exactly `size` bytes, as `Stream.read`."""
         try:
             if size <= _CHUNK:
                 return await self._reader.readexactly(size)
@@ -62,7 +62,7 @@ class LibP2PStream:
             raise StreamClosed(f"{short(self.peer)} closed the stream") from None
 
     async def write(self, *buffers: Bytes) -> None:
-        """See `Stream.write`."""
+        """Send all of `buffers` to the daemon, as `Stream.write`."""
         try:
             for buffer in buffers:
                 self._writer.write(buffer)
@@ -71,7 +71,7 @@ class LibP2PStream:
             raise StreamClosed(f"{short(self.peer)} closed the stream") from None
 
     async def forward(self, other: Stream) -> None:
-        """See `Pipe.forward`."""
+        """Send what comes on this stream to `other`, as `Pipe.forward`."""
         while True:
             try:
                 piece = await self._reader.read(_CHUNK)
@@ -82,18 +82,18 @@ class LibP2PStream:
             await other.write(piece)
 
     def pace(self, bytes_per_second: float) -> None:
-        """See `Stream.pace`. The socket is the daemon's, which cannot do that."""
+        """Do nothing: the socket is the daemon's, which cannot pace. As `Stream.pace`."""
 
     def delivered(self) -> float | None:
-        """See `Stream.delivered`. The socket is the daemon's."""
+        """Return None: the socket is the daemon's. As `Stream.delivered`."""
         return None
 
     def queued(self) -> float | None:
-        """See `Stream.queued`."""
+        """Return None: the socket is the daemon's. As `Stream.queued`."""
         return None
 
     async def close(self) -> None:
-        """See `Stream.close`."""
+        """End the stream, as `Stream.close`."""
         self._writer.close()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -108,7 +108,7 @@ class LibP2PStream:
 
 
 class LibP2PDataPlane:
-    """A peer of the libp2p network. Create it with `running`."""
+    """A data plane of one peer of the libp2p network. Create it with `running`."""
 
     def __init__(
         self,
@@ -122,10 +122,10 @@ class LibP2PDataPlane:
         self.guest_of: set[str] = set()
         """Relays over which this peer can be reached now."""
         self.guest = asyncio.Event()
-        """Set while there is one."""
+        """Event that is set while this peer can be reached over a relay."""
         self._daemon = daemon
         self._relays = relays
-        """Those that it may have, and their addresses."""
+        """Addresses of the relays that this peer may have, by relay."""
         self._introduced: dict[str, tuple[str, ...]] = {}
         self._ways: dict[str, Way] = {}
         self.peer_id = str(p2p.peer_id)
@@ -150,10 +150,10 @@ class LibP2PDataPlane:
         """Start a daemon with `identity`, listening on `listen`:`port`; end it, and its sockets, on leaving.
 
         Args:
-            name_service: the libp2p protocol of a service; only members of the swarm know it.
+            name_service: gives the libp2p protocol of a service; only members of the swarm know it.
             announce: host or HOST:PORT at which others reach this peer, e.g. a forwarded port.
             bootstrap: multiaddresses of peers to enter the network by; those of them that are relays relay to this one.
-            relay: be one.
+            relay: whether this peer is a relay.
 
         Raises:
             UserError: the daemon does not start, with what it said.
@@ -182,7 +182,7 @@ class LibP2PDataPlane:
                             await p2p.shutdown()
 
     async def watch(self) -> None:
-        """Wait, until cancelled, for what must not happen.
+        """Wait, until cancelled, for the end of the daemon, which must not come.
 
         Raises:
             UserError: the libp2p daemon has ended.
@@ -191,7 +191,7 @@ class LibP2PDataPlane:
         raise UserError(f"the libp2p daemon of this process has ended (code {code}): start this program again")
 
     async def addresses(self) -> tuple[str, ...]:
-        """See `DataPlane.addresses`."""
+        """Return the multiaddresses at which this peer can be reached, as `DataPlane.addresses`."""
         if self._announce:
             return self._announce
         found = [str(address) for address in await self.p2p.get_visible_maddrs(latest=True)]
@@ -200,7 +200,7 @@ class LibP2PDataPlane:
         return (*(outside or found)[: ADDRESS_LIMIT - len(relayed)], *relayed)
 
     def _relayed(self, peer: str, relays: Collection[str]) -> tuple[str, ...]:
-        """The addresses of a guest of `relays`."""
+        """List the addresses of a guest of `relays`."""
         return tuple(
             f"{address}{_CIRCUIT}/p2p/{peer}"
             for name, known in self._relays.items()
@@ -209,7 +209,7 @@ class LibP2PDataPlane:
         )
 
     async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
-        """See `DataPlane.introduce`."""
+        """Tell the daemon where `peer` can be reached, and connect to it, as `DataPlane.introduce`."""
         self._introduced[peer] = addresses
         await self._connect(peer, addresses)
 
@@ -221,15 +221,15 @@ class LibP2PDataPlane:
             raise Unreachable(f"{short(peer)} cannot be reached at {', '.join(addresses)}: {error}") from None
 
     def way(self, peer: str) -> Way | None:
-        """See `DataPlane.way`."""
+        """Return the way of the newest stream that was opened to `peer`, as `DataPlane.way`."""
         return self._ways.get(peer)
 
     def heard(self, peer: str) -> float:
-        """See `DataPlane.heard`."""
+        """Return minus infinity: the daemon does not say. As `DataPlane.heard`."""
         return -math.inf
 
     async def open(self, peer: str, service: str) -> LibP2PStream:
-        """See `DataPlane.open`."""
+        """Open a stream to a service of `peer`, as `DataPlane.open`."""
         stream = await self._open(peer, self._name_service(service))
         self._ways[peer] = stream.way
         return stream
@@ -248,7 +248,7 @@ class LibP2PDataPlane:
             return await self._call(peer, name)
 
     async def _call(self, peer: str, protocol: str) -> LibP2PStream:
-        """A stream to a libp2p protocol of `peer`.
+        """Open a stream to a libp2p protocol of `peer`.
 
         Raises:
             Unreachable: no route, or the peer does not speak it.
@@ -279,7 +279,7 @@ class LibP2PDataPlane:
                         break
 
     async def _stay(self, relay: str, tried: asyncio.Event) -> None:
-        """Be the guest of `relay`, again whenever that has ended, until cancelled."""
+        """Stay the guest of `relay`, again whenever that has ended, until cancelled."""
         while True:
             try:
                 await self.introduce(relay, self._relays[relay])
@@ -301,7 +301,7 @@ class LibP2PDataPlane:
             await asyncio.sleep(RELAY_SECONDS)
 
     async def serve(self, service: str, handler: Handler) -> None:
-        """See `DataPlane.serve`."""
+        """Answer streams to `service`, as `DataPlane.serve`."""
         await self._listen(self._name_service(service), handler)
 
     async def _listen(self, protocol: str, handler: Callable[[LibP2PStream], Awaitable[None]]) -> None:
@@ -318,12 +318,12 @@ class LibP2PDataPlane:
 
 
 def _stream(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> LibP2PStream:
-    """The stream of which the daemon says `info`: the other end, and the address of the connection below."""
+    """Make the stream of which the daemon says `info`: the other end, and the address of the connection below."""
     return LibP2PStream(str(info.peer_id), reader, writer, "relayed" if _CIRCUIT in str(info.addr) else "direct")
 
 
 async def answer(handler: Callable[[T], Awaitable[None]], stream: T) -> None:
-    """Let `handler` have a stream that a peer has opened; nothing that goes wrong with it goes further."""
+    """Hand a stream that a peer has opened to `handler`; nothing that goes wrong with it goes further."""
     try:
         await handler(stream)
     except StreamClosed:

@@ -1,4 +1,4 @@
-"""The libp2p daemon that hivemind ships, one process of it: its folder, its command line, its start and its end."""
+"""The libp2p daemon that hivemind ships, as one process: its folder, its command line, its start and its end."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ _FOLDER = "dtfm-"
 async def running(
     identity: Identity, listen: str, port: int, announced: tuple[str, ...], bootstrap: tuple[str, ...]
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, Path]]:
-    """A daemon with `identity`, listening on `listen`:`port`, and its folder, of which nothing stays.
+    """Run a daemon with `identity`, listening on `listen`:`port`; yield it and its folder, of which nothing stays.
 
     Args:
         announced: multiaddresses at which others reach it.
@@ -63,12 +63,12 @@ async def running(
 
 
 def socket_of(folder: Path) -> Path:
-    """Where the daemon takes commands."""
+    """Return the socket at which the daemon of `folder` takes commands."""
     return folder / "daemon.sock"
 
 
 def _sweep() -> None:
-    """Take away the folders of processes that were killed: nobody holds their locks any more."""
+    """Delete the folders of processes that were killed: nobody holds their locks any more."""
     for lock in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/lock"):
         with contextlib.suppress(OSError):
             descriptor = os.open(lock, os.O_RDWR)
@@ -82,7 +82,7 @@ def _sweep() -> None:
 def _arguments(
     folder: Path, key: Path, listen: str, port: int, announced: tuple[str, ...], bootstrap: tuple[str, ...]
 ) -> list[str]:
-    """The daemon's command line."""
+    """Return the daemon's command line."""
     try:
         listen = listen if ":" in listen else socket.gethostbyname(listen)
     except OSError:

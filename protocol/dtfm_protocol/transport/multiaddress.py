@@ -15,7 +15,7 @@ _LOOPBACK = ("127.", "localhost", "::1")
 
 
 def by_peer(addresses: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Multiaddresses by the peer that each of them ends in."""
+    """Group multiaddresses by the peer in which each of them ends."""
     found: dict[str, tuple[str, ...]] = {}
     for address in addresses:
         peer = address.rpartition("/p2p/")[2]
@@ -24,18 +24,18 @@ def by_peer(addresses: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 
 
 class TcpAddress(NamedTuple):
-    """The TCP port to which a multiaddress leads, and whom it names there."""
+    """A TCP port to which a multiaddress leads, and the peer that it names there."""
 
     host: str
     port: int
     peer: str
-    """"": not said."""
+    """Peer id at that port; "": not said."""
     further: str
     """The way on from that peer, as over a relay; "": it ends there."""
 
 
 def tcp_address(address: str) -> TcpAddress | None:
-    """The TCP port to which a multiaddress leads; None: to none."""
+    """Parse the TCP port to which a multiaddress leads; None: it leads to none."""
     match = _TCP.fullmatch(address)
     if match is None or int(match[2]) > 65535:
         return None
@@ -43,7 +43,7 @@ def tcp_address(address: str) -> TcpAddress | None:
 
 
 def hosts_of(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """The hosts of multiaddresses, each once, but for relays': there it is not the peer that listens."""
+    """List the hosts of multiaddresses, each once, but for relays': there it is not the peer that listens."""
     found = (tcp_address(address) for address in addresses if "/p2p-circuit" not in address)
     return tuple(dict.fromkeys(at.host for at in found if at is not None))
 
@@ -53,7 +53,7 @@ def is_local(listen: str) -> bool:
 
 
 def binary(address: str) -> Multiaddr:
-    """A multiaddress as libp2p's daemon reads it: hivemind codes a peer id as a CID, which the daemon refuses.
+    """Encode a multiaddress as libp2p's daemon reads it: hivemind codes a peer id as a CID, which the daemon refuses.
 
     Raises:
         ValueError: it is none.
@@ -70,13 +70,13 @@ def binary(address: str) -> Multiaddr:
 
 
 def announced_port(announce: str | None) -> int:
-    """The port of an `announce` of the form HOST:PORT, else 0."""
+    """Return the port of an `announce` of the form HOST:PORT, else 0."""
     host, _, port = (announce or "").rpartition(":")
     return int(port) if port.isdigit() and host and ":" not in host else 0
 
 
 def announced(announce: str | None, port: int, peer_id: str) -> tuple[str, ...]:
-    """`announce` ("host" or "host:port") as multiaddresses of `peer_id`; none where it is None.
+    """Spell `announce` ("host" or "host:port") out as multiaddresses of `peer_id`; none where it is None.
 
     Raises:
         UserError: it is not of that form.

@@ -13,36 +13,37 @@ from dtfm_protocol.transport.tls_connections import Endpoint
 from dtfm_protocol.wire.stream import Way
 
 DETOUR_SECONDS = 60.0
-"""How long a peer that could not be connected to is not dialled again."""
+"""Seconds that a peer to which no connection could be made is not dialled again."""
 
 
 class Move(Enum):
-    """Something to be done about a route."""
+    """An action that a route asks for."""
 
     DIAL = auto()
     """Open the stream over a connection to the peer's own addresses."""
     PUNCH = auto()
-    """Open it over a connection that both sides open."""
+    """Open the stream over a connection that both sides open."""
     LIBP2P = auto()
-    """Open it over libp2p."""
+    """Open the stream over libp2p."""
     LOOK_AGAIN = auto()
-    """See whether there is a better way than the one in use, beside whatever else is to be done."""
+    """Look whether there is a better way than the one in use, beside whatever else is to be done."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """What one peer knows of the ways to another one."""
+    """The knowledge that one peer has of the ways to another one."""
 
     endpoint: Endpoint | None = None
-    """Where the peer says it takes connections; None: it has not introduced itself."""
+    """The endpoint at which the peer says it takes connections; None: it has not introduced itself."""
     is_relayed: bool = False
-    """Whether libp2p reaches it only over a relay, so that its addresses have been tried in vain."""
+    """Whether libp2p reaches the peer only over a relay, so that its addresses have been tried in vain."""
     is_punched: bool = False
-    """Whether opening a connection from both sides has succeeded last."""
+    """Whether the last attempt to open a connection from both sides has succeeded."""
     detour: float | None = None
-    """Until when it is not dialled, in the event loop's seconds; None: nothing speaks against dialling."""
+    """The time until which the peer is not dialled, in the event loop's seconds; None: nothing speaks against
+    dialling."""
     way: Way | None = None
-    """Of the newest stream that was opened; None: there was none."""
+    """The way of the newest stream that was opened; None: there was none."""
 
     def may_dial(self, *, anyway: bool) -> bool:
         """Whether the endpoint that is known is to be dialled; `anyway`: also where only a relay reaches the peer."""
@@ -51,21 +52,21 @@ class Route:
 
 @dataclass(frozen=True)
 class StreamWanted:
-    """A stream to the peer is asked for."""
+    """An event: a stream to the peer is asked for."""
 
     now: float
 
 
 @dataclass(frozen=True)
 class MoveFailed:
-    """A stream did not come about by a move that was made for it."""
+    """An event: a stream did not come about by a move that was made for it."""
 
     move: Move
 
 
 @dataclass(frozen=True)
 class StreamOpened:
-    """A stream did come about."""
+    """An event: a stream came about by a move."""
 
     move: Move
     way: Way
@@ -74,37 +75,38 @@ class StreamOpened:
 
 @dataclass(frozen=True)
 class EndpointLearned:
-    """The peer has said where it takes connections, on a stream on which libp2p has proven who it is."""
+    """An event: the peer has said where it takes connections, on a stream on which libp2p has proven who it is."""
 
     endpoint: Endpoint
     is_relayed: bool
     """Whether that stream came over a relay."""
     is_asked: bool
-    """Whether this side had asked; else the peer came by itself, which ends a detour."""
+    """Whether this side had asked; else the peer came by itself, and an endpoint that is new ends a detour."""
 
 
 @dataclass(frozen=True)
 class BothSidesTried:
-    """The peer wanted to open a connection from both sides, and that is over."""
+    """An event: the peer wanted to open a connection from both sides, and that is over."""
 
     is_open: bool
-    """Whether it came about."""
+    """Whether the connection came about."""
     now: float
 
 
 @dataclass(frozen=True)
 class LookedAgain:
-    """Looking again at the ways has come to this."""
+    """An event: the look for a better way is over."""
 
     found: Move | None
-    """`DIAL` or `PUNCH`: that works now; None: dialling does not."""
+    """The move that works now, `DIAL` or `PUNCH`; None: dialling does not."""
 
 
 Event = StreamWanted | MoveFailed | StreamOpened | EndpointLearned | BothSidesTried | LookedAgain
 
 
 def on(route: Route, event: Event) -> tuple[Route, tuple[Move, ...]]:
-    """The route after an event, and what is to be done: where a stream is wanted, one way to try, while there is one.
+    """Return the route after an event, and what is to be done: if a stream is wanted, one way to try, while there is
+    one.
 
     Times are the event loop's, in seconds.
     """

@@ -25,19 +25,19 @@ _AGAIN_SECONDS = 0.1
 
 
 def _literal(host: str) -> str:
-    """An IPv4 address as it is; a ValueError for anything else."""
+    """Return an IPv4 address as it is; raise a ValueError for anything else."""
     return str(ipaddress.IPv4Address(host))
 
 
 class OutsideAddress(Schema):
-    """How a router shows a connection from inside."""
+    """The address and port under which a router shows a connection from inside."""
 
     host: Annotated[str, Field(max_length=15), AfterValidator(_literal)]
     port: Annotated[int, Field(ge=1, le=65535)]
 
 
 class SimultaneousOpen:
-    """A local port from which connections go to several addresses, and at which they are taken; IPv4.
+    """A hole: a local port from which connections go to several addresses, and at which they are taken; IPv4.
 
     Raises:
         OSError: there is no port left, or this system lets sockets not share one.
@@ -59,11 +59,11 @@ class SimultaneousOpen:
 
     @property
     def port(self) -> int:
-        """The local one."""
+        """The local port."""
         return int(self._listener.getsockname()[1])
 
     async def connect(self, host: str, port: int) -> socket.socket:
-        """A connection from the hole.
+        """Open a TCP connection from the hole.
 
         Raises:
             OSError: it does not come about.
@@ -78,7 +78,7 @@ class SimultaneousOpen:
 
     @contextlib.asynccontextmanager
     async def meeting(self, other: OutsideAddress) -> AsyncIterator["asyncio.Queue[socket.socket]"]:
-        """Try to connect to `other`, and take connections, as long as the block lasts; what has come of it.
+        """Try to connect to `other`, and take connections, as long as the block lasts; yield those that come about.
 
         Whoever takes a connection out of the queue owns it.
         """
@@ -111,7 +111,7 @@ class SimultaneousOpen:
 
 
 def _socket(port: int) -> socket.socket:
-    """A socket at a local port that it shares with others of this process; 0: a free one."""
+    """Open a socket at a local port that it shares with others of this process; 0: a free one."""
     shared = getattr(socket, "SO_REUSEPORT", None)
     if shared is None:
         raise OSError("sockets cannot share a port on this system")

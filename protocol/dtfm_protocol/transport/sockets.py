@@ -8,7 +8,7 @@ from dtfm_protocol.process.logs import log
 
 
 def listener_at(listen: str, port: int) -> socket.socket:
-    """A socket that listens at `port`, or where that is taken at any."""
+    """Open a socket that listens at `port`, or, where that is taken, at any."""
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     try:
         listener = socket.create_server((listen, port), family=family)
@@ -22,7 +22,7 @@ def listener_at(listen: str, port: int) -> socket.socket:
 
 
 async def connected_to(host: str, port: int) -> socket.socket:
-    """A TCP connection.
+    """Open a non-blocking TCP connection to a host's port.
 
     Raises:
         OSError: it does not come about.

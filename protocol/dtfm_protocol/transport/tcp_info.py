@@ -1,4 +1,4 @@
-"""What the kernel knows of how a stream's bytes get to the other end (Linux).
+"""The kernel's knowledge of how a stream's bytes get to the other end (Linux).
 
 Its own sample of the rate (`tcpi_delivery_rate`) does not do: a paced sender whose packets are acknowledged one by one
 is told how fast a single packet travels, which behind a line that lets short bursts pass is much more than it carries
@@ -10,13 +10,14 @@ import sys
 import time
 
 SHORTEST_SAMPLE_SECONDS = 0.25
-"""Over less, single acknowledgements would make the rate."""
+"""Seconds that a sample of the rate takes at least: over less, single acknowledgements would make the rate."""
 _RTT, _BYTES_ACKED, _MIN_RTT = slice(68, 72), slice(120, 128), slice(148, 152)
-"""`tcpi_rtt` (u32, microseconds), `tcpi_bytes_acked` (u64) and `tcpi_min_rtt` in `struct tcp_info` of <linux/tcp.h>."""
+"""Places of `tcpi_rtt` (u32, microseconds), `tcpi_bytes_acked` (u64) and `tcpi_min_rtt` in `struct tcp_info` of
+<linux/tcp.h>."""
 
 
 class TcpInfo:
-    """Of one connection."""
+    """A sampler of the rate at which the bytes of one connection arrive."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
@@ -32,7 +33,7 @@ class TcpInfo:
             self._first = self._last
 
     def take(self) -> float | None:
-        """Bytes a second between the first look and the last one since this was last asked; None: it was short."""
+        """Return the bytes a second from the first look to the last one since the last call; None: that was too short."""
         first, last = self._first, self._last
         self._first = self._last = None
         if first is None or last is None or last[0] - first[0] < SHORTEST_SAMPLE_SECONDS:
@@ -41,13 +42,13 @@ class TcpInfo:
 
 
 def queued(connection: socket.socket) -> float | None:
-    """Seconds by which a round trip takes longer now than it did without a queue on the way; None: not known."""
+    """Return the seconds by which a round trip takes longer now than without a queue on the way; None: not known."""
     values = _told(connection, _RTT, _MIN_RTT)
     return None if values is None else max(0, values[0] - values[1]) * 1e-6
 
 
 def _told(connection: socket.socket, *fields: slice) -> list[int] | None:
-    """Fields of `struct tcp_info`; None where the kernel does not say, or the connection has ended."""
+    """Return fields of `struct tcp_info`; None where the kernel does not say, or the connection has ended."""
     if not sys.platform.startswith("linux"):
         return None
     size = max(field.stop for field in fields)

@@ -1,4 +1,4 @@
-"""Knocking: whether something takes TCP connections at an address. Yes, no, and no answer are three things."""
+"""A knock: whether something takes TCP connections at an address. Yes, no, and no answer are three things."""
 
 import asyncio
 import contextlib
@@ -8,21 +8,21 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Knock:
-    """The outcome of a TCP connection to one address."""
+    """The outcome of an attempt to connect to one address over TCP."""
 
     host: str
     port: int
     answer: Literal["open", "refused", "silent", "unreachable"]
-    """refused: the host is there and nothing listens; silent: nobody answered; unreachable: this machine knows no way.
-    """
+    """The answer. refused: the host is there and nothing listens; silent: nobody answered; unreachable: this machine
+    knows no way."""
     seconds: float = 0.0
-    """Until the answer came."""
+    """Seconds until the answer came."""
     why: str = ""
-    """In the system's words, of what is unreachable."""
+    """The system's words for an address that is unreachable."""
 
 
 async def knock(host: str, port: int, seconds: float) -> Knock:
-    """The outcome of connecting to an address within so many seconds, and leaving again."""
+    """Connect to an address within so many seconds, and leave again; return the outcome."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
     try:

@@ -1,4 +1,4 @@
-"""TLS 1.3 connections from peer to peer, whose two ends have proven the keys that their peer ids carry.
+"""The TLS 1.3 connections from peer to peer, whose two ends have proven the keys that their peer ids carry.
 
 However a connection comes about, from here or from there, or from both sides at once, its ends prove who they are
 before a word is said, and then agree on the service that the stream is for.
@@ -28,21 +28,22 @@ from dtfm_protocol.transport.tls_stream import PIECE_BYTES, TlsStream
 from dtfm_protocol.wire.stream import Handler, StreamClosed, Unreachable, Way
 
 HOST_LIMIT = 16
+"""Hosts that an `Endpoint` may name."""
 _ACCEPT_PAUSE_SECONDS = 0.5
 _YES, _NO = b"\x01", b"\x00"
 
 
 class Endpoint(Schema):
-    """Where a peer takes direct connections, and the certificate that it shows on them."""
+    """The hosts and the port at which a peer takes direct connections, and the certificate that it shows on them."""
 
     hosts: Annotated[tuple[Annotated[str, Field(max_length=253)], ...], Field(max_length=HOST_LIMIT)]
     port: Annotated[int, Field(ge=1, le=65535)]
     certificate: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=2 * CERTIFICATE_LIMIT)]
-    """DER, in hexadecimal digits."""
+    """X.509 certificate in DER, in hexadecimal digits."""
 
 
 class NoWay(Exception):
-    """No direct stream came about; `connected` where somebody did answer at an address."""
+    """The reason why no direct stream came about; `connected`: whether somebody did answer at an address."""
 
     def __init__(self, why: str, *, connected: bool = False) -> None:
         super().__init__(why)
@@ -51,7 +52,7 @@ class NoWay(Exception):
 
 @contextlib.asynccontextmanager
 async def opening(stream: TlsStream, seconds: float) -> AsyncIterator[None]:
-    """A part of opening `stream`, which ends where the part fails. Raises NoWay for what the other end fails in."""
+    """End `stream` where the block, a part of opening it, fails. Raises NoWay for what the other end fails in."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -64,19 +65,21 @@ async def opening(stream: TlsStream, seconds: float) -> AsyncIterator[None]:
 
 
 class TlsConnections:
-    """Opens streams over connections of this peer's, and takes those of others at a listener."""
+    """The direct connections of this peer: it opens streams over its own, and takes those of others at a listener."""
 
     def __init__(
         self, identity: Identity, listener: socket.socket, handlers: Mapping[str, Handler], bounds: DirectBounds
     ) -> None:
-        """Nothing is taken before `running`.
+        """Take the listener over; connections are taken within `running`.
 
         Args:
-            listener: closed in the end.
-            handlers: by service; it may change.
+            identity: this peer's key, which it proves on every connection.
+            listener: a listening socket; closed in the end.
+            handlers: the handler of each service; the mapping may change.
+            bounds: how long to wait, and how much to take on.
         """
         self.turned_away: Counter[str] = Counter()
-        """Why connections were not taken, and how often."""
+        """Number of connections that were not taken, by reason."""
         self.trust = Trust(identity)
         self.bounds = bounds
         self._listener = listener
@@ -88,7 +91,7 @@ class TlsConnections:
 
     @property
     def port(self) -> int:
-        """At which connections are taken."""
+        """The port at which connections are taken."""
         return int(self._listener.getsockname()[1])
 
     @contextlib.asynccontextmanager
@@ -132,7 +135,7 @@ class TlsConnections:
         return stream
 
     async def _first(self, peer: str, endpoint: Endpoint, hole: SimultaneousOpen | None = None) -> TlsStream:
-        """A connection to the first of the hosts that proves to be `peer`; all are tried at once."""
+        """Connect to the first of the hosts that proves to be `peer`; all are tried at once."""
         attempts = [asyncio.create_task(self._connect(peer, host, endpoint.port, hole)) for host in endpoint.hosts]
         faults = [NoWay("no connection to any of its addresses")]
         found: TlsStream | None = None
@@ -162,7 +165,7 @@ class TlsConnections:
         return stream
 
     async def _prove(self, stream: TlsStream, peer: str) -> None:
-        """Have the other end prove that it is `peer`. Raises NoWay where it is not."""
+        """Check that the other end is `peer` and has proven it. Raises NoWay where it is not."""
         async with opening(stream, self.bounds.handshake):
             host, port = stream.remote
             stream.peer = self.trust.owner(await stream.handshake())
@@ -182,7 +185,7 @@ class TlsConnections:
             self.admit(connection)
 
     def admit(self, connection: socket.socket, way: Way = "direct") -> None:
-        """Let whoever has connected prove a key."""
+        """Take a connection that has come about: let the other end prove a key, and serve it."""
         if len(self._pending) >= self.bounds.pending:
             oldest = next(iter(self._pending))
             del self._pending[oldest]
@@ -225,7 +228,7 @@ class TlsConnections:
         return stream
 
     def heard(self, peer: str) -> float:
-        """When bytes of `peer` came last over a stream that is open, as `time.monotonic` has it."""
+        """Return when bytes of `peer` came last over a stream that is open, on the clock of `time.monotonic`."""
         return max((stream.heard for stream in self._streams if stream.peer == peer), default=-math.inf)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

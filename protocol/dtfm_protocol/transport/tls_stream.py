@@ -1,4 +1,4 @@
-"""One stream of the direct plane: TLS over a TCP connection, with nothing between it and the kernel."""
+"""A stream of the direct plane: TLS over a TCP connection, with nothing between it and the kernel."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ from dtfm_protocol.transport.tcp_info import TcpInfo, queued
 from dtfm_protocol.wire.stream import Bytes, StreamClosed, Way
 
 PIECE_BYTES = 256 << 10
-"""What is encrypted, or taken from a socket, at once."""
+"""Bytes that are encrypted, or taken from a socket, at once."""
 _TOGETHER_BYTES = 16 << 10
-"""Small buffers of one write share TLS records of this size."""
+"""Bytes of the TLS records that small buffers of one write share."""
 _SO_MAX_PACING_RATE, _NO_PACE = 47, (1 << 64) - 1
-"""From <asm-generic/socket.h>; Python does not name it."""
+"""Number of the socket option, from <asm-generic/socket.h>, which Python does not name, and its value for no limit."""
 _LARGE_BYTES = 64 << 10
 _READ_BYTES = 1 << 30
-"""The largest size that OpenSSL takes is an int's."""
+"""Bytes of the largest read that OpenSSL takes: it keeps the size in an int."""
 _SOCKET_OPTIONS = (
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
     # A reader learns in half a minute that the machine at the other end is gone.
@@ -59,10 +59,10 @@ class TlsStream:
         way: Way = "direct",
     ) -> None:
         self.peer = ""
-        """Set once the other end has proven it."""
+        """Peer id of the other end, set once that has proven it."""
         self.way = way
         self.heard = -math.inf
-        """When bytes came last, as `time.monotonic` has it."""
+        """Time at which bytes came last, on the clock of `time.monotonic`."""
         connection.setblocking(False)
         for level, name, value in _SOCKET_OPTIONS:
             if hasattr(socket, name):
@@ -79,7 +79,7 @@ class TlsStream:
 
     @property
     def remote(self) -> tuple[str, int]:
-        """Host and port of the other end, as seen from here.
+        """The host and port of the other end, as seen from here.
 
         Raises:
             StreamClosed: the stream has ended.
@@ -91,7 +91,7 @@ class TlsStream:
         return str(host), int(port)
 
     async def handshake(self) -> bytes | None:
-        """Agree on keys; the certificate whose key the other end has proven.
+        """Agree on keys; return the certificate whose key the other end has proven.
 
         A client is done before the server has looked at its certificate: the first `read` says whether it was accepted.
 
@@ -115,7 +115,7 @@ class TlsStream:
                 return shown
 
     async def read(self, size: int) -> Bytes:
-        """See `Stream.read`."""
+        """Read exactly `size` bytes, as `Stream.read`."""
         # numpy's memory, unlike a bytearray's, is not cleared first, and large pages make it cheap to touch.
         buffer = bytearray(size) if size < _LARGE_BYTES else np.empty(size, np.uint8).data
         target, filled = memoryview(buffer), 0
@@ -139,7 +139,7 @@ class TlsStream:
         return buffer
 
     async def write(self, *buffers: Bytes) -> None:
-        """See `Stream.write`."""
+        """Send all of `buffers` to the kernel, as `Stream.write`."""
         async with self._writing:
             try:
                 for piece in _pieces(buffers):
@@ -155,26 +155,26 @@ class TlsStream:
                 raise
 
     def pace(self, bytes_per_second: float) -> None:
-        """See `Stream.pace`. The kernel does it (Linux)."""
+        """Set the kernel's pace (Linux), as `Stream.pace`."""
         if sys.platform.startswith("linux"):
             limit = _NO_PACE if math.isinf(bytes_per_second) else max(1, int(bytes_per_second))
             with contextlib.suppress(OSError):  # the stream has ended
                 self._socket.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", limit))
 
     def delivered(self) -> float | None:
-        """See `Stream.delivered`."""
+        """Return the bytes a second that arrived while writes waited for the line, as `Stream.delivered`."""
         return self._delivery.take()
 
     def queued(self) -> float | None:
-        """See `Stream.queued`."""
+        """Return the seconds that bytes wait in a queue on the way, as `Stream.queued`."""
         return queued(self._socket)
 
     async def close(self) -> None:
-        """See `Stream.close`. What has been written is the kernel's by now, which goes on sending it."""
+        """End the stream, as `Stream.close`. What has been written is the kernel's by now, which goes on sending it."""
         self.abort()
 
     def abort(self) -> None:
-        """End the stream; idempotent. There is no TLS goodbye: who reads knows how much is due."""
+        """End the stream at once; idempotent. There is no TLS goodbye: who reads knows how much is due."""
         if self._socket.fileno() < 0:
             return
         loop = asyncio.get_running_loop()
@@ -236,7 +236,8 @@ class TlsStream:
 
 
 def _pieces(buffers: tuple[Bytes, ...]) -> Iterator[Bytes]:
-    """What to encrypt at once: a part of a large buffer, or small ones together; each costs a record and a packet."""
+    """Yield what to encrypt at once, a part of a large buffer or small ones together: each costs a record and a
+    packet."""
     small = bytearray()
     for buffer in buffers:
         view = memoryview(buffer).cast("B")
