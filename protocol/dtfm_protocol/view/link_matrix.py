@@ -7,15 +7,16 @@ import numpy as np
 import numpy.typing as npt
 
 Matrix = npt.NDArray[np.float64]
+"""A matrix of figures of links, shape (N, N): row sends to column."""
 LEAST, MOST = 1e-9, 1e12
-"""Of an entry that is not 0: milliseconds and Gbit/s far beyond what there is."""
+"""Bounds of an entry that is not 0, in milliseconds or Gbit/s: far beyond what there is."""
 MOST_NODES = 20_000
-"""Of a view: two matrices of this size take 6.4 GB."""
+"""Nodes that a view may have: two matrices of this size take 6.4 GB."""
 _NUMBERS = frozenset({int, float, type(None)})
 
 
 def parsed(value: Any) -> Matrix:
-    """Rows of numbers and nulls, or an array with NaN, as a square matrix of numbers from 0.
+    """Read rows of numbers and nulls, or an array with NaN, as a square matrix of numbers from 0.
 
     The diagonal is held to nothing but being numbers: most matrices have no use for it.
 
@@ -61,7 +62,7 @@ def _from_rows(rows: Any) -> Matrix:
 
 
 def rows(matrix: Matrix) -> list[list[float | None]]:
-    """The rows that JSON holds: null for NaN."""
+    """Return the rows that JSON holds: null for NaN."""
     values: list[list[float | None]] = matrix.tolist()
     for row, column in np.argwhere(np.isnan(matrix)).tolist():
         values[row][column] = None

@@ -1,4 +1,4 @@
-"""Three ways to read a figure for every ordered pair out of those of a few."""
+"""The completion of a matrix of links: three ways to read a figure for every ordered pair out of those of a few."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,15 @@ from dtfm_protocol.view.link_matrix import Matrix
 SWEEPS = 30
 """Rounds of alternating least squares; each is exact in one side's figures."""
 RIDGE = 1e-3
-"""Pull towards the common mean, in measurements: it settles peers of whom one direction was never measured."""
+"""Strength of the pull towards the common mean, in measurements: it settles peers of whom one direction was never
+measured."""
 ASSIGNMENTS = 10
 """Rounds in which each link is given to the end that limits it; they settle in a few."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPairs:
-    """Some links of `count` peers: sender, receiver and figure of each."""
+    """The measured links among `count` peers: sender, receiver and figure of each, shape (links,)."""
 
     count: int
     senders: npt.NDArray[np.intp]
@@ -28,17 +29,17 @@ class MeasuredPairs:
 
     @classmethod
     def among(cls, matrix: Matrix, usable: npt.NDArray[np.bool_]) -> Self:
-        """The entries of a matrix of shape (N, N) that are usable."""
+        """Take the entries of a matrix of shape (N, N) that are usable."""
         senders, receivers = np.nonzero(usable)
         return cls(len(matrix), senders, receivers, matrix[senders, receivers])
 
     def part(self, chosen: npt.NDArray[np.bool_]) -> Self:
-        """The links chosen."""
+        """Return the links that are chosen, by a mask of shape (links,)."""
         return type(self)(self.count, self.senders[chosen], self.receivers[chosen], self.values[chosen])
 
 
 def median_by_region(links: MeasuredPairs, regions: Sequence[str | None]) -> Matrix:
-    """The median of each ordered pair of regions, for all pairs of peers in them; NaN where there is none."""
+    """Return the median of each ordered pair of regions, for all pairs of peers in them; NaN where there is none."""
     names = {name: number for number, name in enumerate(dict.fromkeys(name for name in regions if name is not None))}
     count = len(names) + 1  # the last has no name, and says nothing
     # Regions of one node each say less than a fit by peer does.
@@ -56,7 +57,7 @@ def median_by_region(links: MeasuredPairs, regions: Sequence[str | None]) -> Mat
 
 
 def additive(links: MeasuredPairs) -> Matrix:
-    """The least-squares fit `mean + sender + receiver`, cut to the range of what was measured."""
+    """Fit `mean + sender + receiver` by least squares, cut to the range of what was measured; shape (N, N)."""
     mean = float(links.values.mean())
     rest = links.values - mean
     sent, received = _totals(links, None), _totals(links, None, receiving=True)
@@ -69,7 +70,7 @@ def additive(links: MeasuredPairs) -> Matrix:
 
 
 def bottleneck(links: MeasuredPairs) -> Matrix:
-    """The fit `min(sender, receiver)`: of each link only the end that limits it can be learned.
+    """Fit `min(sender, receiver)`, shape (N, N): of each link only the end that limits it can be learned.
 
     Begins with the largest figure of each peer, either way: exact where some link is limited by nothing else. A peer
     that limits none of its links is taken to limit none of the others, and one that was never measured to be like
@@ -95,7 +96,7 @@ def bottleneck(links: MeasuredPairs) -> Matrix:
 
 
 def _totals(links: MeasuredPairs, values: Matrix | None, *, receiving: bool = False) -> Matrix:
-    """Sums over each peer's links as a sender, or as a receiver; their number where there are no values."""
+    """Sum over each peer's links as a sender, or as a receiver; count them where there are no values."""
     ends = links.receivers if receiving else links.senders
     return np.bincount(ends, weights=values, minlength=links.count).astype(np.float64)
 

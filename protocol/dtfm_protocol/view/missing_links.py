@@ -1,4 +1,4 @@
-"""What stands in for links that nobody measured.
+"""The estimates of links that nobody measured.
 
 Nobody can probe every pair of thousands. An unmeasured ordered pair is guessed from the measured links:
 
@@ -26,12 +26,13 @@ from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.matrix_completion import MeasuredPairs, additive, bottleneck, median_by_region
 
 ENOUGH = 20
-"""Measured links from which setting some aside tells guesses apart."""
+"""Number of measured links from which setting some aside tells good guesses from bad ones."""
 Guess = Callable[[MeasuredPairs], Matrix]
+"""A function from measured links to a figure for every ordered pair, shape (N, N); NaN where it has no answer."""
 
 
 def estimated_latency(latency_ms: Matrix, regions: Sequence[str | None]) -> Matrix:
-    """Delays without gaps, shape (N, N), zero diagonal, in the unit given; NaN are gaps."""
+    """Fill the gaps (NaN) of delays: shape (N, N), zero diagonal, in the unit given."""
     known = ~np.isnan(latency_ms)
     np.fill_diagonal(known, False)
     if _complete(known):
@@ -47,13 +48,13 @@ def estimated_latency(latency_ms: Matrix, regions: Sequence[str | None]) -> Matr
 
 
 def estimated_bandwidth(bandwidth_gbps: Matrix, regions: Sequence[str | None], up: Matrix, down: Matrix) -> Matrix:
-    """Bandwidths without gaps, shape (N, N), zero diagonal, in the unit given.
+    """Fill the gaps of bandwidths: shape (N, N), zero diagonal, in the unit given.
 
     Args:
-        bandwidth_gbps: NaN are gaps, 0 a pair that cannot talk.
-        regions: each peer's; None where unknown.
+        bandwidth_gbps: measured bandwidths; NaN are gaps, 0 a pair that cannot talk.
+        regions: the region of each peer; None where unknown.
         up: what each peer can send in all, shape (N,); infinite where unknown.
-        down: what each peer can receive in all, likewise.
+        down: what each peer can receive in all, shape (N,); infinite where unknown.
     """
     known = ~np.isnan(bandwidth_gbps)
     np.fill_diagonal(known, False)
@@ -78,7 +79,7 @@ def _complete(known: npt.NDArray[np.bool_]) -> bool:
 
 
 def _best(links: MeasuredPairs, guesses: Sequence[Guess]) -> Matrix:
-    """The guess that is best at links that it has not seen; the next best where it has no answer, and so on.
+    """Choose the guess that is best at links that it has not seen; the next best where it has no answer, and so on.
 
     One of them must have an answer everywhere.
     """

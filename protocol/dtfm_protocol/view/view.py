@@ -1,4 +1,4 @@
-"""The view: what is known of a swarm's devices and links. What the allocator plans on.
+"""The view of a swarm's devices and links, on which the allocator plans.
 
 Two files hold one: JSON, which people can read, and `.npz` for hundreds of nodes and more. Both are `View` once read.
 """
@@ -24,16 +24,16 @@ from dtfm_protocol.wire.stream import Way
 GBIT = 1.25e8
 """Bytes a second of one Gbit/s."""
 LARGEST_FILE = 2 << 30
-"""Bytes of a view file."""
+"""Bytes of the largest view file."""
 LARGEST_UNPACKED = 2 * 8 * MOST_NODES**2 + (1 << 28)
-"""Bytes that an `.npz` unpacks to: two matrices, and the nodes."""
+"""Bytes that the largest `.npz` unpacks to: two matrices, and the nodes."""
 
 Amount = Annotated[float, Field(ge=1e-12, le=1e24)]
-"""Far beyond what there is, either way, and far from where doubles end."""
+"""A positive amount, within bounds far beyond what there is, either way, and far from where doubles end."""
 
 
 def _matrix(value: Any) -> Matrix:
-    """A matrix of links, read-only, its diagonal cleared."""
+    """Return a matrix of links, read-only, its diagonal cleared."""
     matrix = parsed(value)
     np.fill_diagonal(matrix, 0.0)
     matrix.flags.writeable = False
@@ -44,35 +44,40 @@ LinkMatrix = Annotated[Matrix, PlainValidator(_matrix), PlainSerializer(rows)]
 
 
 class LayerSeconds(Schema):
-    """Measured seconds of one decoder layer of the job, on one micro-batch, in the job's precision."""
+    """The measured seconds of one decoder layer of the job, on one micro-batch, in the job's precision."""
 
     forward: Amount
+    """Seconds of the forward."""
     backward: Amount
-    """All of it: gradients of the input and of the weights."""
+    """Seconds of the whole backward: gradients of the input and of the weights."""
     weight: Annotated[float, Field(ge=0, le=1e24)] | None = None
-    """The part of `backward` that the gradients of the weights take; null where it was not measured."""
+    """Seconds of `backward` that the gradients of the weights take; null where that was not measured."""
     optimizer: Annotated[float, Field(ge=0, le=1e24)] | None = None
-    """AdamW on the layer's parameters, once a step; null where it was not measured."""
+    """Seconds of AdamW on the layer's parameters, once a step; null where that was not measured."""
 
     def times(self, factor: float) -> Self:
-        """Of a device that is so many times slower."""
+        """Return the seconds of a device that is `factor` times slower."""
         return self.model_copy(update={name: value * factor for name, value in self if value is not None})
 
     @property
     def weight_part(self) -> float:
-        """`weight`, or half of `backward`: a matrix's two gradients are products of the same size."""
+        """Seconds of the weights' gradients: `weight`, or half of `backward`, as a matrix's two gradients cost the
+        same."""
         return self.backward / 2 if self.weight is None else min(self.weight, self.backward)
 
 
 class NodeView(Schema):
-    """One peer as the allocator sees it."""
+    """A peer as the allocator sees it."""
 
     id: Annotated[str, Field(min_length=1)]
+    """The peer's id; in a view that was made up, any name."""
     region: str | None = None
+    """Where the peer is, for people and for guesses at links that were not measured."""
     flops: Amount | None = None
     """Effective FLOP/s."""
     layer_seconds: LayerSeconds | None = None
     memory_bytes: Amount | None = None
+    """Bytes of memory that are free for training."""
     up_gbps: Amount | None = None
     """Gbit/s that the peer can send in all."""
     down_gbps: Amount | None = None
@@ -80,7 +85,7 @@ class NodeView(Schema):
 
 
 class LinkWay(Schema):
-    """How one peer's streams get to another, where that is not by a direct connection; `{"from", "to", "way"}`."""
+    """The way of one peer's streams to another, where that is not a direct connection; `{"from", "to", "way"}`."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -90,7 +95,7 @@ class LinkWay(Schema):
 
 
 class View(Schema):
-    """Devices and the links between them. Row sends to column; the diagonal means nothing.
+    """The devices of a swarm and the links between them. Row sends to column; the diagonal means nothing.
 
     `latency_ms` is one-way milliseconds, `bandwidth_gbps` Gbit/s, each of shape (N, N); 0 Gbit/s is a pair that cannot
     talk, and null (NaN) one that was not measured. Pairs are direct but for those in `ways`.
@@ -141,20 +146,20 @@ class View(Schema):
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Peer ids, in the order of the matrices."""
+        """The peers' ids, in the order of the matrices."""
         return tuple(node.id for node in self.nodes)
 
     def way(self, sender: str, receiver: str) -> Way:
-        """How the streams of one peer get to another."""
+        """Return the way by which the streams of one peer get to another."""
         return self._ways.get((sender, receiver), "direct")
 
     def alpha(self) -> Matrix:
-        """One-way delay in seconds, shape (N, N), zero diagonal; what was not measured is estimated."""
+        """Return the one-way delays in seconds, shape (N, N), zero diagonal; what was not measured is estimated."""
         delays: Matrix = self._latency_ms * 1e-3
         return delays
 
     def beta(self) -> Matrix:
-        """Bandwidth in bytes/s, shape (N, N), infinite diagonal; what was not measured is estimated."""
+        """Return the bandwidths in bytes/s, shape (N, N), infinite diagonal; what was not measured is estimated."""
         bandwidths: Matrix = self._bandwidth_gbps * GBIT
         np.fill_diagonal(bandwidths, np.inf)
         return bandwidths
@@ -177,7 +182,7 @@ class View(Schema):
         return tuple(node.region for node in self.nodes)
 
     def part(self, peers: Sequence[str]) -> Self:
-        """The view of `peers` alone, in their order."""
+        """Return the view of `peers` alone, in their order."""
         index = {peer: row for row, peer in enumerate(self.ids)}
         chosen, there = [index[peer] for peer in peers], set(peers)
         block = np.ix_(chosen, chosen)
@@ -248,7 +253,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _from_npz(data: bytes, path: Path) -> dict[str, Any]:
-    """What an `.npz` holds, without unpickling anything."""
+    """Read what an `.npz` holds, without unpickling anything."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > LARGEST_UNPACKED:
@@ -265,7 +270,7 @@ def _from_npz(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def _as_lines(values: dict[str, Any]) -> str:
-    """JSON with a line for each node and each row, so that people can read it and tools can compare it."""
+    """Write JSON with a line for each node and each row, so that people can read it and tools can compare it."""
 
     def lines(value: Any) -> str:
         if isinstance(value, dict) and value and all(isinstance(part, list | dict) for part in value.values()):
