@@ -1,4 +1,4 @@
-"""Wire codecs: how a tensor becomes bytes between two peers, and back. Pure, on whatever device the tensor is.
+"""Wire codecs, which turn a tensor into bytes between two peers, and back. Pure, on whatever device the tensor is.
 
 Each codec turns `n` fp32 values into a run of bytes whose length follows from `n` alone, so that a receiver knows what
 is due before it comes.
@@ -20,14 +20,14 @@ Bytes = bytes | bytearray | memoryview
 
 class _Codec(Protocol):
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """uint8 `[payload_bytes]` of flat, contiguous values."""
+        """Return uint8 `[payload_bytes]` of flat, contiguous values."""
 
     def decode(self, data: torch.Tensor, values: int) -> torch.Tensor:
-        """fp32 `[values]`; may share memory with `data`."""
+        """Return fp32 `[values]`; it may share memory with `data`."""
 
 
 class _Plain:
-    """Each value in the wire's own dtype."""
+    """A codec of each value in the wire's own dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -40,7 +40,8 @@ class _Plain:
 
 
 class _Half:
-    """fp16 relative to the largest magnitude, which goes before: gradients are far below its smallest normal number."""
+    """A codec of fp16 relative to the largest magnitude, which goes before: gradients are far below fp16's normal
+    numbers."""
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         values = values.float()
@@ -54,8 +55,10 @@ class _Half:
 
 
 class _Blockwise:
-    """int8 relative to the largest magnitude of each block of `BLOCK` values (as Dettmers et al., arXiv 2110.02861,
-    do for optimizer states, here with evenly spaced levels); the blocks' fp32 scales go before."""
+    """A codec of int8 relative to the largest magnitude of each block of `BLOCK` values; the fp32 scales go before.
+
+    As Dettmers et al., arXiv 2110.02861, do for optimizer states, here with evenly spaced levels.
+    """
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         count, blocks = len(values), -(-len(values) // BLOCK)
@@ -91,7 +94,7 @@ _CODECS: dict[CodecName, _Codec] = {
 
 
 def encode(tensor: torch.Tensor, codec: CodecName) -> torch.Tensor:
-    """Code a floating tensor by value (row-major, little-endian): uint8 `[payload_bytes]` on its device.
+    """Encode a floating tensor by value (row-major, little-endian): uint8 `[payload_bytes]` on its device.
 
     In fp32 a contiguous tensor is not copied: the result shares its memory. What is not finite does not become finite.
     """
@@ -102,7 +105,8 @@ def encode(tensor: torch.Tensor, codec: CodecName) -> torch.Tensor:
 
 
 def decode(data: torch.Tensor, codec: CodecName, shape: tuple[int, ...]) -> torch.Tensor:
-    """The inverse of `encode`: an fp32 tensor of `shape` on the device of the uint8 `data`, in fp32 sharing its memory.
+    """Decode what `encode` gives: an fp32 tensor of `shape` on the device of the uint8 `data`, in fp32 sharing its
+    memory.
 
     Raises:
         Refused: the length does not fit the shape, or a value is not finite.
@@ -126,13 +130,13 @@ def is_finite(values: torch.Tensor) -> bool:
 
 
 def to_bytes(coded: torch.Tensor) -> memoryview:
-    """The memory of a coded tensor on the CPU, not copied."""
+    """Return the memory of a coded tensor on the CPU, not copied."""
     array: Any = coded.numpy()
     return memoryview(array)
 
 
 def from_bytes(data: Bytes) -> torch.Tensor:
-    """Received bytes as a uint8 tensor, not copied where they may be written to."""
+    """Return bytes that were received as a uint8 tensor, not copied where they may be written to."""
     if not len(data):
         return torch.empty(0, dtype=torch.uint8)
     writable = data if not memoryview(data).readonly else bytearray(data)

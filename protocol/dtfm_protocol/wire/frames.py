@@ -1,4 +1,4 @@
-"""Frames: what travels on a training stream. A fixed header, then the payload that the header announces. No I/O here.
+"""The frames of a training stream: a fixed header, then the payload that the header announces. No I/O here.
 
 A receiver posts what it expects before it can come, so a header is either one of those, with the very size that was
 posted, or refused before any memory is taken.
@@ -13,10 +13,11 @@ from dtfm_protocol.errors import Refused
 _FORM = struct.Struct("!4sBxHIIIQ")
 _MAGIC = b"DTF2"
 HEADER_BYTES = _FORM.size
+"""Bytes of a frame's header."""
 
 
 class Kind(IntEnum):
-    """What a frame carries."""
+    """The kind of a frame, by what it carries."""
 
     ACTIVATION = 1  # forward, to the next stage; index = micro-batch
     GRADIENT = 2  # backward, to the stage before; index = micro-batch
@@ -29,13 +30,13 @@ class Kind(IntEnum):
 
     @property
     def is_bulk(self) -> bool:
-        """Whether it may wait: nobody's next forward or backward needs an all-reduce's part."""
+        """Whether the frame may wait: nobody's next forward or backward needs an all-reduce's part."""
         return self in (Kind.PART, Kind.REDUCED)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What makes a frame unique among those of one sender."""
+    """The key that makes a frame unique among those of one sender; `Kind` says what `index` and `group` count."""
 
     kind: Kind
     step: int
@@ -49,20 +50,20 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """A frame's header: its key, the plan it belongs to, and its payload's size in bytes."""
+    """The header of a frame: its key, the plan it belongs to, and its payload's size in bytes."""
 
     plan_version: int
     key: Key
     size: int
 
     def pack(self) -> bytes:
-        """The header's 28 bytes."""
+        """Return the header's 28 bytes."""
         key = self.key
         return _FORM.pack(_MAGIC, key.kind, key.group, self.plan_version, key.step, key.index, self.size)
 
     @classmethod
     def parse(cls, data: bytes | bytearray | memoryview) -> "FrameHeader":
-        """Read a header.
+        """Parse a header.
 
         Raises:
             Refused: these bytes are not one.

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, of the few messages of libp2p's own protocols that are spoken here.
+"""The wire format of protobuf, for the few messages of libp2p's own protocols that are spoken here.
 
 See protobuf.dev/programming-guides/encoding. libp2p puts a message's length before it, as a varint.
 """
@@ -9,11 +9,11 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.wire.stream import Bytes
 
 Fields = dict[int, int | bytes]
-"""A message that was read: its fields by number; of one that is repeated the last."""
+"""The fields of a message that was read, by number; of one that is repeated the last."""
 
 
 def packed(fields: Mapping[int, int | bytes | Sequence[bytes]]) -> bytes:
-    """Bytes of the message with these fields, by number; a sequence is a field that is repeated."""
+    """Return the bytes of the message with these fields, by number; a sequence is a field that is repeated."""
     parts = []
     for number, value in fields.items():
         if isinstance(value, int):
@@ -25,7 +25,7 @@ def packed(fields: Mapping[int, int | bytes | Sequence[bytes]]) -> bytes:
 
 
 def unpacked(data: bytes) -> Fields:
-    """The fields of a message.
+    """Return the fields of a message.
 
     Raises:
         Refused: this is not protobuf.
@@ -47,19 +47,19 @@ def unpacked(data: bytes) -> Fields:
 
 
 def with_length(message: bytes) -> bytes:
-    """A message with its length before it."""
+    """Return a message with its length before it."""
     return varint(len(message)) + message
 
 
 async def read_with_length(read: Callable[[int], Awaitable[Bytes]], limit: int) -> bytes:
-    """The next message that has its length before it.
+    """Read the next message that has its length before it.
 
     Args:
-        read: the next so many bytes, exactly.
+        read: reads the next so many bytes, exactly.
         limit: bytes of the largest message, less than 2 MiB.
 
     Raises:
-        Refused: it is longer. Beside that, what `read` raises.
+        Refused: the message is longer. Beside that, what `read` raises.
     """
     size = 0
     for shift in (0, 7, 14):
@@ -75,7 +75,7 @@ async def read_with_length(read: Callable[[int], Awaitable[Bytes]], limit: int) 
 
 
 def varint(value: int) -> bytes:
-    """A natural number: seven bits a byte, the lowest first; all bytes but the last have the eighth bit set."""
+    """Encode a natural number: seven bits a byte, the lowest first; all bytes but the last have the eighth bit set."""
     parts = bytearray()
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)
@@ -85,7 +85,7 @@ def varint(value: int) -> bytes:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at an offset, and the offset after it."""
+    """Return the number at an offset, and the offset after it."""
     value = 0
     for shift in range(0, 64, 7):
         if at >= len(data):

@@ -12,20 +12,22 @@ from dtfm_protocol.schema import Schema
 S = TypeVar("S", bound=Schema)
 Bytes = bytes | bytearray | memoryview
 Handler = Callable[["Stream"], Awaitable[None]]
+"""A function that answers a stream which a peer has opened."""
 Way = Literal["direct", "punched", "relayed"]
-"""How a stream gets to its peer. "direct": over a connection to an address at which one of the two listens; "punched":
-over one that both have opened at the same time, through routers that let nobody in; "relayed": through a third peer."""
+"""The kind of way by which a stream gets to its peer. "direct": over a connection to an address at which one of the
+two listens; "punched": over one that both have opened at the same time, through routers that let nobody in;
+"relayed": through a third peer."""
 
 MESSAGE_LIMIT = 1 << 20
 """Bytes of the largest JSON message on a stream."""
 
 
 class StreamClosed(ConnectionError):
-    """The other end is gone, or the stream was reset."""
+    """The end of a stream: the other end is gone, or the stream was reset."""
 
 
 class Unreachable(ConnectionError):
-    """No stream to the peer could be opened."""
+    """The failure to open any stream to the peer."""
 
 
 class Stream(Protocol):
@@ -35,51 +37,51 @@ class Stream(Protocol):
     way: Way
 
     async def read(self, size: int) -> Bytes:
-        """Exactly `size` bytes.
+        """Read exactly `size` bytes.
 
         Raises:
             StreamClosed: the stream ends before that.
         """
 
     async def write(self, *buffers: Bytes) -> None:
-        """Send all of `buffers`; returns when the transport can take more.
+        """Send all of `buffers`; return when the transport can take more.
 
         Raises:
             StreamClosed: the other end is gone.
         """
 
     def pace(self, bytes_per_second: float) -> None:
-        """Send no faster from now on, where the transport can do that; infinite: as fast as it goes."""
+        """Limit the rate of sending from now on, in bytes a second; infinite: no limit. Not every transport can."""
 
     def delivered(self) -> float | None:
-        """Bytes a second that arrived, since this was last asked, while writes waited for the line.
+        """Return the bytes a second that arrived, since this was last asked, while writes waited for the line.
 
         None where they waited for less than a quarter of a second, or where the transport cannot say.
         """
 
     def queued(self) -> float | None:
-        """Seconds by which a round trip takes longer now than without a queue on the way; None where nobody can say."""
+        """Return the seconds by which a round trip takes longer now than without a queue on the way; None: not known."""
 
     async def close(self) -> None:
         """End the stream; idempotent."""
 
 
 class DataPlane(Protocol):
-    """Opens streams to peers and answers theirs."""
+    """A peer's data plane: it opens streams to peers and answers theirs."""
 
     peer_id: str
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where this peer can be reached, as multiaddresses."""
+        """Return the multiaddresses at which this peer can be reached."""
 
     async def introduce(self, peer: str, addresses: tuple[str, ...]) -> None:
         """Tell where `peer` can be reached, so that a stream can be opened without a search."""
 
     def way(self, peer: str) -> Way | None:
-        """How the newest stream that was opened to `peer` gets there; None where there was none."""
+        """Return the way of the newest stream that was opened to `peer`; None where there was none."""
 
     def heard(self, peer: str) -> float:
-        """When bytes of `peer` came last, on the clock of `time.monotonic`; minus infinity where nobody can say."""
+        """Return when bytes of `peer` came last, on the clock of `time.monotonic`; minus infinity: not known."""
 
     async def open(self, peer: str, service: str) -> Stream:
         """Open a stream to a service of `peer`.

@@ -1,19 +1,20 @@
-"""What coded tensors weigh. Apart from `codecs`, so that planning alone need not load torch."""
+"""The bytes of coded tensors. Apart from `codecs`, so that planning alone need not load torch."""
 
 import math
 
 from dtfm_protocol.job.job_file import CodecName
 
 BLOCK = 128
-"""Values that share one scale in int8."""
+"""Number of values that share one scale in int8."""
 SCALE_BYTES = 4
+"""Bytes of a scale, in fp32."""
 
 BYTES_A_VALUE: dict[CodecName, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0 + SCALE_BYTES / BLOCK}
-"""Of a tensor so large that it does not matter where it is cut."""
+"""Bytes a value of each codec, in a tensor so large that it does not matter where it is cut."""
 
 
 def payload_bytes(codec: CodecName, shape: tuple[int, ...]) -> int:
-    """Bytes of a coded tensor of `shape`: its values and, before them, their scales."""
+    """Return the bytes of a coded tensor of `shape`: its values and, before them, their scales."""
     values = math.prod(shape)
     if codec == "int8":
         return values + SCALE_BYTES * -(-values // BLOCK)
