@@ -59,7 +59,7 @@ def state_under(plan: Plan, me: str) -> StageState:
 def train(state: StageState, step: int) -> None:
     generator = torch.Generator().manual_seed(step)
     state.begin_step(lambda group: None)
-    for gradient in state.gradients.values():
+    for gradient in state.gradients.of_bucket.values():
         gradient.copy_(torch.randn(gradient.shape, generator=generator))
     state.prepare(at(step))
     state.apply(1.0)
@@ -437,8 +437,8 @@ async def test_a_matrix_that_both_ends_hold_is_written_by_the_first_one(swarm: S
         await checkpointer.keep(state, plan, row(1), (), handed_in=True, copied=True, last=False)
         await asyncio.wait_for(checkpointer.settled(), 5)
         written = checkpointer.snapshots.of(at(1)).keys()
-    assert state.shared
-    assert {key.partition("/")[2] for key in now(state).keys() - written} == state.shared
+    assert state.gradients.shared
+    assert {key.partition("/")[2] for key in now(state).keys() - written} == state.gradients.shared
 
 
 class BrokenSnapshots(Snapshots):

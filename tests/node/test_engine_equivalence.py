@@ -397,7 +397,7 @@ async def test_many_small_buckets_reduce_to_the_same(home: Path, name: str, tied
     found = await swarm.run()
     stage = next(iter(swarm.peers.values())).stage
     assert stage is not None
-    assert len(stage.buckets[0]) > 2
+    assert len(stage.gradients.buckets[0]) > 2
     assert_same_training(found, alone(home, tied), 1e-5)
 
 

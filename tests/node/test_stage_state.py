@@ -117,7 +117,7 @@ def test_every_group_is_called_final_when_its_gradients_are_and_not_later(
         for action in actions:
             neighbours.act(action)
         assert all(bool(grad.any()) for one in groups for name, grad in one.items() if not name.endswith("bias"))
-        assert called[-1] == state.last_group == len(groups) - 1
+        assert called[-1] == state.groups.last == len(groups) - 1
         assert sorted(called) == called
         for place, (group, then) in enumerate(zip(called, seen, strict=True)):
             assert all(same(then[one], groups[one]) for one in range(group + 1)), f"group {group} changed again"
@@ -132,18 +132,22 @@ def test_gradients_are_views_into_the_buckets() -> None:
     for role in STAGES:
         state = state_of(role, tied=True)
         state.begin_step(lambda group: None)
-        for gradient in state.gradients.values():
+        for gradient in state.gradients.of_bucket.values():
             gradient.fill_(1.0)
         assert all(float(grad.min()) == 1.0 for group in groups_of(state) for grad in group.values())
-        assert sum(gradient.numel() for gradient in state.gradients.values()) == sum(
+        assert sum(gradient.numel() for gradient in state.gradients.of_bucket.values()) == sum(
             parameter.numel() for parameter in state.parameters.values()
         )
 
 
 def test_first_and_last_stage_say_what_they_share() -> None:
-    assert state_of("first", tied=True).shared == state_of("last", tied=True).shared == {"model.embed_tokens.weight"}
-    assert state_of("middle", tied=True).shared == state_of("only", tied=True).shared == frozenset()
-    assert state_of("first").shared == state_of("last").shared == frozenset()
+    assert (
+        state_of("first", tied=True).gradients.shared
+        == state_of("last", tied=True).gradients.shared
+        == {"model.embed_tokens.weight"}
+    )
+    assert state_of("middle", tied=True).gradients.shared == state_of("only", tied=True).gradients.shared == frozenset()
+    assert state_of("first").gradients.shared == state_of("last").gradients.shared == frozenset()
 
 
 def test_a_step_begins_without_what_an_interrupted_one_left() -> None:
@@ -154,7 +158,7 @@ def test_a_step_begins_without_what_an_interrupted_one_left() -> None:
         for length in (len(actions) // 2, len(actions)):
             state.begin_step(lambda group: None)
             assert not state.losses
-            assert not any(bool(gradient.any()) for gradient in state.gradients.values())
+            assert not any(bool(gradient.any()) for gradient in state.gradients.of_bucket.values())
             neighbours = Neighbours(state)
             for action in actions[:length]:
                 neighbours.act(action)
@@ -199,9 +203,9 @@ def test_a_gradient_that_does_not_decode_is_refused_before_anything_is_added(rol
     for data in (encode(bad, "fp32"), neighbours.hidden()[:-1]):
         with pytest.raises(Refused):
             state.backward(0, data)
-    assert not any(bool(gradient.any()) for gradient in state.gradients.values())
+    assert not any(bool(gradient.any()) for gradient in state.gradients.of_bucket.values())
     neighbours.act(BACKWARD)
-    assert schedule == "zero-bubble" or any(bool(gradient.any()) for gradient in state.gradients.values())
+    assert schedule == "zero-bubble" or any(bool(gradient.any()) for gradient in state.gradients.of_bucket.values())
 
 
 @pytest.mark.parametrize("role", ["first", "middle"])

@@ -15,6 +15,8 @@
 - `expected_frames`: which frames a step brings to a peer, and how large they are (pure)
 - `failure_detector`: how long a peer may be silent, or busy with one thing, before it counts as gone; from what was
   measured of it (pure)
+- `final_groups`: which groups of a stage's gradients are final: known while the last micro-batch's backward still runs
+- `flat_gradients`: the gradients of a stage in flat buffers: what buckets are runs of
 - `heartbeat`: pulses to and from the other peers of a plan: that each lives, and for how long it has been at its
   present action
 - `layers`: how a stage's decoder layers run: plainly, keeping their inputs alone, or compiled

@@ -62,7 +62,7 @@ class Executor:
 
     def begin_step(self) -> None:
         """From now on `final` speaks of the step that comes."""
-        self._final = [asyncio.Event() for _ in range(self._state.last_group + 1)]
+        self._final = [asyncio.Event() for _ in range(self._state.groups.last + 1)]
 
     async def run_step(self, step: int) -> None:
         """Compute all actions; gradients end up in the state's buckets.

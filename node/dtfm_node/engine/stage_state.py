@@ -1,17 +1,17 @@
 """A peer's slice of the model, with all that training needs of it: gradients, optimizer, state by parameter name."""
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
-from dtfm_node.engine.buckets import BUCKET_BYTES, SHARED_GROUPS, Bucket, flats_of
+from dtfm_node.engine.buckets import BUCKET_BYTES, Flat, flats_of
 from dtfm_node.engine.device import autocast
+from dtfm_node.engine.final_groups import FinalGroups, Finished
+from dtfm_node.engine.flat_gradients import FlatGradients
 from dtfm_node.engine.layers import compile_layers, recompute
 from dtfm_node.engine.optimizer import clip_factor, make_optimizer, set_step
-from dtfm_node.engine.weight_gradients import Pending, WeightGradients, accumulate
+from dtfm_node.engine.weight_gradients import Pending, WeightGradients
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Training
 from dtfm_protocol.model.initial_weights import initialise
@@ -21,9 +21,6 @@ from dtfm_protocol.model.tied_embeddings import shared_names
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.wire.codecs import decode, encode, is_finite
-
-Finished = Callable[[int], None]
-"""Told, on the compute thread, that the gradients of the stage's groups up to this one are final."""
 
 
 class Diverged(UserError):
@@ -59,7 +56,8 @@ class StageState:
         self.stage: Stage = build_stage(config, first, end, device)
         self.parameters = self.stage.named_state()
         self.hidden_size = model_sizes(config).hidden_size
-        self._lay_gradients(plan, config, bucket_bytes)
+        self.gradients = FlatGradients(self._flats(plan, bucket_bytes), self.parameters, device)
+        self.groups = FinalGroups(self.stage.backward_order(), self.parameters, len(plan.micro_batches(me)))
         # A compiled layer has no product of its own to take apart: its backward brings all gradients at once.
         self._matrices = WeightGradients([] if compiled else self.stage.modules())
         self._splits = plan.schedule == "zero-bubble"
@@ -67,12 +65,9 @@ class StageState:
             recompute(self.stage)
         if compiled:
             compile_layers(self.stage)
-        self._watch_layers()
+        if not self._splits:
+            self.groups.watch(self.stage.layers(), first=self.is_first)
         self.optimizer = make_optimizer(self.parameters, training.weight_decay)
-        self._share = len(plan.micro_batches(me))
-        self._summed = 0
-        """Micro-batches whose gradients are all in."""
-        self._finished: Finished = lambda group: None
         self._in_flight: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._pending: dict[int, list[Pending]] = {}
         self.losses: dict[int, float] = {}
@@ -88,47 +83,9 @@ class StageState:
         self.before_update: Callable[[], None] = lambda: None
         """Returns when nobody reads this state any more."""
 
-    def _lay_gradients(self, plan: Plan, config: dict[str, Any], bucket_bytes: int) -> None:
-        """Make every gradient a view into a flat buffer, so that reducing needs no copy."""
-        order = self.stage.backward_order()
-        self._group_of = {id(self.parameters[name]): number for number, names in enumerate(order) for name in names}
-        self.last_group = len(order) - 1
-        sizes = [{name: self.parameters[name].numel() for name in names} for names in order]
-        flats = flats_of(plan, self.index, sizes, shared_names(config), bucket_bytes)
-        self.buckets: tuple[tuple[Bucket, ...], ...] = tuple(flat.buckets for flat in flats)
-        self.gradients: dict[int, torch.Tensor] = {}
-        """The gradient of each bucket."""
-        self.shared: frozenset[str] = frozenset()
-        """The parameters that first and last stage share."""
-        for flat in flats:
-            buffer = torch.zeros(flat.elements, device=self._device)
-            for name, piece in zip(
-                flat.names, buffer.split([self.parameters[n].numel() for n in flat.names]), strict=True
-            ):
-                self.parameters[name].grad = piece.view_as(self.parameters[name])
-            for bucket in flat.buckets:
-                self.gradients[bucket.group] = buffer[bucket.start : bucket.start + bucket.elements]
-                if bucket.group in SHARED_GROUPS:
-                    self.shared = frozenset(flat.names)
-
-    def _watch_layers(self) -> None:
-        """Have the backward say when it is through with a layer: when it has the gradient of the layer's input."""
-        layers = self.stage.layers()
-        for place, layer in enumerate(layers):
-            if place > 0 or self.is_first:
-                layer.register_forward_pre_hook(self._watcher(len(layers) - place), with_kwargs=True)
-
-    def _watcher(self, group: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-        def reached(_: torch.Tensor) -> None:
-            if self._summed == self._share - 1 and not self._splits:
-                self._finished(group)
-
-        def watch(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            hidden = args[0] if args else kwargs["hidden_states"]
-            if hidden.requires_grad:
-                hidden.register_hook(reached)
-
-        return watch
+    def _flats(self, plan: Plan, bucket_bytes: int) -> tuple[Flat, ...]:
+        groups = [{name: self.parameters[name].numel() for name in names} for names in self.stage.backward_order()]
+        return flats_of(plan, self.index, groups, shared_names(self.config), bucket_bytes)
 
     def initialise(self) -> None:
         """Draw the initial weights from the job's seed."""
@@ -162,9 +119,8 @@ class StageState:
         self._in_flight.clear()
         self._pending.clear()
         self.losses.clear()
-        self._summed, self._finished = 0, finished
-        for gradient in self.gradients.values():
-            gradient.zero_()
+        self.groups.begin(finished)
+        self.gradients.zero()
 
     def _input(self, value: torch.Tensor, batch: int) -> torch.Tensor:
         """Tokens as they are, or the activation [batch, sequence, hidden] that was coded."""
@@ -222,9 +178,7 @@ class StageState:
         if self._splits:
             self._pending[micro_batch] = self._matrices.take_deferred()
         else:
-            self._summed += 1
-            if self._summed == self._share:
-                self._finished(self.last_group)
+            self.groups.summed()
         if self.is_first:
             return None
         assert x.grad is not None
@@ -234,20 +188,7 @@ class StageState:
 
     def weight(self, micro_batch: int) -> None:
         """Compute the gradients of matrices that a micro-batch's backward left."""
-        pending = self._pending.pop(micro_batch)
-        self._summed += 1
-        left = Counter(self._group_of[id(weight)] for weight, *_ in pending)
-        through = -1
-        pending.reverse()  # taken from the end, so that each one's tensors are let go when it is done
-        while pending:
-            one = pending.pop()
-            accumulate(one)
-            left[self._group_of[id(one[0])]] -= 1
-            while self._summed == self._share and through < self.last_group and not left[through + 1]:
-                through += 1
-                self._finished(through)
-        if self._summed == self._share:
-            self._finished(self.last_group)
+        self.groups.add(self._pending.pop(micro_batch))
 
     @torch.no_grad()
     def evaluate(self, value: torch.Tensor, targets: torch.Tensor | None, batch: int) -> torch.Tensor | float:
@@ -280,8 +221,7 @@ class StageState:
         assert becomes is not None, "only what is prepared is applied"
         factor = clip_factor(grad_norm, self.training.clip_norm)
         if factor < 1.0:
-            for gradient in self.gradients.values():
-                gradient.mul_(factor)
+            self.gradients.scale(factor)
         for group in self.optimizer.param_groups:
             group["lr"] = self.training.learning_rate_at(becomes.step)
         self.optimizer.step()

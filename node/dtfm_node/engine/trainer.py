@@ -104,7 +104,7 @@ class Trainer:
         await prepare(step)
         self._executor.begin_step()
         async with asyncio.TaskGroup() as tasks:
-            sums = [tasks.create_task(self._reduce(step, buckets)) for buckets in self._state.buckets]
+            sums = [tasks.create_task(self._reduce(step, buckets)) for buckets in self._state.gradients.buckets]
             await self._executor.run_step(step)
         squares = {group: value for task in sums for group, value in task.result().items()}
         sent = self._exchange.bytes_sent
@@ -160,7 +160,7 @@ class Trainer:
         async def run(bucket: Bucket) -> float:
             begun = time.monotonic()
             try:
-                return await self._all_reduce.run(bucket, step, self._state.gradients[bucket.group])
+                return await self._all_reduce.run(bucket, step, self._state.gradients.of_bucket[bucket.group])
             finally:
                 room.release()
                 self._machine.drawn("all-reduce", f"bucket {bucket.group}", begun, step=step, group=bucket.group)
@@ -186,7 +186,7 @@ class Trainer:
         """Post all frames of `step`: no peer can send one before this peer's next vote."""
         if step > self._job.training.steps:
             return
-        buckets = chain.from_iterable(self._state.buckets)
+        buckets = chain.from_iterable(self._state.gradients.buckets)
         self._post(step_frames(self._plan, self._me, step, self._job.training, self._hidden, buckets))
         self._post(ballot_frames(self._plan, self._me, step, Ballot.STEP))
         if self.evaluates(step):

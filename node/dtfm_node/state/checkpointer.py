@@ -146,7 +146,7 @@ def _extract(state: StageState, rows: tuple[StepMetrics, ...], *, written: bool)
     """What is due of a state: its weights are hashed, and all is `written` but what the first stage writes, too."""
     assert state.mark is not None, "nobody keeps what is no state"
     tensors = dict(state_tensors(state.parameters, state.optimizer))
-    tied = frozenset() if state.is_first else state.shared
+    tied = frozenset() if state.is_first else state.gradients.shared
     to_write = {key: tensor for key, tensor in tensors.items() if written and key.partition("/")[2] not in tied}
     to_read = {key: tensor for key, tensor in tensors.items() if key in to_write or _is_weight(key)}
     return Extract(state.mark, state.layers, state.norm, rows, to_write, to_read)

@@ -73,5 +73,7 @@ def _sources(plan: Plan, state: StageState, me: str) -> list[str]:
         source.peer
         for source in plan.resume.sources
         if source.peer != me
-        and any((low < end and first < high) or (low == 0 and bool(state.shared)) for low, high in source.layers)
+        and any(
+            (low < end and first < high) or (low == 0 and bool(state.gradients.shared)) for low, high in source.layers
+        )
     ]
