@@ -246,31 +246,32 @@ def all_linked(peers: list[str], gbps: float) -> LinkTable:
 @settings(max_examples=60)
 def test_each_peer_is_the_centre_of_one_group_and_nobody_is_in_two_at_a_time(peers: list[str]) -> None:
     links = all_linked(peers, 0.1)
-    rounds = list(links.fans(peers))
+    rounds = list(links.limits.fans(peers, links.gbps))
     for fans in rounds:
         busy = [peer for fan in fans for peer in (fan.centre, *fan.gbps)]
         assert len(set(busy)) == len(busy)
         assert all(len(fan.gbps) > 1 for fan in fans)
     assert sorted(fan.centre for fans in rounds for fan in fans) == sorted(peers)
-    assert list(links.fans(peers)) == []
+    assert list(links.limits.fans(peers, links.gbps)) == []
     links.forget(peers[0])
-    assert list(links.fans(peers[1:])) == []
+    assert list(links.limits.fans(peers[1:], links.gbps)) == []
 
 
 def test_who_was_not_asked_for_its_limits_and_has_not_told_them_is_known() -> None:
     links = all_linked(["a", "b", "c"], 0.1)
-    assert links.unlimited(["a", "b", "c"]) == ["a", "b", "c"]
+    assert links.limits.unasked(["a", "b", "c"]) == ["a", "b", "c"]
     links.reported("b", LinkReport(links={}, limits=Limits(up_gbps=0.01)))
-    assert links.unlimited(["a", "b", "c"]) == ["a", "c"]
-    assert sorted(fan.centre for fans in links.fans(["a", "b", "c"]) for fan in fans) == ["a", "c"]
-    assert links.unlimited(["a", "b", "c"]) == []
+    assert links.limits.unasked(["a", "b", "c"]) == ["a", "c"]
+    assert sorted(fan.centre for fans in links.limits.fans(["a", "b", "c"], links.gbps) for fan in fans) == ["a", "c"]
+    assert links.limits.unasked(["a", "b", "c"]) == []
     links.forget("b")
-    assert links.unlimited(["a", "b"]) == ["b"]
+    assert links.limits.unasked(["a", "b"]) == ["b"]
 
 
 def test_nobody_is_asked_for_limits_where_all_links_are_fast_or_there_is_only_one() -> None:
-    assert list(all_linked(["a", "b", "c"], 10.0).fans(["a", "b", "c"])) == []
-    assert list(all_linked(["a", "b"], 0.1).fans(["a", "b"])) == []
+    fast, one = all_linked(["a", "b", "c"], 10.0), all_linked(["a", "b"], 0.1)
+    assert list(fast.limits.fans(["a", "b", "c"], fast.gbps)) == []
+    assert list(one.limits.fans(["a", "b"], one.gbps)) == []
 
 
 def test_a_peers_limits_are_in_the_view() -> None:

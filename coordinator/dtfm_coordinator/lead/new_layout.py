@@ -157,7 +157,7 @@ class LayoutMaker:
             await self._say("probing", f"measuring links: round {number} of {len(rounds)}")
             await self._have_probed(ProbeRound(id=_now(), pairs=tuple(pairs), addresses=addresses))
             self._links.tried(pairs)
-        fans = list(self._links.fans(peers)) if limits else []
+        fans = list(self._links.limits.fans(peers, self._links.gbps)) if limits else []
         for number, fanned in enumerate(fans, 1):
             await self._say("probing", f"measuring what nodes can send in all: round {number} of {len(fans)}")
             await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))

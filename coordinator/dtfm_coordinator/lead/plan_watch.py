@@ -127,7 +127,7 @@ class PlanWatch:
             self._considered,
             self.suspects(),
             trusted=self._clock() >= self._again_at,
-            unknown=known.untried(there) or known.unlimited(there),
+            unknown=known.untried(there) or known.limits.unasked(there),
         )
 
     def look_into(self, plan: Plan) -> Change:

@@ -1,4 +1,4 @@
-"""Which links are known, who measures next, and the view that follows. Pure."""
+"""Which links are known, which are yet to be measured, and the view that follows. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,18 +7,14 @@ from typing import Any
 import numpy as np
 
 from dtfm_coordinator.membership.members import Member
+from dtfm_coordinator.membership.peer_limits import PeerLimits
 from dtfm_coordinator.membership.probe_requests import ProbeRequests
-from dtfm_protocol.control.topics import Fan, ProbeResult
-from dtfm_protocol.discovery.records import Limits, LinkReport
+from dtfm_coordinator.membership.probe_rounds import Pair, pair_rounds
+from dtfm_protocol.control.topics import ProbeResult
+from dtfm_protocol.discovery.records import LinkReport
 from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import LinkWay, NodeView, View
 from dtfm_protocol.wire.stream import Way
-
-Pair = tuple[str, str]
-FAN = 3
-"""How many others a peer sends to at once when its limits are measured."""
-FAST_GBPS = 2.0
-"""Links that are all faster are no home's."""
 
 
 class LinkTable:
@@ -34,9 +30,7 @@ class LinkTable:
         self._gone: Counter[str] = Counter()
         """How often each peer has left."""
         self._tried: set[frozenset[str]] = set()
-        self._limits: dict[str, Limits] = {}
-        self._fanned: set[str] = set()
-        """Who was asked for its limits."""
+        self.limits = PeerLimits()
         self.requests = ProbeRequests()
 
     def tried(self, pairs: Sequence[Pair]) -> None:
@@ -49,8 +43,7 @@ class LinkTable:
         self._tried = {pair for pair in self._tried if peer not in pair}
         for pair in [pair for pair in self._gbps if peer in pair]:
             self._forget_link(pair)
-        self._limits.pop(peer, None)
-        self._fanned.discard(peer)
+        self.limits.forget(peer)
         self.requests.forget(peer)
 
     def forget_pair(self, sender: str, receiver: str) -> Callable[[], None]:
@@ -93,8 +86,7 @@ class LinkTable:
         Of one peer's reports the newest is given last. One way is half the round trip.
         """
         if report.limits is not None:
-            self._limits[reporter] = report.limits
-            self._fanned.add(reporter)
+            self.limits.reported(reporter, report.limits)
         for peer, link in report.links.items():
             source, last = self._source.get(frozenset((reporter, peer)), (reporter, 0))
             if source != reporter and link.round < last:
@@ -157,51 +149,8 @@ class LinkTable:
         return [o for o in others if o != peer and not self.known(peer, o) and not self._measured(peer, o)]
 
     def rounds(self, peers: Sequence[str]) -> Iterator[list[Pair]]:
-        """Rounds of disjoint pairs in which all unknown links get measured, so that no probe disturbs another.
-
-        The circle method of round-robin tournaments: N - 1 rounds of N / 2 pairs.
-        """
-        ring: list[str | None] = list(peers)
-        if len(ring) % 2:
-            ring.append(None)
-        for _ in range(len(ring) - 1):
-            half = len(ring) // 2
-            pairs = [
-                (a, b)
-                for a, b in zip(ring[:half], reversed(ring[half:]), strict=True)
-                if a is not None and b is not None and not self._measured(a, b)
-            ]
-            if pairs:
-                yield pairs
-            ring = [ring[0], ring[-1], *ring[1:-1]]
-
-    def unlimited(self, peers: Sequence[str]) -> list[str]:
-        """Those who were not yet asked what they can send and receive in all."""
-        return [peer for peer in peers if peer not in self._fanned]
-
-    def fans(self, peers: Sequence[str]) -> Iterator[list[Fan]]:
-        """Rounds of disjoint groups in which peers, each once, measure what they can send and receive in all.
-
-        Each beside those to which it has the fastest links. Who has none that is slow, or too few, is left out: what
-        they share is then no home's line.
-        """
-        left = self.unlimited(peers)
-        while left:
-            busy: set[str] = set()
-            chosen = []
-            for centre in left:
-                others = [o for o in peers if o not in busy and o != centre and self._measured(centre, o)]
-                others = sorted(others, key=lambda other: -self._gbps[centre, other])[:FAN]
-                if centre in busy or (len(others) < FAN and busy):
-                    continue
-                self._fanned.add(centre)
-                gbps = {other: (self._gbps[centre, other], self._gbps[other, centre]) for other in others}
-                if len(others) > 1 and min(min(both) for both in gbps.values()) < FAST_GBPS:
-                    chosen.append(Fan(centre=centre, gbps=gbps))
-                    busy |= {centre, *others}
-            left = self.unlimited(left)
-            if chosen:
-                yield chosen
+        """Rounds in which all unknown links between `peers` get measured, so that no probe disturbs another."""
+        return pair_rounds(peers, self._measured)
 
     def _measured(self, a: str, b: str) -> bool:
         """Whether a measurement succeeded; one that failed is tried again whenever there is a new plan to make."""
@@ -232,7 +181,7 @@ class LinkTable:
         for member in members:
             profile = member.profile
             assert profile is not None
-            limits = self._limits.get(member.peer, Limits())
+            limits = self.limits.of(member.peer)
             nodes.append(
                 NodeView(
                     id=member.peer,
