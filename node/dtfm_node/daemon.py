@@ -4,7 +4,6 @@ import asyncio
 import secrets
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -13,9 +12,7 @@ from dtfm_node.control.display import Display
 from dtfm_node.control.inbox import Inbox
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.engine.device import choose, describe
-from dtfm_node.engine.device_speed import measure
-from dtfm_node.engine.emulated_speed import paced_layer
-from dtfm_node.engine.layers import check_compiler
+from dtfm_node.engine.device_profile import availability, measure_profile
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.tracer import NO_TRACE, TraceFile, Tracer
 from dtfm_node.links import probe
@@ -32,13 +29,11 @@ from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
 from dtfm_protocol.control.topics import CHALLENGE, PRESENCE, Challenge, Presence
 from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.discovery.dht import Registry, go_by
-from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
-from dtfm_protocol.job.resolved_job import ResolvedJob
-from dtfm_protocol.model.model_sizes import model_sizes, smallest_stage_bytes
+from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.transport.multiaddress import announced_port
 
@@ -136,7 +131,9 @@ class Daemon:
             await plane.serve(probe.PROBE, lambda stream: probe.answer(stream, uplink))
             await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
             job = await self._inbox.job()
-            profile = await self._measure(job, machine, await plane.addresses())
+            addresses = await plane.addresses()
+            self._reporter.say("measuring", f"measuring {describe(machine.device)}")
+            profile = await measure_profile(job, machine, self._options.memory_gib, addresses, self._session)
             snapshots = Snapshots(self._folder / "snapshots")
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute)
@@ -153,7 +150,7 @@ class Daemon:
                 await worker.listen()
                 runner = Runner(self._inbox, worker, commitments, holdings, checkpointer, self._reporter)
                 snapshots.when_added(say_standing)
-                self._reporter.say("idle", self._availability(job, profile))
+                self._reporter.say("idle", availability(job, profile))
                 self._serving = True
                 background = [
                     tasks.create_task(publisher.refresh()),
@@ -261,48 +258,3 @@ class Daemon:
         """Loopback for a swarm on this machine alone, else every interface."""
         local = all("/127.0.0.1/" in address for address in self._invite.dht)
         return "127.0.0.1" if local else "0.0.0.0"
-
-    async def _measure(self, job: ResolvedJob, machine: Runtime, addresses: tuple[str, ...]) -> Profile:
-        """Measure this device with the job's own layer."""
-        device = machine.device
-        self._reporter.say("measuring", f"measuring {describe(device)}")
-        training = job.training
-        if machine.compiled:
-            await machine.compute(check_compiler, device)
-        measured = await machine.compute(
-            measure,
-            job.config,
-            training.precision,
-            training.micro_batch,
-            training.sequence_length,
-            device,
-            machine.compiled,
-        )
-        memory = float(measured.memory_bytes)
-        if self._options.memory_gib is not None:
-            memory = max(1.0, min(memory, self._options.memory_gib * 2**30))
-        said, flops, layer = describe(device), measured.flops, measured.layer_seconds
-        if machine.pace is not None:
-            said = f"{said}, paced to {machine.pace / 1e9:.4g} GFLOP/s"
-            flops = dict.fromkeys(flops, machine.pace)
-            layer = paced_layer(job.config, training, machine.pace, layer)
-        return Profile(
-            device=said,
-            flops=flops,
-            layer_seconds=layer,
-            memory_bytes=memory,
-            addresses=addresses,
-            version=version("dtfm"),
-            session=self._session,
-        )
-
-    def _availability(self, job: ResolvedJob, profile: Profile) -> str:
-        """Whether any stage could fit here, in one line."""
-        training = job.training
-        needed = smallest_stage_bytes(job.config, training.micro_batch, training.sequence_length, training.precision)
-        if profile.memory_bytes >= needed:
-            return "available; waiting for a plan"
-        return (
-            f"this node offers {profile.memory_bytes / 1e9:.3g} GB of memory and the smallest stage of the model needs "
-            f"{needed / 1e9:.3g} GB: it stays available; free some memory, or offer more with --memory"
-        )

@@ -5,6 +5,8 @@
 - `buckets`: runs of gradient that are reduced together, by whom, and who owns which part of the sum
 - `commit`: what makes a step final: every peer votes that it holds its share, the arbiter answers all with one commit
 - `device`: which device computes, and how much memory it has
+- `device_profile`: what a node says of its machine: how fast it is at the job's own layer, how much memory it offers,
+  and what fits
 - `device_speed`: how fast a device is: matrix products in each precision, and the job's own decoder layer, forward and
   backward
 - `emulated_speed`: compute at a stated speed: actions take as long as on a device that is slower than this one
