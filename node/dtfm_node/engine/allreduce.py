@@ -25,7 +25,8 @@ from dtfm_protocol.wire.frames import Kind
 
 
 class Feedback:
-    """What lossy coding has left out of earlier gradients, by bucket: it goes into the next ones (Seide et al., 2014).
+    """Error feedback: what lossy coding has left out of earlier gradients, by bucket, is added to the next (Seide et
+    al., 2014).
 
     It belongs to a peer's part in one plan; a new plan begins without.
     """
@@ -34,7 +35,8 @@ class Feedback:
         self._left_out: dict[int, torch.Tensor] = {}
 
     def encode(self, group: int, gradient: torch.Tensor, part: tuple[int, int], codec: CodecName) -> torch.Tensor:
-        """Code `gradient[low:high]` with what is owed to it, and remember what that leaves out."""
+        """Code `gradient[low:high]`, where `part` is (low, high), plus what earlier coding left out, and remember what
+        is left out now. Only "int8" leaves anything out."""
         low, high = part
         if codec != "int8":
             return encode(gradient[low:high], codec)
@@ -56,7 +58,8 @@ class AllReduce:
         self._feedback = Feedback()
 
     async def run(self, bucket: Bucket, step: int, gradient: torch.Tensor) -> float:
-        """Replace a bucket's `gradient` by its sum over the holders; the sum of squares of the part that is owned here.
+        """Replace a bucket's `gradient` by its sum over the holders, and return the sum of squares of the part owned
+        here.
 
         Raises:
             PeerLost: a holder vanished, or sent what cannot be used; `gradient` is then of no use, and the step must
@@ -89,7 +92,7 @@ class AllReduce:
         return float(await self._compute(sum_of_squares, mine))
 
     def _total(self, bucket: Bucket, gradient: torch.Tensor, part: tuple[int, int]) -> torch.Tensor:
-        """The coded sum. The owner, too, takes what the wire makes of it: all replicas must hold the same bits."""
+        """Code the sum. The owner, too, takes what the wire makes of it: all replicas must hold the same bits."""
         coded = self._feedback.encode(bucket.group, gradient, part, self._codec)
         if self._codec != "fp32":
             mine = gradient[slice(*part)]
@@ -114,7 +117,7 @@ class AllReduce:
 
 
 def _sum(mine: torch.Tensor, by_holder: list[torch.Tensor | None]) -> None:
-    """Replace the own part by the sum over all holders, in their order; None stands for the own one."""
+    """Replace the own part by the sum over all holders, in their order; None in `by_holder` stands for the own one."""
     total = torch.zeros_like(mine)
     for other in by_holder:
         total += mine if other is None else other

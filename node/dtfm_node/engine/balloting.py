@@ -1,4 +1,4 @@
-"""Votes and commits on their way: the sending and waiting around what an `Arbiter` decides."""
+"""Sending of votes and commits, and the waiting for them, around what an `Arbiter` decides."""
 
 import functools
 from collections.abc import Callable
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Balloting:
-    """The ballots of one peer's part in one plan."""
+    """Ballots of one peer under one plan: it votes, or as arbiter collects the votes and answers them."""
 
     def __init__(self, plan: Plan, me: str, exchange: Exchange) -> None:
         self._plan, self._me, self._exchange = plan, me, exchange
@@ -26,10 +26,10 @@ class Balloting:
     async def hold(
         self, step: int, ballot: Ballot, vote: Vote, micro_batches: int, seal: Callable[[Commit], Commit]
     ) -> Commit:
-        """Vote, and wait for the commit; on the arbiter, collect the votes and make it.
+        """Vote, wait for the commit, and return it; on the arbiter, collect the votes and make it.
 
         Args:
-            micro_batches: how many losses all votes together must bring.
+            micro_batches: number of losses that all votes together must bring.
             seal: adds what the arbiter alone can tell; called there, once, when all have voted.
 
         Raises:
@@ -72,7 +72,7 @@ class Balloting:
         return decided
 
     def _read(self, message: StepMessage, step: int, read: Callable[[], T]) -> T:
-        """What `read` makes of a message; who sends what cannot be read is lost."""
+        """Return what `read` makes of a message; a sender whose message cannot be read counts as lost (`PeerLost`)."""
         try:
             return read()
         except Refused as error:

@@ -8,40 +8,41 @@ from itertools import accumulate
 from dtfm_protocol.plan.plan import Plan
 
 BUCKET_BYTES = 25 << 20
-"""Of a bucket, at most: large enough that a link's delay is small beside it, small enough that the first can be on its
-way while the backward still runs (as in PyTorch's DDP; Li et al., arXiv 2006.15704)."""
+"""Bytes of a bucket at most: large enough that a link's delay is small beside it, small enough that the first can be on
+its way while the backward still runs (as in PyTorch's DDP; Li et al., arXiv 2006.15704)."""
 _VALUE_BYTES = 4
 SHARED_GROUPS = range(1 << 15, 1 << 16)
-"""Numbers of the buckets of what first and last stage share."""
+"""Numbers of the buckets of parameters that first and last stage share (tied embeddings)."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A run of a flat gradient. Each holder owns a part of it."""
+    """Run of a flat gradient that its holders reduce together. Each holder owns a part of it."""
 
     group: int
-    """Its number: the same for all its holders."""
+    """Number of the bucket, the same for all its holders."""
     holders: tuple[str, ...]
-    """In the fixed order of every sum."""
+    """Peer ids of the replicas that hold it, in the fixed order of every sum."""
     start: int
-    """Where in its flat gradient it begins."""
+    """Element of the flat gradient at which the bucket begins."""
     elements: int
     after: int
-    """The last of the stage's groups of parameters that has gradients in it: it is final when that one is."""
+    """Number of the last of the stage's groups of parameters that has gradients in it: it is final when that group is.
+    """
 
     @property
     def parts(self) -> list[tuple[int, int]]:
-        """Bounds of the part that each holder owns, in elements from the bucket's start."""
+        """Bounds `[low, high)` of the part that each holder owns, in elements from the bucket's start."""
         count = len(self.holders)
         return [(index * self.elements // count, (index + 1) * self.elements // count) for index in range(count)]
 
 
 @dataclass(frozen=True)
 class Flat:
-    """Parameters with the same holders: their gradients lie in one flat buffer, cut into buckets."""
+    """Parameters with the same holders, whose gradients lie in one flat buffer, cut into buckets."""
 
     names: tuple[str, ...]
-    """In the order of the buffer."""
+    """Names of the parameters, in the order of the buffer."""
     elements: int
     buckets: tuple[Bucket, ...]
 
@@ -53,12 +54,12 @@ def flats_of(
     shared: Collection[str],
     most_bytes: int = BUCKET_BYTES,
 ) -> tuple[Flat, ...]:
-    """The flat gradients of `stage`, and their buckets.
+    """Return the flat gradients of `stage`, and their buckets.
 
     Args:
-        groups: elements of each of the stage's parameters, by name; in the order in which a backward is through.
-        shared: the parameters that first and last stage share, if the model ties its embeddings.
-        most_bytes: of a bucket; the same for all its holders.
+    groups: number of elements of each of the stage's parameters, by name; in the order in which a backward is through.
+    shared: the parameters that first and last stage share, if the model ties its embeddings.
+    most_bytes: bytes of a bucket at most; the same for all its holders.
     """
     last = len(plan.stages) - 1
     tied = set(shared) if last > 0 and stage in {0, last} else set()

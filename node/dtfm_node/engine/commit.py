@@ -1,4 +1,5 @@
-"""What makes a step final: every peer votes that it holds its share, the arbiter answers all with one commit.
+"""Rule by which a step becomes final: every peer votes that it holds its share, the arbiter answers all with one
+commit.
 
 Pure: votes in, a commit out. Sums run in the plan's fixed order, so the clip norm has the same bits for every peer.
 """
@@ -16,40 +17,40 @@ from dtfm_protocol.wire.stream import Bytes
 S = TypeVar("S", bound=Schema)
 
 VOTE_LIMIT = 1 << 20
-"""Bytes of the largest vote or commit."""
+"""Bytes of the largest vote or commit message."""
 
 
 class Ballot(IntEnum):
-    """What is voted on; the index of vote and commit frames."""
+    """Subject of a vote, and index in the keys of vote and commit frames."""
 
     STEP = 0
-    """This peer holds the reduced gradients of the step."""
+    """Each peer votes that it holds the reduced gradients of the step."""
     EVALUATION = 1
-    """This peer has evaluated its share."""
+    """Each peer votes that it has evaluated its share of the micro-batches."""
     START = 2
-    """This peer holds the state after the step that the plan resumes from."""
+    """Each peer votes that it holds the state after the step that the plan resumes from."""
 
 
 class Vote(Schema):
-    """One peer's share of what all need to know."""
+    """Message by which a peer says that it holds its share, with the numbers that the arbiter sums."""
 
     losses: dict[Annotated[int, Field(ge=0)], float] = Field(default_factory=dict)
-    """Summed loss of each micro-batch that this peer, of the last stage, computed."""
+    """Summed loss of each micro-batch, by its index, that this peer, of the last stage, computed."""
     sum_squares: dict[Annotated[int, Field(ge=0)], float] = Field(default_factory=dict)
     """Sum of squares of the reduced gradient's part that this peer owns, by bucket."""
     bytes_sent: Annotated[int, Field(ge=0)] = 0
-    """By this peer since its last vote on a step."""
+    """Bytes that this peer sent since its last vote on a step."""
 
 
 class Commit(Schema):
-    """The arbiter's answer."""
+    """Message by which the arbiter makes final what was voted on."""
 
     loss: float = 0.0
-    """Summed over micro-batches."""
+    """Loss summed over micro-batches and their tokens."""
     grad_norm: float = 0.0
     seconds: float = 0.0
     bytes_sent: Annotated[int, Field(ge=0)] = 0
-    """By all peers."""
+    """Bytes that all peers sent since their last votes on a step."""
     last: bool = False
     """Whether the plan ends with this step: a new one is coming, and nothing that is computed from here on counts."""
     kept: bool = False
@@ -57,16 +58,16 @@ class Commit(Schema):
 
 
 class Arbiter:
-    """Collects the votes on one ballot of one step."""
+    """Count of the votes on one ballot of one step."""
 
     def __init__(self, peers: tuple[str, ...], micro_batches: int) -> None:
         self._peers = peers
         self._micro_batches = micro_batches
-        """How many losses all votes together must bring."""
+        """Number of losses that all votes together must bring."""
         self._votes: dict[str, Vote] = {}
 
     def take(self, peer: str, vote: Vote) -> Commit | None:
-        """Count a vote; the commit once all are in.
+        """Count a vote, and return the commit once all are in, None before.
 
         Raises:
             Refused: a stranger's vote, a second one, or losses that do not cover every micro-batch once.
@@ -99,7 +100,7 @@ def parse(data: Bytes, schema: type[S]) -> S:
     """Read a vote or commit.
 
     Raises:
-        Refused: it is none; a NaN or an infinity, too.
+        Refused: it is no valid message of `schema`, or has a NaN or an infinity in it.
     """
     try:
         return schema.model_validate_json(bytes(data))

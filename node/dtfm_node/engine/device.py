@@ -1,4 +1,4 @@
-"""Which device computes, and how much memory it has."""
+"""Choice of the device that computes, and its free memory."""
 
 import platform
 
@@ -10,7 +10,7 @@ from dtfm_protocol.job.job_file import Precision
 
 
 def choose(name: str) -> torch.device:
-    """The device called `name`: "auto", "cpu", "cuda", "cuda:1", "mps".
+    """Return the device called `name`: "auto", "cpu", "cuda", "cuda:1", "mps".
 
     Raises:
         UserError: no such device here.
@@ -36,7 +36,7 @@ def choose(name: str) -> torch.device:
 
 
 def describe(device: torch.device) -> str:
-    """The device in words."""
+    """Return the device in words for people."""
     if device.type == "cuda":
         return f"{device} {torch.cuda.get_device_name(device)}"
     if device.type == "mps":
@@ -45,7 +45,7 @@ def describe(device: torch.device) -> str:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that training could take now."""
+    """Return the bytes that are free on the device, which training could take now."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type == "mps":
@@ -62,5 +62,5 @@ def synchronise(device: torch.device) -> None:
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """The context of a forward: bf16 products over fp32 weights, or nothing."""
+    """Return the context of a forward: bf16 products over fp32 weights for "bf16", else one that changes nothing."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

@@ -1,4 +1,5 @@
-"""How fast a device is: matrix products in each precision, and the job's own decoder layer, forward and backward."""
+"""Measurement of a device's speed: matrix products in each precision, and the job's own decoder layer, forward and
+backward."""
 
 import statistics
 import time
@@ -24,10 +25,10 @@ _REPEATS = 3
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """What a device can do."""
+    """Measured speed and memory of a device."""
 
     flops: dict[Precision, float]
-    """Effective FLOP/s of a large matrix product."""
+    """Effective FLOP/s of a large square matrix product, by precision."""
     layer_seconds: LayerSeconds
     memory_bytes: int
 
@@ -40,7 +41,7 @@ def measure(
     device: torch.device,
     compiled: bool = False,
 ) -> DeviceSpeed:
-    """Measure `device` on one decoder layer of `config` with inputs [micro_batch, sequence_length, hidden]."""
+    """Measure `device` on one decoder layer of `config` with inputs of shape [micro_batch, sequence_length, hidden]."""
     return DeviceSpeed(
         {name: product_flops(dtype, device) for name, dtype in _DTYPES.items()},
         layer_seconds(config, precision, micro_batch, sequence_length, device, compiled),
@@ -49,7 +50,7 @@ def measure(
 
 
 def product_flops(dtype: torch.dtype, device: torch.device) -> float:
-    """Effective FLOP/s of a square matrix product, large enough to fill the device."""
+    """Return the effective FLOP/s of a square matrix product that is large enough to fill the device."""
     size = 512 if device.type == "cpu" else 4096
     a = torch.ones(size, size, dtype=dtype, device=device)
     a @ a
@@ -70,9 +71,10 @@ def layer_seconds(
     device: torch.device,
     compiled: bool = False,
 ) -> LayerSeconds:
-    """Median seconds of one decoder layer on one micro-batch, and of its optimizer step, after a warm-up.
+    """Return median seconds of one decoder layer on one micro-batch, and of its optimizer step, after a warm-up.
 
-    As the engine runs it: gradients of matrices are taken apart from the rest of the backward, unless it is compiled.
+    The layer runs as in the engine: gradients of matrices are taken apart from the rest of the backward, unless it is
+    compiled.
     """
     layer = build_layer(config, device)
     for parameter in layer.parameters():

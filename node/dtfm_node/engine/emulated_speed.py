@@ -1,4 +1,4 @@
-"""Compute at a stated speed: actions take as long as on a device that is slower than this one.
+"""Emulation of a slower device: actions take as long as they would at a stated speed.
 
 With it many peers on one machine behave as so many devices, as long as all that they really compute fits into it.
 """
@@ -13,9 +13,10 @@ from dtfm_protocol.view.view import LayerSeconds
 
 
 def paced_layer(config: dict[str, Any], training: Training, flops: float, measured: LayerSeconds) -> LayerSeconds:
-    """Seconds of one decoder layer on one micro-batch at `flops` FLOP/s; the optimizer's are those `measured` here.
+    """Return the seconds of one decoder layer on one micro-batch at `flops` FLOP/s; the optimizer's are `measured`
+    ones.
 
-    Two FLOP for a parameter and token ahead, and as many for each of the backward's two gradients.
+    A forward takes two FLOP for each parameter and token, and each of the backward's two gradients as many.
     """
     sizes = model_sizes(config)
     tokens = training.micro_batch * training.sequence_length
@@ -26,7 +27,7 @@ def paced_layer(config: dict[str, Any], training: Training, flops: float, measur
 def least_seconds(
     config: dict[str, Any], training: Training, plan: Plan, stage: int, flops: float | None
 ) -> dict[Kind, float]:
-    """The least that each kind of action of a stage takes at `flops` FLOP/s; nothing where it is None."""
+    """Return the least seconds that each kind of action of `stage` takes at `flops` FLOP/s; 0 where `flops` is None."""
     if flops is None:
         return {"forward": 0.0, "backward": 0.0, "weight": 0.0}
     first, end = plan.stages[stage]

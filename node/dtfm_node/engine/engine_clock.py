@@ -1,16 +1,16 @@
-"""Time as the engine's waits see it: passed in, so that tests need not wait."""
+"""Clock of the engine's waits: passed in, so that tests need not wait."""
 
 import asyncio
 import time
 
 
 class MonotonicClock:
-    """The seconds of `time.monotonic()`, and sleeps that take as long."""
+    """Clock that runs as `time.monotonic()`, with sleeps that really take their time."""
 
     def now(self) -> float:
-        """Seconds since some time in the past."""
+        """Return the seconds since some fixed time in the past."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Return after `seconds`."""
         await asyncio.sleep(seconds)

@@ -32,19 +32,19 @@ from dtfm_protocol.wire.frames import HEADER_BYTES, FrameHeader, Key
 from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, StreamClosed, write_message
 
 TRAINING = "training"
-"""The data plane's service that takes training streams."""
+"""Name of the data plane's service that takes training streams."""
 
 
 class Hello(Schema):
-    """Opens a training stream: which plan its frames belong to."""
+    """First message on a training stream, which says to which plan its frames belong."""
 
     plan_version: Annotated[int, Field(ge=1)]
     pulses: bool = False
-    """Whether it carries pulses, and nothing else."""
+    """Whether the stream carries pulses, and nothing else."""
 
 
 class Exchange:
-    """One peer's frames under one plan. Create it with `running`."""
+    """Frames that one peer sends and receives under one plan. Create it with `running`."""
 
     def __init__(
         self,
@@ -93,12 +93,12 @@ class Exchange:
         clock: MonotonicClock | None = None,
         unread_evaluations: int = UNREAD_EVALUATIONS,
     ) -> AsyncIterator[Self]:
-        """An exchange whose senders run until the block is left; what ends the block comes out in a group.
+        """Run an exchange until the block is left; what ends the block comes out in an exception group.
 
         Args:
-            peers: those of the plan; nobody else is listened to.
-            action_seconds: for how long this peer has been at its present action.
-            unread_evaluations: how many evaluation frames of one peer are taken in before they are asked for.
+            peers: peer ids of the plan; nobody else is listened to.
+            action_seconds: returns the seconds for which this peer has been at its present action.
+            unread_evaluations: number of evaluation frames of one peer that are taken in before they are asked for.
         """
         async with asyncio.TaskGroup() as tasks:
             exchange = cls(
@@ -128,21 +128,21 @@ class Exchange:
 
     @property
     def refused(self) -> Counter[FrameFault]:
-        """How many frames were refused, by their fault."""
+        """Number of frames that were refused, by their fault."""
         return self._refusals.counts
 
     @property
     def patience(self) -> dict[str, FailureDetector]:
-        """With each peer whose pulses come."""
+        """Failure detector for each peer whose pulses come, by peer id."""
         return self._heartbeat.patience
 
     @property
     def lost(self) -> dict[str, PeerLost]:
-        """Who is gone, and why."""
+        """Reason why each peer that is gone counts as gone, by peer id."""
         return self._mailbox.lost
 
     def connect(self, peer: str, *, bulk: bool = False) -> None:
-        """Open the stream to `peer` before there is a frame for it, so that it notices if this peer vanishes."""
+        """Open the stream to `peer` before there is a frame for it, so that the peer notices if this one vanishes."""
         if not bulk:
             self._heartbeat.connect(peer)
         self._sender.connect(peer, bulk=bulk)
@@ -157,11 +157,11 @@ class Exchange:
         return stream
 
     def post(self, sender: str, key: Key, size: int, *, exact: bool = True) -> None:
-        """Expect a frame from `sender` with `size` payload bytes (at most so many where not `exact`)."""
+        """Expect a frame from `sender` with `size` payload bytes (with at most as many where not `exact`)."""
         self._mailbox.post(sender, key, size, exact=exact)
 
     async def receive(self, sender: str, key: Key) -> Bytes:
-        """The payload of the posted frame, still coded, once it is there.
+        """Wait for the posted frame, and return its payload, still coded.
 
         Raises:
             PeerLost: the sender vanished before.
@@ -172,7 +172,7 @@ class Exchange:
         """Queue a frame for `peer`; waits only while the queue is full. The payload must not change until it is sent.
 
         Raises:
-            PeerLost: its stream broke.
+            PeerLost: the stream to `peer` broke.
         """
         self.connect(peer, bulk=key.kind.is_bulk)
         await self._sender.put(peer, FrameHeader(self._plan_version, key, len(payload)), payload)
@@ -185,7 +185,7 @@ class Exchange:
         await self._sender.flush(self.lost)
 
     async def serve(self, stream: Stream) -> None:
-        """Take a peer's frames until its stream ends, or brings what it must not. The stream's Hello has been read."""
+        """Take a peer's frames until its stream ends or brings what it must not. The stream's `Hello` has been read."""
         if stream.peer not in self._peers:
             self.refuse(stream.peer, FrameFault.STRANGER, "a training stream, and is not in the plan")
             return
@@ -197,7 +197,7 @@ class Exchange:
             self.refuse(stream.peer, error.fault, str(error))
 
     async def take_pulses(self, stream: Stream) -> None:
-        """Take a peer's pulses until its stream ends. The stream's Hello has been read."""
+        """Take a peer's pulses until its stream ends. The stream's `Hello` has been read."""
         if stream.peer not in self._peers:
             self.refuse(stream.peer, FrameFault.STRANGER, "pulses, and is not in the plan")
             return
@@ -207,7 +207,8 @@ class Exchange:
             self.refuse(stream.peer, FrameFault.FORM, str(error))
 
     def refuse(self, peer: str, fault: FrameFault, text: str) -> PeerLost:
-        """Count a frame that cannot be used, name it once, and have nothing more to do with who sent it."""
+        """Count a frame that cannot be used, log the first of its kind, and count its sender as lost; return that loss.
+        """
         if self._refusals.note(peer, fault):
             log.warning("refused a frame of %s: it sent %s", short(peer), text)
         lost = PeerLost(peer, f"it sent {text}")
@@ -216,7 +217,7 @@ class Exchange:
         return lost
 
     def lose(self, lost: PeerLost) -> None:
-        """Fail what is still expected from a peer; what it sent before stays good."""
+        """Count a peer as lost, and fail what is still expected from it; what it sent before stays good."""
         self._receiver.lose(lost)
 
     def _trace(self, lane: Lane, peer: str, key: Key, begun: float) -> None:

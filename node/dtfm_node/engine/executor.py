@@ -1,4 +1,4 @@
-"""Runs what a schedule says: compute on its own thread, receives posted ahead, sends off that thread."""
+"""Executor of a schedule: compute on its own thread, receives posted ahead, sends off that thread."""
 
 import asyncio
 import functools
@@ -24,15 +24,16 @@ from dtfm_protocol.plan.schedule_check import check
 from dtfm_protocol.wire.frames import Key, Kind
 
 AHEAD = 2
-"""Actions whose input is brought to the device before their turn."""
+"""Number of actions, the present one included, whose input is brought to the device ahead."""
 _CARRIED: dict[ActionKind, Kind] = {"forward": Kind.ACTIVATION, "backward": Kind.GRADIENT}
-"""What brings an action's input, and what takes its output on; a "weight" has neither."""
+"""Kind of message that brings an action its input and takes its output on; a "weight" action has neither."""
 _Outbox = asyncio.Queue[tuple[Key, torch.Tensor, Any] | None]
-"""What has been computed for one peer; as long as the schedule lets the peer be ahead."""
+"""Queue of outputs that were computed for one peer, as long as the schedule lets this peer be ahead of it; None ends
+it."""
 
 
 class Executor:
-    """Computes one peer's part of steps and evaluations."""
+    """Executor of one peer's part of steps and evaluations."""
 
     def __init__(
         self,
@@ -52,20 +53,20 @@ class Executor:
         messages = boundary_messages(plan, me)
         self._inputs = {(one.kind, one.index): one for one in received(messages, me)}
         self._outputs = {(one.kind, one.index): one for one in sent(messages, me)}
-        """By what they carry and micro-batch."""
+        """Messages that take the outputs of actions on, by kind and micro-batch."""
         self._least = least_seconds(state.config, state.training, plan, state.index, machine.pace)
         self._final: list[asyncio.Event] = []
 
     async def final(self, group: int) -> None:
-        """Wait until the gradients of the stage's groups of parameters up to `group` are final."""
+        """Wait until the gradients of the stage's groups of parameters up to number `group` are final."""
         await self._final[group].wait()
 
     def begin_step(self) -> None:
-        """From now on `final` speaks of the step that comes."""
+        """Begin a step: from now on `final` speaks of its gradients."""
         self._final = [asyncio.Event() for _ in range(self._state.groups.last + 1)]
 
     async def run_step(self, step: int) -> None:
-        """Compute all actions; gradients end up in the state's buckets.
+        """Compute all actions of a step; gradients end up in the state's buckets.
 
         Raises:
             PeerLost: a peer on a route vanished, or sent what cannot be used; in an exception group.
@@ -100,7 +101,8 @@ class Executor:
             event.set()
 
     async def _act(self, step: int, action: Action, value: torch.Tensor | None) -> tuple[torch.Tensor | None, Any]:
-        """Compute one action; its coded output, if others wait for one."""
+        """Compute one action; return its coded output and the event after which it may be read, both None if nobody
+        waits."""
         state, index = self._state, action.micro_batch
         least = self._least[action.kind]
         run = functools.partial(
@@ -123,12 +125,12 @@ class Executor:
         return self._exchange.refuse(sender, FrameFault.CONTENT, text)
 
     def _source(self, action: Action) -> StepMessage | None:
-        """What brings the input of an action, if another peer does."""
+        """Return the message that brings the input of an action, None if no other peer sends it."""
         carried = _CARRIED.get(action.kind)
         return None if carried is None else self._inputs.get((carried, action.micro_batch))
 
     async def _input(self, step: int, action: Action) -> torch.Tensor | None:
-        """What another peer sends for an action, coded, on the device."""
+        """Return what another peer sends for an action, coded, on the device; None if no other peer sends any."""
         source = self._source(action)
         if source is None:
             return None
@@ -150,7 +152,8 @@ class Executor:
             await self._exchange.send(peer, key, await self._staging.to_host(coded, made))
 
     async def evaluate(self, step: int) -> dict[int, float]:
-        """Run the evaluation's micro-batches that lead through this peer; on the last stage their summed losses.
+        """Run the evaluation's micro-batches that lead through this peer; return summed losses by index on the last
+        stage.
 
         Raises:
             PeerLost: a peer on a route vanished, or sent what cannot be used.
@@ -179,7 +182,8 @@ class Executor:
         return losses
 
     def _read(self, step: int, index: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Inputs for the first stage and targets for the last, int64 [micro_batch, sequence_length]."""
+        """Return inputs for the first stage and targets for the last, int64 [micro_batch, sequence_length]; None
+        elsewhere."""
         if self._tokens is None:
             return None, None
         return self._split(torch.from_numpy(self._batches.micro_batch(step, index, self._tokens.read)))

@@ -1,4 +1,4 @@
-"""Which frames a step brings to a peer, and how large they are. Pure: a function of plan, job and peer."""
+"""Frames that a step brings to a peer, and their sizes. Pure: a function of plan, job and peer."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from dtfm_protocol.wire.frames import Key, Kind
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFrame:
-    """A frame that is due: who sends it, its key, and its payload's bytes (an upper bound where not `exact`)."""
+    """Frame that is due: its sender, its key, and its payload's bytes (an upper bound where not `exact`)."""
 
     sender: str
     key: Key
@@ -31,7 +31,7 @@ class ExpectedFrame:
 def step_frames(
     plan: Plan, me: str, step: int, training: Training, hidden_size: int, buckets: Iterable[Bucket]
 ) -> Iterator[ExpectedFrame]:
-    """The tensors of one training step: activations, gradients, parts of the all-reduce."""
+    """Yield the frames of one training step that carry tensors: activations, gradients, parts of the all-reduce."""
     shape = (training.micro_batch, training.sequence_length, hidden_size)
     sizes = {
         Kind.ACTIVATION: payload_bytes(plan.wire.activations, shape),
@@ -48,13 +48,13 @@ def step_frames(
 def evaluation_frames(
     plan: Plan, me: str, step: int, batches: Sequence[int], sequence_length: int, hidden_size: int
 ) -> Iterator[ExpectedFrame]:
-    """The activations of one evaluation; `batches` are the sequences of each of its micro-batches."""
+    """Yield the frames of one evaluation; `batches` has the number of sequences of each of its micro-batches."""
     for message in received(evaluation_messages(plan, me, len(batches)), me):
         size = payload_bytes(plan.wire.activations, (batches[message.index], sequence_length, hidden_size))
         yield ExpectedFrame(message.sender, message.key(step), size)
 
 
 def ballot_frames(plan: Plan, me: str, step: int, ballot: Ballot) -> Iterator[ExpectedFrame]:
-    """Everyone's votes for the arbiter; the arbiter's commit for everyone else."""
+    """Yield the frames of a ballot: everyone's votes for the arbiter, the arbiter's commit for everyone else."""
     for message in received(ballot_messages(plan, me, ballot), me):
         yield ExpectedFrame(message.sender, message.key(step), VOTE_LIMIT, exact=False)

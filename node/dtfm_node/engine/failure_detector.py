@@ -1,4 +1,5 @@
-"""How long a peer may be silent, or busy with one thing, before it counts as gone; from what was measured of it. Pure.
+"""Failure detector: decides from measured times when a peer that is silent, or busy with one thing, counts as gone.
+Pure.
 
 Every peer says four times a second that it lives, and for how long it has been at the action that it computes now. A
 peer that is slow goes on saying so: it is not gone.
@@ -11,15 +12,15 @@ are usual behind a home's router. A process that ends is noticed at once, by its
 LONGEST_SECONDS = 30.0
 """As long as a connection's own keepalive takes to notice."""
 ROUND_TRIPS = 4.0
-"""A pulse that is lost on the way comes after the next one's acknowledgement and its own second way, or somewhat later:
-a silence must be longer."""
+"""Round trips for which a peer may be silent: a pulse that is lost comes again after the next one's acknowledgement and
+its own second way, or somewhat later, and a silence must be longer than that."""
 STUCK_SECONDS = 20.0
 STUCK_TIMES = 20.0
-"""An action may take so many times the longest one before it."""
+"""Multiple of the longest action so far that an action may take."""
 
 
 class FailureDetector:
-    """With one peer."""
+    """Failure detector for one peer, fed with what is heard of it; all times in seconds of one clock."""
 
     def __init__(self, now: float) -> None:
         self._heard = now
@@ -30,7 +31,8 @@ class FailureDetector:
         self._round_trip = 0.0
 
     def pulse(self, now: float, action_seconds: float) -> None:
-        """It lives, and is at one action for so long (0: it computes nothing)."""
+        """Take a pulse that came at `now`: the peer has been at one action for `action_seconds` (0: it computes
+        nothing)."""
         gap = now - self._heard
         self._heard = now
         # Jacobson's estimator, as TCP's retransmission timer has it (RFC 6298): gains of 1/8 and 1/4.
@@ -41,27 +43,28 @@ class FailureDetector:
         self._action = action_seconds
 
     def echo(self, round_trip: float) -> None:
-        """It has answered a pulse after so many seconds; queues on the way included. A longer one counts at once."""
+        """Take the seconds that a pulse and its answer took, queues on the way included; a longer time than before
+        counts at once."""
         self._round_trip = max(round_trip, self._round_trip + (round_trip - self._round_trip) / 8)
 
     def excuse(self, now: float) -> None:
-        """It lived at that time, or this side did not listen until then."""
+        """Count the peer as heard of at `now`: other bytes of it came then, or this side did not listen until then."""
         self._heard = max(self._heard, now)
 
     @property
     def silence_limit(self) -> float:
-        """Seconds of silence after which it is gone."""
+        """Seconds of silence after which the peer counts as gone."""
         on_the_way = PULSE_SECONDS + ROUND_TRIPS * self._round_trip
         return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, on_the_way, self._mean + 8 * self._deviation))
 
     @property
     def action_limit(self) -> float:
-        """Seconds at one action after which it is stuck."""
+        """Seconds at one action after which the peer counts as stuck."""
         return max(STUCK_SECONDS, STUCK_TIMES * self._longest_action)
 
     @property
     def measured(self) -> dict[str, float]:
-        """What the limits follow from, and the limits; all in seconds."""
+        """Measurements from which the limits follow, and the limits, by name; all in seconds."""
         return {
             "gap": self._mean,
             "deviation": self._deviation,
@@ -72,7 +75,7 @@ class FailureDetector:
         }
 
     def fault(self, now: float) -> str:
-        """What is wrong with it, if anything is."""
+        """Return in words what is wrong with the peer at `now`; "" if nothing is."""
         silent = now - self._heard
         if silent > self.silence_limit:
             return f"silent for {silent:.1f} s (its limit: {self.silence_limit:.1f} s)"

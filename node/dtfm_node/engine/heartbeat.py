@@ -1,4 +1,4 @@
-"""Pulses to and from the other peers of a plan: that each lives, and for how long it has been at its present action.
+"""Pulses to and from the other peers of a plan, which say that a peer lives, and how long it has been at its action.
 
 They have a stream of their own, and so queue behind nothing. A pulse is answered by its own bytes, which tells how long
 the way there and back takes.
@@ -19,19 +19,19 @@ from dtfm_protocol.wire.frames import HEADER_BYTES, FrameHeader, Key, Kind
 from dtfm_protocol.wire.stream import Stream, StreamClosed
 
 UNANSWERED_PULSES = 256
-"""Pulses whose answers are still told apart."""
+"""Number of the newest pulses whose answers are still matched with them."""
 
 
 class Heartbeat:
-    """The pulses of one peer under one plan.
+    """Pulses that one peer sends and answers under one plan.
 
     Args:
-        open_stream: opens a stream for pulses to a peer. Raises: ConnectionError.
-        start: runs a coroutine until the exchange ends.
-        heard: when bytes of a peer came last, on `clock`; minus infinity where nobody can say.
-        lost: who counts as gone.
-        lose: told of a peer that is silent for too long, or stuck.
-        action_seconds: for how long this peer has been at its present action.
+    open_stream: opens a stream for pulses to a peer. Raises: ConnectionError.
+    start: runs a coroutine until the exchange ends.
+    heard: returns when bytes of a peer came last, on `clock`; minus infinity where that is not known.
+    lost: peer ids of those that count as gone.
+    lose: told of a peer that is silent for too long, or stuck.
+    action_seconds: returns the seconds for which this peer has been at its present action.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class Heartbeat:
         action_seconds: Callable[[], float],
     ) -> None:
         self.patience: dict[str, FailureDetector] = {}
-        """With each peer whose pulses come."""
+        """Failure detector for each peer whose pulses come, by peer id."""
         self._plan_version = plan_version
         self._open_stream, self._start, self._clock = open_stream, start, clock
         self._heard, self._lost, self._lose, self._action_seconds = heard, lost, lose, action_seconds
         self._told: set[str] = set()
-        """To whom pulses go."""
+        """Peer ids of those to whom pulses go."""
 
     def connect(self, peer: str) -> None:
-        """From now on tell `peer` that this one lives."""
+        """Begin to send pulses to `peer`."""
         if peer not in self._told:
             self._told.add(peer)
             self._start(self._pulse(peer))
 
     async def watch(self) -> None:
-        """Find out, for ever, who is silent for too long, or stuck."""
+        """Watch, for ever, for peers that are silent for too long, or stuck, and report each as lost."""
         while True:
             before = self._clock.now()
             await self._clock.sleep(PULSE_SECONDS / 2)
@@ -68,7 +68,7 @@ class Heartbeat:
                 self._lose(lost)
 
     def faults(self, before: float, now: float) -> list[PeerLost]:
-        """Who is gone at `now`; the last look was at `before`."""
+        """Return the peers that are gone at `now`; the last look was at `before`."""
         found = []
         for peer, patience in self.patience.items():
             if now - before > 2 * PULSE_SECONDS:  # who did not get to listen hears nobody
@@ -98,7 +98,7 @@ class Heartbeat:
             self.patience.pop(stream.peer, None)
 
     async def _pulse(self, peer: str) -> None:
-        """Tell a peer that this one lives, as long as neither counts the other as gone."""
+        """Send pulses to a peer, as long as neither counts the other as gone."""
         while peer not in self._lost:
             stream: Stream | None = None
             echoes: asyncio.Task[None] | None = None
@@ -121,7 +121,7 @@ class Heartbeat:
             await self._clock.sleep(PULSE_SECONDS)
 
     async def _take_echoes(self, stream: Stream, sent: deque[float]) -> None:
-        """Learn from the answers to pulses how long the way to a peer and back takes."""
+        """Learn from the answers to pulses how many seconds the way to a peer and back takes."""
         with contextlib.suppress(StreamClosed):
             while True:
                 await stream.read(HEADER_BYTES)

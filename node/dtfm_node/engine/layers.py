@@ -1,4 +1,4 @@
-"""How a stage's decoder layers run: plainly, keeping their inputs alone, or compiled."""
+"""Ways to run a stage's decoder layers: plainly, with activations recomputed, or compiled."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from dtfm_protocol.model.stage import Stage
 
 
 def recompute(stage: Stage) -> None:
-    """Have every layer keep its input alone, and compute the rest anew in the backward (Chen et al., 2016)."""
+    """Have every layer keep only its input for the backward, and compute the rest again there (Chen et al., 2016)."""
     for layer in stage.layers():
         _recompute(layer)
 

@@ -1,34 +1,36 @@
-"""How fast frames come in from each peer: what training traffic tells of links, for nothing. Pure."""
+"""Rates at which frames come in from each peer: what training traffic tells of links, for nothing. Pure."""
 
 LEAST_BYTES = 4096
-"""A frame that is smaller comes in one piece, and tells nothing."""
+"""Bytes of the smallest frame that tells a rate: smaller ones come in one piece."""
 LEAST_SECONDS = 1e-4
 AT_ONCE_SECONDS = 1e-3
 """A frame that begins within this time was there already when the one before it ended."""
 
 
 class LinkRates:
-    """The fastest run of each peer since it was last asked. A lower bound: a run may have shared its way."""
+    """Rate of the fastest run of frames from each peer since it was last asked: a lower bound, as a run may have shared
+    its way."""
 
     def __init__(self) -> None:
         self._best: dict[str, float] = {}
 
     def run(self, peer: str) -> "FrameRun":
-        """What is told of the frames of one stream."""
+        """Return a collector for the frames of one stream of `peer`."""
         return FrameRun(self, peer)
 
     def came(self, peer: str, size: int, seconds: float) -> None:
-        """So many bytes took so long."""
+        """Take note that `size` bytes of `peer` took `seconds` to come."""
         self._best[peer] = max(self._best.get(peer, 0.0), size / max(seconds, LEAST_SECONDS))
 
     def take(self) -> dict[str, float]:
-        """Gbit/s of the fastest run of each peer that has sent any since this was last asked."""
+        """Return the Gbit/s of the fastest run of each peer that has sent any since the last call, by peer id."""
         best, self._best = self._best, {}
         return {peer: rate * 8e-9 for peer, rate in best.items()}
 
 
 class FrameRun:
-    """Frames that come one right after the other count as one: where a lost packet holds them all up, the first one
+    """Run of frames: those that come one right after the other count as one, where a lost packet holds them all up, the
+    first one
     takes long, and the others are there at once when it is.
     """
 
@@ -37,7 +39,8 @@ class FrameRun:
         self._bytes, self._seconds = 0, 0.0
 
     def came(self, size: int, waited: float, seconds: float) -> None:
-        """A frame of `size` bytes was waited for, and then took `seconds` from its header to its end."""
+        """Take note of a frame of `size` bytes that was waited for `waited` seconds, and then took `seconds` to come.
+        """
         if size < LEAST_BYTES:
             return
         if waited > AT_ONCE_SECONDS:

@@ -13,12 +13,12 @@ from dtfm_protocol.wire.frames import FrameHeader, Key, Kind
 from dtfm_protocol.wire.stream import Bytes
 
 UNREAD_EVALUATIONS = 4
-"""Evaluation frames of one peer that are taken in before they are asked for. How far training frames may run ahead the
-schedule bounds: no peer has more micro-batches in flight than it says."""
+"""Number of evaluation frames of one peer that are taken in before they are asked for. How far training frames may run
+ahead the schedule bounds: no peer has more micro-batches in flight than it says."""
 
 
 class PeerLost(Exception):
-    """A peer that this step needs is gone."""
+    """Error: a peer that this step needs is gone."""
 
     def __init__(self, peer: str, why: str) -> None:
         super().__init__(f"{short(peer)} is gone: {why}")
@@ -30,32 +30,33 @@ class _Awaited:
     size: int
     exact: bool
     begun: bool = False
-    """Whether its header has come: from then on another one, on whatever stream, is one too many."""
+    """Whether the frame's header has come: from then on another one with this key, on whatever stream, is one too many.
+    """
     outcome: Bytes | PeerLost | None = None
-    """Its payload, or why none will come; None while neither is known."""
+    """Payload of the frame, or the reason why none will come; None while neither is known."""
 
 
 class Mailbox:
-    """What was posted, by sender and key, from then until it is taken.
+    """Frames that were posted, by sender and key, from then until they are taken.
 
     Args:
-        unread_evaluations: how many evaluation frames of one peer may lie in memory before they are asked for.
+    unread_evaluations: number of evaluation frames of one peer that may lie in memory before they are asked for.
     """
 
     def __init__(self, plan_version: int, unread_evaluations: int = UNREAD_EVALUATIONS) -> None:
         self.lost: dict[str, PeerLost] = {}
-        """Who is gone, and why: the first reason."""
+        """Reason why each peer that is gone counts as gone (the first that was found), by peer id."""
         self._plan_version = plan_version
         self._most_unread = unread_evaluations
         self._awaited: dict[tuple[str, Key], _Awaited] = {}
         self._unread: Counter[str] = Counter()
 
     def post(self, sender: str, key: Key, size: int, *, exact: bool = True) -> None:
-        """Expect a frame from `sender` with `size` payload bytes (at most so many where not `exact`)."""
+        """Expect a frame from `sender` with `size` payload bytes (with at most as many where not `exact`)."""
         self._awaited[sender, key] = _Awaited(size, exact, outcome=self.lost.get(sender))
 
     def admit(self, sender: str, header: FrameHeader) -> None:
-        """Let the frame that this header announces come in; decided before any memory is taken for it.
+        """Admit the frame that this header announces; decided before any memory is taken for it.
 
         Raises:
             FrameRefused: it is of another plan, not due (never posted, or here already), or of another size.
@@ -79,13 +80,14 @@ class Mailbox:
         self._unread[sender] += 1
 
     def put(self, sender: str, key: Key, payload: Bytes) -> None:
-        """The payload of an admitted frame is here; too late if its sender has been lost meanwhile."""
+        """Keep the payload of an admitted frame, unless its sender has been lost meanwhile."""
         frame = self._awaited.get((sender, key))
         if frame is not None and frame.outcome is None:
             frame.outcome = payload
 
     def lose(self, lost: PeerLost) -> list[Key]:
-        """Fail what is still awaited from a peer, and say what that is; what it sent before stays good."""
+        """Count a peer as lost, and fail what is still awaited from it; return the keys of that. What it sent before
+        stays good."""
         self.lost.setdefault(lost.peer, lost)
         failed = []
         for (sender, key), frame in self._awaited.items():
@@ -103,7 +105,7 @@ class Mailbox:
         return self._awaited[sender, key].outcome is not None
 
     def take(self, sender: str, key: Key) -> Bytes:
-        """The payload of a frame that is decided on; it is kept here no longer.
+        """Return the payload of a frame that is decided on, and forget it.
 
         Raises:
             KeyError: nobody posted it, or it has been taken.

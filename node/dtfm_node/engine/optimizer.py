@@ -1,4 +1,4 @@
-"""The optimizer that swarm and `solo` share, the clip, and their state by name."""
+"""Optimizer that swarm and `solo` share, the gradient clip, and their state by name."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -7,13 +7,13 @@ import torch
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 _CHUNK = 1 << 20
-"""Values that are widened to fp64 at a time."""
+"""Number of values that are widened to fp64 at a time."""
 
 
 def make_optimizer(parameters: dict[str, torch.nn.Parameter], weight_decay: float) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only, the learning rate set at every step.
+    """Return an AdamW with weight decay on matrices only; its learning rate is to be set at every step.
 
-    Fused where there is a kernel for it: one pass over weights, gradients and moments instead of a dozen.
+    It is fused where there is a kernel for that: one pass over weights, gradients and moments instead of a dozen.
     """
     matrices = [parameter for _, parameter in sorted(parameters.items()) if parameter.ndim >= 2]
     vectors = [parameter for _, parameter in sorted(parameters.items()) if parameter.ndim < 2]
@@ -28,19 +28,20 @@ def make_optimizer(parameters: dict[str, torch.nn.Parameter], weight_decay: floa
 
 
 def sum_of_squares(values: torch.Tensor) -> float:
-    """In fp64, without a copy of the whole."""
+    """Return the sum of squares of all values, computed in fp64 without a copy of the whole."""
     return math.fsum(float(chunk.cpu().double().square().sum()) for chunk in values.reshape(-1).split(_CHUNK))
 
 
 def clip_factor(grad_norm: float, clip_norm: float) -> float:
-    """What gradients are multiplied by so that their global norm stays within `clip_norm` (0: no clipping)."""
+    """Return the factor by which gradients are multiplied so that their global norm stays within `clip_norm` (0: no
+    clipping)."""
     return min(1.0, clip_norm / (grad_norm + 1e-6)) if clip_norm > 0 else 1.0
 
 
 def state_tensors(
     parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights and moments as a checkpoint names them: "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME"."""
+    """Yield weights and moments as a checkpoint names them: "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME"."""
     for name, parameter in sorted(parameters.items()):
         yield f"weight/{name}", parameter.detach()
         for moment in MOMENTS:
@@ -49,7 +50,7 @@ def state_tensors(
 
 
 def set_step(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter, step: int) -> None:
-    """Say how many steps the moments of a parameter have seen."""
+    """Set the number of steps that the moments of a parameter have seen."""
     # The fused kernel reads the count where the parameter is, the other one on the CPU.
     where = parameter.device if optimizer.defaults["fused"] else torch.device("cpu")
     optimizer.state[parameter]["step"] = torch.tensor(float(step), device=where)
@@ -62,7 +63,7 @@ def load_tensor(
     key: str,
     value: torch.Tensor,
 ) -> None:
-    """Put one tensor of the state after `step` in its place."""
+    """Put one tensor of the state after `step`, named as in a checkpoint, in its place."""
     kind, _, name = key.partition("/")
     parameter = parameters[name]
     if kind == "weight":
@@ -76,6 +77,6 @@ def load_tensor(
 
 
 def state_keys(names: Iterable[str], step: int) -> tuple[str, ...]:
-    """The keys that a checkpoint of `step` holds for parameters `names`; step 0 has no moments."""
+    """Return the keys that a checkpoint of `step` holds for the parameters `names`; step 0 has no moments."""
     kinds = ("weight", *MOMENTS) if step > 0 else ("weight",)
     return tuple(f"{kind}/{name}" for name in sorted(names) for kind in kinds)

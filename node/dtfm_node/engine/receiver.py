@@ -1,4 +1,4 @@
-"""Frames as they come in over streams: the waiting, on both sides, around what a `Mailbox` decides."""
+"""Receiver of frames from streams: the waiting, on both sides, around what a `Mailbox` decides."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed
 
 
 class Receiver:
-    """Streams that bring frames, and those who wait for them.
+    """Meeting point of streams that bring frames and the tasks that wait for them.
 
     Args:
-        came: told of each frame that has come: from whom, its key, and when its payload began to come.
+    came: told of each frame that has come: its sender, its key, and the clock's time when its payload began to come.
     """
 
     def __init__(
@@ -24,13 +24,13 @@ class Receiver:
     ) -> None:
         self._mailbox, self._inflow, self._clock, self._came = mailbox, inflow, clock, came
         self._decided: dict[tuple[str, Key], asyncio.Event] = {}
-        """Of the frames that somebody waits for."""
+        """Events of the frames that a task waits for, by sender and key; each is set when its frame is decided on."""
         self._room: dict[str, asyncio.Event] = {}
-        """Of the peers whose streams wait for their evaluations to be read."""
+        """Events of the peers whose streams wait for their evaluation frames to be read."""
         self._over = False
 
     async def receive(self, sender: str, key: Key) -> Bytes:
-        """The payload of a posted frame, once it is there.
+        """Wait for a posted frame, and return its payload.
 
         Raises:
             PeerLost: the sender vanished before.
@@ -56,7 +56,7 @@ class Receiver:
             await self._take_frame(stream, run)
 
     def lose(self, lost: PeerLost) -> None:
-        """Fail what is still expected from a peer; what it sent before stays good."""
+        """Count a peer as lost, and fail what is still expected from it; what it sent before stays good."""
         for key in self._mailbox.lose(lost):
             self._wake(lost.peer, key)
 

@@ -1,4 +1,4 @@
-"""Frames that cannot be used: what may be wrong with one, how often it was, and whether it is worth a line. Pure."""
+"""Frames that cannot be used: kinds of fault, how often each was, and whether one is worth a line in the log. Pure."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -8,7 +8,7 @@ from dtfm_protocol.errors import Refused
 
 
 class FrameFault(Enum):
-    """What can be wrong with a frame; few, so that nobody can make the counters grow."""
+    """Kinds of fault of a frame; few, so that nobody can make the counters grow."""
 
     STRANGER = "from a peer that is not in the plan"
     FORM = "not a frame"
@@ -19,7 +19,7 @@ class FrameFault(Enum):
 
 
 class FrameRefused(Refused):
-    """A frame that cannot be used, and its fault; the text says what was sent."""
+    """Error: a frame cannot be used, by its `fault`; the text says what was sent."""
 
     def __init__(self, fault: FrameFault, text: str) -> None:
         super().__init__(text)
@@ -27,7 +27,7 @@ class FrameRefused(Refused):
 
 
 class Refusals:
-    """The frames that were refused under one plan."""
+    """Counts of the frames that were refused under one plan, and a memory of which were logged."""
 
     def __init__(self, peers: Collection[str]) -> None:
         self.counts: Counter[FrameFault] = Counter()
@@ -35,7 +35,8 @@ class Refusals:
         self._named: set[tuple[str, FrameFault]] = set()
 
     def note(self, peer: str, fault: FrameFault) -> bool:
-        """Count one; whether it is to be named: the first of its fault from that peer, or from anyone without a part in
+        """Count a refused frame. True if it is to be logged: the first of its fault from that peer, or from anyone not
+        in
         the plan, of whom there may be any number.
         """
         self.counts[fault] += 1

@@ -1,4 +1,4 @@
-"""What the engine runs on: the device, the threads that use it, the way to and from its memory, and the tracer."""
+"""Runtime of the engine: the device, the threads that use it, the way to and from its memory, and the tracer."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ from dtfm_node.engine.tracer import NO_TRACE, Tracer
 from dtfm_protocol.process.trace_format import Lane
 
 Compute = Callable[..., Awaitable[Any]]
-"""Runs a function on a thread."""
+"""Function that runs a function with its arguments on a thread, and returns an awaitable of the result."""
 
 
 def on_thread(thread: ThreadPoolExecutor) -> Compute:
-    """Runs functions on `thread`, one after the other, while the event loop goes on."""
+    """Return a function that runs others on `thread`, one after the other, while the event loop goes on."""
 
     def run(function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
         return asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
@@ -31,29 +31,29 @@ def on_thread(thread: ThreadPoolExecutor) -> Compute:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Create it with `running`."""
+    """Device, threads, staging and tracer that one engine uses. Create it with `running`."""
 
     device: torch.device
     compute: Compute
-    """The stage's forwards, backwards and updates."""
+    """Thread of the stage's forwards, backwards and updates."""
     reduce: Compute
-    """The all-reduce's sums, beside them: it begins while the last backward still runs."""
+    """Thread of the all-reduce's sums, beside compute: it begins while the last backward still runs."""
     staging: Staging
     tracer: Tracer = NO_TRACE
     compiled: bool = False
     """Whether decoder layers are compiled by `torch.compile`."""
     pace: float | None = None
-    """FLOP/s of the slower device that this one is to behave as."""
+    """FLOP/s of the slower device that this one is to behave as; None: it runs as fast as it can."""
     _busy: list[float] = field(default_factory=lambda: [0.0])
     _at: list[float] = field(default_factory=lambda: [0.0])
-    """When the action began that is being computed; 0: none is."""
+    """Time (`time.monotonic()`) when the action began that is being computed, in a list of one; 0: none is."""
 
     @classmethod
     @contextlib.contextmanager
     def running(
         cls, device: torch.device, tracer: Tracer = NO_TRACE, *, compiled: bool = False, pace: float | None = None
     ) -> Iterator["Runtime"]:
-        """A machine whose threads end with the block; what they have under way is finished first."""
+        """Run threads that end with the block; what they have under way is finished first."""
         with ThreadPoolExecutor(1, "compute") as compute, ThreadPoolExecutor(1, "reduce") as reduce:
             staging = Staging(device)
             try:
@@ -62,19 +62,20 @@ class Runtime:
                 staging.close()
 
     def action_seconds(self) -> float:
-        """For how long the compute thread has been at its present action."""
+        """Return the seconds for which the compute thread has been at its present action; 0: it has none."""
         begun = self._at[0]
         return time.monotonic() - begun if begun else 0.0
 
     def take_busy(self) -> float:
-        """Seconds of compute since this was last asked. On an accelerator: until the last kernel was launched."""
+        """Return the seconds of compute since the last call; on an accelerator up to the launch of the last kernel."""
         busy, self._busy[0] = self._busy[0], 0.0
         return busy
 
     async def run(
         self, lane: Lane, name: str, function: Callable[..., Any], *arguments: Any, least: float = 0.0, **labels: int
     ) -> tuple[Any, Any]:
-        """Run `function` on the compute thread, and draw it; its result, and what `Staging.to_host` waits for.
+        """Run `function` on the compute thread, and trace it; return its result, and the event that `Staging.to_host`
+        awaits.
 
         Args:
             least: seconds that it takes at least.
@@ -101,5 +102,5 @@ class Runtime:
         return result
 
     def drawn(self, lane: Lane, name: str, begun: float, **labels: int) -> None:
-        """Draw what has gone on since `begun`."""
+        """Trace a span from `begun` (`time.monotonic()`) until now."""
         self.tracer.span(lane, name, begun, time.monotonic(), **labels)

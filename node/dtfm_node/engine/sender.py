@@ -1,4 +1,4 @@
-"""Frames on their way to other peers: a queue a peer and priority, each sent in order over a stream of its own.
+"""Sender of frames to other peers: a queue for each peer and priority, each sent in order over a stream of its own.
 
 Urgent frames do not queue behind the all-reduce: bulk has a stream to itself, and waits, piece by piece, while anything
 urgent is being sent.
@@ -18,7 +18,7 @@ from dtfm_protocol.wire.frames import FrameHeader, Key
 from dtfm_protocol.wire.stream import Bytes, Stream
 
 QUEUE_FRAMES = 8
-"""Frames that wait for a slow link before the sender has to wait too."""
+"""Number of frames that wait for a slow link before whoever sends has to wait too."""
 PIECE_BYTES = 1 << 18
 """Bytes of a bulk frame between two looks at whether something urgent is to be sent."""
 
@@ -26,26 +26,26 @@ _Queue = asyncio.Queue[tuple[FrameHeader, Bytes]]
 
 
 class _Paced:
-    """Keeps a stream at the pace that its link has now."""
+    """Stream that is kept at the pace that its link has now."""
 
     def __init__(self, stream: Stream, uplink: UplinkPacer) -> None:
         self._stream, self._uplink, self._pace = stream, uplink, math.inf
 
     def look(self) -> None:
-        """Set it, if it has changed."""
+        """Set the stream's pace, if it has changed."""
         if self._pace != (pace := self._uplink.pace(self._stream.peer)):
             self._pace = pace
             self._stream.pace(pace)
 
 
 class Sender:
-    """The queues of frames from one peer to all others of a plan.
+    """Queues of frames from one peer to all others of a plan.
 
     Args:
-        open_stream: opens a stream for frames to a peer. Raises: ConnectionError.
-        start: runs a coroutine until the exchange ends.
-        lose: told of a peer to which nothing can be sent any more.
-        sent: told of each frame that is on its way: to whom, its key, and when its sending began.
+    open_stream: opens a stream for frames to a peer. Raises: ConnectionError.
+    start: runs a coroutine until the exchange ends.
+    lose: told of a peer to which nothing can be sent any more.
+    sent: told of each frame that is on its way: its receiver, its key, and the clock's time when its sending began.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Sender:
         self._open_stream, self._start, self._uplink, self._clock = open_stream, start, uplink, clock
         self._lose, self._sent = lose, sent
         self._queues: dict[tuple[str, bool], _Queue] = {}
-        """By peer and whether they carry bulk."""
+        """Queues by peer id and whether they carry bulk."""
 
     def connect(self, peer: str, *, bulk: bool) -> None:
-        """Open the stream to `peer` before there is a frame for it, so that it notices if this peer vanishes."""
+        """Open the stream to `peer` before there is a frame for it, so that the peer notices if this one vanishes."""
         if (peer, bulk) not in self._queues:
             queue = self._queues[peer, bulk] = asyncio.Queue(QUEUE_FRAMES)
             self._start(self._sending(peer, queue, bulk))

@@ -1,4 +1,5 @@
-"""Between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams beside compute's."""
+"""Copies between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams beside
+compute's."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from dtfm_protocol.wire.codecs import Bytes, from_bytes, to_bytes
 
 
 class Staging:
-    """Moves coded tensors between host and device. On the CPU nothing is moved or copied."""
+    """Mover of coded tensors between host and device. On the CPU nothing is moved or copied."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -27,17 +28,18 @@ class Staging:
             thread.shutdown()
 
     def mark(self) -> Any:
-        """Called on the compute thread after it made a tensor: from when on it may be read (None: from now on)."""
+        """Return the event from which on the tensors made so far may be read (None: at once); call it on the compute
+        thread."""
         return torch.cuda.current_stream(self._device).record_event() if self._streams else None
 
     async def to_device(self, data: Bytes) -> torch.Tensor:
-        """Received bytes as a uint8 tensor on the device."""
+        """Return received bytes as a uint8 tensor on the device."""
         if self._threads is None:
             return from_bytes(data)
         return await asyncio.get_running_loop().run_in_executor(self._threads[0], self._upload, data)
 
     async def to_host(self, coded: torch.Tensor, made: Any) -> memoryview:
-        """The bytes of a uint8 tensor of the device, once the event `made` has happened."""
+        """Return the bytes of a uint8 tensor of the device, once the event `made` has happened."""
         if self._threads is None:
             return to_bytes(coded)
         return await asyncio.get_running_loop().run_in_executor(self._threads[1], self._download, coded, made)

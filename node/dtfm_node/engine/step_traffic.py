@@ -1,4 +1,4 @@
-"""Who sends what to whom in a step: every message that a plan makes a peer send or await. Pure.
+"""Traffic of a step: every message that a plan makes a peer send or await. Pure.
 
 Senders and receivers both read it, so that what one peer sends is what the other has posted.
 """
@@ -14,7 +14,7 @@ from dtfm_protocol.wire.frames import Key, Kind
 
 @dataclass(frozen=True, slots=True)
 class StepMessage:
-    """A frame of each step: what it carries, and who sends it to whom. Index and group are as in `Key`."""
+    """Message of each step, sent in one frame: its kind, sender and receiver. Index and group are as in `Key`."""
 
     kind: Kind
     index: int
@@ -23,18 +23,19 @@ class StepMessage:
     group: int = 0
 
     def key(self, step: int) -> Key:
-        """Its key in one step."""
+        """Return the message's key in one step."""
         return Key(self.kind, step, self.index, self.group)
 
 
 def share_of(plan: Plan, peer: str, micro_batches: int) -> tuple[int, ...]:
-    """The first `micro_batches` whose way leads through `peer`, ascending; the plan's routes come round again."""
+    """Return the indices, of the first `micro_batches`, of those that go through `peer`, ascending; the plan's routes
+    repeat."""
     routes = plan.routes
     return tuple(index for index in range(micro_batches) if peer in routes[index % len(routes)])
 
 
 def boundary_messages(plan: Plan, peer: str) -> list[StepMessage]:
-    """The activations and gradients of a training step that `peer` sends or receives, by micro-batch."""
+    """Return the activations and gradients of a training step that `peer` sends or receives, by micro-batch."""
     found = []
     for index in share_of(plan, peer, len(plan.routes)):
         for before, after in _boundaries(plan, peer, index):
@@ -44,7 +45,7 @@ def boundary_messages(plan: Plan, peer: str) -> list[StepMessage]:
 
 
 def evaluation_messages(plan: Plan, peer: str, micro_batches: int) -> list[StepMessage]:
-    """The activations of an evaluation of so many micro-batches that `peer` sends or receives."""
+    """Return the activations that `peer` sends or receives in an evaluation of `micro_batches` micro-batches."""
     return [
         StepMessage(Kind.EVALUATION, index, before, after)
         for index in share_of(plan, peer, micro_batches)
@@ -53,14 +54,15 @@ def evaluation_messages(plan: Plan, peer: str, micro_batches: int) -> list[StepM
 
 
 def _boundaries(plan: Plan, peer: str, index: int) -> list[tuple[str, str]]:
-    """The peers on both sides of the boundaries at which a micro-batch comes to `peer`, and leaves it."""
+    """Return the pairs of peers on both sides of the boundaries at which micro-batch `index` comes to `peer`, and
+    leaves it."""
     route = plan.routes[index % len(plan.routes)]
     stage = route.index(peer)
     return [(route[at - 1], route[at]) for at in (stage, stage + 1) if 0 < at < len(route)]
 
 
 def reduction_messages(bucket: Bucket, peer: str) -> list[StepMessage]:
-    """The parts of a bucket that `peer`, one of its holders, sends or receives: first all sums, then all totals.
+    """Return the parts of a bucket that `peer`, one of its holders, sends or receives: first all sums, then all totals.
 
     Every holder sends each other one its own sum of the part that the other owns, and then the total of its own part.
     """
@@ -75,7 +77,8 @@ def reduction_messages(bucket: Bucket, peer: str) -> list[StepMessage]:
 
 
 def ballot_messages(plan: Plan, peer: str, ballot: Ballot) -> list[StepMessage]:
-    """The votes and commits that `peer` sends or receives: everyone's vote to the arbiter, its commit to everyone."""
+    """Return the votes and commits that `peer` sends or receives: everyone's vote to the arbiter, its commit to
+    everyone."""
     arbiter = arbiter_of(plan)
     voters = [voter for voter in plan.peers if voter != arbiter and peer in (voter, arbiter)]
     votes = [StepMessage(Kind.VOTE, ballot, voter, arbiter) for voter in voters]
@@ -83,15 +86,15 @@ def ballot_messages(plan: Plan, peer: str, ballot: Ballot) -> list[StepMessage]:
 
 
 def arbiter_of(plan: Plan) -> str:
-    """The peer that makes steps final: the first of the plan's fixed order."""
+    """Return the peer that makes steps final: the first in the plan's fixed order."""
     return plan.peers[0]
 
 
 def sent(messages: Iterable[StepMessage], peer: str, kind: Kind | None = None) -> list[StepMessage]:
-    """Those that `peer` sends, of one kind or of all."""
+    """Return the messages that `peer` sends, of one kind or of all."""
     return [one for one in messages if one.sender == peer and kind in (None, one.kind)]
 
 
 def received(messages: Iterable[StepMessage], peer: str, kind: Kind | None = None) -> list[StepMessage]:
-    """Those that `peer` receives, of one kind or of all."""
+    """Return the messages that `peer` receives, of one kind or of all."""
     return [one for one in messages if one.receiver == peer and kind in (None, one.kind)]

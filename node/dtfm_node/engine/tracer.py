@@ -1,4 +1,4 @@
-"""What this node did and when, kept in a file for `dtfm-coordinator trace` and for Perfetto."""
+"""Tracer of what this node did and when, in a file for `dtfm-coordinator trace` and for Perfetto."""
 
 import contextlib
 import itertools
@@ -33,25 +33,25 @@ from dtfm_protocol.process.trace_format import (
 FLUSH_SECONDS = 1.0
 """What a node that is killed loses of its trace."""
 FLUSH_SPANS = 2_000
-"""So many are written before that: a few milliseconds of work."""
+"""Number of spans that are written at once before that time is over: a few milliseconds of work."""
 MOST_PENDING = 50_000
-"""So many wait for a disk that hangs; further ones are dropped, and counted."""
+"""Number of spans that wait for a disk that hangs; further ones are dropped, and counted."""
 
 
 class Tracer(Protocol):
-    """Takes note of what the engine does."""
+    """Interface of what takes note of the engine's work."""
 
     def span(self, lane: Lane, name: str, begin: float, end: float, /, **args: str | int) -> None:
-        """Note what was done from `begin` to `end`, in seconds of `time.monotonic()`; from any thread.
+        """Note work that was done from `begin` to `end`, in seconds of `time.monotonic()`; from any thread.
 
         Args:
-            args: shown with the span. Of a send or a receive: peer (the other end), kind, step, index, group, plan, by
-                which a send is matched with its receive.
+            args: shown with the span. A send or a receive has peer (the other end), kind, step, index, group, plan, by
+        which a send is matched with its receive.
         """
 
 
 class NoTrace:
-    """Takes no note."""
+    """Tracer that takes no note."""
 
     def span(self, lane: Lane, name: str, begin: float, end: float, /, **args: str | int) -> None:
         """Do nothing."""
@@ -61,7 +61,7 @@ NO_TRACE: Tracer = NoTrace()
 
 
 class TraceFile:
-    """One node's trace, written while it runs: open it with `open`, use it in a `with` block.
+    """Trace of one node, written while it runs: open it with `open`, use it in a `with` block.
 
     Spans are kept in memory and written about once a second by whoever notes the next one. A file that cannot be
     written any further ends with a warning; the node goes on.
@@ -82,7 +82,7 @@ class TraceFile:
 
     @classmethod
     def open(cls, folder: Path, peer_id: str) -> Self:
-        """Begin a new file in `folder`, which is made where there is none; no file that is there is touched.
+        """Begin a new file in `folder`, which is made if it does not exist; no existing file is touched.
 
         Raises:
             UserError: `folder` is not writable.
@@ -126,7 +126,7 @@ class TraceFile:
                 self._writing.release()
 
     def close(self) -> None:
-        """Write what is pending, and the file's end; idempotent."""
+        """Write the spans that are pending, and the file's end; a second call does nothing."""
         with self._writing:
             self._flush()
             self._end()
@@ -135,7 +135,7 @@ class TraceFile:
             self._dropped = 0
 
     def _flush(self) -> None:
-        """Write what is pending. Only who holds the lock may call this, or what it calls."""
+        """Write the spans that are pending. Only a thread that holds the lock may call this, or what it calls."""
         if self._file is None:
             return
         # As many as there are now: others may go on adding.
@@ -151,7 +151,7 @@ class TraceFile:
             self._give_up()
 
     def _lines(self, lane: Lane, name: str, begin: float, end: float, args: dict[str, str | int]) -> str:
-        """A span's line, after those that name its row where it is the first there."""
+        """Return a span's line, after those that name its row where it is the first there."""
         begin_ns = round(begin * 1e9)
         end_ns = max(round(end * 1e9), begin_ns + 1)  # of no length at all, it could not be seen
         row = self._rows[lane].place(begin_ns, end_ns)

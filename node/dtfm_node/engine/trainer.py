@@ -1,4 +1,4 @@
-"""The steps of one plan: from its first state, step by step, to the job's last step or the plan's end.
+"""Trainer of one plan: runs its steps from its first state, step by step, to the job's last step or the plan's end.
 
 A step: compute the schedule, and all-reduce each bucket as soon as its gradient is final; vote; on the arbiter's
 commit, apply. No peer applies what not all peers hold, and each keeps what it holds until it hears: where a peer, or
@@ -30,11 +30,12 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.fault_injection import point
 
 BUCKETS_UNDER_WAY = 2
-"""One is summed while the other's parts are on their way; more would only take memory."""
+"""Number of buckets that are reduced at a time: one is summed while the other's parts are on their way; more would only
+take memory."""
 
 
 class Trainer:
-    """Trains `me`'s stage under one plan."""
+    """Trainer of the stage that the plan gives to peer `me`."""
 
     def __init__(
         self,
@@ -56,18 +57,18 @@ class Trainer:
         self._partners: set[str] = set()
         self._stopping = self._kept = False
         self.final: StepMetrics | None = None
-        """What is known of the newest step that is final; its evaluation is not among it."""
+        """Metrics of the newest step that is final, without its evaluation; None before the first."""
         self.over = False
         """Whether the arbiter has ended the plan."""
         self.kept = False
-        """Whether it has done so with a checkpoint."""
+        """Whether the arbiter has ended the plan with a checkpoint."""
         self._begun = time.monotonic()
-        """When the step under way began: with the commit before it, evaluations left out."""
+        """Time (`time.monotonic()`) when the step under way began: at the commit before it, evaluations left out."""
         self._counted = 0
-        """Bytes sent up to the last vote on a step."""
+        """Number of bytes sent up to the last vote on a step."""
 
     def expect_first(self) -> None:
-        """Post the first frames that other peers may send; call it before they can reach this exchange."""
+        """Post the first frames that other peers may send. Call it before they can reach this exchange."""
         first = self._plan.resume.mark.step
         self._post(ballot_frames(self._plan, self._me, first, Ballot.START))
         self._expect(first + 1)
@@ -86,19 +87,19 @@ class Trainer:
     def stop(self, *, kept: bool) -> None:
         """Have the plan end with the step under way, and with a checkpoint of it where it is to be `kept`.
 
-        The arbiter tells all of it with the commit.
+        It counts on the arbiter only, which tells all peers with the commit.
         """
         self._stopping, self._kept = True, kept
 
     async def step(self, step: int, prepare: Callable[[int], Awaitable[None]]) -> StepMetrics:
-        """Run one step, evaluation included; the same row on every peer.
+        """Run one step, evaluation included, and return its metrics, the same on every peer.
 
         Args:
-            prepare: makes the tokens of a step present.
+            prepare: fetches the tokens of a step where they are missing.
 
         Raises:
             PeerLost: a peer vanished before the commit; the state is that before the step, and the gradients void.
-                In an exception group where it happened during the all-reduce.
+        In an exception group where it happened during the all-reduce.
             Diverged: loss or gradients are not finite; likewise.
         """
         await prepare(step)
@@ -130,7 +131,7 @@ class Trainer:
         return row.model_copy(update={"eval_loss": eval_loss})
 
     def _row(self, step: int, commit: Commit) -> StepMetrics:
-        """What is known of a step as soon as it is final."""
+        """Return the metrics of a step that are known as soon as it is final."""
         training = self._job.training
         return StepMetrics(
             step=step,
@@ -150,7 +151,7 @@ class Trainer:
         return every > 0 and (step % every == 0 or step == self._job.training.steps)
 
     async def _reduce(self, step: int, buckets: tuple[Bucket, ...]) -> dict[int, float]:
-        """All-reduce buckets in order, each when its gradient is final; their sums of squares by group.
+        """All-reduce buckets in order, each when its gradient is final, and return sums of squares by bucket number.
 
         All holders take the same order, and start one only when an earlier one is done: how much of it lies in memory
         is bounded, and nobody waits for what another has put off.

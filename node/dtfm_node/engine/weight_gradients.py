@@ -1,4 +1,4 @@
-"""Gradients of matrices, added straight to where they are summed; at once, or later as an action of their own.
+"""Weight gradients of matrices, added straight to their sums: at once, or later as an action of their own.
 
 autograd computes the gradients of a matrix product's input and of its matrix in one go, and gives the matrix's a
 tensor of its own that is then added to the sum. Here the module's product is a function of our own: its backward gives
@@ -15,35 +15,38 @@ from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
 Pending = tuple[nn.Parameter, nn.Parameter | None, torch.Tensor, torch.Tensor, bool]
-"""Matrix, bias, the product's input and its output's gradient, and whether the matrix is stored [in, out]."""
+"""Operands of a matrix's gradient: matrix, bias, the product's input, its output's gradient, and whether the matrix is
+stored [in, out]."""
 
 
 class WeightGradients:
-    """The matrix products of one stage. `.grad` of every parameter must exist."""
+    """Matrix products of one stage, with control over when their gradients are computed. `.grad` of every parameter
+    must exist."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._deferred: list[Pending] | None = None
         self._low: dict[int, torch.Tensor] = {}
-        """Matrices in autocast's dtype: cast once a step, not once a micro-batch."""
+        """Matrices in autocast's dtype, by `id`: cast once a step, not once a micro-batch."""
         for module in modules:
             if type(module) in (nn.Linear, Conv1D):  # not subclasses: they may compute something else
                 module.forward = _forward(self, module)
 
     def forget(self) -> None:
-        """The parameters have changed."""
+        """Forget the cast matrices: the parameters have changed."""
         self._low.clear()
 
     def defer(self) -> None:
-        """From now on keep what matrices' gradients need instead of computing them."""
+        """Begin to keep the operands of matrices' gradients instead of computing them."""
         self._deferred = []
 
     def take_deferred(self) -> list[Pending]:
-        """What has been kept since `defer`, in the order of the backward; from now on gradients come at once."""
+        """Return the operands kept since `defer`, in the order of the backward; from now on gradients are computed at
+        once."""
         pending, self._deferred = self._deferred or [], None
         return pending
 
     def lowered(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The matrix in `dtype`."""
+        """Return the matrix in `dtype`, from memory where it was cast before."""
         if weight.dtype == dtype:
             return weight
         if id(weight) not in self._low:
@@ -51,7 +54,7 @@ class WeightGradients:
         return self._low[id(weight)]
 
     def put(self, pending: Pending) -> None:
-        """Compute matrices' gradients now or later."""
+        """Compute the gradients now, or keep their operands after `defer`."""
         if self._deferred is None:
             accumulate(pending)
         else:
@@ -60,7 +63,7 @@ class WeightGradients:
 
 @torch.no_grad()
 def accumulate(pending: Pending) -> None:
-    """Add to the gradients of a matrix and its bias."""
+    """Add to the gradients of a matrix and its bias what the operands `pending` give."""
     weight, bias, x, gradient, transposed = pending
     x, gradient = x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
     left, right = (x.t(), gradient) if transposed else (gradient.t(), x)
@@ -99,7 +102,7 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, t
 
 
 class _Product(torch.autograd.Function):
-    """x times a matrix, whose gradient is `WeightGradients`' business."""
+    """Product of x and a matrix, whose gradient `WeightGradients` takes care of."""
 
     @staticmethod
     def forward(
