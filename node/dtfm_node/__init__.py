@@ -1,4 +1,4 @@
-"""The volunteer's daemon.
+"""The volunteer's program: one daemon that joins a swarm and trains for it, and commands beside it.
 
 - `commands/`: what a volunteer runs beside the daemon
 - `control/`: what coordinators say to this node, and what it says of itself

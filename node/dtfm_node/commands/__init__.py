@@ -1,4 +1,4 @@
-"""What a volunteer runs beside the daemon.
+"""Commands that a volunteer runs beside the daemon.
 
 - `bench`: `dtfm-node bench`: what this device would tell a swarm of itself
 - `leave`: `dtfm-node leave`: asks the daemon of a state dir to drain, and waits until it has ended

@@ -1,4 +1,4 @@
-"""`dtfm-node bench`: what this device would tell a swarm of itself."""
+"""`dtfm-node bench`: prints what this device would tell a swarm of its speed and memory."""
 
 import json
 from pathlib import Path
@@ -24,11 +24,12 @@ STANDARD: dict[str, Any] = {
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
 }
-"""The layer that is measured without a job: of a llama of about 0.4 billion parameters, on 1 x 512 tokens, fp32."""
+"""Model config of the layer that is measured without a job: of a llama of about 0.4 billion parameters, on 1 x 512
+tokens, fp32."""
 
 
 def bench(device_name: str, job_file: Path | None, threads: int | None, as_json: bool) -> None:
-    """Measure, and print a table or one JSON object.
+    """Measure the device, and print a table or one JSON object.
 
     Raises:
         UserError: no such device, or a bad job file.

@@ -13,7 +13,7 @@ LOOK_SECONDS = 0.1
 
 
 def leave(state_dir: Path, timeout: float) -> str:
-    """Ask, and wait for at most `timeout` seconds; what happened, in a line.
+    """Ask the daemon of `state_dir` to leave, wait for at most `timeout` seconds, and return what happened in a line.
 
     Raises:
         UserError: no node runs there, or it has not ended in time.

@@ -36,11 +36,11 @@ from dtfm_protocol.model.whole_model import build_whole
 from dtfm_protocol.process.logs import log
 
 KEPT = 2
-"""Checkpoints that stay."""
+"""Number of newest checkpoints that stay on disk."""
 
 
 class Solo:
-    """One process's training of a job."""
+    """Training of a job in one process, on the whole model."""
 
     def __init__(self, job: ResolvedJob, folder: Path, device: torch.device) -> None:
         self._job, self._device = job, device
@@ -56,7 +56,8 @@ class Solo:
         self._optimizer = make_optimizer(self._parameters, job.training.weight_decay)
 
     def resume(self) -> int:
-        """Load the newest checkpoint, if there is one; the step that the state is after."""
+        """Load the newest checkpoint, if there is one, and return the step that the state is after (0: the initial
+        weights)."""
         manifest = self._store.newest()
         if manifest is None:
             return 0
@@ -66,7 +67,7 @@ class Solo:
         return manifest.step
 
     def step(self, step: int) -> StepMetrics:
-        """One training step, and the evaluation that is due after it."""
+        """Run training step `step`, counted from 1, and the evaluation that is due after it."""
         begun = time.monotonic()
         training = self._job.training
         self._optimizer.zero_grad(set_to_none=False)

@@ -1,4 +1,4 @@
-"""What coordinators say to this node, and what it says of itself.
+"""Messages between this node and the coordinators: what they say to it, and what it says of itself.
 
 - `display`: what the person at the machine sees: a live line in a terminal, plain lines in a pipe, a status file for
   others

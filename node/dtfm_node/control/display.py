@@ -1,4 +1,5 @@
-"""What the person at the machine sees: a live line in a terminal, plain lines in a pipe, a status file for others."""
+"""Output for the person at the machine: a live line in a terminal, plain lines in a pipe, a status file for other
+programs."""
 
 import asyncio
 import json
@@ -24,7 +25,7 @@ LINE_SECONDS = 1.0
 
 
 class Display:
-    """Shows a node's progress. Use it as a context manager."""
+    """Display of a node's progress. Use it as a context manager."""
 
     def __init__(self, form: Literal["plain", "json"]) -> None:
         self._live: Live | None = None
@@ -54,30 +55,30 @@ class Display:
                 handler.setStream(sys.stderr)
 
     def _tell(self, text: str, fields: dict[str, Any]) -> None:
-        """Log a line, unless the live lines show the same."""
+        """Log a line with `fields` for JSON logs, unless the live lines show the same."""
         if self._live is None:
             log.info("%s", text, extra={"fields": fields})
         self._draw()
 
     def note(self, text: str) -> None:
-        """Something worth a line of its own."""
+        """Log `text` as a line of its own."""
         log.info("%s", text)
 
     def state(self, state: str, text: str) -> None:
-        """The node has changed its state."""
+        """Show the node's new state (`state`, in a word) and what it does (`text`); nothing if neither has changed."""
         if (state, text) == (self._state, self._text):
             return
         self._state, self._text = state, text
         self._tell(f"{state}: {text}", {"state": state})
 
     def phase(self, phase: Phase) -> None:
-        """The swarm has changed its phase."""
+        """Show the swarm's new phase, if it has changed."""
         if phase.text != self._phase:
             self._phase = phase.text
             self._tell(f"swarm: {phase.text}", {"phase": phase.name})
 
     def step(self, row: StepMetrics, steps: int) -> None:
-        """A step was committed."""
+        """Show a committed step, of `steps` that the job has."""
         self._row, self._steps = row, steps
         self._draw()
         if time.monotonic() - self._last_line >= LINE_SECONDS or row.step == steps or row.eval_loss is not None:
@@ -85,7 +86,8 @@ class Display:
             self._tell(row.line(steps), row.model_dump(mode="json"))
 
     def save(self, path: Path, report: Report, timeouts: dict[str, dict[str, float]]) -> None:
-        """Write the status file that `dtfm-node status` reads."""
+        """Write the status file that `dtfm-node status` reads; `timeouts` as `Exchange.patience` has them, in seconds
+        by peer."""
         values = report.model_dump(mode="json", exclude={"rows"})
         values |= {"at": time.time(), "swarm": self._phase, "steps": self._steps, "tasks": len(asyncio.all_tasks())}
         values["timeouts"] = timeouts
@@ -109,7 +111,7 @@ class Display:
 
 
 def show_timeouts(timeouts: dict[str, dict[str, float]]) -> None:
-    """Print how long this node waits for each peer, and what that follows from."""
+    """Print how many seconds this node waits for each peer, and from which measurements that follows."""
     table = Table(
         "peer", "pulses come every", "there and back", "silent: gone after", "longest action", "stuck after",
         title="patience",

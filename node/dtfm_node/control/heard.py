@@ -1,10 +1,12 @@
-"""What decides about plans in what coordinators have said: the newest call and the newest plan, as plain values."""
+"""Plain values that decide which plan a node follows: the newest call and the newest plan of those that coordinators
+have sent."""
 
 from typing import NamedTuple, Self
 
 
 class HeardCall(NamedTuple):
-    """An `Epoch`, and the coordinator that it is of."""
+    """An `Epoch` message (a coordinator's call to end or begin a plan), with the peer id of the coordinator that sent
+    it."""
 
     called: int = 0
     gently: bool = False
@@ -15,7 +17,7 @@ class HeardCall(NamedTuple):
 
 
 class HeardPlan(NamedTuple):
-    """A plan, as far as it decides who follows it."""
+    """Those fields of a plan that decide who follows it."""
 
     version: int
     author: str
@@ -30,11 +32,13 @@ class Heard(NamedTuple):
     plan: HeardPlan | None = None
 
     def with_call(self, call: HeardCall) -> Self:
-        """What is known after `call`; an older one is another coordinator's, who is not the last."""
+        """Return what is known after `call` came; an older call than the known one is of a former coordinator, and
+        changes nothing."""
         return self._replace(call=call) if call.called >= self.call.called else self
 
     def with_plan(self, plan: HeardPlan) -> Self:
-        """What is known after `plan`; of two of one version the one that counts is by whoever called last."""
+        """Return what is known after `plan` came: the higher version counts, and of one version the plan by whoever
+        called last."""
         return self._replace(plan=plan) if self._order(plan) > self._order(self.plan) else self
 
     def _order(self, plan: HeardPlan | None) -> tuple[int, bool]:

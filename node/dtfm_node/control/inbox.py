@@ -1,4 +1,5 @@
-"""What coordinators have said: the job, plans, which of them is in force, the swarm's phase, whose links to measure."""
+"""Messages of the coordinators: the job, plans, which of them is in force, the swarm's phase, whose links to measure.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -17,16 +18,16 @@ from dtfm_protocol.process.logs import log
 
 
 class Inbox:
-    """Takes the coordinators' messages, and lets others wait for them."""
+    """Receiver of the coordinators' messages, which lets others wait for them."""
 
     def __init__(self, invite: Invite, me: str, display: Display, reporter: Reporter) -> None:
         self.rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
         self.changed = asyncio.Event()
-        """Set whenever something new was said."""
+        """Event that is set whenever a coordinator has said something new; whoever waits clears it."""
         self.plan: Plan | None = None
-        """The newest one."""
+        """Plan of the highest version that has come, verified; None before the first."""
         self.heard = Heard()
-        """What decides about plans in that one, and in the newest epoch."""
+        """Plain values of that plan and of the newest `Epoch`, as they decide whom this node follows."""
         self._invite, self._me, self._display, self._reporter = invite, me, display, reporter
         self._job: ResolvedJob | None = None
         self._job_came = asyncio.Event()
@@ -34,12 +35,12 @@ class Inbox:
         self._told_of_kept: list[Callable[[int, Mark], None]] = []
 
     def when_kept(self, told: Callable[[int, Mark], None]) -> None:
-        """From now on call `told` with the step of the coordinator's newest whole checkpoint and the newest safe state,
-        whenever it says them."""
+        """Call `told` whenever the coordinator says them with the step of its newest whole checkpoint and the newest
+        safe state."""
         self._told_of_kept.append(told)
 
     def read(self, control: ControlPlane) -> None:
-        """Subscribe to all that coordinators write."""
+        """Subscribe to all topics that coordinators write."""
         control.on(JOB, self._take_job)
         control.on(PLAN, self._take_plan)
         control.on(EPOCH, self._take_epoch)
@@ -48,7 +49,7 @@ class Inbox:
         control.on(PROBE, self._take_round)
 
     async def job(self) -> ResolvedJob:
-        """The swarm's job, once it is known."""
+        """Return the swarm's job, once it is known."""
         await self._job_came.wait()
         assert self._job is not None
         return self._job
@@ -66,7 +67,7 @@ class Inbox:
 
     @property
     def last_words(self) -> str:
-        """The swarm's phase, for people."""
+        """The swarm's phase in words for people; "" before the first."""
         return self._phase.text if self._phase is not None else ""
 
     def _take_job(self, _: str, job: ResolvedJob) -> None:

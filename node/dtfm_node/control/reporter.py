@@ -1,4 +1,4 @@
-"""What this node says of itself: its state, its progress, and the metrics rows that nobody has confirmed yet."""
+"""Report of this node to the coordinator: its state, its progress, and the metrics rows that are not confirmed yet."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ ROWS_A_REPORT = 100
 
 
 class Reporter:
-    """Keeps the report, and sends it: at once when the state changes, else every second."""
+    """Sender of this node's report: at once when its state changes, else every second."""
 
     def __init__(self, session: str, status_file: Path, display: Display) -> None:
         self._report = Report(session=session, state="measuring")
@@ -26,26 +26,27 @@ class Reporter:
         self._rows: dict[int, StepMetrics] = {}
         self._due = asyncio.Event()
         self.timeouts: Callable[[], dict[str, dict[str, float]]] = dict
-        """How patient this node is with each peer, for the status file."""
+        """Function that returns, by peer id, how patient this node is with each peer, in seconds; for the status file.
+        """
 
     def say(self, state: Any, text: str, **values: Any) -> None:
-        """Change the state; `values` are further fields of the report."""
+        """Change the state, and send the report now; `values` are further fields of it."""
         self.note(state=state, text=text, **values)
         self._display.state(state, text)
         self._due.set()
 
     def note(self, **values: Any) -> None:
-        """Change fields of the report without hurry."""
+        """Change fields of the report, which the next report sends."""
         self._report = self._report.model_copy(update=values)
 
     def committed(self, row: StepMetrics, steps: int) -> None:
-        """A step was committed; its row stays here until the coordinator has recorded it."""
+        """Add the row of a committed step; it is sent with each report until the coordinator has recorded it."""
         self._rows[row.step] = row
         self.note(step=row.step)
         self._display.step(row, steps)
 
     def remember(self, rows: Iterable[StepMetrics]) -> None:
-        """Rows of an earlier life of this daemon."""
+        """Add the rows that an earlier process of this daemon had not seen confirmed."""
         self._rows = {row.step: row for row in rows} | self._rows
 
     def hurry(self) -> None:
@@ -59,11 +60,11 @@ class Reporter:
         }
 
     def unconfirmed(self) -> tuple[StepMetrics, ...]:
-        """The rows that the coordinator has not recorded, as far as this node knows."""
+        """Return the rows that the coordinator has not recorded, as far as this node knows, by step."""
         return tuple(self._rows[step] for step in sorted(self._rows))
 
     async def send(self, control: ControlPlane) -> None:
-        """Send the report once."""
+        """Send the report once, and write the status file."""
         rows = self.unconfirmed()[:ROWS_A_REPORT]
         await control.publish(REPORT, self._report.model_copy(update={"rows": rows}))
         try:
@@ -72,7 +73,7 @@ class Reporter:
             log.warning("%s", error)
 
     async def run(self, control: ControlPlane) -> None:
-        """Keep sending until cancelled."""
+        """Send the report again and again until cancelled."""
         while True:
             self._due.clear()
             await self.send(control)

@@ -1,4 +1,5 @@
-"""`dtfm-node doctor`: what goes wrong for ordinary people, found before they join, each with one thing to do.
+"""`dtfm-node doctor`: finds what would keep a machine from taking part before it joins, each fault with one thing to
+do.
 
 - `checks/`: what is looked at, one file a subject; in each, `look` gathers plain data and `judge` makes findings of it
 - `command`: `dtfm-node doctor`: looks, shows progress meanwhile, and says what was found

@@ -1,4 +1,4 @@
-"""`dtfm-node doctor`: looks, shows progress meanwhile, and says what was found."""
+"""`dtfm-node doctor`: looks at everything, shows progress meanwhile, and prints what was found."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from dtfm_protocol.process.logs import log
 
 
 def run(text: str, options: DoctorOptions, form: str) -> int:
-    """Look at everything and print it as `form`, "plain" or "json"; the exit code: 1 where something is bad."""
+    """Look at everything, print it as `form`, "plain" or "json", and return the exit code: 1 where something is bad."""
     log.handlers[:] = [logging.NullHandler()]  # what parts of the program would log of faults, findings say
     log.propagate = False
     said = Console(stderr=True, highlight=False)

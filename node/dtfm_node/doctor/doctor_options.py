@@ -1,4 +1,4 @@
-"""What the person would join with."""
+"""Options of `dtfm-node join` that decide what the doctor looks at."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """As with `dtfm-node join`."""
+    """Options with the meaning that they have in `dtfm-node join`."""
 
     state_dir: Path | None = None
     device: str = "auto"

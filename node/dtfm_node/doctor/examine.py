@@ -43,25 +43,25 @@ NEED_SECONDS = 18.0
 """Or less, where the broker has taken long."""
 PEER_SECONDS = 4.0
 PEER_LIMIT = 3
-"""Nodes of the swarm that are asked, beside the doors, at which address they see this machine."""
+"""Number of nodes, beside the doors' peers, that are asked at which address they see this machine."""
 ASKED_LIMIT = 2
-"""Peers that are asked to connect back."""
+"""Number of peers that are asked to connect back."""
 
 
 @dataclass
 class Ways:
-    """How others may reach this machine; filled while it is looked."""
+    """Ways by which others may reach this machine. It is filled piece by piece, as for `FirstPeersObservation`."""
 
     port: int
     mapped: tuple[str, ...] = ()
-    """Addresses at the router that lead here."""
+    """IP addresses of the router that lead to this machine."""
     answers: list[reachability.Answer] = field(default_factory=list)
     announce: Host | None = None
     announce_fault: str = ""
 
 
 class Examination:
-    """One look at everything; `findings` has what came of it."""
+    """One look at everything; `findings` is what came of it."""
 
     def __init__(self, text: str, options: DoctorOptions, progress: Callable[[str], None]) -> None:
         self._options, self._progress = options, progress
@@ -71,7 +71,7 @@ class Examination:
         self._under_way: list[str] = []
 
     async def run(self) -> None:
-        """Look at everything."""
+        """Look at everything, and put what was found in `findings`."""
         options = self._options
         # Before this machine's own libp2p daemon starts: it takes its port, and sweeps what killed nodes left.
         listen, port = self._listen(), options.port or announced_port(options.announce)
@@ -97,7 +97,8 @@ class Examination:
     async def _look_around(
         self, invite: Invite, seen: first_peers.FirstPeersObservation, ways: Ways, listen: str, port: int
     ) -> Need | None:
-        """Go out to the coordinator and to the peers, both at once; what the job needs, if that is known then."""
+        """Go out to the coordinator and to the peers, both at once, and return what the job needs, if that is known
+        then."""
         own = own_addresses()
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(self._ask_coordinator(invite))
@@ -129,7 +130,7 @@ class Examination:
         return found
 
     async def _ask_coordinator(self, invite: Invite) -> tuple[list[broker.BrokerObservation], Need | None]:
-        """Look at its brokers, and at what its job needs."""
+        """Look at the coordinator's brokers, and at what its job needs."""
         loop = asyncio.get_running_loop()
         end = loop.time() + LOOK_SECONDS
         addresses = (BrokerAddress.of(invite), *BrokerAddress.others(invite))
@@ -145,7 +146,8 @@ class Examination:
     async def _visit(
         self, invite: Invite, seen: first_peers.FirstPeersObservation, ways: Ways, listen: str, port: int
     ) -> None:
-        """Be a peer for a moment, under an identity that is thrown away."""
+        """Join the swarm's network as a peer for a moment, under an identity that is thrown away, and fill `seen` and
+        `ways`."""
         identity = Identity.generate()
         announce = self._options.announce
         try:
@@ -167,7 +169,7 @@ class Examination:
     async def _look_at_members(
         self, invite: Invite, seen: first_peers.FirstPeersObservation, plane: LibP2PDataPlane, identity: Identity
     ) -> None:
-        """Read the DHT, and ask some of those that it lists at which address they see this machine."""
+        """Read the DHT, and ask some of the nodes that it lists at which address they see this machine."""
         await first_peers.read_dht(seen, plane, invite, identity)
         others = [member for member in seen.members or [] if member.peer not in seen.connected]
         await asyncio.gather(*(_meet(seen, plane, member) for member in others[:PEER_LIMIT]))
@@ -175,7 +177,7 @@ class Examination:
     async def _look_at_ways(
         self, seen: first_peers.FirstPeersObservation, ways: Ways, plane: LibP2PDataPlane, announce: str | None
     ) -> None:
-        """Look for ways that lead here, and have others try them."""
+        """Find addresses that may lead to this machine, and have peers try them."""
         offered: tuple[str, ...]
         if announce is not None:
             offered = announced(announce, ways.port, plane.peer_id)
@@ -201,11 +203,13 @@ class Examination:
         return self._invite is not None and all("/127.0.0.1/" in address for address in self._invite.dht)
 
     def _listen(self) -> str:
-        """Where `join` would listen: at loopback for such a swarm, else at every interface."""
+        """Return the IP address at which `join` would listen: loopback for a swarm on this machine alone, else every
+        interface."""
         return self._options.listen or ("127.0.0.1" if self._is_local() else "0.0.0.0")
 
     async def _within(self, name: str, seconds: float, looking: Awaitable[T]) -> T | None:
-        """What a look comes to; where it fails or takes too long, None, and a finding that says so."""
+        """Return what `looking` comes to; where it fails or takes longer than `seconds`, None, with a finding that says
+        so."""
         with self._shown(name):
             try:
                 async with asyncio.timeout(seconds):
@@ -222,7 +226,7 @@ class Examination:
         return None
 
     def _judge(self, name: str, judging: Callable[[], list[Finding]]) -> None:
-        """Add what a look is judged to be; where that fails, a finding that says so."""
+        """Add the findings of `judging`; where that fails, a finding that says so."""
         try:
             self.findings += judging()
         except Exception as error:  # noqa: BLE001 - as above
@@ -260,7 +264,7 @@ async def _ask_to_connect(ways: Ways, plane: LibP2PDataPlane, peer: str, address
 def _judge_clock(
     seen: first_peers.FirstPeersObservation, brokers: list[broker.BrokerObservation], invite: Invite
 ) -> list[Finding]:
-    """By the coordinator's own peer where it told the time, else by what it said at the broker, else by any peer."""
+    """Judge the clock by the coordinator's own peer where it told the time, else by its broker, else by any peer."""
     for peer in invite.coordinators:
         if peer in seen.clocks:
             return clock.judge(seen.clocks[peer].ahead, seen.clocks[peer].error)

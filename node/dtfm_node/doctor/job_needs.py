@@ -1,6 +1,6 @@
-"""What a job asks of any node: worked out in a process of its own, as it takes seconds.
+"""Needs of a job that every node must meet: worked out in a process of its own, as it takes seconds.
 
-As a program: reads a job from standard input, and writes its `Need` as JSON.
+Run as a program, it reads a job from standard input, and writes its `Need` as JSON.
 """
 
 import json
@@ -14,16 +14,16 @@ from dtfm_protocol.job.resolved_job import ResolvedJob
 
 @dataclass(frozen=True)
 class Need:
-    """In bytes."""
+    """Bytes that a job needs at least of a node: memory for its smallest stage, disk for its tokens (`corpus`)."""
 
     smallest_stage: int = 0
     corpus: int = 0
     fault: str = ""
-    """Why it is not known: the model cannot be built here."""
+    """Reason why they are not known: the model cannot be built here; "": they are."""
 
 
 async def need_of(job: ResolvedJob) -> Need:
-    """Ask that process, and end it where this is cancelled.
+    """Ask that process for the job's needs, and end it where this is cancelled.
 
     Raises:
         OSError: it cannot be started, or has ended without an answer.
@@ -32,7 +32,7 @@ async def need_of(job: ResolvedJob) -> Need:
 
 
 def work_out(job: ResolvedJob) -> Need:
-    """Of the least demanding stage; the model's skeleton is built for it."""
+    """Return the needs of the least demanding stage; the model's skeleton, without weights, is built for it."""
     from dtfm_protocol.model.model_sizes import smallest_stage_bytes
 
     training = job.training

@@ -1,4 +1,4 @@
-"""Findings as text: grouped, a line each, and at the end what there is to do."""
+"""Findings as text: grouped, a line each, and at the end the things to do."""
 
 import sys
 
@@ -11,11 +11,11 @@ from dtfm_node.doctor.findings import Finding, Verdict, counted, things_to_do, w
 
 _MARKS = {Verdict.good: ("ok", "green"), Verdict.warn: ("warn", "yellow"), Verdict.bad: ("BAD", "bold red")}
 PIPE_COLUMNS = 1000
-"""Where there is no terminal a finding is one line, however long."""
+"""Width in characters where there is no terminal: wide enough that each finding is one line."""
 
 
 def show(findings: list[Finding]) -> None:
-    """Print all of it to standard output."""
+    """Print all findings and the things to do to standard output."""
     if sys.stdout.isatty():
         _show(Console(highlight=False), findings)
         return
@@ -26,7 +26,7 @@ def show(findings: list[Finding]) -> None:
 
 
 def _show(console: Console, findings: list[Finding]) -> None:
-    """What comes from the network is plain text here, never markup."""
+    """Print to `console`; what comes from the network is plain text here, never markup."""
     for group in dict.fromkeys(finding.group for finding in findings):
         console.print(Text(group, style="bold"))
         table = Table.grid(padding=(0, 2))
@@ -42,7 +42,7 @@ def _show(console: Console, findings: list[Finding]) -> None:
 
 
 def _show_todo(console: Console, findings: list[Finding]) -> None:
-    """The last lines, which stay in view."""
+    """Print the things to do, as the last lines, which stay in view."""
     todo = things_to_do(findings)
     console.print()
     if not todo:

@@ -14,7 +14,7 @@ GONE_SECONDS = 1.0
 
 
 async def answer(module: str, asked: str) -> dict[str, Any]:
-    """The JSON object that `module`, run as a program, writes to standard output when it reads `asked`.
+    """Return the JSON object that `module`, run as a program, writes to standard output when it reads `asked`.
 
     The process ends where this is cancelled.
 

@@ -1,4 +1,4 @@
-"""Names, TCP connections and addresses, looked at: who says no, who is silent, and which address leads where."""
+"""Tries of names, TCP connections and addresses: who says no, who is silent, and which address leads where."""
 
 import asyncio
 import contextlib
@@ -16,33 +16,33 @@ from dtfm_protocol.transport.tcp_knock import Knock, knock
 RESOLVE_SECONDS = 5.0
 CONNECT_SECONDS = 4.0
 ADDRESS_LIMIT = 4
-"""Addresses of a name that are tried."""
+"""Number of addresses, of each family, that are tried of a name."""
 
 Kind = Literal["loopback", "link-local", "private", "carrier", "global"]
-"""carrier: behind the provider's own NAT (RFC 6598)."""
+"""Reach of an IP address; "carrier": behind the provider's own NAT (RFC 6598)."""
 
 OTHER_PROGRAM = (
     "try another network, as a phone's hotspot, for a proxy or a login page may stand between; if not that, "
     "ask the swarm's owner which program listens there"
 )
-"""What to do where something else answers than should."""
+"""Advice for where another program answers than the one that should."""
 
 _CARRIER = ipaddress.ip_network("100.64.0.0/10")
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host's name, its addresses, and what came of connections to them."""
+    """A host's name and port, and what came of TCP connections to each of its addresses."""
 
     name: str
     port: int
     knocks: tuple[Knock, ...] = ()
     fault: str = ""
-    """Why the name has no address."""
+    """Reason why the name has no address; "": it has one."""
 
     @property
     def open(self) -> tuple[Knock, ...]:
-        """Those that were taken."""
+        """Those of the connections that were taken."""
         return tuple(knock for knock in self.knocks if knock.answer == "open")
 
     def __str__(self) -> str:
@@ -50,13 +50,14 @@ class Host:
 
 
 def door_of(address: str) -> tuple[str, int, str] | None:
-    """Host, port and peer id ("": not said) of a multiaddress that leads straight to a TCP port."""
+    """Return host, port and peer id ("": not said) of a multiaddress that leads straight to a TCP port; None of any
+    other."""
     at = tcp_address(address)
     return at[:3] if at is not None and not at.further else None
 
 
 def kind_of(ip: str) -> Kind:
-    """Who can reach an address."""
+    """Return from where an IP address can be reached."""
     address = ipaddress.ip_address(ip.partition("%")[0])
     if address.is_loopback:
         return "loopback"
@@ -68,7 +69,7 @@ def kind_of(ip: str) -> Kind:
 
 
 def own_addresses() -> tuple[str, ...]:
-    """This machine's, but for loopback's and those of one link."""
+    """Return this machine's IP addresses, without those of loopback and link-local ones."""
     found = (
         address.address.partition("%")[0]
         for addresses in psutil.net_if_addrs().values()
@@ -79,7 +80,7 @@ def own_addresses() -> tuple[str, ...]:
 
 
 async def visit(host: str, port: int, seconds: float = CONNECT_SECONDS) -> Host:
-    """Resolve a name and connect to each of its addresses."""
+    """Resolve a name, and connect to each of its addresses within `seconds`."""
     try:
         addresses = await resolve(host)
     except OSError as error:
@@ -88,7 +89,7 @@ async def visit(host: str, port: int, seconds: float = CONNECT_SECONDS) -> Host:
 
 
 async def resolve(host: str, seconds: float = RESOLVE_SECONDS) -> tuple[str, ...]:
-    """The addresses of a name, of each family some.
+    """Return the addresses of a name, `ADDRESS_LIMIT` of each family at most.
 
     Raises:
         OSError: it has none, or nobody tells.
@@ -126,7 +127,7 @@ async def resolve(host: str, seconds: float = RESOLVE_SECONDS) -> tuple[str, ...
 
 
 def closed_because(host: Host) -> tuple[str, str]:
-    """What was seen at a host that takes no connection, and one thing to do about it."""
+    """Return what was seen at a host that takes no connection, and one thing to do about it."""
     if host.fault:
         return (
             f"the name {host.name} has no address ({host.fault})",

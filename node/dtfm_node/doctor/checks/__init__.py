@@ -1,4 +1,4 @@
-"""What is looked at, one file a subject; in each, `look` gathers plain data and `judge` makes findings of it.
+"""Checks of the doctor, one file a subject; in each, `look` gathers plain data and `judge` makes findings of it.
 
 - `broker`: the way to the coordinator: its broker's name, TCP, TLS and password, and who is there
 - `clock`: how far this machine's clock is off: records in the DHT expire by it

@@ -1,4 +1,4 @@
-"""The way to the coordinator: its broker's name, TCP, TLS and password, and who is there."""
+"""Check of the way to the coordinator: its broker's name, TCP, TLS and password, and who is connected there."""
 
 import asyncio
 import contextlib
@@ -23,35 +23,35 @@ RETAINED_SECONDS = 3.0
 """For what the broker keeps of the coordinator to come."""
 SLOW_SECONDS = 1.0
 LISTED_LIMIT = 4096
-"""Members that are counted."""
+"""Number of members that are counted at most."""
 
 
 @dataclass(frozen=True)
 class BrokerObservation:
-    """One broker. What comes after the first fault was not looked at."""
+    """Facts seen at one broker. What comes after the first fault was not looked at."""
 
     host: Host
     tls: str | None = None
-    """What is wrong with TLS, "" where nothing is; None: the address is one without TLS."""
+    """Fault of the TLS connection in words; "": there is none; None: the address is one without TLS."""
     certificate: bool = False
     """Whether it is the certificate that is wrong."""
     login: str = ""
-    """Why the broker did not let this machine in."""
+    """Reason why the broker did not let this machine in; "": it did, or that was not tried."""
     entered: bool = False
     job: ResolvedJob | None = None
     phase: Phase | None = None
     coordinators: tuple[str, ...] = ()
-    """Those that are connected to the broker."""
+    """Peer ids of the coordinators that are connected to the broker."""
     members: int = 0
-    """Nodes that are."""
+    """Number of nodes that are connected to the broker."""
     clock_ahead: float | None = None
-    """See `ControlPlane`."""
+    """Seconds that the coordinator's clock is ahead of this machine's (`ControlPlane.clock_ahead`); None: not known."""
     refused: tuple[str, ...] = ()
-    """Why messages were dropped."""
+    """Reasons why messages from the broker were dropped, at most three."""
 
 
 async def look(invite: Invite, address: BrokerAddress) -> BrokerObservation:
-    """Go as far in as the broker lets."""
+    """Connect to a broker, go as far in as it lets, and return what was seen."""
     seen = BrokerObservation(await visit(address.host, address.port))
     if not seen.host.open:
         return seen
@@ -82,7 +82,7 @@ async def _look_at_tls(seen: BrokerObservation, address: BrokerAddress) -> Broke
 
 
 async def _enter(seen: BrokerObservation, invite: Invite, address: BrokerAddress) -> BrokerObservation:
-    """Connect as a node does, under an identity that is thrown away, and read without writing."""
+    """Connect as a node does, under an identity that is thrown away, and read the broker's messages without writing."""
     control = ControlPlane(
         address, invite.swarm, invite.coordinators, Post(invite.swarm, Identity.generate()), secrets.token_hex(8)
     )
@@ -154,7 +154,7 @@ def _is_denied(why: str) -> bool:
 
 
 def judge(brokers: list[BrokerObservation]) -> list[Finding]:
-    """The first broker is the one that counts, unless the coordinators that stand by keep others that do."""
+    """Judge all brokers: a fault of one is bad only if none of them lets this machine in and has a job."""
     found = [finding for seen in brokers for finding in _judge_one(seen)]
     if not any(_serves(seen) for seen in brokers):
         return found

@@ -1,4 +1,4 @@
-"""How far this machine's clock is off: records in the DHT expire by it."""
+"""Check of this machine's clock, by which records in the DHT expire."""
 
 from dtfm_node.doctor.findings import Finding, bad, good, warn
 
@@ -9,7 +9,8 @@ WARN_SECONDS = 1.0
 
 
 def judge(ahead: float | None, error: float = 0.0) -> list[Finding]:
-    """By how many seconds the coordinator's clock is ahead of this one's, give or take `error`; None: not known."""
+    """Judge the seconds by which the coordinator's clock is `ahead` of this one's, give or take `error`; None: not
+    known."""
     if ahead is None:
         return [
             warn(

@@ -1,4 +1,5 @@
-"""The way to the other peers: TCP to the invite's doors, the libp2p peers behind them, and the DHT that they keep."""
+"""Check of the way to the other peers: TCP to the doors (addresses in the invite at which the DHT can be entered), the
+libp2p peers behind them, and the DHT that they keep."""
 
 import asyncio
 import contextlib
@@ -28,7 +29,8 @@ _OTHER = re.compile(r"remote key matches (\w{1,128})")
 
 @dataclass(frozen=True)
 class FirstPeer:
-    """One of the invite's addresses."""
+    """A door: one of the invite's addresses at which the DHT can be entered, and what came of a TCP connection to it.
+    """
 
     address: str
     peer: str
@@ -37,7 +39,7 @@ class FirstPeer:
 
 @dataclass(frozen=True)
 class DhtMember:
-    """A peer that the DHT knows."""
+    """A peer of which a record is in the DHT."""
 
     peer: str
     age: float
@@ -48,47 +50,47 @@ class DhtMember:
 
 @dataclass(frozen=True)
 class AddressObservation:
-    """At which address and port a peer sees this machine."""
+    """An IP address and port at which a peer sees this machine."""
 
     peer: str
     at: str
-    """The peer's own address on that connection; "": not known."""
+    """IP address of the peer itself on that connection; "": not known."""
     ip: str
     port: int
 
 
 @dataclass
 class FirstPeersObservation:
-    """Filled while it is looked, so that something is left when there is no time for all."""
+    """Facts seen of the other peers. It is filled piece by piece, so that something is left when the time is over."""
 
     doors: list[FirstPeer] = field(default_factory=list)
     daemon_fault: str = ""
-    """Why this machine's own libp2p daemon did not run."""
+    """Reason why this machine's own libp2p daemon did not run; "": it did."""
     connected: list[str] = field(default_factory=list)
-    """Peers of the doors that have proven to be those."""
+    """Peer ids of the doors whose peers have proven to be the ones that the invite names."""
     others: dict[str, str] = field(default_factory=dict)
-    """Who is there in the place of a door's peer."""
+    """Peer id that was found in the place of a door's peer, by the id that the invite names."""
     faults: dict[str, str] = field(default_factory=dict)
-    """Why libp2p did not connect to a door's peer."""
+    """Reason why libp2p did not connect to a door's peer, by its peer id."""
     clocks: dict[str, Clock] = field(default_factory=dict)
-    """Of peers whose DHT node answers."""
+    """Clocks of the peers whose DHT node answers, by peer id."""
     members: list[DhtMember] | None = None
-    """Who is in the DHT; None: it was not read."""
+    """Peers that the DHT lists; None: it was not read."""
     dht_fault: str = ""
     observations: list[AddressObservation] = field(default_factory=list)
     relays: list[str] = field(default_factory=list)
-    """Peers that would relay to this machine."""
+    """Peer ids of those that would relay connections to this machine."""
 
 
 async def knock_at(invite: Invite) -> list[FirstPeer]:
-    """Connect to every door."""
+    """Connect to every door by TCP, and return what came of it."""
     found = [(address, door) for address in invite.doors[:DOOR_LIMIT] if (door := door_of(address)) is not None]
     hosts = await asyncio.gather(*(visit(host, port) for _, (host, port, _) in found))
     return [FirstPeer(address, peer, host) for (address, (_, _, peer)), host in zip(found, hosts, strict=True)]
 
 
 async def enter(seen: FirstPeersObservation, plane: LibP2PDataPlane) -> None:
-    """Prove who is behind the open doors, and ask them for the time and for this machine's address."""
+    """Prove which peers are behind the open doors, and ask them for the time and for this machine's address."""
     ways: dict[str, list[str]] = {}
     for door in seen.doors:
         if door.host.open:
@@ -125,7 +127,7 @@ async def _ask(seen: FirstPeersObservation, plane: LibP2PDataPlane, peer: str) -
 
 
 async def look_back(seen: FirstPeersObservation, plane: LibP2PDataPlane, peer: str) -> None:
-    """Ask a connected peer at which address it sees this machine."""
+    """Ask a connected peer at which address it sees this machine, and add the answer to `seen`."""
     with contextlib.suppress(*FAULTS):  # one that does not tell is no fault of this machine
         place = await observed(plane, peer)
         if place is not None:
@@ -141,7 +143,7 @@ async def _address_of(plane: LibP2PDataPlane, peer: str) -> str:
 
 
 async def read_dht(seen: FirstPeersObservation, plane: LibP2PDataPlane, invite: Invite, identity: Identity) -> None:
-    """List who is in the DHT, by the clock of the peers that keep it."""
+    """List the peers of the DHT in `seen`, by the clock of the peers that keep it."""
     if not seen.clocks:
         return
     ahead = next(iter(seen.clocks.values())).ahead
@@ -167,24 +169,24 @@ async def read_dht(seen: FirstPeersObservation, plane: LibP2PDataPlane, invite: 
 
 
 class _Tap:
-    """A discovery that remembers what was collected, as it came."""
+    """A `Discovery` that passes everything on to `inner`, and remembers the signed records that were collected."""
 
     def __init__(self, inner: Discovery) -> None:
         self._inner = inner
         self.found: dict[str, bytes] = {}
 
     async def publish(self, key: str, record: bytes, seconds: float) -> bool:
-        """See `Discovery.publish`."""
+        """Publish a record by `inner`."""
         return await self._inner.publish(key, record, seconds)
 
     async def collect(self, key: str) -> dict[str, bytes]:
-        """See `Discovery.collect`."""
+        """Collect records by `inner`, and remember them in `found` by their subkey."""
         found = await self._inner.collect(key)
         self.found |= found
         return found
 
     async def greet(self) -> None:
-        """See `Discovery.greet`."""
+        """Greet by `inner`."""
         await self._inner.greet()
 
 
@@ -196,7 +198,8 @@ def _written(post: Post, data: bytes) -> float:
 
 
 def judge(seen: FirstPeersObservation, coordinators: tuple[str, ...]) -> list[Finding]:
-    """One peer behind the doors is enough to enter by; the others are there for when it is gone."""
+    """Judge the doors and the DHT: one peer that answers is enough to enter by; the others are there for when it is
+    gone."""
     if seen.daemon_fault:
         return [
             *_judge_doors(seen, coordinators),

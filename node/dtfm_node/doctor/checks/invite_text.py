@@ -1,4 +1,4 @@
-"""Whether the text is an invite."""
+"""Check whether the text is an invite."""
 
 import re
 
@@ -11,7 +11,7 @@ GROUP = "invite"
 
 
 def look(text: str) -> tuple[Invite | None, Finding]:
-    """The invite that `text` is, or None, and what is to be said of it."""
+    """Return the invite that `text` is, or None, and the finding about it."""
     try:
         invite = Invite.decode(text)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Whether IPv6 works where it is offered: an address that a name has and that does not answer costs time."""
+"""Check whether IPv6 works where it is offered: an IPv6 address of a name that does not answer costs time."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ GROUP = "reachability"
 
 
 def judge(own: tuple[str, ...], hosts: Iterable[Host]) -> list[Finding]:
-    """By this machine's addresses and what came of connections to hosts."""
+    """Judge IPv6 by this machine's addresses (`own`) and by what came of TCP connections to `hosts`."""
     has = any(":" in ip and kind_of(ip) == "global" for ip in own)
     about = "this machine has a global IPv6 address" if has else "this machine has no global IPv6 address"
     broken, used = [], 0

@@ -1,4 +1,4 @@
-"""Other nodes on this machine, and what is left of killed ones."""
+"""Check for other nodes on this machine, and for what killed ones have left."""
 
 import contextlib
 import os
@@ -14,28 +14,28 @@ from dtfm_protocol.process.state_dir import holder, is_live
 
 GROUP = "this machine"
 _SOCKET = re.compile(r"^-listen=/unix(?P<folder>/.*/dtfm-[^/]+)/daemon\.sock$")
-"""In the command line of a libp2p daemon that a node has started; see `dtfm_protocol.transport.libp2p`."""
+"""Pattern of the argument that tells a libp2p daemon (p2pd) that a node has started, and its folder."""
 
 
 @dataclass(frozen=True)
 class LeftoversObservation:
-    """What of nodes is on this machine."""
+    """Live and killed nodes' traces on this machine."""
 
     state_dir: Path | None = None
     process: int | None = None
-    """Of the live node that holds the state dir."""
+    """Process id of the live node that holds the state dir; None: there is none."""
     writable: bool = True
     """Whether a node may write to the state dir, or make it."""
     open_key: bool = False
     """Whether others may read the state dir's key."""
     folders: int = 0
-    """Of killed nodes."""
+    """Number of temporary folders that killed nodes have left."""
     daemons: tuple[int, ...] = ()
-    """libp2p daemons whose node is dead."""
+    """Process ids of libp2p daemons whose node is dead."""
 
 
 def look(state_dir: Path | None) -> LeftoversObservation:
-    """Look, and touch nothing."""
+    """Find the traces of nodes on this machine, and change nothing."""
     folders = sum(
         not is_live(lock.parent) for lock in Path(tempfile.gettempdir()).glob("dtfm-*/lock") if _is_mine(lock)
     )
@@ -54,7 +54,7 @@ def look(state_dir: Path | None) -> LeftoversObservation:
 
 
 def nearest(folder: Path) -> Path:
-    """The folder itself, or of those that it would be made in the nearest that exists."""
+    """Return `folder` itself if it exists, else the nearest folder above it that does."""
     path = folder.absolute()
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -69,7 +69,7 @@ def _is_mine(path: Path) -> bool:
 
 
 def _orphans() -> tuple[int, ...]:
-    """This user's libp2p daemons of nodes that are dead: nobody holds the lock of their folder."""
+    """Return process ids of this user's libp2p daemons of dead nodes: nobody holds the lock of their folder."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -82,7 +82,7 @@ def _orphans() -> tuple[int, ...]:
 
 
 def judge(seen: LeftoversObservation) -> list[Finding]:
-    """What of it is in a node's way."""
+    """Judge which of the traces are in a new node's way."""
     found = []
     if seen.state_dir is not None:
         found.append(_judge_state_dir(seen, seen.state_dir))

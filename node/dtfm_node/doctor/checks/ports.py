@@ -1,4 +1,4 @@
-"""Whether the ports that a node is to listen at are free."""
+"""Check whether the ports at which a node is to listen are free."""
 
 import errno
 import socket
@@ -19,7 +19,7 @@ class Port:
 
 
 def look(listen: str, port: int) -> list[Port]:
-    """Those for libp2p and, beside it, for direct streams."""
+    """Try to listen at `port`, for libp2p, and at the one after it, for direct streams (0: any free port)."""
     return [_try(listen, number) for number in ((port, port + 1) if port else (0,)) if number < 65536]
 
 
@@ -32,7 +32,7 @@ def _try(listen: str, number: int) -> Port:
 
 
 def judge(ports: list[Port]) -> list[Finding]:
-    """The second port is a convenience: without it any other is taken."""
+    """Judge the ports. The second is a convenience: if it is taken, a node takes any other."""
     first, *others = ports
     found = [_judge(first)]
     if not first.fault and any(port.fault for port in others):

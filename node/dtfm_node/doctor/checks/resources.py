@@ -1,6 +1,6 @@
-"""Whether memory, disk and open files are enough for the job.
+"""Check whether memory, disk and open files are enough for the job.
 
-As a program: reads state dir and device from standard input, and writes what it has seen (`ResourcesObservation`), or
+Run as a program, it reads state dir and device from standard input, and writes a `ResourcesObservation`, or
 why it cannot, as JSON.
 """
 
@@ -20,25 +20,25 @@ from dtfm_protocol.errors import UserError
 
 GROUP = "this machine"
 OPEN_FILES = 512
-"""A node has a few for each peer, and libraries have theirs."""
+"""Number of open files that a node needs: a few for each peer, and those of its libraries."""
 SPARE_DISK = 1 << 30
 
 
 @dataclass(frozen=True)
 class ResourcesObservation:
-    """What this machine has, in bytes."""
+    """Resources of this machine; sizes in bytes."""
 
     device: str
     memory: int
-    """Free on the device that would compute."""
+    """Bytes that are free on the device that would compute."""
     disk: int
-    """Free where the state dir is."""
+    """Bytes that are free on the disk of the state dir."""
     open_files: int
-    """Most that a process may have."""
+    """Number of files that a process may have open at most."""
 
 
 async def look(state_dir: Path | None, device: str) -> ResourcesObservation:
-    """Ask the system, and torch for its device; in a process of its own, for the device's driver may hang.
+    """Ask the system, and torch for its device, in a process of its own, for the device's driver may hang.
 
     Raises:
         UserError: there is no such device.
@@ -70,7 +70,7 @@ def _look(state_dir: Path, device: str) -> ResourcesObservation:
 
 
 def judge(seen: ResourcesObservation, need: Need | None) -> list[Finding]:
-    """Compare; without `need` only what any job asks for."""
+    """Judge what this machine has against the job's `need`, or without one against what any job asks for."""
     return [_memory(seen, need), _disk(seen, need), _files(seen)]
 
 

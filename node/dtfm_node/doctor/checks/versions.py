@@ -1,4 +1,4 @@
-"""Whether Python and the libraries are those that dtfm asks for."""
+"""Check whether Python and the libraries are those that dtfm asks for."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -12,7 +12,7 @@ SHOWN = ("dtfm", "torch", "hivemind", "numpy")
 
 
 def look() -> tuple[dict[str, str], list[str]]:
-    """The installed version of each library that dtfm needs ("": none), and what dtfm asks of them."""
+    """Return the installed version of each library that dtfm needs ("": none), and dtfm's requirements (PEP 508)."""
     asked = [one for one in requires("dtfm") or [] if _counts(Requirement(one))]
     names = ["dtfm", *(Requirement(one).name for one in asked)]
     return {name: _version(name) for name in names}, asked
@@ -30,7 +30,7 @@ def _version(name: str) -> str:
 
 
 def judge(installed: dict[str, str], asked: list[str], fault: str = "") -> list[Finding]:
-    """Compare.
+    """Judge the installed versions, by name, by what dtfm asks of them.
 
     Args:
         fault: why the libraries cannot be loaded; "": they can.
@@ -61,7 +61,7 @@ def judge(installed: dict[str, str], asked: list[str], fault: str = "") -> list[
 
 
 def judge_others(mine: str, others: list[str]) -> list[Finding]:
-    """Compare this machine's dtfm with that of peers."""
+    """Judge this machine's version of dtfm by those of the peers; nothing is found where one of them has the same."""
     differing = sorted({other for other in others if other != mine})
     if not differing or mine in others:
         return []
