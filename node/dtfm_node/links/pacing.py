@@ -1,4 +1,4 @@
-"""Who may use this machine's line, and how fast: frames that somebody's compute waits for go first, bulk when none is
+"""Order and pace of what uses this machine's line: frames that somebody's compute waits for first, bulk when none is
 under way, neither over a link that is being measured, and all of them hardly faster than their link can carry.
 
 TCP by itself sends faster and faster until a queue on the way is full and loses packets. Where both ends do so at once,
@@ -14,53 +14,53 @@ from collections.abc import Iterator
 from dtfm_protocol.wire.stream import Way
 
 HEADROOM = 1.05
-"""Streams may be so many times faster than their link is known to be, which may be too little: what then arrives says
-more, so that a pace grows where the link allows it. No more, for what is above what the link carries fills its queue
-within seconds (benchmarks/results/lab.md)."""
+"""Multiple of a link's known rate that streams may send at. The known rate may be too low: what then arrives says more,
+so that a pace grows where the link allows it. No more than this, for what is above what the link carries fills its
+queue within seconds (benchmarks/results/lab.md)."""
 UNPACED = 2.5e8
-"""Bytes a second of a link that is no bottleneck: pacing costs the kernel some work."""
+"""Bytes a second from which a link counts as no bottleneck, and is not paced: pacing costs the kernel some work."""
 MEASURING_SECONDS = 30.0
 """Frames wait no longer than that for a link to be measured: a peer that says it measures could hold them back."""
 
 
 class UplinkPacer:
-    """One for all that a node sends. Bulk senders ask before each piece, so that none holds the line for long."""
+    """Pacer of all that a node sends. Bulk senders ask before each piece, so that none holds the line for long."""
 
     def __init__(self) -> None:
         self._measured: dict[str, float] = {}
         self._delivered: dict[str, float] = {}
         self._round_trips: dict[tuple[str, Way], float] = {}
         self._measuring: dict[str, list[asyncio.Event]] = {}
-        """By peer, measurements under way; each is set when frames need not wait for it any more."""
+        """Measurements under way, by peer id; each event is set when frames need not wait for it any more."""
         self._urgent = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     def measured(self, peer: str, gbps: float, round_trip: float, way: Way) -> None:
-        """Note what the link to `peer` carries, and the seconds that a round trip takes that way."""
+        """Note what the link to `peer` carries in Gbit/s, and the seconds that a round trip takes by the way `way`."""
         self._measured[peer] = gbps * 1.25e8
         self._round_trips[peer, way] = round_trip
         self._delivered.pop(peer, None)
 
     def delivered(self, peer: str, bytes_per_second: float) -> None:
-        """Note how fast a long frame has gone to `peer`.
+        """Note how many bytes a second a long frame has gone to `peer`.
 
         That is no more than the link carries, but may be less for other reasons: what was measured stays the least.
         """
         self._delivered[peer] = bytes_per_second
 
     def pace(self, peer: str) -> float:
-        """Bytes a second that a stream to `peer` should not exceed."""
+        """Return the bytes a second that a stream to `peer` should not exceed."""
         rate = max(self._measured.get(peer, math.inf), self._delivered.get(peer, 0.0))
         return HEADROOM * rate if 0 < rate < UNPACED else math.inf
 
     def round_trip(self, peer: str, way: Way) -> float | None:
-        """Seconds, as measured last; None where it was not."""
+        """Return the seconds of a round trip to `peer` by `way`, as measured last; None if it was not measured."""
         return self._round_trips.get((peer, way))
 
     @contextlib.contextmanager
     def measuring(self, peer: str) -> Iterator[None]:
-        """While the block lasts, but no longer than `MEASURING_SECONDS`, frames to `peer` wait."""
+        """Have frames to `peer` wait while the block lasts, but no longer than `MEASURING_SECONDS`."""
         over, waits = asyncio.Event(), self._measuring.setdefault(peer, [])
         waits.append(over)
         timer = asyncio.get_running_loop().call_later(MEASURING_SECONDS, over.set)
@@ -74,7 +74,8 @@ class UplinkPacer:
                 self._measuring.pop(peer, None)
 
     def release(self) -> None:
-        """Let frames go on whatever is being measured: a plan begins, and who called for it may have given that up."""
+        """Let frames go, whatever is being measured: a plan begins, and whoever called for the measurement may have
+        given it up."""
         for waits in self._measuring.values():
             for over in waits:
                 over.set()
@@ -86,7 +87,7 @@ class UplinkPacer:
 
     @contextlib.contextmanager
     def urgent(self) -> Iterator[None]:
-        """While the block lasts, bulk waits."""
+        """Have bulk wait while the block lasts."""
         self._urgent += 1
         self._idle.clear()
         try:

@@ -1,4 +1,5 @@
-"""Links: round-trip time and throughput to another peer, both ways, over the same streams that training uses."""
+"""Measurement of a link: round-trip time and throughput to another peer, both ways, over the streams that training
+uses."""
 
 import asyncio
 import contextlib
@@ -25,34 +26,37 @@ is waited for."""
 FAN_SECONDS = 1.0
 """Of what each link can carry, for a transfer beside others."""
 SHARED = 0.8
-"""Links that together carry less than so much of what they carry alone share a limit."""
+"""Share of what several links carry alone, in sum; if they carry less together, they share a limit."""
 MOST_SECONDS = 3600.0
 """That somebody may say to have waited."""
 _ECHO = b"dtfmecho"
 
 
 class ProbeRequest(Schema):
-    """Opens one measurement on a probe stream."""
+    """Request that opens one measurement on a probe stream."""
 
     kind: Literal["echo", "send", "fetch", "queued", "found"]
-    """echo: `size` of them come; send: `size` bytes come, say how long they took; fetch: send `size` bytes; queued: say
-    how much of a queue they have filled; found: so many `gbps` you can send, with such a `round_trip`."""
+    """Kind of measurement, as the asked peer does it. "echo": send back `size` echoes; "send": take in `size` bytes,
+    and answer how long they took; "fetch": send `size` bytes; "queued": answer how much of a queue they have left on
+    the way; "found": note that the link carries `gbps` towards the asking peer with a `round_trip` of so many seconds.
+    """
     size: Annotated[int, Field(ge=0, le=LAST_BYTES)] = 0
     pace: Annotated[float, Field(ge=0, le=1e12)] = 0.0
-    """Bytes a second that you should not exceed; 0: none."""
+    """Bytes a second that the asked peer should not exceed; 0: no limit."""
     gbps: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     round_trip: Annotated[float, Field(ge=0, le=MOST_SECONDS)] = 0.0
-    """Seconds, as found."""
+    """Seconds of a round trip, as found by the asking peer."""
 
 
 class Swallowed(Schema):
-    """How long a transfer took, from its first piece on."""
+    """Answer to "send": seconds that the transfer took, from its first piece on."""
 
     seconds: Annotated[float, Field(ge=0, le=MOST_SECONDS)]
 
 
 class Queued(Schema):
-    """How long a queue the last transfer has left on the way, where its sender knows."""
+    """Answer to "queued": seconds of queue that the last transfer has left on the way; None where its sender cannot
+    know."""
 
     seconds: Annotated[float, Field(ge=0, le=MOST_SECONDS)] | None
 
@@ -61,7 +65,7 @@ async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer) -> Link:
     """Measure the link to `peer`, which no frame uses meanwhile.
 
     Raises:
-        ConnectionError: it cannot be reached, or vanished.
+        ConnectionError: the peer cannot be reached, or vanished.
     """
     with uplink.measuring(peer):
         stream = await plane.open(peer, PROBE)
@@ -79,13 +83,13 @@ async def probe(plane: DataPlane, peer: str, uplink: UplinkPacer) -> Link:
 
 
 async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]], uplink: UplinkPacer) -> Limits:
-    """What this peer can send to, and receive from, several others at once.
+    """Measure what this peer can send to, and receive from, several others at once.
 
     Args:
-        gbps: to and from each of them, as measured alone.
+    gbps: Gbit/s to and from each of them, by peer id, as measured alone.
 
     Raises:
-        ConnectionError: one of them cannot be reached, or vanished.
+    ConnectionError: one of them cannot be reached, or vanished.
     """
     async with contextlib.AsyncExitStack() as stack:
         streams = {}
@@ -102,7 +106,7 @@ async def fan(plane: DataPlane, gbps: Mapping[str, tuple[float, float]], uplink:
 async def _together(
     streams: Mapping[str, Stream], kind: Literal["send", "fetch"], alone: Mapping[str, float]
 ) -> float | None:
-    """Gbit/s of transfers over all of `streams` at once, where that is less than they have alone."""
+    """Return the Gbit/s of transfers over all of `streams` at once; None where that is about what they have alone."""
     size = {peer: int(min(LAST_BYTES, max(FIRST_BYTES, gbps * 1.25e8 * FAN_SECONDS))) for peer, gbps in alone.items()}
     pace = {peer: paced(HEADROOM * gbps * 1.25e8) for peer, gbps in alone.items()}
     seconds = [0.0]
@@ -115,7 +119,7 @@ async def _together(
 
 
 async def answer(stream: Stream, uplink: UplinkPacer) -> None:
-    """The other side of `probe`; ends when the stream does."""
+    """Answer the requests of a peer that measures, until its stream ends."""
     with uplink.measuring(stream.peer):
         while True:
             request = await read_message(stream, ProbeRequest)
@@ -134,10 +138,11 @@ async def answer(stream: Stream, uplink: UplinkPacer) -> None:
 
 
 async def _round_trip(stream: Stream, known: float | None) -> float:
-    """Seconds of the fastest of several echoes: what else a machine does can only add to it.
+    """Return the seconds of the fastest of several echoes: what else a machine does can only add to them.
 
     Args:
-        known: what it took before. Who comes after much that training has sent waits for that, but not for ever.
+    known: seconds that it took before. Where it takes much longer, training's data is still on the way; that is waited
+    for, but not for ever.
     """
     begun = time.perf_counter()
     found = await _fastest_echo(stream)
@@ -161,7 +166,7 @@ async def _fastest_echo(stream: Stream) -> float:
 
 
 async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip: float, *, again: bool) -> float:
-    """Gbit/s that the link carries, as it came in."""
+    """Return the Gbit/s that the link carries, as the receiver timed them."""
     search = RateSearch(round_trip, again=again)
     begun = time.perf_counter()
     while search.rate is None:
@@ -172,7 +177,7 @@ async def _throughput(stream: Stream, kind: Literal["send", "fetch"], round_trip
 
 
 async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int, pace: float) -> float:
-    """Seconds that one transfer takes to come in, from its first piece on."""
+    """Make one transfer; return the seconds that it took to come in, from its first piece on."""
     await write_message(stream, ProbeRequest(kind=kind, size=size, pace=0.0 if math.isinf(pace) else pace))
     if kind == "fetch":
         return await _swallow(stream, size)
@@ -182,7 +187,7 @@ async def _transfer(stream: Stream, kind: Literal["send", "fetch"], size: int, p
 
 
 async def _queued(stream: Stream, kind: Literal["send", "fetch"]) -> float | None:
-    """Seconds of queue that the last transfer has left on the way, if its sender knows."""
+    """Return the seconds of queue that the last transfer has left on the way; None where its sender cannot know."""
     if kind == "send":
         return stream.queued()
     await write_message(stream, ProbeRequest(kind="queued"))
@@ -196,7 +201,7 @@ async def _pour(stream: Stream, size: int) -> None:
 
 
 async def _swallow(stream: Stream, size: int) -> float:
-    """Take in `size` bytes; seconds from the first piece to the last."""
+    """Take in `size` bytes; return the seconds from the first piece to the last."""
     begun = time.perf_counter()
     for offset in range(0, size, PIECE_BYTES):
         await stream.read(min(PIECE_BYTES, size - offset))

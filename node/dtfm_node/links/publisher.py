@@ -1,4 +1,4 @@
-"""What this node publishes over the DHT: its profile, and the links that it measures when it is asked to."""
+"""Publisher of this node's profile, and of the links that it measures when it is asked to, over the DHT."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ messages would disturb the next one. The coordinator, which has it by then, does
 
 
 class Publisher:
-    """One peer's records."""
+    """Publisher of one peer's records."""
 
     def __init__(
         self, plane: DataPlane, discovery: Discovery, registry: Registry, profile: Profile, uplink: UplinkPacer
@@ -37,9 +37,11 @@ class Publisher:
         self._probed = 0
         self._profile_due = 0.0
         self._profile_rest = 0.0
-        """Published twice at first: whether others have it is not known, as hivemind counts what it keeps itself."""
+        """Seconds until the profile is published again. 0 at first, so that it is published twice: whether others have
+        it is not known, as hivemind counts what it keeps itself."""
         self._links_due = 0.0
-        """When the links are to be published again: at once at the start, for an earlier life's may still be there."""
+        """Time (`time.monotonic()`) when the links are due again: at once at the start, for records of an earlier
+        process of this node may still be there."""
         self._probing = asyncio.Lock()
         self._publishing = asyncio.Lock()
 
@@ -63,7 +65,7 @@ class Publisher:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def follow_ways(self) -> None:
-        """Measure anew the links of peers to which streams have come to take another way."""
+        """Measure anew the links of peers to which streams take another way now."""
         for peer, link in list(self._links.items()):
             if self._plane.way(peer) != link.way:
                 log.info("streams to %s are %s now: measuring that link anew", short(peer), self._plane.way(peer))
@@ -94,7 +96,8 @@ class Publisher:
                 reporter.hurry()
 
     async def _act(self, turn: ProbeRound) -> ProbeResult | None:
-        """Do this node's part of a round, in which it is in one pair or one fan at most; None if it has none."""
+        """Do this node's part of a round, in which it is in one pair or one fan at most; return the result, None if it
+        has no part."""
         me = self._plane.peer_id
         for peer, other in turn.pairs:
             if peer == me:
@@ -105,7 +108,7 @@ class Publisher:
         return None
 
     async def _publish_links(self, again: float) -> None:
-        """Publish what was measured, and have it published again after `again` seconds, or soon where that fails."""
+        """Publish what was measured, and have it published again after `again` seconds, or soon if that fails."""
         async with self._publishing:  # else an older report might end up on top of a newer one
             self._links_due = 0.0
             report = LinkReport(links=self._links, limits=self._limits, probed=self._probed)
@@ -115,7 +118,7 @@ class Publisher:
     async def _measure_limits(
         self, gbps: Mapping[str, tuple[float, float]], addresses: Mapping[str, tuple[str, ...]]
     ) -> Limits | None:
-        """What this machine can send and receive in all; None where that could not be measured."""
+        """Measure what this machine can send and receive in all; None if that could not be measured."""
         try:
             async with self._probing, asyncio.timeout(PROBE_SECONDS):
                 for peer in gbps:
@@ -128,7 +131,7 @@ class Publisher:
             return None
 
     async def _probe(self, peer: str, addresses: tuple[str, ...], number: int) -> Link | None:
-        """The link to `peer`, measured in round `number` or after it; None where that failed."""
+        """Measure the link to `peer`, in round `number` or after it; None if that failed."""
         try:
             async with self._probing, asyncio.timeout(PROBE_SECONDS):
                 if addresses:

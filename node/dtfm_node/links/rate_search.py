@@ -1,4 +1,4 @@
-"""How fast a link is: which transfer to make next, from how those before it came in. Pure.
+"""Search for a link's rate: says which transfer to make next, from how those before it came in. Pure.
 
 The first transfers open TCP's congestion window: their round trips are no rate. Each is held to a pace, for a queue
 that runs over loses packets, and who waits for those that are sent again measures that wait. What counts is one that is
@@ -11,13 +11,13 @@ import math
 from dtfm_node.links.pacing import UNPACED
 
 PIECE_BYTES = 1 << 14
-"""A transfer is timed from its first piece on."""
+"""Bytes of a piece; a transfer is timed from its first piece on."""
 FIRST_BYTES, LAST_BYTES = 1 << 16, 1 << 25
 ENOUGH_SECONDS = 0.8
 ENOUGH_ROUND_TRIPS = 3.2
-"""A transfer that takes this long says how fast the link is, if another one was before it."""
+"""Round trips after which a transfer says how fast the link is, if another one was before it."""
 LENGTH = 1.5
-"""A transfer is as long as takes so many times that, if it is no faster than the one before."""
+"""Multiple of that time for which a transfer is to last, if it is no faster than the one before."""
 FIRST_SECONDS, FIRST_AGAIN_SECONDS, FIRST_ROUND_TRIPS = 4.0, 1.5, 8.0
 """The first one says it if it takes this long and fills a queue: a round trip then carries less than TCP's first window
 (10 packets), and another one would take too long. That is so sooner where the link was measured before, and training
@@ -28,32 +28,34 @@ LONG_SECONDS = 15.0
 LAST_SECONDS = 22.0
 """After so long, whatever was found must do."""
 SEARCHING, FURTHER, CLOSE = 3.0, 1.3, 1.2
-"""A transfer may be so many times faster than what was found before: until a queue has grown on the way; where one that
-came later has filled none (squared where the next one has not, and so on); and where the last one did, so little that
-the queue does not run over while it lasts."""
+"""Multiples of the rate found so far at which a transfer may be paced: until a queue has grown on the way; where one
+that came later has filled none (squared where the next one has not, and so on); and where the last one did, so little
+that the queue does not run over while it lasts."""
 HELD_BACK = 0.9
-"""A transfer that comes at more than so much of its pace may be slower than its link."""
+"""Share of its pace above which a transfer may have been slower than its link."""
 FILLED, FILLED_SECONDS = 0.25, 0.002
 """Where a transfer is faster than its link, a queue grows: so much of a round trip, and so many seconds, at least."""
 STEADY = 0.95
-"""Of two transfers that differ by more, one has shared the link for a while, was short, or has lost packets to a pace
-that was too high."""
+"""Ratio of two transfers' rates from which they agree. Where they differ by more, one has shared the link for a while,
+was short, or has lost packets to a pace that was too high."""
 AGREE = 2.0
-"""Of two transfers that differ by more, one was disturbed: who was kept from reading takes in all at once."""
+"""Ratio of two transfers' rates above which one was disturbed: a process that was kept from reading takes in all at
+once."""
 
 
 class RateSearch:
-    """One direction of a link: make transfers of `size` bytes at `pace`, say how they `came`, until there is a `rate`.
+    """Search in one direction of a link: make transfers of `size` bytes at `pace`, say how they `came`, until there is
+    a `rate`.
 
     Args:
-        round_trip: seconds.
-        again: whether the link was measured before, and training waits for it.
+    round_trip: seconds that a round trip takes.
+    again: whether the link was measured before, and training waits for it.
     """
 
     def __init__(self, round_trip: float, *, again: bool) -> None:
         self.size = FIRST_BYTES
         self.pace = math.inf
-        """Bytes a second."""
+        """Bytes a second of the next transfer at most; infinity: no limit."""
         self.rate: float | None = None
         """Bytes a second that the link carries, once that is known."""
         self._round_trip = round_trip
@@ -61,24 +63,25 @@ class RateSearch:
         self._first = max(FIRST_AGAIN_SECONDS if again else FIRST_SECONDS, FIRST_ROUND_TRIPS * round_trip)
         self._number = 0
         self._before = 0.0
-        """About what was found so far."""
+        """Bytes a second of the link, about, as found so far."""
         self._found = 0.0
-        """By the fastest transfer that was long enough; 0: by none."""
+        """Bytes a second of the fastest transfer that was long enough; 0: none was."""
         self._step = self._search = SEARCHING
-        """How many times faster the last transfer was allowed to be than what was found before, and while searching."""
+        """Multiples of the rate found so far that the last transfer was allowed, and that one is allowed while
+        searching."""
 
     def asks_for_queue(self, seconds: float) -> bool:
-        """Whether the queue that a transfer of so many seconds has left tells anything.
+        """Whether the queue that a transfer of `seconds` has left tells anything.
 
-        In a few round trips there is none to tell from a link's own unevenness.
+        A queue of a few round trips cannot be told from a link's own unevenness.
         """
         return self._number > 0 or seconds >= FIRST_ROUND_TRIPS * self._round_trip
 
     def came(self, seconds: float, queued: float | None, elapsed: float) -> None:
-        """A transfer has come in.
+        """Take note of a transfer that has come in.
 
         Args:
-            seconds: that it took from its first piece on.
+            seconds: time that it took from its first piece on.
             queued: seconds of queue that it has left on the way; None where that is not known.
             elapsed: seconds since the first one began.
         """
@@ -100,7 +103,7 @@ class RateSearch:
         return queued >= max(FILLED_SECONDS, FILLED * self._round_trip)
 
     def _judge(self, rate: float, seconds: float, queued: float | None, fills: bool, elapsed: float) -> None:
-        """Take `rate` for the link's, or say what the next transfer is like."""
+        """Take `rate` for the link's, or decide on the next transfer's pace and size."""
         if queued is not None and rate > AGREE * self.pace:
             return  # the kernel has held it to its pace: who read it was kept from reading, and then had all at once
         was_held_back = rate > HELD_BACK * self.pace
@@ -127,5 +130,5 @@ class RateSearch:
 
 
 def paced(rate: float) -> float:
-    """A pace of `rate` bytes a second; none where that is no bottleneck."""
+    """Return `rate`, in bytes a second, as a pace; infinity where a link of that rate is no bottleneck."""
     return rate if rate < UNPACED else math.inf

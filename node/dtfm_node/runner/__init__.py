@@ -1,4 +1,4 @@
-"""Which plan is followed, and the tasklets that it gives this node.
+"""Following of plans: which plan this node works under, and the work (tasklets) that the plan gives it.
 
 - `commitments`: what this node has promised, and the plan that it took last: on its disk before anyone hears of it
 - `follower`: decides which plan a node follows, what it promises, and when it may go (pure)

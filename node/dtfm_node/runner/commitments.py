@@ -1,4 +1,5 @@
-"""What this node has promised, and the plan that it took last: on its disk before anyone hears of it."""
+"""Commitments of this node: what it has promised, and the plan that it took last; on its disk before anyone hears of
+it."""
 
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from dtfm_protocol.process.state_dir import write_atomically
 
 
 class Commitments:
-    """The promise of a node, and the plan beside it, for all its lives.
+    """Promise of a node and the plan that it took, which outlast its process.
 
     Raises:
-        UserError: a file cannot be read: without it, this node might act against its word.
+    UserError: a file cannot be read; without it, this node might break its promise.
     """
 
     def __init__(self, promise_file: Path, holdings: Inventory, reporter: Reporter) -> None:
@@ -28,11 +29,11 @@ class Commitments:
 
     @property
     def pledge(self) -> Pledge:
-        """The promise that is on the disk."""
+        """Promise that is on the disk."""
         return Pledge(self._promise.version, self._promise.to, self._promise.accepted)
 
     def promise(self, pledge: Pledge) -> None:
-        """Promise, for this and all later lives of this node.
+        """Write a promise to the disk, which binds this and all later processes of this node.
 
         Raises:
             UserError: the disk is full; the promise before is the one that counts.
@@ -43,7 +44,7 @@ class Commitments:
         self.say_standing()
 
     def take(self, plan: Plan, pledge: Pledge) -> None:
-        """Keep `plan`, and promise what goes with it.
+        """Write `plan` to the disk, and the promise that goes with it.
 
         Raises:
             UserError: the disk is full; the promise before is the one that counts.

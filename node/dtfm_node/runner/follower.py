@@ -1,4 +1,5 @@
-"""Decides which plan a node follows, what it promises, and when it may go. Pure: events go in, actions come out.
+"""Follower of plans: decides which plan a node follows, what it promises, and when it may go. Pure: events go in,
+actions come out.
 
 A plan is served when it is in force; one that is over is served no more, whatever comes. Nobody takes a plan, or
 promises to, before its work under the last one has ended; and nothing goes on while a promise is not on the disk.
@@ -14,20 +15,21 @@ from dtfm_node.control.heard import Heard, HeardPlan
 
 
 class Pledge(NamedTuple):
-    """A `Promise` as a plain value, and the rule of it."""
+    """Promise as a plain value, with the rule by which it changes: to follow no plan below `version`, nor one of that
+    version by another coordinator than `to`; `accepted` is the newest plan taken."""
 
     version: int = 0
     to: str = ""
     accepted: int = 0
 
     def called(self, version: int, by: str) -> Self | None:
-        """Answer a coordinator's call: the new promise, or None if there is nothing to promise."""
+        """Return the promise that answers a coordinator's call, or None if there is nothing new to promise."""
         if version <= self.version:
             return None
         return self._replace(version=version, to=by)
 
     def offered(self, version: int, by: str) -> Self | None:
-        """Take a plan: the new promise, or None if an older one, or another coordinator's, forbids it."""
+        """Return the promise that goes with taking a plan, or None if the present one forbids to take it."""
         if version <= self.accepted or version < self.version or (version == self.version and by != self.to):
             return None
         return self._replace(version=version, to=by, accepted=version)
@@ -38,12 +40,12 @@ class Pledge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobOver:
-    """There will be no more plans: the job is done."""
+    """Event: there will be no more plans, because the job is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveAsked:
-    """The node's owner wants it to go; to be said again whenever what it holds may have changed."""
+    """Event: the node's owner wants it to leave; fed again whenever what it holds may have changed."""
 
     holds: bool
     """Whether the node holds a state that a plan trained, or trains."""
@@ -53,17 +55,17 @@ class LeaveAsked:
 
 @dataclass(frozen=True, slots=True)
 class ServingEnded:
-    """The work under a plan has ended: it was stopped, or could not go on, or all of it is done."""
+    """Event: the work under a plan has ended; it was stopped, or could not go on, or all of it is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromiseWritten:
-    """The promise that was to be written is on the disk."""
+    """Event: the promise that was to be written is on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """The promise that was to be written is not: the disk is full. It is due again when anything is heard."""
+    """Event: the promise that was to be written is not, as the disk is full. It is due again when anything is heard."""
 
 
 FollowerEvent = Heard | JobOver | LeaveAsked | ServingEnded | PromiseWritten | NoRoom
@@ -74,48 +76,51 @@ FollowerEvent = Heard | JobOver | LeaveAsked | ServingEnded | PromiseWritten | N
 
 @dataclass(frozen=True, slots=True)
 class EndPlan:
-    """Have the plan that is served end with the step under way, and with a checkpoint where that is to be `kept`."""
+    """Action: have the plan that is served end with the step under way, and with a checkpoint where that is to be
+    `kept`."""
 
     kept: bool
 
 
 @dataclass(frozen=True, slots=True)
 class StopServing:
-    """Stop at once what is served; a step that is final is applied before that."""
+    """Action: stop at once what is served; a step that is final is applied before that."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerCall:
-    """Write down the promise that a call asks for; only then say it."""
+    """Action: write down the promise that a call asks for, and only then send it."""
 
     pledge: Pledge
 
 
 @dataclass(frozen=True, slots=True)
 class TakePlan:
-    """Write down the newest plan that was heard of, then the promise that goes with it; only then say so."""
+    """Action: write down the newest plan that was heard of, then the promise that goes with it, and only then send
+    that."""
 
     pledge: Pledge
 
 
 @dataclass(frozen=True, slots=True)
 class BeginPlan:
-    """Serve the newest plan that was heard of, as one that trains or as a spare."""
+    """Action: serve the newest plan that was heard of, as one that trains or as a spare."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclinePlan:
-    """Say that this node is not part of the newest plan any more: it took it in an earlier life."""
+    """Action: say that this node is not part of the newest plan any more, as it took it before it was started anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropFormer:
-    """Let go of all that is held in memory of plans that were trained before: the others have what they need."""
+    """Action: let go of all that is held in memory of plans that were trained before; the others have what they need.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Follow no more plans."""
+    """Action: follow no more plans."""
 
 
 FollowerAction = EndPlan | StopServing | AnswerCall | TakePlan | BeginPlan | DeclinePlan | DropFormer | Finish
@@ -125,31 +130,31 @@ FollowerAction = EndPlan | StopServing | AnswerCall | TakePlan | BeginPlan | Dec
 
 
 class Follower(NamedTuple):
-    """Where a node stands: what it has promised, has heard and serves."""
+    """State of a node that follows plans: what it has promised, has heard and serves."""
 
     pledge: Pledge = Pledge()
-    """What is on its disk."""
+    """Promise that is on its disk."""
     forgotten: int = 0
-    """The newest plan of an earlier life of this node: what it held for it in memory is gone."""
+    """Version of the newest plan taken before this node was started anew: what it held for it in memory is gone."""
     heard: Heard = Heard()
     served: HeardPlan | None = None
-    """The newest plan that it has served, serves, or has declined."""
+    """Newest plan that it has served, serves, or has declined."""
     work: Literal["none", "serving", "stopping"] = "none"
     ending: EndPlan | None = None
-    """How the plan that is served is to end, where it may end with a step."""
+    """Action by which the plan that is served is to end with a step; None: it is not to end so."""
     writing: Pledge | None = None
-    """A promise that is on its way to the disk."""
+    """Promise that is on its way to the disk."""
     dropped: bool = False
     """Whether a spare under the plan `served` has let go of what it held before."""
     leaving: LeaveAsked | None = None
 
     @classmethod
     def restarted(cls, pledge: Pledge) -> Self:
-        """A node that has lost all but what it has promised."""
+        """Return a node that was started anew, and has lost all but what it has promised."""
         return cls(pledge, forgotten=pledge.accepted)
 
     def on(self, event: FollowerEvent) -> tuple[Self, tuple[FollowerAction, ...]]:
-        """What this becomes by `event`, and what is to be done, in order."""
+        """Return the state after `event`, and the actions to carry out, in order."""
         match event:
             case Heard():
                 return self._replace(heard=event)._look()
@@ -171,7 +176,7 @@ class Follower(NamedTuple):
         return (self, (Finish(),)) if self._may_go() else self._decide()
 
     def _may_go(self) -> bool:
-        """Whether this node is leaving, and a plan without it has what it held; or a checkpoint has."""
+        """Whether this node is leaving, and a plan without it, or a checkpoint, has what it held."""
         call, plan = self.heard
         if self.leaving is None:
             return False
@@ -182,7 +187,8 @@ class Follower(NamedTuple):
         return call.started >= plan.version and not plan.trains
 
     def _decide(self) -> tuple[Self, tuple[FollowerAction, ...]]:
-        """What is due now; where its outcome must be known first, the rest is due after that."""
+        """Return the state and the actions that are due now; where an outcome must be known first, the rest is due
+        after it."""
         if self.work == "stopping" or self.writing is not None:
             return self, ()
         call, plan = self.heard
@@ -205,7 +211,7 @@ class Follower(NamedTuple):
         return after._let_go(actions)
 
     def _may_begin(self, plan: HeardPlan) -> bool:
-        """Whether a plan was taken, is in force, and was not served before."""
+        """Whether `plan` was taken, is in force, and was not served before."""
         # Not one that was taken before a later promise, either: who has promised is counted on to have stopped.
         served = self.served.version if self.served is not None else 0
         return plan.version == self.pledge.accepted == self.pledge.version and (
@@ -219,7 +225,7 @@ class Follower(NamedTuple):
         return after._replace(work="serving"), (BeginPlan(),)
 
     def _let_go(self, actions: tuple[FollowerAction, ...]) -> tuple[Self, tuple[FollowerAction, ...]]:
-        """As a spare, drop what earlier plans have left once all peers of the plan hold its state."""
+        """Add, on a spare, the drop of what earlier plans have left, once all peers of the plan hold its state."""
         served = self.served
         if served is None or served.trains or self.dropped or self.heard.call.started < served.version:
             return self, actions

@@ -1,4 +1,4 @@
-"""Works under a plan: connects to its other peers, loads the state that it resumes from, trains, keeps and reports."""
+"""Work under a plan: connects to its other peers, loads the state that it resumes from, trains, keeps and reports."""
 
 import asyncio
 import contextlib
@@ -31,9 +31,9 @@ PLAN_WAIT_SECONDS = 120.0
 
 
 class PlanWorker:
-    """What this node does under each plan, one plan after the other; `on_change` is called when it holds another state.
+    """Worker of this node under one plan after the other; `on_change` is called when it holds another state.
 
-    Which plan, and how long, others decide: see `Follower`.
+    Which plan, and for how long, `Follower` decides.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class PlanWorker:
         self._task: asyncio.Task[None] | None = None
         self._trainer: Trainer | None = None
         self._ending: bool | None = None
-        """Whether the plan's end is to be kept, once it was asked to end with a step."""
+        """Whether the plan is to end with a checkpoint, once it was asked to end with a step; None before."""
 
     async def listen(self) -> None:
-        """Take the other peers' training streams."""
+        """Take the other peers' training streams from now on."""
 
         async def training(stream: Stream) -> None:
             hello = await read_message(stream, Hello)
@@ -70,7 +70,7 @@ class PlanWorker:
         await self._plane.serve(TRAINING, training)
 
     async def _exchange_of(self, version: int) -> Exchange:
-        """The exchange of a plan that the other side has, and this one may be about to get."""
+        """Return the exchange of a plan under which a stream has come, and which this node may be about to begin."""
         try:
             async with asyncio.timeout(PLAN_WAIT_SECONDS), self._opened:
                 await self._opened.wait_for(lambda: self._exchange[0] >= version)
@@ -88,13 +88,13 @@ class PlanWorker:
         self._task = asyncio.create_task(self._serve(plan))
 
     def end(self, *, kept: bool) -> None:
-        """Have the plan end with the step under way; see `Trainer.stop`."""
+        """Have the plan end with the step under way, and with a checkpoint of it where it is to be `kept`."""
         self._ending = kept
         if self._trainer is not None:
             self._trainer.stop(kept=kept)
 
     async def stop(self) -> None:
-        """Stop at once; what this node then holds is what it stands by."""
+        """Stop at once, and wait until nothing changes any more what this node holds."""
         if self._task is not None:
             task = self._task
             task.cancel()
@@ -107,11 +107,11 @@ class PlanWorker:
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
-        """The work that is under way, to be waited for."""
+        """Tasks that are under way, to be waited for; one at most."""
         return {self._task} if self._task is not None else set()
 
     def has_ended(self) -> bool:
-        """Whether the work under the plan has ended by itself; told once."""
+        """Whether the work under the plan has ended by itself; True once for each work."""
         if self._task is None or not self._task.done():
             return False
         task, self._task = self._task, None
@@ -120,7 +120,7 @@ class PlanWorker:
         return True
 
     async def _serve(self, plan: Plan) -> None:
-        """Train under `plan`; what breaks is reported, and the coordinator plans anew."""
+        """Work under `plan` until it ends; what breaks is reported, and the coordinator plans anew."""
         self._uplink.release()
         self._reporter.forget(after=plan.resume.mark.step)
         await self._holdings.redo(plan.resume.mark, plan.resume.norm)
@@ -157,7 +157,7 @@ class PlanWorker:
             self._on_change()
 
     def _stall(self, plan: Plan, group: BaseExceptionGroup[Exception]) -> None:
-        """Report why the plan cannot go on."""
+        """Report why the plan cannot go on, with the peer that was lost if one was."""
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
@@ -166,7 +166,7 @@ class PlanWorker:
         log.warning("plan %d stops here: %s", plan.version, first)
 
     async def _train(self, plan: Plan, exchange: Exchange) -> None:
-        """From the plan's first state to the job's last step, or to the plan's end."""
+        """Train from the plan's first state to the job's last step, or to the plan's end."""
         job, machine, holdings = self._job, self._machine, self._holdings
         build = partial(StageState, compiled=machine.compiled)
         state: StageState = await machine.compute(build, job.config, plan, self._me, job.training, machine.device)
@@ -219,7 +219,7 @@ class PlanWorker:
         return await load_state(self._plane, self._job, plan, state, self._holdings, self._machine.compute)
 
     async def _keep(self, plan: Plan, state: StageState, row: StepMetrics, *, parked: bool) -> None:
-        """Keep the state after a step where that is due."""
+        """Have the state after a step kept where that is due."""
         checkpoint = self._job.checkpoint
         due = parked or row.step == self._job.training.steps or (checkpoint.every and row.step % checkpoint.every == 0)
         copied = bool(plan.shadows and row.step % checkpoint.shadow == 0)

@@ -1,4 +1,4 @@
-"""Follows plans until the job is done: hears what coordinators say, has the `Follower` decide, and does what it asks.
+"""Runner of plans until the job is done: hears what coordinators say, has the `Follower` decide, and does what it asks.
 
 What this node has promised is on its disk before it says so; while the disk has no room for that, nothing goes on.
 """
@@ -41,7 +41,7 @@ ROOM_SECONDS = 1.0
 
 
 class Runner:
-    """A node's life under one plan after the other."""
+    """Life of a node under one plan after the other: the shell around a `Follower`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Runner:
         self._holdings, self._checkpointer, self._reporter = holdings, checkpointer, reporter
         self._follower = Follower.restarted(commitments.pledge)
         self._plan: Plan | None = None
-        """The one that the follower has heard of last."""
+        """Plan that the follower has heard of last."""
         self._leaving = self._finished = False
 
     async def follow(self) -> None:
@@ -80,20 +80,20 @@ class Runner:
         self._reporter.say("finished", self._inbox.last_words)
 
     def leave(self) -> None:
-        """Have `follow` return as soon as the others can do without this node."""
+        """Have `follow` return as soon as the others can do without this node's state."""
         self._leaving = True
         self._reporter.note(leaving=True)
         self._reporter.hurry()
         self._inbox.changed.set()
 
     async def save(self) -> None:
-        """Leave what this node holds on its disk, for its next life."""
+        """Write what this node holds to its disk, for when it is started again."""
         live = self._holdings.live
         if live is not None and live.mark is not None:
             await self._checkpointer.save(live, self._reporter.unconfirmed())
 
     async def _look(self) -> None:
-        """Tell the follower all that is new."""
+        """Tell the follower all that is new, and do what it asks for."""
         if self._inbox.is_over:
             await self._take(JobOver())
             return
@@ -105,7 +105,7 @@ class Runner:
             await self._take(ServingEnded())
 
     async def _wait(self) -> None:
-        """Until something new is said, or the work under the plan has ended."""
+        """Wait until something new is said, or the work under the plan has ended."""
         changed = asyncio.create_task(self._inbox.changed.wait())
         try:
             await asyncio.wait({changed, *self._worker.tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -123,7 +123,7 @@ class Runner:
                     events.append(outcome)
 
     async def _carry_out(self, action: FollowerAction) -> FollowerEvent | None:
-        """Do one thing; what came of it, where the follower must know."""
+        """Carry out one action; return the event of what came of it, where the follower must know."""
         match action:
             case EndPlan(kept):
                 self._worker.end(kept=kept)

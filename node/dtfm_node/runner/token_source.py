@@ -1,4 +1,4 @@
-"""The token shards that this peer reads: fetched by hash from other peers, or the coordinator, and kept."""
+"""Token shards that this peer reads: fetched by hash from other peers, or the coordinator, and kept on its disk."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ RETRY_SECONDS = 1.0
 
 
 class TokenSource:
-    """Makes the tokens of a step present before it is computed."""
+    """Source of a step's tokens, which fetches what is missing before the step is computed."""
 
     def __init__(self, plane: DataPlane, job: ResolvedJob, shards: ShardFolder, coordinator: str) -> None:
         self.reader = TokenReader(job.corpus, shards)
@@ -35,7 +35,7 @@ class TokenSource:
                 await self._fetch(self._job.corpus.shards[index].sha256, self._sources(plan, me))
 
     def _sources(self, plan: Plan, me: str) -> Sequence[str]:
-        """Peers that read tokens too, a different one first for each peer, and at last the coordinator."""
+        """Return the peers that read tokens too, a different one first for each peer, and last the coordinator."""
         readers = list(dict.fromkeys(plan.replicas(0) + plan.replicas(len(plan.stages) - 1)))
         turn = readers.index(me) if me in readers else 0
         others = [peer for peer in readers[turn:] + readers[:turn] if peer != me]

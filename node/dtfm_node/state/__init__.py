@@ -1,4 +1,4 @@
-"""States of the model that this node holds: on disk, for others, and brought back.
+"""States of the model that this node holds: written to disk, given to others, and restored.
 
 - `checkpoint_upload`: this node's share of each checkpoint, handed in to the coordinator until the checkpoint is whole
   there

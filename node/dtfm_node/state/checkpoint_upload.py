@@ -1,4 +1,4 @@
-"""This node's share of each checkpoint, handed in to the coordinator until the checkpoint is whole there."""
+"""Upload of this node's share of each checkpoint, repeated until the checkpoint is whole at the coordinator."""
 
 import asyncio
 import functools
@@ -20,11 +20,11 @@ CONFIRM_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class CheckpointShare:
-    """A stage's share of a checkpoint.
+    """Share of a checkpoint that one replica of a stage hands in.
 
     Attributes:
-        coordinator: the peer id of the one that it is for.
-        file: what follows `message`; None from a replica that only vouches.
+    coordinator: peer id of the coordinator that it is for.
+    file: path of the snapshot that follows `message`; None from a replica that sends hashes only.
     """
 
     coordinator: str
@@ -33,14 +33,15 @@ class CheckpointShare:
 
 
 class CheckpointUpload:
-    """The shares that are on their way: the newest that waits, and the one that was taken and is not confirmed yet.
+    """Upload of shares, of which two are kept: the newest that waits, and the one that was taken and is not confirmed
+    yet.
 
-    What was taken is held until the coordinator says that the checkpoint is whole: one that is killed before that
+    The latter is held until the coordinator says that the checkpoint is whole: a coordinator that is killed before that
     forgets it, and is given it again.
 
     Args:
-        retry_seconds: see `UPLOAD_RETRY_SECONDS`.
-        confirm_seconds: see `CONFIRM_SECONDS`.
+    retry_seconds: time between two attempts to reach a coordinator that is away.
+    confirm_seconds: time that the coordinator may take to say that a checkpoint is whole before it is handed in again.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class CheckpointUpload:
         self._waiting: CheckpointShare | None = None
         self._held: CheckpointShare | None = None
         self._is_overdue = False
-        """Whether the held one is to be handed in again."""
+        """Whether the share that was taken is to be handed in again, as it was not confirmed."""
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
@@ -71,23 +72,24 @@ class CheckpointUpload:
         await self._settled.wait()
 
     def put(self, share: CheckpointShare) -> None:
-        """Have `share` handed in, in place of one that waits."""
+        """Have `share` handed in, in place of one that still waits."""
         self._waiting = share
         self._settled.clear()
         self._changed.set()
 
     def confirm(self, step: int) -> None:
-        """The coordinator has a whole checkpoint of `step`."""
+        """Let go of the share that was taken, if it is of `step` or before: the coordinator has a whole checkpoint of
+        that."""
         if self._held is not None and self._held.message.step <= step:
             self._held = None
 
     def repeat(self) -> None:
-        """Have the share handed in again that was taken and is not confirmed; `run` does it every `confirm_seconds`."""
+        """Hand in again the share that was taken and is not confirmed; `run` does so every `confirm_seconds`."""
         self._is_overdue = True
         self._changed.set()
 
     async def run(self) -> None:
-        """Hand in what comes, until cancelled; tries again while the coordinator is away."""
+        """Hand in what is put here, until cancelled; try again while the coordinator is away."""
         timer: asyncio.TimerHandle | None = None
         try:
             while True:
@@ -108,7 +110,7 @@ class CheckpointUpload:
                 timer.cancel()
 
     def _due(self) -> CheckpointShare | None:
-        """The share to hand in next."""
+        """Return the share to hand in next; None: there is none."""
         return self._waiting or (self._held if self._is_overdue else None)
 
     def _answered(self, share: CheckpointShare, taken: bool) -> None:

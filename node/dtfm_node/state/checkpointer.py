@@ -1,5 +1,5 @@
-"""Keeps states beside training: a snapshot on this node's disk, a copy of it where the plan says, and a share of the
-coordinator's checkpoint."""
+"""Checkpointer: keeps states beside training, as a snapshot on this node's disk, a copy of it where the plan says, and
+a share of the coordinator's checkpoint."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from dtfm_protocol.wire.stream import DataPlane
 
 
 class Checkpointer:
-    """What keeps this node's states: it says what of a state is written, and hands what was written on.
+    """Keeper of this node's states: decides what of a state is written, and hands on what was written.
 
     Create it with `running`.
     """
@@ -41,7 +41,7 @@ class Checkpointer:
         self._me, self._writer, self._upload = me, writer, upload
         self.snapshots, self.shadows = snapshots, shadows
         self.safe = Mark()
-        """The newest state that the swarm has whole, on disks of several peers or of the coordinator."""
+        """Newest state that the swarm has whole, on disks of several peers or of the coordinator."""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -57,10 +57,11 @@ class Checkpointer:
         upload_retry_seconds: float = UPLOAD_RETRY_SECONDS,
         confirm_seconds: float = CONFIRM_SECONDS,
     ) -> AsyncIterator["Checkpointer"]:
-        """A keeper that writes, gives away and takes until the block ends; an error that it cannot know ends the block.
+        """Run a checkpointer that writes, gives away and takes until the block ends; an unforeseen error ends the
+        block.
 
         Args:
-            most_bytes: of the largest copy that is kept for another peer.
+            most_bytes: bytes of the largest copy that is kept for another peer.
         """
         shadows = ShadowReplication(plane, uplink, snapshots, most_bytes)
         upload = CheckpointUpload(plane, uplink, retry_seconds=upload_retry_seconds, confirm_seconds=confirm_seconds)
@@ -79,7 +80,7 @@ class Checkpointer:
                         task.cancel()
 
     def serve(self, plan: Plan) -> None:
-        """From now on keep copies for those whom `plan` gives this node as their shadow."""
+        """Keep copies, from now on, for the peers to which `plan` gives this node as their shadow."""
         self.shadows.serve(plan)
 
     async def keep(
@@ -93,12 +94,12 @@ class Checkpointer:
         copied: bool,
         last: bool,
     ) -> None:
-        """Begin to keep the present state, that after `row`'s step; the one before must be written first.
+        """Begin to keep the present state, that after `row`'s step; wait before until the last one is written.
 
         Args:
-            rows: the metrics up to this step that nobody has confirmed yet.
+            rows: metrics of the steps up to this one that the coordinator has not confirmed yet.
             handed_in: whether it is due as the coordinator's checkpoint.
-            copied: whether it is due on peers' disks.
+            copied: whether a copy is due on other peers' disks.
             last: whether no step follows: where there is no room for it now, it is tried again until there is.
         """
         if not handed_in and self.snapshots.unsafe(self.safe) >= UNSAFE_FILES:
@@ -126,7 +127,7 @@ class Checkpointer:
         return not self._writer.is_writing and self._upload.is_idle
 
     async def save(self, state: StageState, rows: tuple[StepMetrics, ...]) -> None:
-        """Write a state of this node's to its disk, now."""
+        """Write a state of this node to its disk, and return when it is there."""
         await self._writer.save(state, rows)
 
     async def settled(self) -> None:
@@ -135,7 +136,8 @@ class Checkpointer:
         await self._upload.settled()
 
     def confirm(self, step: int, safe: Mark) -> None:
-        """The coordinator has a whole checkpoint of `step`; the swarm has all of `safe`."""
+        """Take note that the coordinator has a whole checkpoint of `step`, and that the swarm has all of the state
+        `safe`."""
         self._upload.confirm(step)
         if safe.order > self.safe.order:
             self.safe = safe
@@ -143,7 +145,8 @@ class Checkpointer:
 
 
 def _extract(state: StageState, rows: tuple[StepMetrics, ...], *, written: bool) -> Extract:
-    """What is due of a state: its weights are hashed, and all is `written` but what the first stage writes, too."""
+    """Return what is due of a state: its weights are hashed, and, if `written`, all is written but what the first stage
+    writes too."""
     assert state.mark is not None, "nobody keeps what is no state"
     tensors = dict(state_tensors(state.parameters, state.optimizer))
     tied = frozenset() if state.is_first else state.gradients.shared
@@ -160,7 +163,8 @@ def _hand_in_of(
     snapshot: Snapshot | None,
     hashes: Mapping[str, str],
 ) -> HandIn:
-    """What the coordinator is given after `row`'s step; `snapshot` follows it, if this replica is to send the file."""
+    """Return what the coordinator is given after `row`'s step; `snapshot` follows it, if this replica is to send the
+    file."""
     return HandIn(
         step=row.step,
         plan_version=plan.version,
