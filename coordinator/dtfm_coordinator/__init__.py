@@ -1,4 +1,4 @@
-"""The coordinator: it looks, plans and keeps; no tensor passes through it during training.
+"""The coordinator: observes the swarm, plans, and keeps checkpoints; no tensor passes through it during training.
 
 - `allocator/`: the allocator: pure functions from a view of the swarm to a plan
 - `lead/`: what a coordinator decides: when to measure, which plan comes next, and when another is better

@@ -1,4 +1,4 @@
-"""The allocator that `serve` asks: from a view of the swarm to the plan with the shortest simulated step.
+"""Allocator that `serve` asks: from a view of the swarm to the plan with the shortest simulated step.
 
 The search (`layout_evolution`) judges layouts by the fast form of the simulated step; the exact simulator has the last
 word on the best few. Where the job leaves the schedule open, the other schedules' searches begin with what the first
@@ -32,17 +32,17 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 
 FINALISTS = 3
-"""Layouts of a schedule that the exact simulator chooses among, and as many of other depths."""
+"""Number of layouts of a schedule that the exact simulator chooses among, and as many of other depths."""
 ENDS = (0.6, 0.8, 1.0)
-"""When the search under each of `SCHEDULES` ends, as a share of the budget, where all are open."""
+"""Shares of the budget at which the searches under each of `SCHEDULES` end, where all are open."""
 ALIKE = 1e-3
-"""Of a step: so much better another schedule must be than one of those before it."""
+"""Share of a step by which a schedule must be better than one of those before it to be chosen."""
 LONGEST_SECONDS = 10.0
 """Of a search without limits on many peers and micro-batches; small ones take `DEFAULT_SECONDS`."""
 EXHAUSTIVE = 600_000
-"""Placements that are looked at one by one: about a minute of it."""
+"""Number of placements, at most, that an exhaustive search looks at: about a minute of it."""
 EXACT_TRANSFERS = 30_000
-"""Transfers of a step up to which there is an exact simulation: some seconds of it."""
+"""Number of transfers of a step up to which it is simulated exactly: some seconds of it."""
 
 
 def allocate(
@@ -57,25 +57,25 @@ def allocate(
     clock: Callable[[], float] = time.monotonic,
     say: Callable[[str], object] = lambda line: None,
 ) -> Plan:
-    """Plan a job on a swarm.
+    """Return the plan of a job on a swarm with the shortest predicted step.
 
     Args:
-        seed: of the search's own random numbers.
-        budget: seconds of search; where neither limit is given, about one, and up to ten for large swarms and steps.
-        evaluations: layouts that the search may look at. Without `budget`, the same arguments give the same plan,
-            `seconds` and `history` apart.
-        available: the peers that may take part, all of the view's unless given; the others stay idle.
-        in_force: the plan under which peers hold their state now. It is returned again, with its new cost and the
-            reason, where all its peers are available and no other plan pays back the move within the horizon.
-        algorithm: "evolutionary"; or "greedy" (the search's first placements alone), "random" or "in-order" (one
-            placement of each shape), or "exhaustive" (every placement of small swarms, with shares and layers that
-            follow speeds), to compare with. Shares and layers are the same business in all.
-        say: told that the search is being compiled, if it is.
+    seed: seed of the search's own random numbers.
+    budget: seconds of search; about one where neither limit is given, and up to ten for large swarms and steps.
+    evaluations: layouts that the search may look at. Without `budget`, the same arguments give the same plan,
+    `seconds` and `history` apart.
+    available: the peers that may take part, all of the view's unless given; the others stay idle.
+    in_force: the plan under which peers hold their state now. It is returned again, with its new cost and the
+    reason, where all its peers are available and no other plan pays back the move within the horizon.
+    algorithm: "evolutionary"; or "greedy" (the search's first placements alone), "random" or "in-order" (one
+    placement of each shape), or "exhaustive" (every placement of small swarms, with shares and layers that
+    follow speeds), to compare with. Shares and layers are chosen in the same way in all.
+    say: told that the search is being compiled, if it is.
 
     Raises:
-        NotEnoughNodes: what the owner fixes needs more nodes.
-        UserError: no split of the model fits in the peers' memory, no placement keeps to pairs that can talk, or
-            nothing is known of any peer's speed; or the plan in force is another model's.
+    NotEnoughNodes: what the owner fixes needs more nodes.
+    UserError: no split of the model fits in the peers' memory, no placement keeps to pairs that can talk, or
+    nothing is known of any peer's speed; or the plan in force is another model's.
     """
     peers = tuple(peer for peer in view.ids if available is None or peer in available)
     unavailable = tuple(peer for peer in view.ids if peer not in set(peers))
@@ -129,13 +129,13 @@ def allocate(
 
 
 def compile_now(say: Callable[[str], object] = lambda line: None) -> None:
-    """Have everything compiled, or read back from where it is kept, so that no budget is spent on it."""
+    """Have all functions compiled, or their machine code loaded, so that no budget is spent on it."""
     with compiling("step", say):
         _compile()
 
 
 def _compile() -> None:
-    """Use everything once, on a swarm of two."""
+    """Use every compiled function once, on a swarm of two."""
     demand = ModelDemand(
         layer_parameters=(1, 1), embedding_parameters=1, head_parameters=1, message_values=1, layer_activation_bytes=1
     )
@@ -160,7 +160,7 @@ def _searched(
     algorithm: str,
     before: list[Evolution],
 ) -> Evolution:
-    """The search under one schedule, after those under others.
+    """Search under one schedule, after those under others (`before`), and return the search.
 
     Raises:
         UserError: there are too many placements to look at all.
@@ -199,7 +199,7 @@ class _Finalist:
 def _finalists(
     view: View, work: Workload, peers: tuple[str, ...], posed: Problem, search: Evolution
 ) -> list[_Finalist]:
-    """The best of the search under one schedule, judged exactly where that does not take too long."""
+    """Return the best layouts of the search under one schedule, simulated exactly where that does not take too long."""
     found = []
     for layout in search.finalists(FINALISTS):
         plan = layout.plan(peers, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
@@ -214,7 +214,8 @@ def _finalists(
 
 
 def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:
-    """The finalist with the shortest step, what moving there takes included; finalists stand by schedule."""
+    """Return the finalist with the shortest step, what moving there takes included; `finalists` are in order of
+    schedule."""
     seconds = [one.cost.total + old.moving(one.layout) / old.horizon for one in finalists]
     near = [number for number, one in enumerate(seconds) if one <= (1 + ALIKE) * min(seconds)]
     schedule = finalists[near[0]].plan.schedule
@@ -223,7 +224,7 @@ def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:
 
 
 def _descending(searches: list[Evolution]) -> list[tuple[float, float]]:
-    """The searches' histories as one."""
+    """Return the searches' histories as one, (seconds, step's seconds) of each layout that was the best so far."""
     history: list[tuple[float, float]] = []
     for one in (one for search in searches for one in search.history):
         if not history or one[1] < history[-1][1]:
@@ -232,7 +233,7 @@ def _descending(searches: list[Evolution]) -> list[tuple[float, float]]:
 
 
 def _reason(work: Workload, best: _Finalist, finalists: list[_Finalist]) -> str:
-    """Why this plan, in one line."""
+    """Return in one line why this plan was chosen."""
     stages, each = _shape_words(best.layout.counts)
     line = f"{stages} {'stage' if stages == 1 else 'stages'} x {each} {'peer' if each == '1' else 'peers'}"
     line += f", {best.plan.schedule}" if len(work.schedules) > 1 else ""
@@ -247,7 +248,7 @@ def _reason(work: Workload, best: _Finalist, finalists: list[_Finalist]) -> str:
 
 
 def _kept_because(work: Workload, old: InForce, best: _Finalist, move: float) -> str:
-    """Why the plan in force stays, in one line."""
+    """Return in one line why the plan in force stays."""
     line = f"the plan in force stays: {old.seconds:.3g} s a step"
     saved = old.seconds - best.cost.total
     if saved <= 0:
@@ -259,7 +260,7 @@ def _kept_because(work: Workload, old: InForce, best: _Finalist, move: float) ->
 
 
 def _words(work: Workload, one: _Finalist) -> str:
-    """A layout's shape, and its schedule where the job leaves that open and it makes a difference."""
+    """Return a layout's shape, and its schedule where the job leaves that open and it makes a difference."""
     shape = " x ".join(map(str, _shape_words(one.layout.counts)))
     return f"{shape} by {one.plan.schedule}" if len(work.schedules) > 1 and len(one.layout.counts) > 1 else shape
 
@@ -270,12 +271,12 @@ def _steps(move: float, saved: float) -> str:
 
 
 def _shape_words(counts: tuple[int, ...]) -> tuple[int, str]:
-    """The number of stages, and the peers of a stage: one number where all have as many."""
+    """Return the number of stages, and the peers of a stage: one number where all have as many."""
     return len(counts), str(counts[0]) if len(set(counts)) == 1 else "+".join(map(str, counts))
 
 
 def _impossible(work: Workload, posed: Problem, shapes: tuple[Shape, ...], fitted: bool) -> str:
-    """Why there is no plan."""
+    """Return why there is no plan, and what to do."""
     if fitted:
         return (
             "every layout needs a pair of peers that cannot reach each other: open a port on one side of such pairs, "

@@ -1,4 +1,4 @@
-"""What a job asks of its peers: its model's sizes, for the allocator."""
+"""Demand of a job on its peers: its model's sizes, for the allocator."""
 
 import hashlib
 import json
@@ -21,10 +21,10 @@ _DEMAND = TypeAdapter(ModelDemand)
 
 
 def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
-    """What a model of `config` and one micro-batch of `training` ask of peers.
+    """Return what a model of `config` and one micro-batch of `training` ask of peers.
 
     Raises:
-        UserError: the config makes no model.
+    UserError: no model can be built by the config.
     """
     from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes
 
@@ -49,9 +49,10 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
 
 
 def kept_requirements(config: dict[str, Any], training: Training, folder: Path) -> ModelDemand:
-    """Like `requirements`, but found out only once for a state dir.
+    """Return the same as `requirements`, worked out once for a state dir (`folder`) and then kept there.
 
-    To lay out a model takes seconds, most of them to import torch and transformers; who comes back into a run that goes
+    That takes seconds, most of them to import torch and transformers; a coordinator that comes back into a run that
+    goes
     on is awaited.
     """
     programs = [sources_digest(*map(Path, (*dtfm_protocol.__path__, *dtfm_coordinator.__path__)))]
@@ -70,7 +71,7 @@ def kept_requirements(config: dict[str, Any], training: Training, folder: Path) 
 
 
 def workload(job: Job) -> Workload:
-    """A job file as the allocator sees it, without reading its text.
+    """Return a job file as the allocator sees it, without reading its text.
 
     Raises:
         UserError: the model or the tokenizer cannot be made.

@@ -1,4 +1,4 @@
-"""The plan in force, as a new one sees it: who holds what, and what going over to another layout takes."""
+"""Plan in force, as a new one sees it: who holds what, and what going over to another layout takes."""
 
 from dataclasses import dataclass
 
@@ -17,16 +17,16 @@ from dtfm_protocol.view.view import View
 
 @dataclass(frozen=True)
 class InForce:
-    """A plan in force, or none."""
+    """Plan in force, or none, and where its peers hold state."""
 
     posed: Problem
     standing: LayersInForce
     plan: Plan | None = None
-    """None where there is none, or it cannot go on: a peer of it is gone, or it no longer fits."""
+    """Plan that can go on; None where there is none, or it cannot go on: a peer of it is gone, or it no longer fits."""
     layout: Layout | None = None
     cost: StepCost | None = None
     over: str = ""
-    """Why it cannot go on."""
+    """Reason why the plan in force cannot go on; "": it can, or there is none."""
 
     @classmethod
     def of(cls, view: View, work: Workload, posed: Problem, peers: tuple[str, ...], plan: Plan | None) -> "InForce":
@@ -61,16 +61,16 @@ class InForce:
 
     @property
     def seconds(self) -> float:
-        """Of a step under it."""
+        """Seconds of a step under the plan; infinite where it cannot go on."""
         return np.inf if self.cost is None else self.cost.total
 
     @property
     def horizon(self) -> float:
-        """Steps within which a move must pay back."""
+        """Number of steps within which a move must pay back."""
         return self.standing.horizon
 
     def moving(self, layout: Layout) -> float:
-        """Seconds that it takes to move from it to `layout`."""
+        """Return the seconds that it takes to move from the plan to `layout`."""
         if np.isinf(self.horizon):
             return 0.0
         peers, counts, _, layers = layout.arrays()

@@ -1,4 +1,5 @@
-"""Fetches a state from all who have it at once, piece by piece, and believes nothing but hashes that they agree on."""
+"""Fetch of a state from all peers that hold it at once, piece by piece; nothing is believed but hashes that they agree
+on."""
 
 import asyncio
 import hashlib
@@ -27,39 +28,39 @@ CATALOGUE_SECONDS = 60.0
 """For a source to hash what it has."""
 PIECE_SECONDS = 60.0
 AHEAD_BYTES = PIECE_LIMIT
-"""What one source is asked for before it has answered."""
+"""Bytes that one source is asked for before it has answered."""
 
 
 class Lacking(ConnectionError):
-    """Nobody who answers has all that is wanted."""
+    """Error: no source that answers has all that is wanted."""
 
 
 @dataclass
 class _Tensor:
-    """One that is being put together."""
+    """Tensor that is being put together from pieces."""
 
     entry: TensorEntry
     data: bytearray
     left: int
-    """Pieces that are not here yet."""
+    """Number of pieces that are not here yet."""
     givers: set[str] = field(default_factory=set)
 
 
 @dataclass
 class Fetched:
-    """What a fetch took."""
+    """Amount of a fetch: bytes received, and peer ids of those that gave any."""
 
     bytes: int = 0
     sources: set[str] = field(default_factory=set)
 
 
 class Fetch:
-    """One fetch of the tensors of `shapes`, by key, of the state `mark` from `sources`.
+    """Fetch of the tensors of `shapes`, by key, of the state `mark` from `sources`.
 
     Args:
-        piece_bytes: what is asked for at a time, at most `PIECE_LIMIT`.
-        catalogue_seconds: see `CATALOGUE_SECONDS`.
-        piece_seconds: for a source to send a piece.
+    piece_bytes: bytes that are asked for at a time, at most `PIECE_LIMIT`.
+    catalogue_seconds: time for a source to hash what it has.
+    piece_seconds: time for a source to send a piece.
     """
 
     def __init__(
@@ -85,12 +86,12 @@ class Fetch:
         self.result = Fetched()
 
     async def run(self, take: Take) -> Fetched:
-        """Fetch; `take` gets each tensor once its bytes have the hash that its sources gave.
+        """Fetch all tensors; `take` gets each once its bytes have the hash that its sources gave.
 
         Sources that vanish leave their pieces to the others; what was taken before stays taken.
 
         Raises:
-            Lacking: what is left, nobody can give.
+            Lacking: no source can give what is left.
             Refused: sources differ in what a tensor of this state is.
         """
         streams: dict[str, tuple[Stream, frozenset[str]]] = {}
@@ -121,7 +122,7 @@ class Fetch:
             raise Refused(str(refused.exceptions[0])) from None
 
     async def _ask(self, peer: str) -> tuple[str, Stream, dict[str, TensorEntry]] | None:
-        """A source's catalogue, if it answers."""
+        """Return a source's peer id, stream and catalogue of wanted tensors; None if it does not answer."""
         stream: Stream | None = None
         try:
             async with asyncio.timeout(self._catalogue_seconds):
@@ -136,7 +137,11 @@ class Fetch:
         return peer, stream, {key: entry for key, entry in tensors.items() if key in self._wanted}
 
     def _compare(self, peer: str, tensors: dict[str, TensorEntry]) -> None:
-        """Sources must agree on each tensor."""
+        """Compare a source's tensors with those of the others.
+
+        Raises:
+            Refused: a tensor has another shape than is wanted, or differs from that of another source.
+        """
         for key, entry in tensors.items():
             if entry.shape != self._shapes[key]:  # looked at before memory is taken
                 raise Refused(f"{short(peer)} offers {key} of shape {entry.shape}, not {self._shapes[key]}")
@@ -189,7 +194,7 @@ class Fetch:
             await self._put(peer, piece, data, take)
 
     def _take(self, keys: frozenset[str]) -> WantPiece | None:
-        """The next piece of one of `keys`, if one is left."""
+        """Take the next piece of one of `keys` off the list; None if none is left."""
         for _ in range(len(self._pieces)):
             if self._pieces[0].key in keys:
                 return self._start(self._pieces.popleft())

@@ -1,5 +1,5 @@
-"""The states of the model that this node holds, and gives to others: what it trains on, what it trained on before as
-long as others may lack it, and snapshots."""
+"""Inventory of the states of the model that this node holds, and gives to others: what it trains on, what it trained on
+before as long as others may lack it, and snapshots."""
 
 import asyncio
 import contextlib
@@ -22,44 +22,45 @@ LIVE = "live.safetensors"
 
 
 class Inventory:
-    """What this node holds. `catalogue` and `read` give it to others.
+    """Inventory of the states that this node holds. `catalogue` and `read` give them to others (as a `StateSource`).
 
     Between a plan and the first step of the next one every part of the state is kept that the new plan goes on from:
     if that plan fails before it has begun, the one after it may have to go on from the same.
 
     Args:
-        redo_seconds: see `REDO_SECONDS`.
+    redo_seconds: time that a state that this node is to have may take until it has it.
     """
 
     def __init__(self, snapshots: Snapshots, compute: Compute, redo_seconds: float = REDO_SECONDS) -> None:
         self.snapshots = snapshots
         self.live: StageState | None = None
-        """What the plan in force trains, or trained."""
+        """Stage's state that the plan in force trains, or trained."""
         self.coming: StageState | None = None
-        """What the next plan will train: being loaded. What of it is there stays if that plan fails."""
+        """Stage's state that the next plan will train, while it is being loaded. What of it is there stays if that plan
+        fails."""
         self.loaded: set[str] = set()
-        """The keys of `coming` that are there."""
+        """Keys of the tensors of `coming` that are loaded."""
         self._coming_mark = Mark()
         self._former: list[StageState] = []
-        """What plans before trained, or were about to."""
+        """States that former plans trained, or were about to."""
         self._compute = compute
         self._redo_seconds = redo_seconds
         self._entries: dict[tuple[int, Mark], dict[str, TensorEntry]] = {}
-        """What is known of the tensors of states, by the state's id and mark."""
+        """Hashes and places of states' tensors, by the state's `id` and mark."""
         self._changed = asyncio.Condition()
 
     @property
     def states(self) -> list[StageState]:
-        """All that are whole."""
+        """All states in memory that are whole."""
         found = [self.live, self.coming, *self._former]
         return [state for state in dict.fromkeys(found) if state is not None and state.mark is not None]
 
     def at(self, mark: Mark) -> list[StageState]:
-        """Those that are parts of the state `mark`."""
+        """Return the states in memory that are parts of the swarm's state `mark`."""
         return [state for state in self.states if state.mark == mark]
 
     def standing(self, promise: Promise) -> PeerState:
-        """What a new plan must know of this node."""
+        """Return what a new plan must know of this node."""
         found = [
             Holding(
                 mark=state.mark,
@@ -75,7 +76,7 @@ class Inventory:
         return PeerState(promise=promise, holdings=tuple(holdings[:HOLDINGS_LIMIT]))
 
     async def redo(self, mark: Mark, norm: float | None) -> None:
-        """Apply the gradients that are held, if they lead to `mark`: their step was final."""
+        """Apply the gradients that are held, with the clip's `norm`, if they lead to `mark`: their step was final."""
         live = self.live
         if live is not None and live.mark != mark and live.prepared == mark and norm is not None:
             await self._compute(live.apply, norm)
@@ -83,7 +84,8 @@ class Inventory:
             self._changed.notify_all()
 
     def begin(self, state: StageState, mark: Mark) -> None:
-        """`state` is going to be loaded; what was loaded of it for a plan that failed before it began stays."""
+        """Begin to load `state`, which is to become `mark`; what was loaded of it for a plan that failed before it
+        began stays."""
         before, self.coming = self.coming, state
         loaded, self.loaded = self.loaded, set()
         if before is not None and mark == self._coming_mark:
@@ -97,23 +99,24 @@ class Inventory:
         self._coming_mark = mark
 
     def enter(self, state: StageState) -> None:
-        """All peers hold what the new plan begins with."""
+        """Make `state` the one that is trained: all peers hold what the new plan begins with."""
         if self.live is not None:
             self._former.append(self.live)
         self.live, self.coming = state, None
 
     def begun(self) -> None:
-        """A step of the new plan is final: what was before may go."""
+        """Let go of the states of former plans: a step of the new plan is final."""
         self._former.clear()
         self._entries.clear()
 
     def drop(self) -> None:
-        """This node serves no stage any more, and nobody needs what it trained."""
+        """Let go of all states in memory: this node serves no stage any more, and nobody needs what it trained."""
         self.live = self.coming = None
         self.begun()
 
     async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:
-        """The tensors of the state `mark` that are here; see `StateSource`."""
+        """Return the tensors of the state `mark` that are here, by key; wait a while for it if this node is about to
+        have it."""
         with contextlib.suppress(TimeoutError):
             becomes = self.live is not None and self.live.prepared == mark
             async with asyncio.timeout(self._redo_seconds if becomes else 0.0), self._changed:
@@ -123,7 +126,7 @@ class Inventory:
         return entries
 
     async def read(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
-        """Bytes of one tensor; see `StateSource`."""
+        """Return `size` bytes of one tensor of the state `mark` from `offset` on; None if it is not here."""
         point("mid-state-transfer", mark.step)
         data: Bytes | None = await self._compute(self._piece, mark, key, offset, size)
         found = self.snapshots.of(mark).get(key)
@@ -133,7 +136,8 @@ class Inventory:
         return await asyncio.to_thread(read_piece, path, entry.offset + offset, size)
 
     def _describe(self, mark: Mark) -> dict[str, TensorEntry]:
-        """Hash the states in memory, each once. On the compute thread: no update can come in between."""
+        """Hash the states in memory, each once. It runs on the compute thread, so that no update can come in between.
+        """
         entries: dict[str, TensorEntry] = {}
         for state in self.at(mark):
             if (id(state), mark) not in self._entries:

@@ -1,4 +1,5 @@
-"""Brings a stage to the state that its plan begins with: from this node's own memory and disk, else from others."""
+"""Restoring of a stage to the state that its plan begins with: from this node's own memory and disk, else from others.
+"""
 
 from dtfm_node.engine.optimizer import load_tensor, state_keys, state_tensors
 from dtfm_node.engine.runtime import Compute
@@ -18,11 +19,11 @@ from dtfm_protocol.wire.stream import Bytes, DataPlane
 async def load_state(
     plane: DataPlane, job: ResolvedJob, plan: Plan, state: StageState, holdings: Inventory, compute: Compute
 ) -> Fetched:
-    """Bring `state`, which `holdings` has as the coming one, to what `plan` resumes from; what was fetched for it.
+    """Bring `state`, which `holdings` has as the coming one, to what `plan` resumes from; return what was fetched.
 
     Raises:
-        ConnectionError: a part of it, nobody who answers can give.
-        Refused: what was given does not fit.
+    ConnectionError: no peer that answers can give a part of it.
+    Refused: what was given does not fit.
     """
     mark = plan.resume.mark
     if mark.step == 0 and not job.pretrained:
@@ -31,7 +32,7 @@ async def load_state(
     wanted = set(state_keys(list(state.parameters), mark.step)) - holdings.loaded
 
     def take_own() -> None:
-        """What this node has in memory is taken over as it is; what it has on disk is read and checked."""
+        """Take over what this node has in memory as it is; read and check what it has on disk."""
         for own in holdings.at(mark):
             for key, tensor in state_tensors(own.parameters, own.optimizer):
                 if key in wanted - holdings.loaded:
@@ -67,7 +68,7 @@ async def load_state(
 
 
 def _sources(plan: Plan, state: StageState, me: str) -> list[str]:
-    """Who holds layers of the stage; for embeddings that it shares, those of the first stage, too."""
+    """Return the peers that hold layers of the stage; for embeddings that it shares, those of the first stage, too."""
     first, end = state.layers
     return [
         source.peer

@@ -1,4 +1,5 @@
-"""Copies of snapshots at shadows, the peers that a plan has keep them: given away, and taken from others."""
+"""Shadow replication: copies of snapshots, given to the peers that the plan names to keep them (shadows), and taken
+from others."""
 
 import asyncio
 import functools
@@ -18,7 +19,7 @@ class ShadowReplication:
     """Both sides of the copies: `offer` has a snapshot given to the shadow of its stage, `take` keeps what is given.
 
     Args:
-        most_bytes: of the largest snapshot that is taken.
+        most_bytes: bytes of the largest snapshot that is taken.
     """
 
     def __init__(self, plane: DataPlane, uplink: UplinkPacer, snapshots: Snapshots, most_bytes: int) -> None:
@@ -27,10 +28,10 @@ class ShadowReplication:
         self._plan: Plan | None = None
         self._offers: asyncio.Queue[tuple[Plan, str, Snapshot]] = asyncio.Queue()
         self.copied_bytes = 0
-        """Given to shadows so far."""
+        """Bytes of snapshots that shadows have taken so far."""
 
     def serve(self, plan: Plan) -> None:
-        """From now on keep copies for those whom `plan` gives this node as their shadow."""
+        """Keep copies, from now on, for the peers to which `plan` gives this node as their shadow."""
         self._plan = plan
 
     def offer(self, plan: Plan, stage: int, snapshot: Snapshot) -> None:
@@ -64,11 +65,11 @@ class ShadowReplication:
         log.debug("a copy of step %d at %s: %s", snapshot.mark.step, short(shadow), receipt.text)
 
     async def take(self, stream: Stream) -> None:
-        """Answer a `deposit`.
+        """Answer a peer that offers a copy (`deposit`), and keep the copy if it is due here.
 
         Raises:
             Refused: what comes is not what was announced.
-            StreamClosed: it does not come.
+            StreamClosed: the stream ends before all has come.
         """
         offer = await read_message(stream, Deposit)
         plan = self._plan
@@ -91,7 +92,7 @@ class ShadowReplication:
             await write_message(stream, Receipt(taken=True, text="kept"))
 
     async def _receive(self, stream: Stream, offer: Deposit) -> Snapshot:
-        """The snapshot that comes, whole on this node's disk; else nothing of it stays."""
+        """Receive a snapshot onto this node's disk, and return it; if that fails, nothing of it stays."""
         path = self._snapshots.folder / f".coming-{offer.mark.step}-{offer.layers[0]}"
         try:
             with path.open("wb") as file:

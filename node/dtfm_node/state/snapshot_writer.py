@@ -1,4 +1,4 @@
-"""Writes a state to this node's disk beside training: one at a time, on a thread of its own."""
+"""Writer of states to this node's disk beside training: one at a time, on a thread of its own."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -23,12 +23,12 @@ ROOM_RETRY_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Extract:
-    """A part of a state that is due: tensors that are written, and others that are only hashed.
+    """Extract of a state that is due: tensors that are written, and others that are only hashed.
 
     Attributes:
-        to_write: the tensors of the snapshot, by key; empty: none is written.
-        to_read: all that are hashed, those of the snapshot among them.
-        rows: metrics that are to lie beside the snapshot.
+    to_write: tensors of the snapshot, by key; empty: none is written.
+    to_read: all tensors that are hashed, by key, those of the snapshot among them.
+    rows: metrics that are to lie beside the snapshot.
     """
 
     mark: Mark
@@ -41,7 +41,7 @@ class Extract:
 
 @dataclass(frozen=True)
 class SnapshotWritten:
-    """The outcome of writing an `Extract`: its snapshot, if one was due, and the SHA-256 of each tensor, by key."""
+    """Outcome of writing an `Extract`: its snapshot, if one was due, and the SHA-256 of each tensor, by key."""
 
     snapshot: Snapshot | None
     hashes: dict[str, str]
@@ -49,7 +49,7 @@ class SnapshotWritten:
 
 @dataclass
 class _Job:
-    """An extract of a state that is being written."""
+    """Extract of a state that is being written, and its reading."""
 
     state: StageState
     extract: Extract
@@ -57,20 +57,20 @@ class _Job:
     reading: Reading = field(default_factory=lambda: Reading({}))
 
     def read(self) -> None:
-        """Have it read, from its beginning, before the state is updated."""
+        """Begin the reading anew; from now on an update of the state waits for it."""
         self.reading = Reading(self.extract.to_read, self.copy_bytes)
         self.state.before_update = self.reading.settle
 
 
 class SnapshotWriter:
-    """The writer of snapshots. While it reads a state, an update of that state waits, or copies what is left.
+    """Writer of snapshots. While it reads a state, an update of that state waits, or copies what is left.
 
     Args:
-        snapshots: gets to know what was written.
-        disk: runs functions on the disk's thread.
-        tasks: owns the writing: an error that is none of the disk's ends it.
-        copy_bytes: see `Reading`.
-        retry_seconds: see `ROOM_RETRY_SECONDS`.
+    snapshots: told of each snapshot that was written.
+    disk: runs functions on the disk's thread.
+    tasks: owns the writing: an error that is none of the disk's ends it.
+    copy_bytes: bytes of a state, at most, that an update copies instead of waiting.
+    retry_seconds: time between two attempts to write a state that no step follows, while there is no room for it.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SnapshotWriter:
 
         Args:
             last: whether no step follows: where there is no room for it now, it is tried again until there is.
-            then: called when it is written; not where there is no room.
+            then: called when it is written; it is not called if there is no room.
         """
         assert not self.is_writing, "one state is written at a time"
         job = _Job(state, extract, self._copy_bytes)
@@ -113,7 +113,7 @@ class SnapshotWriter:
         job.read()
 
     def cancel(self) -> None:
-        """Give up what is being written."""
+        """Give up the state that is being written."""
         if self._writing is not None:
             self._writing.cancel()
 
@@ -164,7 +164,7 @@ def _write_extract(snapshots: Snapshots, extract: Extract, reading: Reading) -> 
 
 
 def _hashes(reading: Reading) -> dict[str, str]:
-    """The hash of each tensor that `reading` reads."""
+    """Return the SHA-256 of each tensor that `reading` reads, by key."""
     hashes: dict[str, str] = {}
 
     def look(key: str, tensor: torch.Tensor) -> None:

@@ -1,4 +1,5 @@
-"""States of stages on this node's disk: its own, and those that it keeps for others. Whole or not there."""
+"""Snapshots: states of stages on this node's disk, its own and those that it keeps for others. Each is whole or not
+there."""
 
 import contextlib
 import hashlib
@@ -23,11 +24,11 @@ from dtfm_protocol.schema import Schema
 from dtfm_protocol.wire.stream import Bytes
 
 UNSAFE_FILES = 3
-"""Snapshots that wait until the swarm has one whole; with so many, no further one is begun."""
+"""Number of snapshots that may wait until the swarm has one of them whole; with so many, no further one is begun."""
 
 
 class Snapshot(Schema):
-    """What lies beside a snapshot's file, and says that all of it was written."""
+    """Description of a snapshot, in a file beside it, which says that all of it was written."""
 
     mark: Mark
     layers: LayerRange
@@ -35,18 +36,18 @@ class Snapshot(Schema):
     sha256: Sha256
     tensors: dict[Key, TensorEntry]
     norm: float | None = None
-    """With which its last step was applied."""
+    """Gradient norm by which its last step was clipped; None: not known."""
     rows: tuple[StepMetrics, ...] = ()
-    """Metrics up to its step that the coordinator may lack: nobody else may live to tell."""
+    """Metrics up to its step that the coordinator may lack: no other node may live to report them."""
 
     @property
     def stem(self) -> str:
-        """The name of its file, without the ending."""
+        """File name of the snapshot, without the ending."""
         return stem_of(self.mark, self.layers)
 
 
 def stem_of(mark: Mark, layers: LayerRange) -> str:
-    """The file name of a snapshot, without the ending."""
+    """Return the file name of a snapshot, without the ending."""
     return f"step-{mark.step:08d}-plan-{mark.plan}-layers-{layers[0]}-{layers[1]}"
 
 
@@ -62,14 +63,14 @@ def write_snapshot(
     """Write a state to `folder`; it is there when its last byte is on the disk, and else not.
 
     Args:
-        tensors: those to be written; `reading` may read more.
+    tensors: tensors to be written, by key; `reading` may read more.
 
     Returns:
-        What was written, and the SHA-256 of all that was read.
+    The snapshot, and the SHA-256 of every tensor that was read, by key.
 
     Raises:
-        UserError: there is no room.
-        Abandoned: `reading` was given up. Whatever is raised, no file is left, and no update waits.
+    UserError: there is no room.
+    Abandoned: `reading` was given up. Whatever is raised, no file is left, and no update waits.
     """
     path = folder / f"{stem_of(mark, layers)}.safetensors"
     draft, placed = path.with_suffix(".draft"), False
@@ -112,10 +113,10 @@ def write_snapshot(
 
 
 class Snapshots:
-    """The snapshots in a folder.
+    """Snapshots in a folder.
 
     Args:
-        folder: where they lie; it is made.
+    folder: folder in which they lie; it is made if it does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -125,11 +126,11 @@ class Snapshots:
         self._told: list[Callable[[], None]] = []
 
     def when_added(self, told: Callable[[], None]) -> None:
-        """From now on call `told` whenever there is another snapshot here."""
+        """Call `told`, from now on, whenever a snapshot is added."""
         self._told.append(told)
 
     def load(self) -> None:
-        """Find what an earlier life left; what is torn or changed is taken away. Reads every byte."""
+        """Find the snapshots that an earlier process of this node left; damaged ones are deleted. Reads every byte."""
         for path in self.folder.iterdir():
             if path.suffix not in {".json", ".safetensors"}:
                 path.unlink(missing_ok=True)
@@ -152,20 +153,20 @@ class Snapshots:
         return None
 
     def add(self, snapshot: Snapshot) -> None:
-        """One has been written."""
+        """Add a snapshot that has been written."""
         self._known[snapshot.mark, snapshot.layers] = snapshot
         for told in self._told:
             told()
 
     def path(self, snapshot: Snapshot) -> Path:
-        """The file in which a snapshot's tensors lie."""
+        """Return the path of the file in which a snapshot's tensors lie."""
         return self.folder / f"{snapshot.stem}.safetensors"
 
     def adopt(self, path: Path, mark: Mark, layers: LayerRange, sha256: str) -> Snapshot:
-        """Take over a file that another peer sent.
+        r"""Take over a file that another peer sent.
 
         Raises:
-            Refused: it is not what was announced.
+            Refused: the file is not what was announced.\n    UserError: there is no room for its description.
         """
         name = f"{stem_of(mark, layers)}.safetensors"
         data = path.read_bytes()
@@ -182,7 +183,7 @@ class Snapshots:
         return snapshot
 
     def discard(self, path: Path) -> None:
-        """Take away a snapshot whose file turned out to be damaged."""
+        """Delete a snapshot whose file turned out to be damaged."""
         for known, snapshot in list(self._known.items()):
             if snapshot.stem == path.stem:
                 log.warning("the snapshot %s is damaged: it is taken away", path.name)
@@ -191,24 +192,24 @@ class Snapshots:
                 path.with_suffix(".json").unlink(missing_ok=True)
 
     def holdings(self) -> list[Holding]:
-        """What is here."""
+        """Return the states that the snapshots hold, as peers report them."""
         return [Holding(mark=one.mark, layers=one.layers, norm=one.norm) for one in self._known.values()]
 
     def rows(self) -> Iterator[StepMetrics]:
-        """The metrics that lie beside snapshots."""
+        """Yield the metrics that lie beside snapshots."""
         for snapshot in self._known.values():
             yield from snapshot.rows
 
     def has(self, mark: Mark, layers: LayerRange) -> bool:
-        """Whether a snapshot is here."""
+        """Whether a snapshot of these layers in the state `mark` is here."""
         return (mark, layers) in self._known
 
     def unsafe(self, safe: Mark) -> int:
-        """How many are newer than what the swarm has whole."""
+        """Return the number of snapshots that are newer than the state `safe`, which the swarm has whole."""
         return sum(mark.order > safe.order for mark, _ in self._known)
 
     def of(self, mark: Mark) -> dict[str, tuple[TensorEntry, Path]]:
-        """Where the tensors of a state lie that are here."""
+        """Return the entry and file of each tensor of the state `mark` that is here, by key."""
         return {
             key: (entry, self.path(snapshot))
             for snapshot in self._known.values()
@@ -217,7 +218,7 @@ class Snapshots:
         }
 
     def prune(self, safe: Mark) -> None:
-        """Take away what is older than a state that the swarm has whole."""
+        """Delete the snapshots that are older than the state `safe`, which the swarm has whole."""
         for mark, layers in [known for known in self._known if known[0].order < safe.order]:
             stem = self._known.pop((mark, layers)).stem
             for ending in (".json", ".safetensors"):
@@ -225,7 +226,7 @@ class Snapshots:
 
 
 def read_piece(path: Path, offset: int, size: int) -> Bytes | None:
-    """Bytes of a file, or None if it is gone or shorter."""
+    """Return `size` bytes of a file from `offset` on, or None if it is gone or shorter."""
     try:
         with path.open("rb") as file:
             file.seek(offset)

@@ -1,4 +1,4 @@
-"""How a state is read while training goes on: tensor by tensor, and no update comes in between."""
+"""Reading of a state while training goes on: tensor by tensor, and no update comes in between."""
 
 from collections.abc import Callable, Mapping
 from threading import Condition
@@ -6,11 +6,11 @@ from threading import Condition
 import torch
 
 COPY_BYTES = 64 << 20
-"""Of a state that is being written, what an update copies instead of waiting for it."""
+"""Bytes of a state that is being written, at most, that an update copies instead of waiting until they are written."""
 
 
 class Abandoned(Exception):
-    """The end of a reading that was given up before all of the state was read."""
+    """Error: a reading was given up before all of the state was read."""
 
 
 class Reading:
@@ -21,8 +21,8 @@ class Reading:
     off, for whatever reason, holds no update back.
 
     Args:
-        tensors: the state, by key.
-        copy_bytes: so much of it, at most, an update copies instead of waiting.
+    tensors: tensors of the state, by key.
+    copy_bytes: bytes of it, at most, that an update copies instead of waiting.
     """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], copy_bytes: int = COPY_BYTES) -> None:
@@ -64,7 +64,7 @@ class Reading:
             self._progress.notify_all()
 
     def settle(self) -> None:
-        """Return when the tensors may change."""
+        """Wait until the tensors may change; copy those that are not read yet, if they are few."""
         with self._progress:
             self._progress.wait_for(lambda: sum(one.nbytes for one in self._left.values()) <= self._copy_bytes)
             self._left = {key: tensor.clone() for key, tensor in self._left.items()}

@@ -10,7 +10,7 @@ from dtfm_coordinator.allocator.placement.neighbourhoods import nearness, tiled
 
 
 def in_order(devices: int, stages: int, replicas: int) -> Pipelines:
-    """Devices in the view's order, as Megatron ranks them with pipeline parallelism alone.
+    """Return devices in the view's order, as Megatron ranks them with pipeline parallelism alone.
 
     Neighbours are replicas: stage k holds devices k * R to k * R + R - 1, and pipeline r takes every R-th device from
     r on, so the pipelines run across the network and the all-reduces stay near. Devices beyond K * R are idle.
@@ -20,7 +20,7 @@ def in_order(devices: int, stages: int, replicas: int) -> Pipelines:
 
 
 def random(devices: int, stages: int, replicas: int, seed: int) -> Pipelines:
-    """A uniformly random placement: pipelines as drawn, without choosing pairings or the order of stages."""
+    """Return a uniformly random placement: pipelines as drawn, without choosing pairings or the order of stages."""
     _enough(devices, stages, replicas)
     drawn = np.random.default_rng(seed).permutation(devices)[: stages * replicas]
     return tuple(tuple(route) for route in drawn.reshape(replicas, stages).tolist())
@@ -29,15 +29,15 @@ def random(devices: int, stages: int, replicas: int, seed: int) -> Pipelines:
 def greedy(
     alpha: Matrix, beta: Matrix, stages: int, replicas: int, activation_bytes: float, gradient_bytes: float
 ) -> Pipelines:
-    """What can be had without looking back: the cheapest of the neighbourhood tilings and of nearest-neighbour routes.
+    """Return the cheapest of the neighbourhood tilings and of nearest-neighbour routes, found without a search.
 
     The order of the stages and the pairing of their devices are the best for each.
 
     Args:
-        alpha: one-way delay, seconds, shape (N, N).
-        beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
-        activation_bytes: bytes a pipeline's share of a step sends over one boundary.
-        gradient_bytes: bytes of gradients of one stage.
+    alpha: one-way delay, seconds, shape (N, N).
+    beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
+    activation_bytes: bytes that a pipeline's share of a step sends over one boundary.
+    gradient_bytes: bytes of gradients of one stage.
     """
     _enough(len(alpha), stages, replicas)
     model = PaperCostModel(alpha, beta, activation_bytes, gradient_bytes, replicas)
@@ -52,7 +52,8 @@ def greedy(
 
 
 def _nearest_neighbours(seconds: Matrix, stages: int, replicas: int) -> npt.NDArray[np.intp]:
-    """Routes, shape (R, K): each goes on to the nearest device that is left, the next from where the last one ended."""
+    """Return routes, shape (R, K): each goes on to the nearest device that is left, the next from where the last one
+    ended."""
     left = np.ones(len(seconds), dtype=bool)
     devices = np.empty(stages * replicas, dtype=np.intp)
     # The first is one with the nearest neighbour of all.

@@ -14,12 +14,13 @@ from dtfm_coordinator.allocator.placement.compiled import compiled
 Words = npt.NDArray[np.uint64]
 
 TURNS = 0.02
-"""Share of the changes that turn a run of stages round."""
+"""Share of the changes that reverse a run of stages."""
 
 
 @compiled
 def uniform(random: Words) -> float:
-    """The next number in (0, 1) of a 64-bit xorshift generator (Marsaglia 2003), state of shape (1,), not zero."""
+    """Return the next number in (0, 1) of a 64-bit xorshift generator (Marsaglia 2003); its state is of shape (1,), not
+    zero."""
     word = random[0]
     word ^= word << np.uint64(13)
     word ^= word >> np.uint64(7)
@@ -30,13 +31,13 @@ def uniform(random: Words) -> float:
 
 @compiled
 def below(random: Words, count: int) -> int:
-    """A random integer from 0 to count - 1."""
+    """Return a random integer from 0 to count - 1."""
     return int(uniform(random) * count)
 
 
 @compiled
 def draw_first(network: PairCosts, state: PlacementState, random: Words, focus: float) -> int:
-    """A position in a group: with probability `focus` one that the cost hangs on, else any."""
+    """Draw a position in a group: with probability `focus` one that the cost depends on, else any."""
     replicas = network.replicas
     choice = uniform(random)
     if choice < focus / 2:
@@ -70,17 +71,18 @@ def anneal(
     steps: int,
     focus: float,
 ) -> float:
-    """Try `steps` changes at one temperature (Metropolis 1953): exchanges of two devices, now and then a turn.
+    """Try `steps` changes at one temperature (Metropolis 1953): exchanges of two devices, now and then a reversal of
+    stages.
 
     Args:
-        random: the generator's state, shape (1,).
-        best: the best placement so far, shape (N,); changed in place where a better one is met.
-        best_cost: what it costs, seconds.
-        temperature: seconds that a change for the worse may cost, give or take.
-        focus: share of the exchanges that begin with a device that the cost hangs on.
+    random: the generator's state, shape (1,).
+    best: the best placement so far, shape (N,); changed in place where a better one is met.
+    best_cost: cost of `best`, seconds.
+    temperature: seconds that a change for the worse may cost, give or take.
+    focus: share of the exchanges that begin with a device that the cost depends on.
 
     Returns:
-        The best cost met, `best_cost` where none was better.
+    The best cost met, `best_cost` where none was better.
     """
     stages, replicas = network.stages, network.replicas
     elsewhere = len(state.order) - replicas

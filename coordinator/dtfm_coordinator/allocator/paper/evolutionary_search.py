@@ -1,4 +1,4 @@
-"""The evolutionary search for a balanced placement that is cheapest by the paper's cost.
+"""Evolutionary search for a balanced placement that is cheapest by the paper's cost.
 
 A population of placements starts from neighbourhood tilings (`seeds`). A new one comes from nothing, from the best, or
 from crossing two; each is annealed on the exact cost (`cooling`), from a temperature that depends on how much of its
@@ -28,47 +28,49 @@ from dtfm_coordinator.allocator.placement.search_budget import Budget
 Index = npt.NDArray[np.int64]
 
 LARGEST_ENUMERATION = 200_000
-"""Most placements that are all looked at without being asked to."""
+"""Number of placements up to which all are looked at without being asked to."""
 POPULATION = 4
 FRESH = 0.35
-"""Share of the budget that the one annealing from nothing may take."""
+"""Share of the budget that an annealing from a random placement may take."""
 ROUND = 0.08
 """Share of the budget that each later annealing may take."""
 LONGEST = 1000
-"""Most changes that an annealing tries, divided by the square of the number of devices: more are better spent anew."""
+"""Number of changes, at most, that an annealing tries, divided by the square of the number of devices: more are better
+spent on another annealing."""
 LARGEST_FRESH = 256
-"""Devices up to which annealing from nothing pays; larger networks start from their tilings."""
+"""Number of devices up to which annealing from a random placement pays; larger networks start from their tilings."""
 HOT = 0.15
-"""Temperature that melts a placement, as a part of its cost, times the number of stages: a change is one boundary's."""
+"""Temperature that melts a placement, as a part of its cost, times the number of stages: a change affects one boundary.
+"""
 COLD = 2e-4
 """Temperature at the end, as a part of the cost."""
 KEPT = 0.5
-"""How far the best placement is heated, as a part of `HOT`."""
+"""Temperature to which the best placement is heated, as a part of `HOT`."""
 MIXED = 0.3
-"""How far a child of two is."""
+"""Temperature to which a child of two placements is heated, as a part of `HOT`."""
 FOCUS = 0.3
-"""Share of the changes that begin with a device on which the cost hangs."""
+"""Share of the changes that begin with a device on which the cost depends."""
 CHUNK = 100_000
-"""Changes tried between two looks at the clock, times the number of devices."""
+"""Number of changes tried between two looks at the clock, times the number of devices."""
 TEMPERATURES = 50
-"""Fewest steps in which an annealing cools down, where evaluations are counted."""
+"""Number of steps, at least, in which an annealing cools down, where evaluations are counted."""
 REORDERED = 8
-"""Chunks between two searches for a better order of the stages."""
+"""Number of chunks between two searches for a better order of the stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The best placement that a search met."""
+    """Best placement that a search met, and what the search took."""
 
     pipelines: Pipelines
     idle: tuple[int, ...]
     cost: PaperCost
-    """What `pipelines` cost as written."""
+    """Cost of `pipelines` as written."""
     evaluations: int
-    """Placements priced."""
+    """Number of placements priced."""
     seconds: float
     history: tuple[tuple[float, float], ...]
-    """(seconds since the start, total) of each placement that was the best so far."""
+    """Seconds since the start, and total cost, of each placement that was the best so far."""
     proven: bool
     """Whether no placement is cheaper."""
 
@@ -92,14 +94,14 @@ def search(
     Without a limit in seconds, the same arguments give the same placement.
 
     Args:
-        alpha: one-way delay, seconds, shape (N, N), N >= stages * replicas.
-        beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
-        activation_bytes: bytes a pipeline's share of a step sends over one boundary.
-        gradient_bytes: bytes of gradients of one stage.
-        seed: of the search's own random numbers.
-        seconds: time limit by `clock`; 1.2 where neither limit is given.
-        evaluations: limit on placements priced.
-        enumerate_up_to: a network with no more placements than this is searched to the end, if the limits allow.
+    alpha: one-way delay, seconds, shape (N, N), N >= stages * replicas.
+    beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
+    activation_bytes: bytes that a pipeline's share of a step sends over one boundary.
+    gradient_bytes: bytes of gradients of one stage.
+    seed: seed of the search's own random numbers.
+    seconds: time limit by `clock`; 1.2 where neither limit is given.
+    evaluations: limit on placements priced.
+    enumerate_up_to: a network with no more placements than this is searched to the end, if the limits allow.
     """
     warm_up()
     budget = Budget(seconds, evaluations, clock)
@@ -132,7 +134,7 @@ class _Individual:
 
 
 class _Evolution:
-    """The state of one search."""
+    """State of one search."""
 
     def __init__(
         self,
@@ -185,7 +187,7 @@ class _Evolution:
         )
 
     def _enumerate(self) -> bool:
-        """Look at every placement; whether there was time for it."""
+        """Look at every placement; False if there was no time for all."""
         walk = walk_of(self._network)
         best = self._population[0].total * (1 - 1e-12)
         while walk.depth[0] >= 0:
@@ -256,7 +258,7 @@ class _Evolution:
             self._history.append((self._budget.elapsed(), total))
 
     def _best_as_written(self) -> tuple[Pipelines, PaperCost]:
-        """The best placement's pipelines and their cost, which the history then ends with."""
+        """Return the best placement's pipelines and their cost, which the history then ends with."""
         state = state_of(self._network, self._population[0].order)
         refresh(self._network, state)
         pipelines: Pipelines = tuple(map(tuple, routes_of(self._network, state).tolist()))

@@ -1,4 +1,4 @@
-"""Every placement of a small swarm, for the one that is best beyond doubt.
+"""Exhaustive search: looks at every placement of a small swarm, for the one that is provably best.
 
 Groups are the subsets of R devices, as bit masks in lexicographic order, so that those led by one device stand
 together. A walk over them always lets the lowest device that is still free lead the next group, or leaves it idle: so
@@ -18,53 +18,54 @@ from dtfm_coordinator.allocator.paper.partition import Index, Matrix, PairCosts
 from dtfm_coordinator.allocator.placement.compiled import compiled
 
 LARGEST_MASK = 62
-"""Devices whose subsets fit a signed 64-bit mask."""
+"""Number of devices whose subsets fit a signed 64-bit mask."""
 REMEMBERED = 8_000_000
-"""Most pairs of groups whose boundaries are remembered (64 MB)."""
+"""Number of pairs of groups, at most, whose boundaries are remembered (64 MB)."""
 
 
 def partitions(count: int, stages: int, replicas: int) -> int:
-    """How many ways there are to put `stages * replicas` of `count` devices into unnamed groups of `replicas`."""
+    """Return the number of ways to put `stages * replicas` of `count` devices into unnamed groups of `replicas`."""
     idle = count - stages * replicas
     symmetries: int = factorial(replicas) ** stages * factorial(stages) * factorial(idle)
     return factorial(count) // symmetries
 
 
 def provable(count: int, stages: int) -> bool:
-    """Whether a walk over all placements, however long, would prove the best: their orders are exact, masks suffice."""
+    """Whether a walk over all placements, however long, would prove the best: orders of stages are exact, and masks
+    suffice."""
     return count <= LARGEST_MASK and stages <= LARGEST_EXACT
 
 
 class Walk(NamedTuple):
-    """Where a walk over all placements stands."""
+    """State of a walk over all placements."""
 
     members: npt.NDArray[np.uint8]
-    """The devices of each group, shape (M, R)."""
+    """Devices of each group, shape (M, R)."""
     masks: Index
-    """The same as bits, shape (M,)."""
+    """Devices of each group as bits, shape (M,)."""
     loads: Matrix
     """All-reduce seconds of each group, shape (M,)."""
     first: Index
-    """The first group that each device leads, shape (N + 1,); the last is M."""
+    """First group that each device leads, shape (N + 1,); the last is M."""
     known: Matrix
     """Seconds of the boundary of each pair of groups, NaN until needed, shape (M, M); empty where too many."""
     choice: Index
-    """At each depth, the next group to try; past its leader's last, the leader is left idle; -1 just after coming
-    there. Shape (N + 1,)."""
+    """Next group to try at each depth, shape (N + 1,); past its leader's last, the leader is left idle; -1 just after
+    coming there."""
     used: Index
-    """At each depth, the devices that are placed or idle, as bits; shape (N + 1,)."""
+    """Devices that are placed or idle at each depth, as bits, shape (N + 1,)."""
     chosen: Index
-    """At each depth, the groups so far: shape (N + 1, K)."""
+    """Groups chosen so far at each depth, shape (N + 1, K)."""
     filled: Index
-    """At each depth, how many: shape (N + 1,)."""
+    """Number of groups chosen so far at each depth, shape (N + 1,)."""
     depth: Index
-    """Where the walk is, shape (1,); -1 when it is over."""
+    """Depth at which the walk is, shape (1,); -1 when it is over."""
     best: Index
     """Groups of the best placement in the order of its stages, shape (K,); -1 where none beat the start."""
 
 
 def walk_of(network: PairCosts) -> Walk:
-    """A walk over the placements of one network, at its start."""
+    """Return a walk over the placements of one network, at its start."""
     devices, stages, replicas = len(network.forward), network.stages, network.replicas
     groups = factorial(devices) // factorial(replicas) // factorial(devices - replicas)
     members = np.empty((groups, replicas), dtype=np.uint8)
@@ -115,13 +116,13 @@ def list_groups(network: PairCosts, members: npt.NDArray[np.uint8], masks: Index
 
 @compiled
 def walk_on(network: PairCosts, walk: Walk, bound: float, leaves: int) -> tuple[float, int]:
-    """Go on for about `leaves` placements.
+    """Continue a walk for about `leaves` placements.
 
     Args:
-        bound: seconds; only placements that cost less count.
+    bound: seconds; only placements that cost less count.
 
     Returns:
-        The best cost in seconds, `bound` where none is better, and how many placements were priced.
+    The best cost in seconds, `bound` where none is better, and the number of placements priced.
     """
     stages, replicas, devices = network.stages, network.replicas, len(network.forward)
     idle = devices - stages * replicas
@@ -177,7 +178,8 @@ def leaf(
     room: Index,
     slack: Matrix,
 ) -> tuple[float, Index]:
-    """What the groups chosen cost in their best order, and that order; infinite where a bound shows it is no better."""
+    """Return the cost of the chosen groups in their best order, and that order; infinite where a bound shows it is no
+    better."""
     stages = network.stages
     slowest, floor, saved, saved_next = 0.0, 0.0, 0.0, 0.0
     for one in range(stages):
@@ -211,7 +213,7 @@ def leaf(
 
 @compiled
 def boundary(network: PairCosts, walk: Walk, one: int, other: int, mate: Index, room: Index, slack: Matrix) -> float:
-    """Seconds of the boundary between two groups, remembered where there is a table for it."""
+    """Return the seconds of the boundary between two groups, remembered where there is a table for it."""
     remembered = len(walk.known) > 0
     if remembered and not np.isnan(walk.known[one, other]):
         return float(walk.known[one, other])

@@ -1,4 +1,4 @@
-"""The cheapest open Hamiltonian path: the order in which groups of devices become pipeline stages."""
+"""Cheapest open Hamiltonian path: the order in which groups of devices become pipeline stages."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,21 +9,22 @@ Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
 LARGEST_EXACT = 12
-"""Groups up to which the path is exact; the table of subsets grows as 2^K * K."""
+"""Number of groups up to which the path is exact; the table of subsets grows as 2^K * K."""
 LONGEST_RUN = 3
-"""Most groups that an Or-opt move takes along."""
+"""Number of groups, at most, that an Or-opt move takes along."""
 
 
 @compiled
 def shortest_path(cost: Matrix, hint: Index) -> Index:
-    """The cheapest order that visits every row of `cost` once.
+    """Return the cheapest order that visits every row of `cost` once.
 
-    Exact up to `LARGEST_EXACT` rows (Held and Karp, 1962); beyond that, the best of `hint` and greedy paths from every
+    It is exact up to `LARGEST_EXACT` rows (Held and Karp, 1962); beyond that, the best of `hint` and greedy paths from
+    every
     start, each improved by 2-opt reversals and Or-opt moves until neither helps.
 
     Args:
-        cost: symmetric, seconds, finite, shape (K, K); the diagonal means nothing.
-        hint: any order, shape (K,).
+    cost: symmetric, seconds, finite, shape (K, K); the diagonal means nothing.
+    hint: any order, shape (K,).
     """
     count = len(cost)
     if count <= LARGEST_EXACT:
@@ -41,7 +42,7 @@ def shortest_path(cost: Matrix, hint: Index) -> Index:
 
 @compiled
 def length(cost: Matrix, order: Index) -> float:
-    """Seconds along `order`."""
+    """Return the seconds along `order`."""
     total = 0.0
     for place in range(1, len(order)):
         total += cost[order[place - 1], order[place]]
@@ -50,7 +51,8 @@ def length(cost: Matrix, order: Index) -> float:
 
 @compiled
 def exact_path(cost: Matrix) -> Index:
-    """Held and Karp's dynamic programme over subsets: the cheapest path's order, from finite costs, shape (K, K)."""
+    """Return the cheapest path's order by Held and Karp's dynamic programme over subsets, from finite costs, shape (K,
+    K)."""
     count = len(cost)
     subsets = 1 << count
     shortest = np.full((subsets, count), np.inf)  # [subset, last member]
@@ -97,7 +99,7 @@ def greedy_path(cost: Matrix, first: int, order: Index) -> None:
 
 @compiled
 def improved_path(cost: Matrix, start: Index) -> Index:
-    """`start` after 2-opt reversals and Or-opt moves, the first that helps each time, until none does."""
+    """Return `start` after 2-opt reversals and Or-opt moves, the first that helps each time, until none does."""
     count = len(start)
     order, moved = start.copy(), np.empty(count, np.int64)
     # What is gained has to be more than rounding, or two orders of equal length could alternate for ever.
@@ -124,7 +126,7 @@ def improved_path(cost: Matrix, start: Index) -> Index:
 
 @compiled
 def _insert_run(cost: Matrix, order: Index, moved: Index, first: int, size: int, least: float) -> bool:
-    """Move the `size` groups from `first` on, turned round or not, to where the path is shortest; whether it helped."""
+    """Move the `size` groups from `first` on, reversed or not, to where the path is shortest; True if that helped."""
     count = len(order)
     head, tail = order[first], order[first + size - 1]
     rest = count - size

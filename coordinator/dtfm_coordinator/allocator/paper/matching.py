@@ -1,4 +1,4 @@
-"""Bottleneck matchings: pair two groups of devices one to one so that the slowest pair is as fast as can be.
+"""Bottleneck matching: pairs two groups of devices one to one so that the slowest pair is as fast as possible.
 
 A perfect matching is improved from above: its slowest pair is dissolved, and the row so freed looks for the path of
 alternating pairs back to the freed column whose slowest new pair is fastest (a minimax form of Dijkstra's search for
@@ -31,17 +31,17 @@ def settle(
     """Improve `mate` to the perfect matching whose largest cost is smallest, over pairs whose `other` is within `cap`.
 
     Args:
-        cost: seconds, shape (N, N); a pair is `cost[rows[i], columns[j]]`.
-        other: seconds, shape (N, N).
-        rows: shape (n,).
-        columns: shape (n,).
-        mate: the column of each row, a permutation of 0..n-1; changed in place.
-        room: work space, shape (3, n).
-        slack: work space, shape (n,).
-        stop: once the answer is sure to be more than this, any value that is more than this will do.
+    cost: seconds, shape (N, N); a pair is `cost[rows[i], columns[j]]`.
+    other: seconds, shape (N, N).
+    rows: rows of `cost` to be matched, shape (n,).
+    columns: columns of `cost` to be matched, shape (n,).
+    mate: the column of each row, a permutation of 0..n-1; changed in place.
+    room: work space, shape (3, n).
+    slack: work space, shape (n,).
+    stop: seconds; once the answer is sure to be more than this, any value that is more than this may be returned.
 
     Returns:
-        The largest cost in the matching, infinite where pairs within the cap do not make a perfect one.
+    The largest cost in the matching, infinite where pairs within the cap do not make a perfect one.
     """
     count = len(rows)
     row_of, via, visited = room[0], room[1], room[2]
@@ -117,7 +117,7 @@ def match_both_ways(
     Args:
         forward: seconds, shape (N, N); `forward[rows[i], columns[j]]` sends from row i to column j.
         backward: seconds, shape (N, N); `backward[rows[i], columns[j]]` returns from column j to row i.
-        symmetric: both are the same.
+        symmetric: whether both are the same.
         room: work space, shape (5, n); for the rest, see `settle`.
 
     Returns:

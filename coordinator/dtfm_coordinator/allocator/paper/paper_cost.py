@@ -1,4 +1,4 @@
-"""The paper's communication cost of a placement (arXiv 2206.01288, section 3), extended to asymmetric links.
+"""Communication cost of a placement by the paper (arXiv 2206.01288, section 3), extended to asymmetric links.
 
 Delays in seconds, bandwidth in bytes a second, sizes in bytes; row sends to column. `a` is what a pipeline's whole
 share of a step sends over one boundary, `g` the gradients of one stage.
@@ -22,7 +22,7 @@ from dtfm_coordinator.allocator.paper.partition import network_of, refresh, reor
 from dtfm_coordinator.allocator.placement.links import Matrix, pipeline_seconds, transfer_seconds
 
 Pipelines = tuple[tuple[int, ...], ...]
-"""`pipelines[route][stage]` is a device's index: R pipelines of K devices."""
+"""Device indices `pipelines[route][stage]`: R pipelines of K devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class PaperCost:
     total: float
     data_parallel: float
     pipeline: float
-    """Forward and backward: the paper's 2 * pp."""
+    """Seconds of pipeline communication, forward and backward: the paper's 2 * pp."""
 
 
 def data_parallel_seconds(alpha: Matrix, beta: Matrix, gradient_bytes: float, replicas: int) -> Matrix:
-    """What each ordered pair adds to the sharded all-reduce of a group of `replicas`, seconds, shape (N, N)."""
+    """Return what each ordered pair adds to the sharded all-reduce of a group of `replicas`, seconds, shape (N, N)."""
     seconds = 2 * (alpha + transfer_seconds(gradient_bytes / replicas, beta))
     np.fill_diagonal(seconds, 0.0)
     return seconds
@@ -45,14 +45,14 @@ def data_parallel_seconds(alpha: Matrix, beta: Matrix, gradient_bytes: float, re
 def cost_of_pipelines(
     alpha: Matrix, beta: Matrix, pipelines: Sequence[Sequence[int]], activation_bytes: float, gradient_bytes: float
 ) -> PaperCost:
-    """The cost of pipelines exactly as written: this pairing, this order of stages.
+    """Return the cost of pipelines exactly as written: this pairing, this order of stages.
 
     Args:
-        alpha: one-way delay, seconds, shape (N, N).
-        beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
-        pipelines: R routes of K device indices each; column k is the group of stage k.
-        activation_bytes: bytes a pipeline's share of a step sends over one boundary.
-        gradient_bytes: bytes of gradients of one stage.
+    alpha: one-way delay, seconds, shape (N, N).
+    beta: bandwidth, bytes a second, shape (N, N); 0 is a pair that cannot talk.
+    pipelines: R routes of K device indices each; column k is the group of stage k.
+    activation_bytes: bytes that a pipeline's share of a step sends over one boundary.
+    gradient_bytes: bytes of gradients of one stage.
     """
     routes = np.array(pipelines, dtype=np.intp)
     dp_pairs = data_parallel_seconds(alpha, beta, gradient_bytes, len(routes))
@@ -68,7 +68,7 @@ def _cost_as_written(dp_pairs: Matrix, pp_pairs: Matrix, routes: npt.NDArray[np.
 
 
 class PaperCostModel:
-    """The cost of partitions of one network into groups of `replicas` devices, ordered and paired at their best."""
+    """Cost of partitions of one network into groups of `replicas` devices, ordered and paired at their best."""
 
     def __init__(
         self, alpha: Matrix, beta: Matrix, activation_bytes: float, gradient_bytes: float, replicas: int
@@ -79,12 +79,13 @@ class PaperCostModel:
         self._replicas = replicas
 
     def data_parallel(self, group: Sequence[int]) -> float:
-        """Seconds of the all-reduce of one group."""
+        """Return the seconds of the all-reduce of one group."""
         members = np.array(group, dtype=np.intp)
         return float(self._dp_pairs[np.ix_(members, members)].sum(axis=1).max())
 
     def arrange(self, groups: Sequence[Sequence[int]]) -> tuple[PaperCost, Pipelines]:
-        """The best order of the groups and pairing of their devices, and what the pipelines so written cost."""
+        """Return the best order of the groups and pairing of their devices, and the cost of the pipelines so written.
+        """
         network = network_of(self._dp_pairs, self._pp_pairs, len(groups), self._replicas)
         state = state_of(network, np.concatenate([np.array(sorted(group), dtype=np.int64) for group in groups]))
         refresh(network, state)

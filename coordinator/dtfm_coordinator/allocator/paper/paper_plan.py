@@ -1,4 +1,4 @@
-"""A plan by the paper's communication cost alone: what `dtfm-coordinator plan --cost paper` writes."""
+"""Plan by the paper's communication cost alone: what `dtfm-coordinator plan --cost paper` writes."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from dtfm_protocol.view.view import View
 Algorithm = Literal["evolutionary", "random", "in-order", "greedy", "exhaustive"]
 
 LARGEST_EXHAUSTIVE = 3_000_000
-"""Most placements that an exhaustive search looks at: seconds, up to a minute where stages are many."""
+"""Number of placements, at most, that an exhaustive search looks at: seconds, up to a minute where stages are many."""
 
 
 def allocate_paper(
@@ -42,19 +42,19 @@ def allocate_paper(
     The plan has one placeholder layer a stage and one route a pipeline.
 
     Args:
-        activation_bytes: what a pipeline's whole share of a step sends over one boundary.
-        gradient_bytes: of one stage.
-        algorithm: "evolutionary"; "exhaustive", which proves the optimum of a small swarm, whatever the limits;
-            "greedy", "random" or "in-order", which do not search.
-        seed: of the search's or the random placement's own numbers.
-        budget: seconds of search; 1.2 where neither limit is given.
-        evaluations: placements that the search may look at. Without `budget`, the same seed gives the same plan.
-        say: told that the search is being compiled, if it is.
+    activation_bytes: bytes that a pipeline's whole share of a step sends over one boundary.
+    gradient_bytes: bytes of gradients of one stage.
+    algorithm: "evolutionary"; "exhaustive", which proves the optimum of a small swarm, whatever the limits;
+    "greedy", "random" or "in-order", which do not search.
+    seed: seed of the search's or the random placement's random numbers.
+    budget: seconds of search; 1.2 where neither limit is given.
+    evaluations: placements that the search may look at. Without `budget`, the same seed gives the same plan.
+    say: told that the search is being compiled, if it is.
 
     Raises:
-        NotEnoughNodes: fewer nodes than stages.
-        UserError: an unknown algorithm; too many placements to look at all of them; too few nodes that reach each
-            other; or the placement needs a pair of nodes that cannot talk.
+    NotEnoughNodes: fewer nodes than stages.
+    UserError: an unknown algorithm; too many placements to look at all of them; too few nodes that reach each
+    other; or the placement needs a pair of nodes that cannot talk.
     """
     devices = len(view.nodes)
     replicas = devices // stages
@@ -128,10 +128,10 @@ def _without_search(
 
 
 def _check_exhaustible(devices: int, stages: int, replicas: int) -> None:
-    """Refuse to look at more placements than can be looked at.
+    """Refuse an exhaustive search that would take too long, or could not prove the best.
 
     Raises:
-        UserError: there are too many.
+    UserError: there are too many placements, or too many stages.
     """
     count = partitions(devices, stages, replicas)
     if count > LARGEST_EXHAUSTIVE:

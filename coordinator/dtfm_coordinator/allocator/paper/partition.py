@@ -20,33 +20,34 @@ Index = npt.NDArray[np.int64]
 
 
 class PairCosts(NamedTuple):
-    """What every pair of devices costs. Pairs that cannot talk are finite, and dearer than any path around them."""
+    """Cost of every pair of devices, in seconds. Pairs that cannot talk are finite, and dearer than any path around
+    them."""
 
     stages: int
     replicas: int
     symmetric: bool
-    """Every link is alike in both directions."""
+    """Whether every link is alike in both directions."""
     reduce: Matrix
     """Seconds that row spends on column in an all-reduce, shape (N, N)."""
     reduce_back: Matrix
-    """The same transposed, for reading along rows; the same array where symmetric."""
+    """`reduce` transposed, for reading along rows; the same array where symmetric."""
     forward: Matrix
     """Seconds of a boundary message from row to column, shape (N, N)."""
     backward: Matrix
-    """The same transposed."""
+    """`forward` transposed; the same array where symmetric."""
 
 
 class PlacementState(NamedTuple):
-    """A placement, and what its cost is made of."""
+    """Placement, and what its cost is made of."""
 
     order: Index
-    """Devices, shape (N,)."""
+    """Devices, shape (N,): K groups of R in path order, then the idle ones."""
     loads: Matrix
     """All-reduce seconds of the device at each active position, shape (K * R,)."""
     slowest: Matrix
-    """The largest load of each group, shape (K,)."""
+    """Largest load of each group, seconds, shape (K,)."""
     mates: Index
-    """For each boundary, the replica of the later stage that each replica of the earlier one feeds, (K - 1, R)."""
+    """Replica of the later stage that each replica of the earlier one feeds, for each boundary, shape (K - 1, R)."""
     edges: Matrix
     """Seconds of each boundary, both directions, shape (K - 1,)."""
     room: Index
@@ -60,7 +61,7 @@ class PlacementState(NamedTuple):
 
 
 def network_of(reduce: Matrix, forward: Matrix, stages: int, replicas: int) -> PairCosts:
-    """A network from seconds that may be infinite."""
+    """Return a network from seconds of all-reduce and boundary messages of each ordered pair, which may be infinite."""
     reduce, forward = _finite(reduce), _finite(forward)
     symmetric = np.array_equal(reduce, reduce.T) and np.array_equal(forward, forward.T)
     if symmetric:
@@ -70,7 +71,7 @@ def network_of(reduce: Matrix, forward: Matrix, stages: int, replicas: int) -> P
 
 
 def state_of(network: PairCosts, order: Index) -> PlacementState:
-    """A placement with nothing computed yet: `refresh` it."""
+    """Return a placement with nothing computed yet: `refresh` it."""
     stages, replicas = network.stages, network.replicas
     return PlacementState(
         order=np.array(order, dtype=np.int64),
@@ -86,7 +87,8 @@ def state_of(network: PairCosts, order: Index) -> PlacementState:
 
 
 def _finite(seconds: Matrix) -> Matrix:
-    """Seconds with pairs that cannot talk made dearer than any placement that avoids them."""
+    """Return seconds in which pairs that cannot talk are dearer than any placement that avoids them, instead of
+    infinite."""
     usable = np.isfinite(seconds)
     if usable.all():
         return np.ascontiguousarray(seconds)
@@ -96,7 +98,8 @@ def _finite(seconds: Matrix) -> Matrix:
 
 @compiled
 def refresh(network: PairCosts, state: PlacementState) -> float:
-    """Compute loads and boundaries anew, from the matchings that are there; the placement's cost in seconds."""
+    """Compute loads and boundaries anew, from the matchings that are there, and return the placement's cost in seconds.
+    """
     stages, replicas = network.stages, network.replicas
     order = state.order
     for stage in range(stages):
@@ -116,13 +119,14 @@ def refresh(network: PairCosts, state: PlacementState) -> float:
 
 @compiled
 def cost(state: PlacementState) -> float:
-    """The placement's cost in seconds."""
+    """Return the placement's cost in seconds."""
     return float(state.slowest.max() + state.edges.sum())
 
 
 @compiled
 def boundary_seconds(network: PairCosts, state: PlacementState, boundary: int, mate: Index, stop: float) -> float:
-    """Seconds of both directions between a stage and the next, from and into `mate`; see `match_both_ways`."""
+    """Return the seconds of both directions between a stage and the next, from and into the matching `mate`, by
+    `match_both_ways`."""
     middle = (boundary + 1) * network.replicas
     rows = state.order[middle - network.replicas : middle]
     columns = state.order[middle : middle + network.replicas]
@@ -154,7 +158,7 @@ def rearrange(network: PairCosts, state: PlacementState, permutation: Index) -> 
 
 @compiled
 def reorder(network: PairCosts, state: PlacementState) -> float:
-    """Put the stages into the cheapest order over all their matchings; the placement's cost in seconds."""
+    """Put the stages into the cheapest order over all their matchings, and return the placement's cost in seconds."""
     stages, replicas = network.stages, network.replicas
     order = state.order
     between = np.zeros((stages, stages))
@@ -190,7 +194,7 @@ def reorder(network: PairCosts, state: PlacementState) -> float:
 
 
 def routes_of(network: PairCosts, state: PlacementState) -> Index:
-    """The devices of each pipeline along the boundaries' matchings, shape (R, K)."""
+    """Return the devices of each pipeline along the boundaries' matchings, shape (R, K)."""
     groups = state.order[: network.stages * network.replicas].reshape(network.stages, network.replicas)
     row, routes = np.arange(network.replicas), [groups[0]]
     for boundary in range(network.stages - 1):

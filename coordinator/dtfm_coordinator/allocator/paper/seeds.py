@@ -12,7 +12,7 @@ from dtfm_coordinator.allocator.placement.neighbourhoods import Index
 
 
 def widths(stages: int) -> list[int]:
-    """Widths of tilings to try, wide and narrow ones first: one of the two is right for most networks."""
+    """Return widths of tilings to try, wide and narrow ones first: one of the two is right for most networks."""
     every = sorted(range(1, stages + 1), key=lambda width: (min(width - 1, stages - width), width))
     if stages <= LARGEST_EXACT:
         return every
@@ -21,7 +21,7 @@ def widths(stages: int) -> list[int]:
 
 
 def crossed(one: Index, other: Index, stages: int, replicas: int, rng: np.random.Generator) -> Index:
-    """A child that takes each device's group from either parent, repaired to groups of equal size.
+    """Return a child that takes each device's group from either parent, repaired to groups of equal size.
 
     Group names mean nothing, so the other parent's groups are first renamed to overlap most with the one's. Groups
     that came out too large give devices up at random to those that came out too small.
@@ -50,7 +50,7 @@ def crossed(one: Index, other: Index, stages: int, replicas: int, rng: np.random
 
 
 def _labels(order: Index, stages: int, replicas: int) -> Index:
-    """Each device's group, `stages` for an idle one."""
+    """Return each device's group, `stages` for an idle one."""
     labels = np.empty(len(order), dtype=np.int64)
     labels[order] = np.minimum(np.arange(len(order)) // replicas, stages)
     return labels

@@ -20,7 +20,8 @@ from dtfm_coordinator.allocator.placement.compiled import compiled
 
 @compiled
 def loads_after(network: PairCosts, state: PlacementState, position: int, newcomer: int, row: int) -> float:
-    """The largest load of a position's group once `newcomer` has its place; all of them into `changed[row]`."""
+    """Return the largest load of a position's group once `newcomer` has its place, seconds; put all of them into
+    `changed[row]`."""
     replicas = network.replicas
     first = position - position % replicas
     leaver = state.order[position]
@@ -41,7 +42,7 @@ def loads_after(network: PairCosts, state: PlacementState, position: int, newcom
 
 @compiled
 def newcomer_seconds(network: PairCosts, order: Index, newcomer: int, stage: int) -> float:
-    """The least seconds, both directions, that a device next to a stage pays: with its best partner there."""
+    """Return the least seconds, both directions, that a device next to a stage pays: with its best partner there."""
     first = stage * network.replicas
     forward, backward = network.forward[newcomer], network.backward[newcomer]
     least = np.inf
@@ -52,7 +53,8 @@ def newcomer_seconds(network: PairCosts, order: Index, newcomer: int, stage: int
 
 @compiled
 def touched(side: int, one: int, other: int, stages: int) -> int:
-    """The boundary before (even) or behind (odd) the first (0, 1) or second (2, 3) stage; -1 if none or met before."""
+    """Return the boundary before (even) or behind (odd) the first (0, 1) or second (2, 3) stage; -1 if none or met
+    before."""
     boundary = (one if side < 2 else other) - 1 + side % 2
     if boundary < 0 or boundary >= stages - 1 or (side >= 2 and (boundary == one - 1 or boundary == one)):
         return -1
@@ -64,12 +66,12 @@ def exchange(network: PairCosts, state: PlacementState, here: int, there: int, l
     """Exchange the devices at two positions of different stages, if the cost then is no more than `limit`.
 
     Args:
-        here: a position in a group.
-        there: one in another, or of an idle device.
-        limit: seconds.
+    here: position in a group.
+    there: position in another group, or of an idle device.
+    limit: seconds that the cost may be afterwards.
 
     Returns:
-        The cost, infinite where the exchange was not made.
+    The cost, infinite where the exchange was not made.
     """
     stages, replicas = network.stages, network.replicas
     order, mates = state.order, state.mates
@@ -135,7 +137,8 @@ def exchange(network: PairCosts, state: PlacementState, here: int, there: int, l
 
 @compiled
 def turn(network: PairCosts, state: PlacementState, first: int, last: int, limit: float) -> float:
-    """Turn the stages from `first` to `last` round, if the cost then is no more than `limit`; as `exchange`."""
+    """Reverse the order of the stages from `first` to `last`, if the cost then is no more than `limit`; return as
+    `exchange`."""
     stages, replicas = network.stages, network.replicas
     seconds = cost(state)
     lower, upper = state.room[5], state.room[6]

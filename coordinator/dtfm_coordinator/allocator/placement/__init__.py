@@ -1,4 +1,4 @@
-"""What every search for a placement stands on.
+"""Foundations that every search for a placement stands on.
 
 - `compiled`: the inner loops of the search as machine code: one decorator over numba's
 - `links`: the links between peers as the cost models use them: seconds and bytes a second

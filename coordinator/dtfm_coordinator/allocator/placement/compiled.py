@@ -1,6 +1,7 @@
-"""The inner loops of the search as machine code: one decorator over numba's.
+"""Compiler of the search's inner loops to machine code: one decorator over numba's.
 
-Compiled once a machine. The machine code is kept in a folder named after the sources: numba itself would not notice
+They are compiled once a machine. The machine code is kept in a folder named after the sources: numba itself would not
+notice
 that a compiled function calls another one whose file has changed.
 """
 
@@ -28,7 +29,7 @@ R = TypeVar("R")
 
 
 def _keep_machine_code() -> bool:
-    """Choose where machine code is kept; whether there is such a place."""
+    """Choose the folder in which machine code is kept; False if none can be written to."""
     if os.environ.get("NUMBA_CACHE_DIR"):
         return True
     here = Path(dtfm_coordinator.allocator.__path__[0])
@@ -62,7 +63,8 @@ _KEPT = _keep_machine_code()
 
 @contextlib.contextmanager
 def compiling(search: str, say: Callable[[str], object]) -> Iterator[None]:
-    """Around the first use of a search's functions: `say` that they are being compiled, unless they are kept."""
+    """Surround the first use of a search's functions: `say` that they are being compiled, unless machine code is kept.
+    """
     done = Path(str(numba.config.CACHE_DIR)) / f"{search}.compiled"
     if not (_KEPT and done.exists()):
         say("compiling the allocator, once on this machine: ten seconds to half a minute")

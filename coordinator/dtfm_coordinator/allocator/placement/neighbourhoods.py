@@ -12,16 +12,17 @@ Index = npt.NDArray[np.int64]
 
 
 class Nearness(NamedTuple):
-    """Who is near whom, worked out once for all tilings of a network."""
+    """Distances of devices, worked out once for all tilings of a network."""
 
     seconds: Matrix
-    """What a message takes between two devices, the slower direction; finite. Shape (N, N)."""
+    """Seconds of a message between two devices, the slower direction; finite. Shape (N, N)."""
     order: npt.NDArray[np.int32]
-    """Each device's others, nearest first, itself at the very first; shape (N, N)."""
+    """Other devices of each device, nearest first, itself at the very first; shape (N, N)."""
 
 
 def nearness(seconds: Matrix) -> Nearness:
-    """From what a boundary message takes between two devices, shape (N, N), infinite where they cannot talk."""
+    """Return the distances from the seconds of a boundary message between two devices, shape (N, N), infinite where
+    they cannot talk."""
     near = np.maximum(seconds, seconds.T)
     np.fill_diagonal(near, 0.0)
     unusable = ~np.isfinite(near)

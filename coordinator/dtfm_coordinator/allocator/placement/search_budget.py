@@ -1,4 +1,4 @@
-"""How long a search may go on."""
+"""Budget of a search: the time and the evaluations after which it ends."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Budget:
     evaluations: int | None
     clock: Callable[[], float] = time.monotonic
     until: float = 1.0
-    """The share of both at which the search under way ends, so that others follow it."""
+    """Share of both limits at which the search under way ends, so that others follow it."""
     spent_evaluations: int = 0
     _start: float = field(init=False)
 
@@ -27,11 +27,11 @@ class Budget:
         self._start = self.clock()
 
     def elapsed(self) -> float:
-        """Seconds since the budget was made."""
+        """Return the seconds since the budget was made."""
         return self.clock() - self._start
 
     def allows(self, placements: int) -> bool:
-        """Whether so many placements could be looked at one by one."""
+        """Whether `placements` placements could be looked at one by one."""
         if self.evaluations is not None and self.spent_evaluations + placements > self.evaluations:
             return False
         return self.seconds is None or placements * LOOK_SECONDS <= self.seconds
@@ -41,7 +41,7 @@ class Budget:
         self.spent_evaluations += max(1, placements)
 
     def used(self) -> float:
-        """The fraction of the nearer limit, for now, that is used up."""
+        """Return the share of the nearer limit, for now, that is used up."""
         parts = []
         if self.evaluations is not None:
             parts.append(self.spent_evaluations / (self.until * self.evaluations))
@@ -50,15 +50,15 @@ class Budget:
         return max(parts)
 
     def left(self, most: int) -> int:
-        """How many placements may still be looked at for now, up to `most`."""
+        """Return the number of placements that may still be looked at for now, `most` at most."""
         return most if self.evaluations is None else max(0, min(most, self.part(self.until) - self.spent_evaluations))
 
     def part(self, share: float) -> int:
-        """A share of the placements that may be looked at in all; more than any machine can where only time counts."""
+        """Return a share of the placements that may be looked at in all; a huge number where only time counts."""
         return 1 << 60 if self.evaluations is None else int(share * self.evaluations)
 
     def spent(self) -> bool:
-        """Whether to stop for now."""
+        """Whether the search under way is to stop."""
         if self.evaluations is not None and self.spent_evaluations >= self.part(self.until):
             return True
         return self.seconds is not None and self.elapsed() >= self.until * self.seconds

@@ -1,4 +1,4 @@
-"""Which numbers of stages and replicas an owner's choices allow on a swarm."""
+"""Shapes of a layout: which numbers of stages and replicas an owner's choices allow on a swarm."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dtfm_protocol.job.job_file import Planning
 
 
 class NotEnoughNodes(UserError):
-    """More nodes are needed than there are."""
+    """Error: more nodes are needed than there are, by `missing`."""
 
     def __init__(self, message: str, missing: int) -> None:
         super().__init__(message)
@@ -16,14 +16,14 @@ class NotEnoughNodes(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A grid of stages and replicas."""
+    """Grid of stages and replicas."""
 
     stages: int
     replicas: int
 
 
 def feasible_shapes(nodes: int, layers: int, micro_batches: int, planning: Planning) -> tuple[Shape, ...]:
-    """Every grid that the owner's choices, the layers and the micro-batches allow on `nodes` peers.
+    """Return every grid that the owner's choices, the layers and the micro-batches allow on `nodes` peers.
 
     Raises:
         NotEnoughNodes: the owner's choices need more nodes.

@@ -1,4 +1,4 @@
-"""The local search over layouts: simulated annealing on the fast form of the simulated step, as machine code.
+"""Local search over layouts: simulated annealing on the fast form of the simulated step, as machine code.
 
 A try changes one thing: two peers exchange places (idle ones included, and two of one stage, which re-pairs them); a
 peer moves to another stage, joins, or goes home; a layer moves from one stage to another; a micro-batch moves from one
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 SWAP, MOVE, LAYER, SHARE, REFILL = 0, 1, 2, 3, 4
-"""The changes."""
+"""Kinds of change: exchange two peers, move a peer, move a layer, move a micro-batch, share the layers out anew."""
 
 
 @compiled
@@ -42,13 +42,13 @@ def anneal(
     """Try `tries` changes, and return the best layout met with its objective.
 
     Args:
-        order: every peer, shape (N,): those in slots first, then the idle ones.
-        counts, shares, layers: see `layout.Layout`.
-        uneven: whether the numbers of peers of the stages may change.
-        warm, cool: temperatures at the first and the last try, as fractions of the step.
+    order: numbers of all peers, shape (N,): those in slots first, then the idle ones.
+    counts, shares, layers: peers of each stage, micro-batches of each slot, layers of each stage, as in `Layout`.
+    uneven: whether the numbers of peers of the stages may change.
+    warm, cool: temperatures at the first and the last try, as fractions of the step.
 
     Returns:
-        Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers.
+    Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers.
     """
     slots, stages = len(shares), len(counts)
     course = course_of(counts, shares, problem.schedule)
@@ -118,7 +118,7 @@ def _objective(
 
 @compiled
 def _draw_change(rng: np.random.Generator, slots: int, stages: int, uneven: bool) -> int:
-    """Which kind of change to try."""
+    """Draw the kind of change to try."""
     dice = rng.random()
     if uneven and dice < 0.25:
         return MOVE
@@ -131,7 +131,7 @@ def _draw_change(rng: np.random.Generator, slots: int, stages: int, uneven: bool
 
 @compiled
 def _stage_of(counts: Ints, slot: int | np.int64) -> tuple[int, int]:
-    """The stage of a slot and the stage's first slot; the number of stages for a place among the idle."""
+    """Return the stage of a slot and the stage's first slot; the number of stages for a place among the idle."""
     first = 0
     for stage in range(len(counts)):
         if slot < first + counts[stage]:
@@ -142,7 +142,7 @@ def _stage_of(counts: Ints, slot: int | np.int64) -> tuple[int, int]:
 
 @compiled
 def _swapped(problem: Problem, order: Ints, counts: Ints, shares: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """The order with two places exchanged, and the shares of their stages anew; empty where nothing changes."""
+    """Return the order with two places exchanged, and the shares of their stages anew; empty where nothing changes."""
     slots = len(shares)
     here, there = rng.integers(0, slots), rng.integers(0, len(order))
     if here == there:
@@ -163,7 +163,8 @@ def _swapped(problem: Problem, order: Ints, counts: Ints, shares: Ints, rng: np.
 def _moved(
     problem: Problem, order: Ints, counts: Ints, shares: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Ints, Ints]:
-    """One peer elsewhere: another stage, out of the idle, or home; empty where that cannot be."""
+    """Return order, counts and shares with one peer in another stage, or idle, or no longer idle; empty where that
+    cannot be."""
     stages, slots = len(counts), len(shares)
     place = rng.integers(0, len(order))
     stage = _stage_of(counts, place)[0]
@@ -197,7 +198,7 @@ def _moved(
 
 @compiled
 def _share_out(problem: Problem, order: Ints, counts: Ints, shares: Ints, stage: int, first: int) -> None:
-    """Let the shares of one stage follow its peers' speeds."""
+    """Set the shares of one stage in proportion to its peers' speeds."""
     members = order[first : first + counts[stage]]
     speeds = 1.0 / (problem.forward[members] + problem.backward[members])
     shares[first : first + counts[stage]] = assign_shares(speeds, problem.micro_batches)
@@ -205,7 +206,7 @@ def _share_out(problem: Problem, order: Ints, counts: Ints, shares: Ints, stage:
 
 @compiled
 def _shared_otherwise(counts: Ints, shares: Ints, rng: np.random.Generator) -> Ints:
-    """One micro-batch handed from one peer of a stage to another; empty where that cannot be."""
+    """Return the shares with one micro-batch handed from one peer of a stage to another; empty where that cannot be."""
     giver = rng.integers(0, len(shares))
     stage, first = _stage_of(counts, giver)
     taker = first + rng.integers(0, counts[stage])

@@ -1,4 +1,4 @@
-"""The runtime's order of compute, for the search: `plan.schedule.orders` over slots, as machine code.
+"""Order of compute as the runtime has it, for the search: `plan.schedule.orders` over slots, as machine code.
 
 What may be started when, how long it takes, and how many micro-batches a peer may keep are the runtime's own rules
 (`plan.schedule_rules`), compiled. The run itself is written twice: the runtime's works on names and actions, and
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 KINDS = 3
 FORWARD, BACKWARD, WEIGHT = range(KINDS)
-"""An action's number is `KINDS * micro_batch` and one of these."""
+"""Kinds of action; an action's number is `KINDS * micro_batch` and one of these."""
 
 
 _backward_cost = compiled(schedule_rules.backward_cost)
@@ -32,21 +32,22 @@ _peer_limits = compiled(schedule_rules.limits)
 
 
 class Course(NamedTuple):
-    """What follows from the stages' counts and shares alone, whoever stands in the slots."""
+    """Routes and order of compute, which follow from the stages' counts and shares alone, whoever stands in the slots.
+    """
 
     routes: Ints
-    """The slot of every micro-batch at every stage, shape (M, K)."""
+    """Slot of every micro-batch at every stage, shape (M, K)."""
     crossed: Ints
-    """The number of the pair of slots that each crosses at each boundary, shape (M, K - 1)."""
+    """Number, in `pairs`, of the pair of slots that each micro-batch crosses at each boundary, shape (M, K - 1)."""
     pairs: Ints
-    """Those pairs, shape (P, 2)."""
+    """Pairs of slots between which micro-batches go, shape (P, 2)."""
     actions: Ints
-    """See `order_actions`."""
+    """Actions of each slot in order; this and the next three as `order_actions` returns them."""
     starts: Ints
     peaks: Ints
     waits: Ints
     kinds: int
-    """Of actions for each micro-batch: two, or three."""
+    """Number of actions that each micro-batch takes on each peer: two, or three."""
 
 
 Bools = npt.NDArray[np.bool_]
@@ -54,7 +55,7 @@ Bools = npt.NDArray[np.bool_]
 
 @compiled
 def course_of(counts: Ints, shares: Ints, schedule: int) -> Course:
-    """Routes and order of compute; arguments as for `order_actions`."""
+    """Return routes and order of compute; arguments as for `order_actions`."""
     routes, crossed, pairs = route_micro_batches(counts, shares)
     actions, starts, peaks, waits = order_actions(routes, counts, shares, schedule)
     return Course(routes, crossed, pairs, actions, starts, peaks, waits, kinds_of(schedule))
@@ -62,24 +63,24 @@ def course_of(counts: Ints, shares: Ints, schedule: int) -> Course:
 
 @compiled
 def kinds_of(schedule: int) -> int:
-    """Actions that each micro-batch takes on each peer."""
+    """Return the number of actions that each micro-batch takes on each peer."""
     return 3 if schedule == ZERO_BUBBLE else 2
 
 
 @compiled
 def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """The order in which each slot computes.
+    """Return the order in which each slot computes.
 
     Args:
-        routes: slots, shape (M, K).
-        counts: peers of each stage, shape (K,).
-        shares: micro-batches of each slot.
-        schedule: into `problem.SCHEDULES`.
+    routes: slot of every micro-batch at every stage, shape (M, K).
+    counts: number of peers of each stage, shape (K,).
+    shares: number of micro-batches of each slot, shape (slots,).
+    schedule: index into `problem.SCHEDULES`.
 
     Returns:
-        Actions (`KINDS * micro_batch + FORWARD` and so on), the slots' runs one after the other; where each slot's run
-        begins, shape (slots + 1,); the most micro-batches whose activations each slot keeps: from their forward to the
-        last of their backward; and the most whose weights' gradients wait for their own action.
+    Actions (`KINDS * micro_batch + FORWARD` and so on), the slots' runs one after the other; where each slot's run
+    begins, shape (slots + 1,); the most micro-batches whose activations each slot keeps: from their forward to the
+    last of their backward; and the most whose weights' gradients wait for their own action.
     """
     micro_batches, stages = routes.shape
     slots = len(shares)
@@ -188,7 +189,7 @@ def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tu
 
 @compiled
 def _own_micro_batches(routes: Ints, counts: Ints, shares: Ints) -> tuple[Ints, Ints]:
-    """The micro-batches of each slot, ascending, the slots' runs one after the other; and each slot's stage."""
+    """Return the micro-batches of each slot, ascending, the slots' runs one after the other; and each slot's stage."""
     micro_batches, stages = routes.shape
     slots = len(shares)
     own, stage_of = np.empty(shares.sum(), dtype=np.int64), np.empty(slots, dtype=np.int64)
@@ -208,7 +209,8 @@ def _own_micro_batches(routes: Ints, counts: Ints, shares: Ints) -> tuple[Ints, 
 
 @compiled
 def _limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
-    """See `schedule_rules.limits`, of each slot."""
+    """Return the two limits of `schedule_rules.limits` for each slot: micro-batches in flight, and those that are kept.
+    """
     limits, most = np.ones(len(shares), dtype=np.int64), np.ones(len(shares), dtype=np.int64)
     end, least = len(shares), 0
     for later in range(len(counts)):
@@ -223,7 +225,8 @@ def _limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
 
 @compiled
 def _lowest(ready: Bools, own: Ints, start: int, end: int, first: int) -> tuple[int, int]:
-    """The lowest micro-batch of a slot that is ready, or -1; and how many at the front need not be looked at again."""
+    """Return the lowest micro-batch of a slot that is ready, or -1; and how many at the front need not be looked at
+    again."""
     place = start + first
     while place < end:
         if ready[own[place]]:
@@ -234,7 +237,7 @@ def _lowest(ready: Bools, own: Ints, start: int, end: int, first: int) -> tuple[
 
 @compiled
 def _held_back(forwards: Bools, own: Ints, firsts: Ints, shares: Ints, stage_of: Ints) -> int:
-    """The slot with the lowest micro-batch whose forward is ready; each slot's own begin at `firsts`."""
+    """Return the slot with the lowest micro-batch whose forward is ready; each slot's own begin at `firsts`."""
     chosen, least = -1, forwards.shape[1]
     for slot in range(len(shares)):
         for place in range(firsts[slot], firsts[slot] + shares[slot]):

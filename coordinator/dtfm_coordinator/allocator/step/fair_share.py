@@ -15,28 +15,28 @@ import math
 from collections.abc import Iterable, Sequence
 
 TOLERANCE = 1e-9
-"""Of a capacity: what counts as full, and how far rounding may overfill."""
+"""Share of a capacity that is left where it counts as full, and by which rounding may overfill it."""
 ROUNDING = 1e-12
-"""Of a rate: what is no change."""
+"""Share of a rate below which a difference counts as no change."""
 
 
 class FairShare:
-    """The rates of the transfers in progress, in bytes a second."""
+    """Max-min fair rates of the transfers in progress, in bytes a second."""
 
     def __init__(self, capacities: Sequence[float]) -> None:
-        """Args: capacities of the resources, bytes a second; each finite and positive, or zero to block all."""
+        """Take the capacities of the resources, bytes a second; each finite and positive, or zero to block all."""
         self._capacity = list(capacities)
         self._load = [0.0] * len(self._capacity)
         self._crossing: list[dict[int, None]] = [{} for _ in self._capacity]
-        """The transfers on each resource, in the order in which they came."""
+        """Transfers on each resource, in the order in which they came."""
         self._resources: dict[int, tuple[int, ...]] = {}
         self._cap: dict[int, float] = {}
         self._changed: dict[int, None] = {}
         self.rate: dict[int, float] = {}
-        """Of each transfer, as of the last `settle`."""
+        """Rate of each transfer, bytes a second, as of the last `settle`."""
 
     def add(self, transfer: int, cap: float, resources: tuple[int, ...]) -> None:
-        """Let a transfer begin, at rate 0 until `settle`. It must cross a resource; without one its rate is its cap."""
+        """Let a transfer begin, at rate 0 until `settle`. It must cross a resource, and its rate is `cap` at most."""
         self._cap[transfer] = cap
         self._resources[transfer] = resources
         self.rate[transfer] = 0.0
@@ -55,7 +55,7 @@ class FairShare:
             self._changed[resource] = None
 
     def settle(self) -> dict[int, float]:
-        """Make the rates max-min fair again; returns the transfers whose rate changed, and what it was before."""
+        """Make the rates max-min fair again, and return the transfers whose rate changed, with the rate before."""
         area, self._changed = self._changed, {}
         while True:
             rates = self._filled(area)
@@ -85,7 +85,8 @@ class FairShare:
         return load >= capacity * (1 - TOLERANCE) or load + delta > capacity * (1 + TOLERANCE)
 
     def _filled(self, area: Iterable[int]) -> dict[int, float]:
-        """Progressive filling of the transfers that cross `area`, as if there were no other resources."""
+        """Return the rates of the transfers that cross `area` by progressive filling, as if there were no other
+        resources."""
         left = {resource: self._capacity[resource] for resource in area}
         count = {resource: len(self._crossing[resource]) for resource in area}
         rates: dict[int, float] = {}

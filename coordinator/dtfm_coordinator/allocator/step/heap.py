@@ -1,4 +1,4 @@
-"""A binary heap of numbers in two arrays, for compiled loops: the smallest key first."""
+"""Binary heap of numbers in two arrays, for compiled loops: the smallest key first."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ Values = npt.NDArray[np.int64]
 
 @compiled
 def push(keys: Keys, values: Values, size: int, key: float, value: int) -> int:
-    """Add an entry to a heap of `size`; returns the new size. The arrays must have room."""
+    """Add an entry to a heap of `size`, and return the new size. The arrays must have room."""
     place = size
     while place > 0:
         parent = (place - 1) // 2
@@ -25,7 +25,7 @@ def push(keys: Keys, values: Values, size: int, key: float, value: int) -> int:
 
 @compiled
 def pop(keys: Keys, values: Values, size: int) -> tuple[float, int, int]:
-    """Take the entry with the smallest key off a heap of `size`: its key, its value, and the new size."""
+    """Take the entry with the smallest key off a heap of `size`; return its key, its value, and the new size."""
     key, value = keys[0], values[0]
     size -= 1
     moved_key, moved_value = keys[size], values[size]

@@ -1,4 +1,4 @@
-"""A layout: which peer stands in which slot, and how micro-batches and layers are shared out; its cost and its plan."""
+"""Layout: which peer stands in which slot, and how micro-batches and layers are shared out; its cost and its plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,22 +24,22 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Peers are numbers; slots are numbered stage by stage."""
+    """Peers in slots, with shares of micro-batches and layers. Peers are numbers; slots are numbered stage by stage."""
 
     peers: tuple[int, ...]
-    """The peer in each slot."""
+    """Number of the peer in each slot."""
     counts: tuple[int, ...]
-    """Peers of each stage."""
+    """Number of peers of each stage."""
     shares: tuple[int, ...]
-    """Micro-batches of each slot."""
+    """Number of micro-batches of each slot."""
     layers: tuple[int, ...]
-    """Decoder layers of each stage."""
+    """Number of decoder layers of each stage."""
 
     @classmethod
     def of(cls, problem: Problem, stages: Sequence[Sequence[int]]) -> Self | None:
-        """The peers of each stage with shares that follow their speeds, and layers that follow the stages'.
+        """Return the peers of each stage with shares that follow their speeds, and layers that follow the stages'.
 
-        None where no split of the layers fits in the peers' memory.
+        It is None where no split of the layers fits in the peers' memory.
 
         Raises:
             ValueError: a stage has more peers than a step has micro-batches, or there are more stages than layers.
@@ -58,12 +58,12 @@ class Layout:
 
     @classmethod
     def from_arrays(cls, peers: Ints, counts: Ints, shares: Ints, layers: Ints) -> Self:
-        """The layout that a compiled search ended with."""
+        """Return the layout with which a compiled search ended."""
         return cls(*(tuple(array.tolist()) for array in (peers, counts, shares, layers)))
 
     @classmethod
     def of_plan(cls, plan: Plan, peers: Sequence[str]) -> Self | None:
-        """The layout of a plan on `peers`; None where the plan has one that is not among them.
+        """Return the layout of a plan on `peers`; None where the plan has one that is not among them.
 
         Routes that no layout makes (a forced plan's) come out as the nearest one: the same peers, shares and layers.
         """
@@ -86,14 +86,14 @@ class Layout:
         )
 
     def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Peers, counts, shares and layers, for compiled functions."""
+        """Return peers, counts, shares and layers as arrays, for compiled functions."""
         peers, counts, shares, layers = (
             np.array(values, dtype=np.int64) for values in (self.peers, self.counts, self.shares, self.layers)
         )
         return peers, counts, shares, layers
 
     def cost(self, problem: Problem) -> StepCost:
-        """Predicted seconds of a step, by the fast form."""
+        """Return the predicted seconds of a step, by the fast form of the simulated step."""
         peers, counts, shares, layers = self.arrays()
         course = course_of(counts, shares, problem.schedule)
         busiest, last, committed, applied = play(problem, peers, counts, layers, course)
@@ -108,13 +108,13 @@ class Layout:
         return bool((most_layers(problem, peers, counts, course)[0] >= layers).all())
 
     def recomputed(self, problem: Problem) -> tuple[int, ...]:
-        """The stages that recompute because a peer's memory would not hold them otherwise."""
+        """Return the stages that recompute because a peer's memory would not hold them otherwise."""
         peers, counts, shares, layers = self.arrays()
         stages = recomputed(problem, peers, counts, layers, course_of(counts, shares, problem.schedule))
         return tuple(np.flatnonzero(stages).tolist())
 
     def plan(self, names: Sequence[str], schedule: ScheduleName, wire: Wire, recompute: tuple[int, ...] = ()) -> Plan:
-        """The plan of this layout; peers that stand in no slot are idle."""
+        """Return the plan of this layout; peers that stand in no slot are idle."""
         routes = route_micro_batches(*self.arrays()[1:3])[0]
         ends = tuple(accumulate(self.layers))
         standing = set(self.peers)
@@ -130,7 +130,7 @@ class Layout:
 
 @compiled
 def shares_by_speed(problem: Problem, peers: Ints, counts: Ints) -> Ints:
-    """Micro-batches of each slot, in proportion to its peer's speed within its stage."""
+    """Return the micro-batches of each slot, in proportion to its peer's speed within its stage."""
     shares = np.empty(len(peers), dtype=np.int64)
     slot = 0
     for stage in range(len(counts)):
@@ -143,9 +143,9 @@ def shares_by_speed(problem: Problem, peers: Ints, counts: Ints) -> Ints:
 
 @compiled
 def layers_by_load(problem: Problem, peers: Ints, counts: Ints, shares: Ints, course: Course) -> Ints:
-    """How many layers each stage takes: each goes where the slowest peer's work is then least.
+    """Return the number of layers of each stage: each layer goes where the slowest peer's work is then least.
 
-    No stage recomputes where a split fits without. Empty where none leaves every peer within its memory.
+    No stage recomputes where a split fits without. It is empty where none leaves every peer within its memory.
     """
     stages = len(counts)
     anew, kept = most_layers(problem, peers, counts, course)
