@@ -187,7 +187,7 @@ class Peers:
         self.state = SwarmState(folder, LAYERS)
         self.rows = MetricsFile(folder / "metrics.jsonl")
         self.announcer = Announcer(self.tools.control, self.state, self.rows)
-        self.recorder = MetricsRecorder(self.rows, self.state, JOB.training.steps)
+        self.recorder = MetricsRecorder(self.rows, lambda: self.state.plan, JOB.training.steps)
         self.stood: list[tuple[str, PeerState]] = []
         """What peers were heard to stand by."""
         self.begun: list[int] = []

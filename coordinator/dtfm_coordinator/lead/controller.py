@@ -87,7 +87,7 @@ class Controller:
             liveness=TcpLiveness(state.members),
         )
         self._status = StatusFile(tools, state, self._announcer, self._rows)
-        recorder = MetricsRecorder(self._rows, state, tools.job.training.steps)
+        recorder = MetricsRecorder(self._rows, lambda: state.plan, tools.job.training.steps)
         handlers = MessageHandlers(
             state,
             recorder,

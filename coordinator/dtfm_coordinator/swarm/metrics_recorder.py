@@ -1,8 +1,8 @@
 """The recorder of metrics: writes down each step once, as the peers that train report it."""
 
 import time
+from collections.abc import Callable
 
-from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.step_metrics import StepMetrics
@@ -18,9 +18,10 @@ SHOW_SECONDS = 2.0
 class MetricsRecorder:
     """The writer of `metrics.jsonl`: what is on disk leads to the state of the plan in force."""
 
-    def __init__(self, rows: MetricsFile, state: SwarmState, steps: int) -> None:
+    def __init__(self, rows: MetricsFile, plan: Callable[[], Plan | None], steps: int) -> None:
+        """Make a recorder of a job of `steps` steps; `plan` gives the plan in force, None before the first."""
         self.rows = rows
-        self._state, self._steps = state, steps
+        self._plan, self._steps = plan, steps
         self._lost_up_to = 0
         """The last step of which nobody may be left who knows how it was."""
         self._shown = 0.0
@@ -55,7 +56,7 @@ class MetricsRecorder:
 
     def _is_valid(self, plan_version: int, step: int) -> bool:
         """Whether a row belongs to the history that leads to the present state."""
-        plan = self._state.plan
+        plan = self._plan()
         return plan is not None and (plan_version == plan.version or step <= plan.resume.mark.step)
 
     def _show(self, rows: list[StepMetrics]) -> None:
