@@ -1,4 +1,4 @@
-"""What a plan is made for, and what a step of one would take on a view."""
+"""Workload for which a plan is made, and what a step of one would take on a view."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from dtfm_protocol.view.view import View
 
 @dataclass(frozen=True)
 class Workload:
-    """What a plan is made for."""
+    """Workload for which a plan is made: a model's demand, and the owner's choices for its placement."""
 
     demand: ModelDemand
     micro_batches: int
-    """Of a step, over the whole swarm."""
+    """Number of micro-batches of a step, over the whole swarm."""
     planning: Planning
 
     @property
     def schedules(self) -> tuple[ScheduleName, ...]:
-        """Those that a plan may have."""
+        """Names of the schedules that a plan may have."""
         return SCHEDULES if self.planning.schedule == "auto" else (self.planning.schedule,)
 
 
@@ -53,7 +53,7 @@ def predict(view: View, work: Workload, plan: Plan) -> Simulation:
 
 
 def as_cost(cost: StepCost) -> Cost:
-    """A simulated step's cost as plans carry it."""
+    """Return a simulated step's cost as plans carry it."""
     return Cost(
         kind="makespan",
         total=cost.total,
@@ -65,13 +65,13 @@ def as_cost(cost: StepCost) -> Cost:
 
 
 def pose(view: View, work: Workload, peers: Collection[str], schedule: ScheduleName | None = None) -> Problem:
-    """The arrays of `work` on `peers` of `view`, for the compiled cost.
+    """Return the arrays of `work` on `peers` of `view`, for the compiled cost.
 
     Args:
-        schedule: the job's, or the first of those that it leaves open, unless given.
+    schedule: name of the schedule; the job's, or the first of those that it leaves open, unless given.
 
     Raises:
-        UserError: nothing is known of any peer's speed.
+    UserError: nothing is known of any peer's speed.
     """
     nodes = [node for node in view.nodes if node.id in set(peers)]
     return problem(

@@ -1,4 +1,4 @@
-"""What a coordinator decides: when to measure, which plan comes next, and when another is better.
+"""Decisions of the coordinator that leads: when to measure, which plan comes next, and when another is better.
 
 - `comparison`: looking for a better plan while the one in force goes on
 - `controller`: what a coordinator decides, one thing after the other: wait, measure, plan, watch, and again when a plan

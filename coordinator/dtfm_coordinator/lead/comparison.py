@@ -1,4 +1,4 @@
-"""Looking for a better plan while the one in force goes on."""
+"""Comparison of the plan in force with a better one, while training goes on."""
 
 from collections.abc import Awaitable, Callable
 
@@ -17,7 +17,7 @@ PARK_SECONDS = 60.0
 
 
 class Comparison:
-    """The plan in force beside the best one for those who are here now."""
+    """Comparison of the plan in force with the best one for the peers that are here now."""
 
     def __init__(
         self,
@@ -29,19 +29,19 @@ class Comparison:
         say: Callable[[str, str], Awaitable[None]],
         horizon: float,
     ) -> None:
-        """Nothing is compared yet.
+        """Take what to compare with; nothing is compared yet.
 
         Args:
-            say: tells what is done; see `Announcer.say`.
-            horizon: the job's, in seconds.
+            say: tells the swarm what is done, by name and text of a phase, as `Announcer.say`.
+            horizon: seconds within which a move must pay back, as the job says.
         """
         self._state, self._watch, self._layout_maker, self._changeover = state, watch, layout_maker, changeover
         self._rows, self._say, self._horizon = rows, say, horizon
 
     async def better(self, plan: Plan, change: Change) -> Plan | None:
-        """A layout for those who are here now, while training goes on; None if that is the one in force, `plan`.
+        """Return the best layout for the peers that are here now, while training goes on; None if `plan`'s is the best.
 
-        None, too, if no plan is possible, or if the one in force breaks meanwhile.
+        It is None, too, if no plan is possible, or if the one in force breaks meanwhile.
 
         Where a peer wants to leave and no plan is possible without it, the run is parked: all stop at the end of a
         step, and hand in a checkpoint.
@@ -74,7 +74,8 @@ class Comparison:
         return None if same else found
 
     async def _park(self, leaving: str, why: UserError) -> None:
-        """Stop at the end of a step with a checkpoint of it, so that those who leave take nothing with them."""
+        """Have all stop at the end of a step with a checkpoint of it, so that peers that leave take nothing with them.
+        """
         await self._say("planning", f"{leaving} leaves, and without it {why}: keeping a checkpoint first")
         await self._changeover.call(gently=True, parked=True)
         reached = self._rows.last

@@ -1,6 +1,6 @@
-"""What a coordinator decides, one thing after the other: wait, measure, plan, watch, and again when a plan breaks.
+"""Controller of a job, one thing after the other: wait, measure, plan, watch, and again when a plan breaks.
 
-It is not needed for a step: peers train on under the plan in force while it is away, and hand in what it missed.
+No step needs it: peers train on under the plan in force while it is away, and hand in what it missed.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ GOODBYE_SECONDS = 15.0
 
 
 def hold(folder: Path, rows: MetricsFile, state: SwarmState, event: PlanEvent, plan: Plan) -> None:
-    """Have `plan` be the one that this coordinator comes back to: before anyone may act under it.
+    """Write `plan` down as the one that this coordinator comes back to, before any peer may act under it.
 
     Args:
-        event: what is to be written down when the plan has begun.
+    event: entry of the event log, to be written down when the plan has begun.
 
     Raises:
-        UserError: there is no room.
+    UserError: there is no room on the disk.
     """
     write_atomically(folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
     rows.forget_after(event.step)
@@ -53,7 +53,7 @@ def hold(folder: Path, rows: MetricsFile, state: SwarmState, event: PlanEvent, p
 
 
 class Controller:
-    """Leads one job to its end."""
+    """Controller that leads one job to its end."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Controller:
         without_quorum: bool = False,
         taken_over: bool = False,
     ) -> None:
-        """Nothing happens before `run`; `attend` goes on beside it.
+        """Take the tools to lead with; nothing happens before `run`, and `attend` goes on beside that.
 
         Args:
-            min_nodes: how many to wait for at the start.
+            min_nodes: number of nodes to wait for at the start; None: as many as a plan needs.
             without_quorum: whether peers that do not answer are gone for good.
             taken_over: whether another coordinator has led so far.
         """
@@ -105,7 +105,8 @@ class Controller:
         )
 
     async def attend(self, seconds: float) -> None:
-        """Look for profiles, keep the status file fresh, and carry out what is decided, until cancelled."""
+        """Look for profiles every `seconds`, keep the status file fresh, and carry out what is decided, until
+        cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._announcer.run())
             tasks.create_task(self._changeover.run())
@@ -119,7 +120,7 @@ class Controller:
                 await asyncio.sleep(seconds)
 
     async def run(self) -> None:
-        """From waiting to the last step, planning anew whenever a plan breaks or a better one is possible.
+        """Lead from waiting to the last step; plan anew whenever a plan breaks or a better one is possible.
 
         Raises:
             Failed: no plan can help.
@@ -154,7 +155,8 @@ class Controller:
         await self._state.wait(lambda: not self._state.members.online(), GOODBYE_SECONDS)
 
     async def _return(self) -> Change | None:
-        """Take up an earlier life's plan, which peers may still train under; what to do first."""
+        """Take up the plan of an earlier process, which peers may still train under, and return what to change first,
+        if anything."""
         self._state.kept = await _newest(self._tools.archive)
         path = self._tools.folder / "plan.json"
         if self._changeover.epoch.in_force and not path.exists():
@@ -219,14 +221,14 @@ class Controller:
         await self._say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
 
     async def _ordered(self, layout: Plan, version: int, standings: dict[str, PeerState]) -> Plan:
-        """`layout` as the plan of `version`; see `next_plan`."""
+        """Return `layout` as the signed plan of `version`, with what it goes on from."""
         tools = self._tools
         self._state.kept = await _newest(self._tools.archive)
         kept = {tools.identity.peer_id: [self._state.kept]} if self._state.kept.step or tools.job.pretrained else {}
         return next_plan(layout, version, standings, kept).signed(tools.identity, tools.swarm)
 
     async def _stay(self) -> Change | None:
-        """Stay with the plan until the job is done (None), or something is to be changed.
+        """Stay with the plan until something is to be changed, and return that; None: the job is done.
 
         Raises:
             Failed: the training itself has gone wrong.
@@ -253,13 +255,13 @@ class Controller:
 
 
 async def _newest(archive: Checkpoints) -> Mark:
-    """The newest whole checkpoint of this coordinator."""
+    """Return the newest whole checkpoint of this coordinator."""
     newest = await asyncio.to_thread(archive.newest)
     return mark_of(newest) if newest is not None else Mark()
 
 
 def _is_genuine(tools: Tools, plan: Plan) -> bool:
-    """Whether a plan that a peer shows is a coordinator's."""
+    """Whether a plan that a peer shows is signed by a coordinator of this swarm."""
     try:
         plan.verify(tools.coordinators, tools.swarm)
     except Refused as error:

@@ -1,4 +1,4 @@
-"""What a coordinator leads with."""
+"""Context in which a coordinator leads: its job, folder and planes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,14 @@ from dtfm_protocol.job.resolved_job import ResolvedJob
 
 @dataclass(frozen=True)
 class Tools:
-    """A coordinator's job, folder and planes."""
+    """Job, folder, identity and planes of a coordinator that leads."""
 
     job: ResolvedJob
     folder: Path
     identity: Identity
     swarm: str
     coordinators: tuple[str, ...]
-    """All that may lead, this one among them."""
+    """Peer ids of all coordinators that may lead, this one among them."""
     planner: Planner
     archive: Checkpoints
     control: ControlPlane

@@ -1,4 +1,4 @@
-"""Who is there, how they are connected, and the best layout for them."""
+"""Making of a new layout: who is there, how they are connected, and the best layout for them."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ RETRY_SECONDS = 60.0
 
 
 class LayoutMaker:
-    """Makes layouts for those who are ready."""
+    """Maker of layouts for the peers that are ready."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class LayoutMaker:
         self._members, self._links = state.members, state.links
 
     async def layout(self) -> Plan:
-        """Wait until enough nodes are ready for a plan; its layout."""
+        """Wait until enough nodes are ready for a plan, and return its layout."""
         # --min-nodes is for the start: a run that has lost a node goes on as soon as the others suffice.
         needed = self._tools.planner.fewest_nodes
         if self._state.plan is None and self._min_nodes is not None:
@@ -69,13 +69,13 @@ class LayoutMaker:
                 needed, why = len(members) + (error.missing if isinstance(error, NotEnoughNodes) else 1), str(error)
 
     async def plan_for(self, members: list[Member], horizon: float | None = None) -> Plan:
-        """A layout for those of `members` that are still there.
+        """Return a layout for those of `members` that are still there.
 
         Args:
-            horizon: see `Planner.plan`.
+            horizon: seconds within which a move must pay back, if that is less than the job allows.
 
         Raises:
-            UserError: none fits.
+            UserError: no layout fits.
         """
         heard = {member.peer for member in self._members.ready()}
         members = self._links.reachable([member for member in members if member.peer in heard])
@@ -91,7 +91,7 @@ class LayoutMaker:
         """Wait until at least `needed` nodes are ready and nobody has come or gone for a while.
 
         Args:
-            why: what fewer nodes lack, where it is more than their number.
+            why: what fewer nodes lack beside their number, for people; "": nothing.
         """
         while True:
             if len(self._members.ready()) < needed:
@@ -115,13 +115,15 @@ class LayoutMaker:
                 return self._members.ready()
 
     async def hears_all(self, plan: Plan, unless: Callable[[], bool]) -> bool:
-        """Wait until all of the plan's peers are heard of, as they are while it goes well; whether they were in time.
+        """Wait until all of the plan's peers are heard of, as they are while it goes well; False if they were not in
+        time.
 
-        Who is not would be left out of the next one. A moment of deafness, because this machine or the way to the
+        A peer that is not would be left out of the next plan. A moment of deafness, because this machine or the way to
+        the
         broker was busy, must not cost a peer its place: whether it is gone is for others to say.
 
         Args:
-            unless: ends the wait when it becomes true.
+            unless: condition that ends the wait when it becomes true.
         """
 
         def heard() -> bool:
@@ -131,11 +133,12 @@ class LayoutMaker:
         return heard() and not unless()
 
     async def recall(self, peers: Collection[str]) -> None:
-        """Take over what `peers` have measured for an earlier life of this coordinator, or for another one."""
+        """Take over what `peers` have measured for an earlier process of this coordinator, or for another one."""
         await self._read_all(peers, self._links.reported)
 
     async def probe(self, members: list[Member], anew: Collection[Pair] = (), *, limits: bool = True) -> None:
-        """Have all unknown links between `members` measured, in rounds of disjoint pairs, and those of `anew` again.
+        """Have all unknown links between `members` measured in rounds of disjoint pairs, and the links `anew` once
+        more.
 
         Args:
             limits: whether what peers can send in all is measured, too: that takes seconds, and plans do without.
@@ -178,7 +181,7 @@ class LayoutMaker:
     async def _read_all(self, peers: Collection[str], take: Callable[[str, LinkReport], None]) -> None:
         """Look up once what `peers` have published of their links, and have it taken.
 
-        A lookup waits for seconds where a DHT peer has fallen silent: who is not read in `READ_SECONDS` is left out.
+        A lookup waits for seconds where a DHT peer has fallen silent: what is not read in `READ_SECONDS` is left out.
         """
         reading = [asyncio.create_task(self._read(peer, take)) for peer in peers]
         try:
@@ -199,5 +202,5 @@ class LayoutMaker:
 
 
 def _now() -> int:
-    """A number for a round, unique over restarts, too: nodes say it again with what they found."""
+    """Return a number for a round, unique also over restarts: nodes send it with what they found."""
     return time.time_ns() // 1_000_000

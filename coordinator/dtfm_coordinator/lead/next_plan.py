@@ -1,4 +1,4 @@
-"""The plan that follows: a layout, and where it goes on from."""
+"""Making of the next plan: a layout, and where it goes on from."""
 
 from collections.abc import Mapping
 
@@ -9,23 +9,23 @@ from dtfm_protocol.plan.plan import Plan
 
 
 def next_plan(layout: Plan, version: int, standings: Mapping[str, PeerState], kept: Mapping[str, list[Mark]]) -> Plan:
-    """`layout` as the plan of `version`, not signed yet: where it goes on from, and who keeps copies.
+    """Return `layout` as the plan of `version`, not signed yet: where it goes on from, and who keeps copies.
 
     Args:
-        standings: of those who can give.
-        kept: whole checkpoints by who keeps them.
+    standings: state of each peer that can give any, by peer id.
+    kept: whole checkpoints, by the id of the coordinator that keeps them.
     """
     resume = resume_from(standings, kept, layout.layers)
     return layout.model_copy(update={"version": version, "resume": resume, "shadows": shadows_of(layout)})
 
 
 def event_of(plan: Plan, why: str, called_at: float, recorded: int, standings: Mapping[str, PeerState]) -> PlanEvent:
-    """What is to be written down of the change to `plan`, once it has begun.
+    """Return what is to be written down of the change to `plan`, once it has begun.
 
     Args:
-        called_at: Unix seconds.
-        recorded: the last step whose metrics are on disk.
-        standings: of those who have promised it.
+    called_at: time of the call, in Unix seconds.
+    recorded: last step whose metrics are on disk.
+    standings: state of each peer that has promised the plan, by peer id.
     """
     live = [holding.mark.step for one in standings.values() for holding in one.holdings if holding.live]
     return PlanEvent(

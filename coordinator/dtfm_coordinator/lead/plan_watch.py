@@ -1,4 +1,4 @@
-"""What would make another plan better than the one in force, or end it."""
+"""Watch over the plan in force: what would make another plan better, or end this one."""
 
 import math
 import time
@@ -22,30 +22,30 @@ FRUITLESS_SECONDS = 30.0
 
 
 class Failed(UserError):
-    """The run cannot go on, whatever the swarm does."""
+    """Error: the run cannot go on, whatever the swarm does."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A new plan is due."""
+    """Reason for which a new plan is due, and how it is to follow."""
 
     why: str
     gently: bool = False
-    """Whether all is well under the one in force."""
+    """Whether all is well under the plan in force, so that it may end with a step."""
     layout: Plan | None = None
-    """What is to be served, where that is known."""
+    """Layout of the new plan, where that is known."""
     links_only: bool = False
-    """Whether nothing else gives cause than links that may have changed."""
+    """Whether the only reason is links that may have changed."""
 
 
 class Situation(NamedTuple):
-    """What might make another plan better."""
+    """Situation of the swarm that might make another plan better; peers by id."""
 
     came: frozenset[str] = frozenset()
     leaving: frozenset[str] = frozenset()
-    """Who wants to leave."""
+    """Peer ids of those that want to leave."""
     slow: frozenset[str] = frozenset()
-    """Who has become slow."""
+    """Peer ids of those that have become slow."""
 
 
 CALM = Situation()
@@ -54,14 +54,14 @@ CALM = Situation()
 def reason_to_compare(
     now: Situation, considered: Situation, suspects: Iterable[Pair], *, trusted: bool, unknown: Iterable[str]
 ) -> str:
-    """Why another plan might be better, if that was not looked into yet; empty if there is no reason.
+    """Return why another plan might be better, if that was not looked into yet; "" if there is no reason.
 
     Args:
-        considered: what the plan in force was last compared for.
-        suspects: links that may be others than they were.
-        trusted: whether links that had changed have stayed as they are for long enough to be compared again.
-        unknown: who may have links that nobody knows: they are measured while all is well, for when they are needed,
-            everyone waits.
+    considered: situation for which the plan in force was last compared.
+    suspects: links that may have changed.
+    trusted: whether links that had changed have stayed as they are for long enough to be compared again.
+    unknown: peers that may have unknown links: these are measured while all is well, for when they are needed,
+    everyone waits.
     """
     if links := sorted(suspects):
         return f"{', '.join(' -> '.join(map(short, pair)) for pair in links)} may have changed"
@@ -75,30 +75,30 @@ def reason_to_compare(
 
 
 class PlanWatch:
-    """The plan in force, compared with what the swarm has become."""
+    """Watch over the plan in force: compares it with what the swarm has become."""
 
     def __init__(self, state: SwarmState, planner: Planner, clock: Callable[[], float] = time.monotonic) -> None:
         self._state, self._planner, self._clock = state, planner, clock
         self._considered = CALM
-        """What the plan in force was last compared for."""
+        """Situation for which the plan in force was last compared."""
         self._since = clock()
-        """When the plan in force came, or this coordinator."""
+        """Clock's seconds when the plan in force came, or this coordinator."""
         self._again_at = math.inf
-        """When links that have changed may be trusted for longer, so that another plan may pay back."""
+        """Clock's seconds when links that have changed may be trusted for longer, so that another plan may pay back."""
         self._fruitless = 0
-        """Plans in a row that broke before their first step."""
+        """Number of plans in a row that broke before their first step."""
 
     def follows(self) -> None:
-        """A new plan is in force: what was compared with the one before was not with this one."""
+        """Forget what was compared with the plan before, as a new one is in force."""
         self._considered = CALM
         self._since, self._again_at = self._clock(), math.inf
 
     def forget(self) -> None:
-        """What was to be looked into was not."""
+        """Forget what was last compared, as the comparison was given up."""
         self._considered = CALM
 
     def horizon(self, change: Change) -> float | None:
-        """Within how many seconds another plan must pay back; None: the job's own horizon.
+        """Return the seconds within which another plan must pay back; None: the job's own horizon.
 
         Links that have changed may do so again: they are trusted for as long as all has stayed as it was.
         """
@@ -106,11 +106,11 @@ class PlanWatch:
         return max(TRUSTED_SECONDS, self._clock() - self._since) if change.links_only else None
 
     def again_after(self, seconds: float) -> None:
-        """Nothing better was found that pays back so soon: compare again when as much time has passed."""
+        """Compare again when `seconds` have passed: nothing better was found that pays back so soon."""
         self._again_at = self._clock() + seconds
 
     def suspects(self) -> frozenset[Pair]:
-        """Links that may be others than they were."""
+        """Return the links that may have changed, between peers that are here."""
         if self._planner.is_forced:
             return frozenset()
         present = {member.peer for member in self._state.members.ready()}
@@ -118,7 +118,8 @@ class PlanWatch:
         return frozenset(pair for pair in pairs if present.issuperset(pair))
 
     def wish(self, plan: Plan) -> str:
-        """Why another plan might be better than `plan`, if that was not looked into yet."""
+        """Return why another plan might be better than `plan`, if that was not looked into yet; "" if there is no
+        reason."""
         if self._planner.is_changed:
             return "the owner wants another layout"
         there, known = self._state.members.settled(), self._state.links
@@ -131,13 +132,13 @@ class PlanWatch:
         )
 
     def look_into(self, plan: Plan) -> Change:
-        """The change to compare with `plan`: it counts as looked into from now on."""
+        """Return the change to compare with `plan`, which counts as looked into from now on."""
         wish, before, self._considered = self.wish(plan), self._considered, self._situation(plan)
         links = self.suspects() or self._clock() >= self._again_at
         return Change(wish, gently=True, links_only=bool(links) and self._considered == before)
 
     def broken(self, plan: Plan) -> str:
-        """Why `plan` cannot go on, if it cannot.
+        """Return why `plan` cannot go on; "" if it can.
 
         Raises:
             Failed: no other plan could, either.
@@ -151,7 +152,7 @@ class PlanWatch:
         return f"{', '.join(map(short, missing))} left" if missing else ""
 
     def pause(self, plan: Plan, reached: int) -> float:
-        """Seconds to wait before the next plan, after `plan` broke when step `reached` had been recorded.
+        """Return the seconds to wait before the next plan, after `plan` broke when step `reached` had been recorded.
 
         After a plan that achieved nothing, the next one may fail in the same way: they are not tried in a rush.
         """

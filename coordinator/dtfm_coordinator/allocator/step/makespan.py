@@ -1,4 +1,4 @@
-"""The fast form of the simulated training step: `simulator` on arrays, as machine code, for the search.
+"""Fast form of the simulated training step: `simulator` on arrays, as machine code, for the search.
 
 Both play every action in the runtime's order and every message over its link:
 
@@ -36,14 +36,14 @@ def play(
     """Play one training step.
 
     Args:
-        peers: the peer in each slot.
-        counts: peers of each stage, shape (K,).
-        layers: of each stage, shape (K,).
-        course: of these counts and their shares (`compute_order.course_of`).
+    peers: number of the peer in each slot, shape (slots,).
+    counts: number of peers of each stage, shape (K,).
+    layers: number of layers of each stage, shape (K,).
+    course: routes and order of compute of these counts and their shares (`compute_order.course_of`).
 
     Returns:
-        The compute of the busiest peer; when the last action has ended, when all have the commit, and when all have
-        taken their optimizer step. Seconds, infinite where a pair that cannot talk would have to.
+    The compute of the busiest peer; when the last action has ended, when all have the commit, and when all have
+    taken their optimizer step. Seconds, infinite where a pair that cannot talk would have to.
     """
     slots, stages = len(peers), len(counts)
     again = recomputed(problem, peers, counts, layers, course)
@@ -95,7 +95,7 @@ def _last_actions(
     course: Course,
     again: Bools,
 ) -> Floats:
-    """When each slot has ended its last action; stages recompute that do so `again`."""
+    """Return the seconds at which each slot has ended its last action; the stages marked in `again` recompute."""
     routes, crossed, pairs, actions, starts = course.routes, course.crossed, course.pairs, course.actions, course.starts
     micro_batches, stages = routes.shape
     slots = len(peers)
@@ -177,7 +177,8 @@ def _last_actions(
 
 @compiled
 def _all_reduced(problem: Problem, peers: Ints, ends: Floats, gradients: float) -> Floats:
-    """When each peer of a stage holds the reduced gradients, if they are through with their actions at `ends`."""
+    """Return the seconds at which each peer of a stage holds the reduced gradients, if all actions have ended at
+    `ends`."""
     count = len(peers)
     if count == 1:
         return ends.copy()
@@ -188,7 +189,7 @@ def _all_reduced(problem: Problem, peers: Ints, ends: Floats, gradients: float) 
 
 @compiled
 def _exchanged(problem: Problem, peers: Ints, ends: Floats, ready: Floats, part: float) -> Floats:
-    """When each has received a part from all others, who send it when they are `ready`, each to all others at once.
+    """Return when each has received a part from all others, who send it when they are `ready`, each to all at once.
 
     Where the peers were ready later than their `ends`, they sent other parts from then on, and each link is taken
     until its own has left.
@@ -216,7 +217,7 @@ def _exchanged(problem: Problem, peers: Ints, ends: Floats, ready: Floats, part:
 
 @compiled
 def _transfer(size: float, bandwidth: float) -> float:
-    """Seconds alone."""
+    """Return the seconds that `size` bytes take alone at `bandwidth` bytes a second; infinite where that is 0."""
     if size == 0.0:
         return 0.0
     return size / bandwidth if bandwidth > 0.0 else np.inf

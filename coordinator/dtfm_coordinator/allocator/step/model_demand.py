@@ -1,4 +1,4 @@
-"""What a model asks of the peers that serve its stages: parameters, memory, messages, gradients."""
+"""Demand of a model on the peers that serve its stages: parameters, memory, messages, gradients."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from dtfm_protocol.wire.tensor_sizes import BYTES_A_VALUE, payload_bytes
 
 
 class ActionSeconds(NamedTuple):
-    """What each kind of a schedule's actions takes on a peer, for one micro-batch through its stage."""
+    """Seconds that each kind of a schedule's actions takes on a peer, for one micro-batch through its stage."""
 
     forward: float
     backward: float
-    """Without `weight`."""
+    """Seconds of the backward, without `weight`."""
     weight: float = 0.0
-    """Where the schedule splits the backward."""
+    """Seconds of the weights' gradients, where the schedule makes them an action of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,33 +30,36 @@ class ModelDemand:
     """Sizes of a decoder-only model and of one micro-batch of its job."""
 
     layer_parameters: tuple[int, ...]
-    """Of each decoder layer."""
+    """Number of parameters of each decoder layer."""
     embedding_parameters: int
-    """What the first stage holds beside its layers."""
+    """Number of parameters that the first stage holds beside its layers."""
     head_parameters: int
-    """What the last stage holds beside its layers: final norm and output matrix, a tied one included."""
+    """Number of parameters that the last stage holds beside its layers: final norm and output matrix, a tied one
+    included."""
     tied_parameters: int = 0
-    """How many of the embedding's parameters the head shares: a single stage holds them once."""
+    """Number of the embedding's parameters that the head shares: a single stage holds them once."""
     message_values: int
-    """Numbers in one boundary message: sequences of a micro-batch x sequence length x hidden size."""
+    """Number of values in one boundary message: sequences of a micro-batch x sequence length x hidden size."""
     layer_activation_bytes: int
-    """Kept from a micro-batch's forward to its backward, for each layer."""
+    """Bytes kept from a micro-batch's forward to its backward, for each layer."""
     head_bytes: int = 0
-    """Further memory of the last stage: logits of one micro-batch and what their backward takes."""
+    """Bytes of further memory of the last stage: logits of one micro-batch and what their backward takes."""
     logits_gradient_bytes: int = 0
-    """What the last stage keeps of a micro-batch beside that until the gradient of the head's matrix is computed."""
+    """Bytes that the last stage keeps of a micro-batch beside that, until the gradient of the head's matrix is
+    computed."""
     head_layers: float = 0.0
     """Compute of the head and the loss, in decoder layers."""
     layer_flops: float | None = None
-    """FLOP of one layer's forward on one micro-batch, for peers that publish their FLOP/s alone."""
+    """FLOP of one layer's forward on one micro-batch, for peers that publish only their FLOP/s; None: not known."""
 
     @property
     def layers(self) -> int:
-        """Decoder layers."""
+        """Number of decoder layers."""
         return len(self.layer_parameters)
 
     def parameters(self, first: int, end: int) -> int:
-        """Parameters of the stage that holds layers `[first, end)`, with the embedding or head beside them."""
+        """Return the number of parameters of the stage that holds layers `[first, end)`, with the embedding or head
+        beside them."""
         count = sum(self.layer_parameters[first:end])
         if first == 0:
             count += self.embedding_parameters
@@ -68,7 +71,7 @@ class ModelDemand:
 
     @property
     def input_bytes(self) -> int:
-        """Of one micro-batch between two layers, and so of a message once it is decoded."""
+        """Bytes of one micro-batch between two layers, and so of a message once it is decoded."""
         return BOUNDARY_BYTES_PER_VALUE * self.message_values
 
     def memory_bytes(
@@ -81,7 +84,8 @@ class ModelDemand:
         recompute: bool = False,
         feedback: bool = False,
     ) -> int:
-        """Memory of a peer that serves `[first, end)`; see `stage_bytes` for the other arguments."""
+        """Return the bytes of memory of a peer that serves `[first, end)`; the other arguments are those of
+        `stage_bytes`."""
         return stage_bytes(
             self.parameters(first, end),
             end - first,
@@ -96,18 +100,19 @@ class ModelDemand:
         )
 
     def message_bytes(self, wire: Wire) -> tuple[int, int]:
-        """Bytes of one micro-batch's messages over one boundary: ahead, and back."""
+        """Return the bytes of one micro-batch's messages over one boundary: ahead, and back."""
         shape = (self.message_values,)
         return payload_bytes(wire.activations, shape), payload_bytes(wire.gradients, shape)
 
     def gradient_bytes(self, first: int, end: int, wire: Wire) -> float:
-        """Bytes of gradients that the replicas of `[first, end)` reduce a step, wherever they are cut into parts."""
+        """Return the bytes of gradients that the replicas of `[first, end)` reduce a step, however they are cut into
+        parts."""
         return self.parameters(first, end) * BYTES_A_VALUE[wire.gradients]
 
     def stage_seconds(
         self, first: int, end: int, layer: LayerSeconds, *, split: bool = False, recompute: bool = False
     ) -> ActionSeconds:
-        """Seconds of one micro-batch through `[first, end)` on a peer that takes `layer` for one layer.
+        """Return the seconds of one micro-batch through `[first, end)` on a peer that takes `layer` a layer.
 
         Args:
             split: whether the gradients of the weights are an action of their own.
@@ -122,7 +127,8 @@ class ModelDemand:
 
 
 def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, LayerSeconds]:
-    """Seconds of one layer on each peer: as measured, else by its FLOP/s, else as slow as the slowest measured.
+    """Return the seconds of one layer on each peer: as measured, else by its FLOP/s, else those of the slowest
+    measured.
 
     FLOP/s become seconds by the median of the peers that have both figures, else by `demand.layer_flops` with a
     backward of twice the forward. An optimizer step that was not measured takes as long as the slowest measured, or
@@ -154,7 +160,8 @@ def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, L
 
 
 def stage_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, ActionSeconds]:
-    """Seconds of one micro-batch through its stage on each peer of `plan`; `layers` are those of one layer."""
+    """Return the seconds of one micro-batch through its stage on each peer of `plan`; `layers` has those of one layer.
+    """
     split = plan.schedule == "zero-bubble"
     return {
         peer: demand.stage_seconds(*layer_range, layers[peer], split=split, recompute=stage in plan.recompute)
@@ -164,7 +171,7 @@ def stage_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSec
 
 
 def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, float]:
-    """Seconds of the optimizer step of its stage on each peer of `plan`."""
+    """Return the seconds of the optimizer step of its stage on each peer of `plan`."""
     each = sum(demand.layer_parameters) / demand.layers
     return {
         peer: (layers[peer].optimizer or 0.0) * demand.parameters(*layer_range) / each
@@ -174,7 +181,7 @@ def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, Laye
 
 
 def memory_needed(plan: Plan, demand: ModelDemand) -> dict[str, int]:
-    """Bytes of memory that each peer of `plan` needs."""
+    """Return the bytes of memory that each peer of `plan` needs."""
     return {
         peer: demand.memory_bytes(
             *layer_range,
@@ -189,7 +196,8 @@ def memory_needed(plan: Plan, demand: ModelDemand) -> dict[str, int]:
 
 
 def most_waiting(actions: Iterable[Action]) -> int:
-    """The most micro-batches whose backward has begun and whose weights' gradients are an action still to come."""
+    """Return the largest number of micro-batches whose backward has begun and whose weights' gradients are still to
+    come."""
     kinds = [action.kind for action in actions]
     if "weight" not in kinds:
         return 0

@@ -1,4 +1,4 @@
-"""What it takes to go from the plan in force to another: bytes of state over measured links.
+"""Cost of going from the plan in force to another: bytes of state over measured links.
 
 A peer that serves layers which it did not serve before fetches their weights and moments from those who did, from all
 of them at once; where none is left, from the newest checkpoint, over a middling link.
@@ -16,28 +16,29 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 STATE_BYTES_PER_PARAMETER = 12
-"""The fp32 weight and AdamW's two moments."""
+"""Bytes of state of a parameter: the fp32 weight and AdamW's two moments."""
 
 
 class LayersInForce(NamedTuple):
-    """Who holds what now, on the peers of a `Problem`."""
+    """Layers that each peer of a `Problem` holds now."""
 
     first: Ints
-    """The first layer that each peer holds, shape (N,); -1 for one that holds none."""
+    """First layer that each peer holds, shape (N,); -1 for one that holds none."""
     end: Ints
-    """The layer after its last."""
+    """Layer after the last that each peer holds, shape (N,)."""
     layer_bytes: float
-    """State of one layer."""
+    """Bytes of state of one layer."""
     archive: float
     """Bytes a second at which the checkpoint is fetched."""
     horizon: float
-    """Steps within which a move must pay back; infinite where nothing is in force, and moving costs nothing."""
+    """Number of steps within which a move must pay back; infinite where nothing is in force, and moving costs nothing.
+    """
 
 
 def standing(
     problem: Problem, spans: dict[int, tuple[int, int]], layer_parameters: float, horizon: float
 ) -> LayersInForce:
-    """Who holds which layers; `spans` by peer."""
+    """Return the layers that peers hold now; `spans` has `[first, end)` of each peer that holds any, by its number."""
     first = np.full(len(problem.forward), -1, dtype=np.int64)
     end = np.full(len(problem.forward), -1, dtype=np.int64)
     for peer, span in spans.items():
@@ -49,10 +50,10 @@ def standing(
 
 @compiled
 def moving_seconds(problem: Problem, now: LayersInForce, peers: Ints, counts: Ints, layers: Ints) -> float:
-    """Seconds until every peer holds the state of its new stage.
+    """Return the seconds until every peer holds the state of its new stage.
 
     Args:
-        peers: the peer in each slot; counts: peers of each stage; layers: of each stage.
+    peers: number of the peer in each slot; counts: number of peers of each stage; layers: number of each stage's.
     """
     slowest = 0.0
     sent = np.zeros(len(now.first), dtype=np.float64)

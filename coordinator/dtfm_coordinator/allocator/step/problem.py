@@ -1,4 +1,4 @@
-"""What a placement is judged by, as plain arrays for the compiled cost: peers, links, model and job."""
+"""Problem of placement as plain arrays for the compiled cost: peers, links, model and job."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -17,63 +17,63 @@ from dtfm_protocol.wire.tensor_sizes import BYTES_A_VALUE
 Floats = npt.NDArray[np.float64]
 
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "zero-bubble", "gpipe")
-"""By their numbers; of those that are as good, the first is taken."""
+"""Names of the schedules, by their numbers; of those that are as good, the first is taken."""
 ONE_F_ONE_B, ZERO_BUBBLE, GPIPE = range(3)
 
 
 class Problem(NamedTuple):
-    """One job on N peers. Seconds, bytes, and bytes a second throughout."""
+    """Job on N peers as plain arrays. Seconds, bytes, and bytes a second throughout."""
 
     forward: Floats
-    """Of one layer on one micro-batch, shape (N,)."""
+    """Seconds of one layer's forward on one micro-batch, shape (N,)."""
     backward: Floats
-    """All of it, shape (N,)."""
+    """Seconds of one layer's whole backward on one micro-batch, shape (N,)."""
     weight: Floats
-    """The part of it that the weights' gradients take, shape (N,)."""
+    """Seconds of the part of the backward that the weights' gradients take, shape (N,)."""
     optimizer: Floats
-    """Of one layer's parameters, once a step, shape (N,)."""
+    """Seconds of one layer's optimizer step, once a step, shape (N,)."""
     memory: Floats
-    """Shape (N,); infinite where unknown."""
+    """Bytes of memory, shape (N,); infinite where unknown."""
     alpha: Floats
-    """One-way delay, shape (N, N)."""
+    """One-way delay in seconds, shape (N, N)."""
     beta: Floats
-    """Bandwidth of a pair alone, shape (N, N); 0 is a pair that cannot talk."""
+    """Bandwidth of a pair alone in bytes a second, shape (N, N); 0 is a pair that cannot talk."""
     uplink: Floats
     downlink: Floats
     layers: int
     micro_batches: int
     schedule: int
-    """Into `SCHEDULES`."""
+    """Index of the schedule in `SCHEDULES`."""
     ahead_bytes: float
-    """Of one micro-batch's message over one boundary."""
+    """Bytes of one micro-batch's message over one boundary."""
     back_bytes: float
-    """Of its gradient's message."""
+    """Bytes of the message that brings its gradient back."""
     gradient_before: Floats
-    """Gradient bytes of the layers before each, shape (layers + 1,)."""
+    """Bytes of gradients of all layers before each, shape (layers + 1,)."""
     embedding_gradients: float
     head_gradients: float
     tied_gradients: float
-    """Of the head, held once where one stage has both ends."""
+    """Bytes of the head's gradients that are held once where one stage has both ends."""
     head_layers: float
     layer_parameters: float
-    """Of the largest layer."""
+    """Number of parameters of the largest layer."""
     embedding_parameters: float
     head_parameters: float
     tied_parameters: float
     feedback_bytes: float
-    """Further memory of a parameter where a stage has replicas."""
+    """Bytes of further memory of a parameter where a stage has replicas."""
     logits_bytes: float
-    """Further memory of the last stage."""
+    """Bytes of further memory of the last stage."""
     logits_gradient_bytes: float
-    """And for each micro-batch whose weights' gradients wait."""
+    """Bytes of further memory of the last stage for each micro-batch whose weights' gradients wait."""
     activation_bytes: float
-    """Kept a layer and a micro-batch in flight."""
+    """Bytes kept for each layer and micro-batch in flight."""
     input_bytes: float
-    """Kept instead by a stage that recomputes; and what a message takes once decoded."""
+    """Bytes kept instead by a stage that recomputes; also those of a message once it is decoded."""
 
     @property
     def message_bytes(self) -> float:
-        """Of a message in the mean of both ways."""
+        """Bytes of a message, the mean of both ways."""
         return (self.ahead_bytes + self.back_bytes) / 2
 
 
@@ -87,7 +87,7 @@ def problem(
     schedule: ScheduleName,
     wire: Wire,
 ) -> Problem:
-    """The arrays of a job on `peers`, in their order."""
+    """Return the arrays of a job on `peers`, in their order."""
     rows = [links.index[peer] for peer in peers]
     seconds = [layer_seconds[peer] for peer in peers]
     width = BYTES_A_VALUE[wire.gradients]

@@ -1,4 +1,4 @@
-"""Which numbers of stages and replicas are worth a search, most promising first."""
+"""Order of shapes in a search: which numbers of stages and replicas are worth it, most promising first."""
 
 from itertools import chain
 
@@ -9,7 +9,8 @@ from dtfm_coordinator.allocator.step.problem import Problem
 
 
 def ranked(shapes: tuple[Shape, ...], problem: Problem) -> tuple[Shape, ...]:
-    """The shapes by a rough guess of their step (middling peers and links, a bubble), and by their width."""
+    """Return the shapes by a rough guess of their step (median peers and links, a bubble), and by their width, in
+    turns."""
     seconds = float(np.median(problem.forward + problem.backward))
     apart = ~np.eye(len(problem.alpha), dtype=bool)
     delay = float(np.median(problem.alpha[apart])) if apart.any() else 0.0

@@ -15,11 +15,11 @@ from dtfm_coordinator.allocator.step.fair_share import FairShare
 from dtfm_coordinator.allocator.step.simulated_timeline import Transfer, TransferKind
 
 At = Callable[[float, Callable[[float], None]], None]
-"""Calls a function with the time, at that time."""
+"""Function that has another one called with the time, at that time in seconds."""
 
 
 class SimulatedMessage:
-    """One message on its way."""
+    """Message on its way; times in seconds since the step began."""
 
     __slots__ = ("arrive", "kind", "left", "micro_batch", "ready", "receiver", "sender", "size", "start", "updated")
 
@@ -42,7 +42,7 @@ class SimulatedMessage:
 
 
 class SimulatedNetwork:
-    """The links of a view, and all that crossed them."""
+    """Links of a view, and all messages that crossed them."""
 
     def __init__(self, links: Links, at: At) -> None:
         self._at = at
@@ -54,15 +54,16 @@ class SimulatedNetwork:
         self._down, down = _resources(links.downlink.tolist(), len(up))
         self._shares = FairShare(up + down)
         self._free: dict[tuple[int, int], float] = {}
-        """When each link that is alone has carried all that it was given."""
+        """Time when each link that shares nothing has carried all that it was given."""
         self._queues: dict[tuple[int, int], deque[SimulatedMessage]] = {}
-        """What each other link has still to carry; the first is being carried."""
+        """Messages that each other link has still to carry; the first is being carried."""
         self._carried: dict[int, SimulatedMessage] = {}
         self._versions: dict[int, int] = {}
         self._count = 0
         self._unsettled = False
         self.transfers: list[Transfer] = []
-        """What has been carried, in the order in which it ended; what never ends is not among it."""
+        """Messages that have been carried, in the order in which they ended; those that never end are not among them.
+        """
         self.is_blocked = False
         """Whether a message was handed to a pair that cannot talk."""
 
@@ -83,7 +84,7 @@ class SimulatedNetwork:
                 self._begin(message, message.ready)
 
     def settle(self, now: float) -> None:
-        """Divide the capacities anew if messages began or ended; call it when all that happens at `now` has."""
+        """Divide the capacities anew if messages began or ended. Call it after all that happens at `now`."""
         if not self._unsettled:
             return
         self._unsettled = False
@@ -147,7 +148,8 @@ class SimulatedNetwork:
 
 
 def _resources(limits: list[float], first: int) -> tuple[list[int | None], list[float]]:
-    """The number of each peer's limit, None where it has none, counted from `first`; and the limits that there are."""
+    """Return the number of each peer's limit, None where it has none, counted from `first`; and the limits that there
+    are."""
     numbers: list[int | None] = []
     capacities: list[float] = []
     for limit in limits:

@@ -1,6 +1,6 @@
-"""One training step played out exactly, event by event: compute, messages, all-reduce, commit, optimizer.
+"""Simulator of one training step, exactly, event by event: compute, messages, all-reduce, commit, optimizer.
 
-As `node/dtfm_node/engine` runs it:
+The step is played as `node/dtfm_node/engine` runs it:
 
 - a peer computes one action at a time, in the order of the plan's schedule, as soon as its input has arrived; sending
   and receiving cost no compute;
@@ -29,7 +29,7 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import Action, orders
 
 SIMULTANEOUS = 1e-12
-"""Events this close, as a share of the time, count as one when capacities are divided anew: rounding parts them."""
+"""Share of the time within which events count as one when capacities are divided anew: rounding parts them."""
 
 
 def simulate(
@@ -40,27 +40,27 @@ def simulate(
     gradient_bytes: Sequence[float],
     optimizer_seconds: Mapping[str, float] | None = None,
 ) -> Simulation:
-    """Play one training step.
+    """Play one training step, and return its timeline and cost.
 
     Args:
-        plan: any routes, shares and replica counts.
-        links: of a view that names every peer of the plan.
-        seconds: what each peer's actions take.
-        message_bytes: of one micro-batch over one boundary, ahead and back.
-        gradient_bytes: of each stage.
-        optimizer_seconds: each peer's update of its stage; no time at all where it is not given.
+    plan: any routes, shares and replica counts.
+    links: links of a view that names every peer of the plan.
+    seconds: seconds that each peer's actions take, by peer id.
+    message_bytes: bytes of one micro-batch's message over one boundary, ahead and back.
+    gradient_bytes: bytes of gradients of each stage.
+    optimizer_seconds: seconds of each peer's update of its stage; 0 where it is not given.
 
     The parts of the cost add up to the step's end. Where a pair that cannot talk would have to, the part that waits
     for it is infinite and the parts after it are 0.
 
     Raises:
-        ValueError: the peers' orders of actions wait for each other in a circle.
+    ValueError: the peers' orders of actions wait for each other in a circle.
     """
     return _Step(plan, links, seconds, message_bytes, gradient_bytes).run(optimizer_seconds or {})
 
 
 class _Events:
-    """What is due, by time; equal times in the order in which they were foreseen."""
+    """Queue of what is due, by time; equal times in the order in which they were foreseen."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[float], None]]] = []
@@ -71,7 +71,7 @@ class _Events:
         heapq.heappush(self._heap, (time, self._count, what))
 
     def run(self, settle: Callable[[float], None]) -> None:
-        """Let everything happen; `settle` after all that happens at one time."""
+        """Let everything happen in order; call `settle` after all that happens at one time."""
         heap = self._heap
         while heap:
             together = heap[0][0] * (1 + SIMULTANEOUS)
@@ -82,7 +82,7 @@ class _Events:
 
 
 class _Step:
-    """One step under way."""
+    """Training step under way."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class _Step:
         self._spans: list[SimulatedSpan] = []
 
     def run(self, optimizer_seconds: Mapping[str, float]) -> Simulation:
-        """Play to the end."""
+        """Play the step to its end, and return its timeline and cost."""
         for peer in self._stage_of:
             self._start(0.0, peer)
         self._events.run(self._network.settle)
@@ -193,7 +193,7 @@ class _Step:
         self._start(now, receiver)
 
     def _commits(self) -> dict[str, float]:
-        """When each peer learns of the commit; infinite where it never does."""
+        """Return the seconds when each peer learns of the commit; infinite where it never does."""
         held = {row: time for reduction in self._reductions for row, time in reduction.held.items()}
         arbiter = self._links.index[self._plan.peers[0]]
         rows = {peer: self._links.index[peer] for peer in self._stage_of}
@@ -201,7 +201,7 @@ class _Step:
         return {peer: decided + self._delay(arbiter, row) for peer, row in rows.items()}
 
     def _delay(self, sender: int, receiver: int) -> float:
-        """Seconds of a message without bytes; infinite for a pair that cannot talk."""
+        """Return the seconds of a message without bytes; infinite for a pair that cannot talk."""
         if sender == receiver:
             return 0.0
         talk = self._links.beta[sender, receiver] > 0
@@ -209,7 +209,7 @@ class _Step:
 
 
 class _Reduction:
-    """The all-reduce of one stage's gradients; peers by their rows."""
+    """All-reduce of one stage's gradients; peers by their rows in the links."""
 
     def __init__(self, holders: Sequence[int], gradient_bytes: float, network: SimulatedNetwork) -> None:
         self._holders, self._network = holders, network
@@ -218,10 +218,10 @@ class _Reduction:
         self._parts_missing = dict.fromkeys(holders, len(holders))
         self._sums_missing = dict.fromkeys(holders, len(holders))
         self.held: dict[int, float] = {}
-        """When each holder had all sums."""
+        """Seconds when each holder had all sums, by its row."""
 
     def join(self, now: float, row: int) -> None:
-        """A holder has its gradients: its parts go to their owners."""
+        """Send a holder's parts to their owners, now that it has its gradients."""
         self._to_all_others(now, row, self._take_part)
         self._take_part(now, row)
 
@@ -244,5 +244,5 @@ class _Reduction:
 
 
 def _after(start: float, end: float) -> float:
-    """Seconds from `start` to `end`; none after what never ends."""
+    """Return the seconds from `start` to `end`; 0 where `start` never comes."""
     return 0.0 if math.isinf(start) else end - start

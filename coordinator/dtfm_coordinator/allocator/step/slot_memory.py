@@ -1,4 +1,4 @@
-"""What fits in peers' memory, for the search: `protocol.model.memory.stage_bytes` asked for the number of layers.
+"""Memory of peers, for the search: `protocol.model.memory.stage_bytes` asked for the number of layers.
 
 Its parts are the protocol's own, compiled; a test holds what fits to what is needed. A stage that would not fit in the
 memory of each of its peers recomputes.
@@ -22,15 +22,15 @@ _messages_bytes = compiled(bytes_per_parameter.messages_bytes)
 
 @compiled
 def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> tuple[Ints, Ints]:
-    """Layers that fit in the memory of every peer of each stage; where layers differ, as if all were the largest.
+    """Return the number of layers that fit in the memory of each stage's peers, as if all were as large as the largest.
 
     Args:
-        peers: the peer in each slot.
-        counts: peers of each stage, shape (K,).
-        course: of these counts and their shares (`compute_order.course_of`).
+    peers: number of the peer in each slot, shape (slots,).
+    counts: number of peers of each stage, shape (K,).
+    course: routes and order of compute of these counts and their shares (`compute_order.course_of`).
 
     Returns:
-        With and without recomputing, each of shape (K,).
+    The numbers with recomputing, where that allows more, and without, each of shape (K,).
     """
     stages = len(counts)
     kept, anew = np.full(stages, problem.layers, dtype=np.int64), np.full(stages, problem.layers, dtype=np.int64)
@@ -59,12 +59,12 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> 
 
 @compiled
 def _no_more(most: int, room: float, each: float) -> int:
-    """`most`, or as many as there is room for."""
+    """Return `most`, or as many of `each` bytes as `room` bytes hold if that is less."""
     return max(0, int(room // each)) if room < each * most else most
 
 
 @compiled
 def recomputed(problem: Problem, peers: Ints, counts: Ints, layers: Ints, course: Course) -> Bools:
-    """The stages that would not fit otherwise, shape (K,)."""
+    """Return for each stage whether it must recompute to fit in its peers' memory, shape (K,)."""
     stages: Bools = layers > most_layers(problem, peers, counts, course)[1]
     return stages

@@ -1,4 +1,4 @@
-"""From the peers of each stage to a route for every micro-batch, over *slots*: places in stages, numbered in order.
+"""Routes of micro-batches, from the peers of each stage, over *slots*: places in stages, numbered in order.
 
 How many micro-batches a slot takes follows from its peer's speed. Which slot of the next stage each goes to follows the
 slots' order: shares are laid along a line in both stages, and a micro-batch goes to whoever lies across. So equal
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 @compiled
 def assign_shares(speeds: Floats, micro_batches: int) -> Ints:
-    """Whole micro-batches for the peers of one stage, by largest remainder; everyone takes at least one.
+    """Return whole micro-batches for the peers of one stage, by largest remainder; each takes at least one.
 
     Args:
         speeds: layers a second, or anything proportional to it, shape (R,), R <= micro_batches.
@@ -42,15 +42,15 @@ def assign_shares(speeds: Floats, micro_batches: int) -> Ints:
 
 @compiled
 def route_micro_batches(counts: Ints, shares: Ints) -> tuple[Ints, Ints, Ints]:
-    """The slot of every micro-batch at every stage.
+    """Return the slot of every micro-batch at every stage.
 
     Args:
-        counts: peers of each stage, shape (K,).
-        shares: micro-batches of each slot, shape (sum of counts,); the same sum M in each stage.
+    counts: number of peers of each stage, shape (K,).
+    shares: number of micro-batches of each slot, shape (sum of counts,); the same sum M in each stage.
 
     Returns:
-        Slots, shape (M, K); the number of the pair of slots that each crosses at each boundary, shape (M, K - 1); and
-        those pairs, shape (P, 2).
+    Slots, shape (M, K); the number of the pair of slots that each crosses at each boundary, shape (M, K - 1); and
+    those pairs, shape (P, 2).
     """
     stages = len(counts)
     micro_batches = shares[: counts[0]].sum()
@@ -103,7 +103,7 @@ def route_micro_batches(counts: Ints, shares: Ints) -> tuple[Ints, Ints, Ints]:
 
 @compiled
 def _interleaved(shares: Ints) -> Ints:
-    """Each index as often as its share says, spread as evenly as can be."""
+    """Return each index as often as its share says, spread as evenly as possible."""
     total = shares.sum()
     turns = np.empty(total, dtype=np.float64)
     indices = np.empty(total, dtype=np.int64)

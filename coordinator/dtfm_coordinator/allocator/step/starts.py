@@ -12,18 +12,19 @@ from dtfm_coordinator.allocator.placement.shapes import Shape
 from dtfm_coordinator.allocator.step.problem import Problem
 
 Stages = list[list[int]]
-"""The peers of each stage."""
+"""Numbers of the peers of each stage."""
 
 
 def near_by_message(problem: Problem) -> Nearness:
-    """Who is near whom, by what one micro-batch's message takes."""
+    """Return distances between peers by the seconds that one micro-batch's message takes."""
     return nearness(pipeline_seconds(problem.alpha, problem.beta, problem.message_bytes))
 
 
 def starts(problem: Problem, near: Nearness, shape: Shape, uneven: bool) -> Iterator[Stages]:
-    """A few placements of one shape, each right for some kind of swarm.
+    """Yield a few placements of one shape, each right for some kind of swarm.
 
-    Pipelines of neighbours, and stages of neighbours (`neighbourhoods.tiled`), by what a message takes; peers of like
+    They are pipelines of neighbours, and stages of neighbours (`neighbourhoods.tiled`), by what a message takes; peers
+    of like
     speed or like memory in one stage, or in one pipeline; and, where numbers may be `uneven`, all peers, dealt out so
     that the stages are equally fast.
     """
@@ -45,13 +46,13 @@ def starts(problem: Problem, near: Nearness, shape: Shape, uneven: bool) -> Iter
 
 
 def in_order(problem: Problem, shapes: Sequence[Shape]) -> Iterator[Stages]:
-    """Peers in the view's order, neighbours in one stage: one placement of each shape."""
+    """Yield one placement of each shape: peers in the view's order, neighbours in one stage."""
     for shape in shapes:
         yield np.arange(shape.stages * shape.replicas).reshape(shape.stages, -1).tolist()
 
 
 def at_random(problem: Problem, shapes: Sequence[Shape], seed: int) -> Iterator[Stages]:
-    """One placement of each shape, uniformly drawn."""
+    """Yield one placement of each shape, uniformly drawn."""
     rng = np.random.default_rng(seed)
     for shape in shapes:
         drawn = rng.permutation(len(problem.forward))[: shape.stages * shape.replicas]
@@ -59,7 +60,7 @@ def at_random(problem: Problem, shapes: Sequence[Shape], seed: int) -> Iterator[
 
 
 def every(problem: Problem, shapes: Sequence[Shape], uneven: bool) -> Iterator[Stages]:
-    """Every placement of the shapes, or, where numbers may be `uneven`, of any peers on as many stages."""
+    """Yield every placement of the shapes, or, where numbers may be `uneven`, of any peers on as many stages."""
     peers = range(len(problem.forward))
     depths = sorted({shape.stages for shape in shapes})
     for shape in () if uneven else shapes:
@@ -73,7 +74,7 @@ def every(problem: Problem, shapes: Sequence[Shape], uneven: bool) -> Iterator[S
 
 
 def placements(problem: Problem, shapes: Sequence[Shape], uneven: bool) -> int:
-    """How many `every` yields."""
+    """Return the number of placements that `every` yields."""
     peers = len(problem.forward)
     if not uneven:
         return sum(perm(peers, shape.stages * shape.replicas) for shape in shapes)
@@ -82,12 +83,12 @@ def placements(problem: Problem, shapes: Sequence[Shape], uneven: bool) -> int:
 
 
 def batched(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Runs of `size`."""
+    """Yield runs of `size` of a sequence; the last may be shorter."""
     return (order[first : first + size] for first in range(0, len(order), size))
 
 
 def dealt_out(problem: Problem, stages: int) -> Stages:
-    """All peers, the fastest first, each to the stage that is slowest so far and has room."""
+    """Return all peers in stages, the fastest first, each in the stage that is slowest so far and has room."""
     speeds = 1.0 / (problem.forward + problem.backward)
     placed: Stages = [[] for _ in range(stages)]
     strength = np.zeros(stages)

@@ -1,4 +1,4 @@
-"""What one training step is predicted to take, in parts that add up."""
+"""Cost of one training step: its predicted seconds, in parts that add up."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ class StepCost:
     """Predicted seconds of one training step; infinite where a pair that cannot talk would have to."""
 
     compute: float
-    """The busiest peer's actions."""
+    """Seconds of the busiest peer's actions."""
     pipeline: float
-    """From the step's start to the end of its last action, less `compute`: what messages and waiting add."""
+    """Seconds from the step's start to the end of its last action, less `compute`: what messages and waiting add."""
     data_parallel: float
-    """From then until every peer holds the reduced gradients and the commit: what the all-reduce adds
-    to what it could hide behind other stages' actions."""
+    """Seconds from then until every peer holds the reduced gradients and the commit: what the all-reduce adds to what
+    it could hide behind other stages' actions."""
     optimizer: float = 0.0
-    """The slowest peer's optimizer step."""
+    """Seconds of the slowest peer's optimizer step."""
 
     @property
     def total(self) -> float:
