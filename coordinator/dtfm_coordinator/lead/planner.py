@@ -1,4 +1,5 @@
-"""From a view to the plan that is published: the owner's forced layout, or the allocator's."""
+"""Planner of a job: from a view of the swarm to the plan that is published, the owner's forced layout or the
+allocator's."""
 
 import math
 from dataclasses import replace
@@ -14,7 +15,7 @@ from dtfm_protocol.view.view import View
 
 
 class Planner:
-    """Plans one job, as often as the swarm changes."""
+    """Planner of one job, asked as often as the swarm changes."""
 
     def __init__(self, job: ResolvedJob, demand: ModelDemand, forced: Plan | None, seed: int) -> None:
         self._job, self._forced, self._seed = job, forced, seed
@@ -30,7 +31,7 @@ class Planner:
         return self._forced is not None
 
     def force(self, plan: Plan) -> None:
-        """Have the next plan be this one.
+        """Have the next plan have the layout of `plan`.
 
         Raises:
             UserError: it does not fit the job.
@@ -40,26 +41,26 @@ class Planner:
 
     @property
     def layers(self) -> int:
-        """Decoder layers of the model."""
+        """Number of decoder layers of the model."""
         return self._workload.demand.layers
 
     @property
     def fewest_nodes(self) -> int:
-        """How many nodes the owner's choices need at least."""
+        """Number of nodes that the owner's choices need at least."""
         if self._forced is not None:
             return len(self._forced.peers)
         stages, replicas = self._job.plan.stages, self._job.plan.replicas
         return (1 if stages == "auto" else stages) * (1 if replicas == "auto" else replicas)
 
     def plan(self, view: View, in_force: Plan | None = None, horizon: float | None = None) -> Plan:
-        """A plan for the peers of `view`, without version.
+        """Return a plan for the peers of `view`, without version.
 
         Args:
-            in_force: the plan under which peers hold their state now.
+            in_force: plan under which peers hold their state now.
             horizon: seconds within which a move must pay back, if that is less than the job allows.
 
         Raises:
-            NotEnoughNodes: the owner's choices need more.
+            NotEnoughNodes: the owner's choices need more nodes.
             UserError: no layout fits.
         """
         self.is_changed = False
@@ -79,7 +80,8 @@ class Planner:
             raise UserError(f"--plan: it has {len(plan.routes)} routes and a step has {count} micro-batches")
 
     def _place(self, plan: Plan, view: View, in_force: Plan | None) -> Plan:
-        """The forced plan with its placeholders replaced by peers: who serves one stays, others as they came."""
+        """Return the forced plan with its placeholders replaced by peers: a peer that serves one stays, others as they
+        came."""
         known = set(view.ids)
         named = {name for name in plan.peers if name in known}
         before = dict(zip(plan.peers, in_force.peers if in_force is not None else (), strict=False))

@@ -1,4 +1,4 @@
-"""The writer of `status.json`, which `dtfm-coordinator status` reads."""
+"""Writer of `status.json`, which `dtfm-coordinator status` reads."""
 
 import asyncio
 import json
@@ -13,16 +13,16 @@ from dtfm_protocol.process.state_dir import write_atomically
 
 
 class StatusFile:
-    """What is going on, for people and for tests."""
+    """Status of the swarm in a file, for people and for tests."""
 
     def __init__(self, tools: Tools, state: SwarmState, announcer: Announcer, rows: MetricsFile) -> None:
         self._tools, self._state, self._announcer, self._rows = tools, state, announcer, rows
 
     def write(self) -> None:
-        """Write what is going on now.
+        """Write the present status.
 
         Raises:
-            UserError: there is no room.
+            UserError: there is no room on the disk.
         """
         tools, state, phase = self._tools, self._state, self._announcer.phase
         plan = state.plan

@@ -1,4 +1,4 @@
-"""Who is in the swarm, how they are connected, and who has become slow.
+"""Members of the swarm: who is there, how they are connected, and who has become slow.
 
 - `change_signal`: waiting until something that was heard makes a condition true
 - `known_peers`: where peers say they are reached: by them a coordinator that comes back enters the network that it has

@@ -1,4 +1,4 @@
-"""Waiting until something that was heard makes a condition true."""
+"""Signal by which tasks wait until something that was heard makes a condition true."""
 
 import asyncio
 import contextlib
@@ -7,24 +7,24 @@ from typing import Any
 
 
 class ChangeSignal:
-    """One signal that anything may have changed; whoever waits looks again then."""
+    """Signal that anything may have changed; every task that waits then looks again."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Have all who wait look again."""
+        """Have all tasks that wait look again."""
         self._changed.set()
 
     async def change(self, seconds: float | None = None) -> None:
-        """Wait for the next notification, or so long."""
+        """Wait for the next notification, or for `seconds` (None: for ever)."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
 
     async def wait(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait until something that was heard makes `condition` true; whether it did within `seconds`."""
+        """Wait until something that was heard makes `condition` true; False if it did not within `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not condition():
@@ -33,7 +33,7 @@ class ChangeSignal:
         return condition()
 
     async def unless(self, condition: Callable[[], bool], work: Coroutine[Any, Any, None]) -> bool:
-        """Do `work`, but give it up once something that was heard makes `condition` true; whether it was done."""
+        """Do `work`, but give it up once something that was heard makes `condition` true; True if it was done."""
         working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(self.wait(condition))
         try:
             await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Where peers say they are reached: by them a coordinator that comes back enters the network that it has left.
+"""Addresses at which peers say they are reached: by them a coordinator that comes back enters the network again.
 
 All others came in by the coordinator's own door. Without this it would sit behind it, with an empty DHT, until each of
 them has published its records anew.
@@ -16,18 +16,19 @@ from dtfm_protocol.process.state_dir import write_atomically
 from dtfm_protocol.transport.multiaddress import binary
 
 MOST_PEERS = 64
-"""One that answers is enough; but many are behind routers, or have gone."""
+"""Number of peers whose addresses are kept, at most. One that answers is enough; but many are behind routers, or have
+gone."""
 
 
 class KnownPeers:
-    """Addresses of peers, kept in a state dir."""
+    """Addresses of peers, kept in a state dir (`peers.json`)."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "peers.json"
         self._kept = self._read()
 
     def remember(self, addresses: Mapping[str, tuple[str, ...]]) -> None:
-        """Keep where those who are here say they are reached, and of who was here before as many as there is room."""
+        """Keep the addresses of the peers that are here, by peer id, and of as many former peers as there is room for."""
         usable = {peer: [at for at in ats if _is_usable(peer, at)] for peer, ats in addresses.items()}
         here = {peer: ats for peer, ats in sorted(usable.items()) if ats}
         before = {peer: ats for peer, ats in self._kept.items() if peer not in here}
@@ -40,7 +41,7 @@ class KnownPeers:
                 log.warning("%s", error)
 
     async def recall(self) -> tuple[str, ...]:
-        """The addresses at which something still answers."""
+        """Return the addresses at which something still answers."""
         return await open_doors(tuple(at for ats in self._kept.values() for at in ats))
 
     def _read(self) -> dict[str, list[str]]:
@@ -52,7 +53,7 @@ class KnownPeers:
 
 
 def _is_usable(peer: str, address: str) -> bool:
-    """Whether it is an address of that peer, and not one that only a relay gives it; peers may announce anything."""
+    """Whether `address` is one of that peer, and not one that only a relay gives it; peers may announce anything."""
     try:
         binary(address)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Which links should be measured anew: training finds them slower than they were, or they were slow a while ago. Pure.
+"""Degradation of links: which to measure anew, as training finds them slower, or they were slow a while ago. Pure.
 
-A link that flaps must not move the plan to and fro: who was found slow is looked at again after a pause, and the pause
+A link that flaps must not move the plan to and fro: one that was found slow is measured again after a pause, which
 doubles each time.
 """
 
@@ -9,30 +9,30 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 Pair = tuple[str, str]
-"""Sender and receiver."""
+"""Link from a sender to a receiver, by their peer ids."""
 
 SLOWER = 2.0
-"""A link whose fastest frames come so many times slower than it was measured is looked at."""
+"""Ratio of a link's measured rate to that of its fastest frames, from which it is measured again."""
 STEPS = 2
-"""In a row."""
+"""Number of steps in a row in which a link must be that slow."""
 MUCH_SLOWER = 4.0
-"""Of so much, one step says enough."""
+"""Ratio from which one such step is enough."""
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
-"""Seconds before a link that was found slow is looked at again."""
+"""Seconds after which a link that was found slow is measured again: the first time, and at most."""
 
 
 @dataclass
 class _Slow:
-    """A link that was found slow."""
+    """Link that was found slow; `due` is when it is measured again, `pause` the seconds of waiting for that."""
 
     was: float
-    """Gbit/s before."""
+    """Gbit/s that it carried before."""
     due: float
     pause: float
 
 
 class LinkDegradation:
-    """What frames have told under the plan in force, and which links were slow."""
+    """Rates of links as training sees them under the plan in force, and memory of those that were slow."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -40,11 +40,11 @@ class LinkDegradation:
         self._seen: dict[Pair, deque[float]] = defaultdict(lambda: deque(maxlen=STEPS))
         self._step: dict[str, int] = {}
         self._checked: dict[Pair, float] = {}
-        """How fast frames came when a link was last looked at: only what is slower than that is news."""
+        """Gbit/s of training's frames when a link was last measured again: only a slower rate is news."""
         self._slow: dict[Pair, _Slow] = {}
 
     def reported(self, receiver: str, plan: int, step: int, gbps: Mapping[str, float]) -> None:
-        """Frames have come to `receiver` in a step under `plan`, by sender."""
+        """Take the Gbit/s at which frames have come to `receiver` in step `step` under plan `plan`, by sender."""
         if plan > self._plan:
             self._plan = plan
             self._seen.clear()
@@ -57,10 +57,10 @@ class LinkDegradation:
             self._seen[sender, receiver].append(rate)
 
     def suspects(self, known: Callable[[str, str], float | None]) -> frozenset[Pair]:
-        """Links that should be measured anew.
+        """Return the links that should be measured anew.
 
         Args:
-            known: Gbit/s of a link as it was measured.
+            known: returns the Gbit/s of a link as it was measured; None: it was not.
         """
         found = {pair for pair, slow in self._slow.items() if self._clock() >= slow.due}
         for pair, seen in self._seen.items():
@@ -73,7 +73,8 @@ class LinkDegradation:
         return frozenset(found)
 
     def looked(self, pairs: Iterable[Pair], before: Mapping[Pair, float], now: Mapping[Pair, float]) -> None:
-        """Links were measured anew: Gbit/s before and now; one that is missing now cannot talk."""
+        """Take the Gbit/s of links that were measured anew, before and now; a link that is missing in `now` cannot
+        talk."""
         for pair in pairs:
             if self._seen[pair]:
                 self._checked[pair] = max(self._seen[pair])

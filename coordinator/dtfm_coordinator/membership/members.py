@@ -1,4 +1,4 @@
-"""Who is in the swarm, as far as presence, reports and DHT records tell. Pure: told what happened, asked what is."""
+"""Members of the swarm, as far as presence, reports and DHT records tell. Pure: told what happened, asked what is."""
 
 import time
 from collections.abc import Callable, Collection
@@ -17,28 +17,28 @@ broker's or coordinator's restart takes less."""
 
 @dataclass
 class Member:
-    """One peer that was ever seen."""
+    """Peer that was ever seen, and what is known of it."""
 
     peer: str
     order: int
-    """First seen as the how-manieth: ties between equal peers are broken by age."""
+    """Number of peers seen before it: ties between equal peers are broken by age."""
     session: str = ""
     online: bool = False
     profile: Profile | None = None
     report: Report | None = None
     heard: float = 0.0
-    """When its last report came, in seconds of the clock."""
+    """Clock's seconds when its last report came."""
     suspected: float = 0.0
-    """When another peer last reported it as gone."""
+    """Clock's seconds when another peer last reported it as gone."""
 
     @property
     def is_listed(self) -> bool:
-        """Whether the profile of its present session is known: an earlier one's may have other addresses."""
+        """Whether the profile of its present session is known: that of an earlier one may have other addresses."""
         return self.profile is not None and self.profile.session == self.session
 
 
 class Members:
-    """All peers that were ever seen."""
+    """Record of all peers that were ever seen."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -48,7 +48,7 @@ class Members:
         return self._members.setdefault(peer, Member(peer, len(self._members)))
 
     def seen(self, peer: str, presence: Presence) -> None:
-        """A presence message came."""
+        """Take a presence message of `peer`."""
         member = self._member(peer)
         if not presence.online and member.online and presence.session != member.session:
             return  # the last will of a session that this peer has since replaced
@@ -57,7 +57,7 @@ class Members:
         member.session, member.online = presence.session, presence.online
 
     def reported(self, peer: str, report: Report) -> bool:
-        """A report came: the peer is there, whatever its presence said last. False where its session is over."""
+        """Take a report: the peer is there, whatever its presence said last. False if its session is over."""
         member = self._member(peer)
         if member.session and report.session != member.session and member.online:
             return False  # of a session that is over
@@ -70,32 +70,32 @@ class Members:
         return True
 
     def listed(self, profiles: dict[str, Profile]) -> None:
-        """The DHT was read."""
+        """Take the profiles that were read from the DHT, by peer id."""
         for peer, profile in profiles.items():
             self._member(peer).profile = profile
 
     def unlisted(self) -> dict[str, str]:
-        """The sessions of those who are connected, and whose profile was not found yet."""
+        """Return the session of each peer that is connected, and whose profile was not found yet."""
         return {member.peer: member.session for member in self.online() if not member.is_listed}
 
     def get(self, peer: str) -> Member | None:
-        """The member, if it was ever seen."""
+        """Return what is known of `peer`; None if it was never seen."""
         return self._members.get(peer)
 
     def online(self) -> list[Member]:
-        """Those who are connected, oldest first."""
+        """Return the members that are connected, oldest first."""
         return [member for member in self._members.values() if member.online]
 
     def heard(self) -> list[Member]:
-        """Those whose reports come: a process that was stopped is connected for a while, and says nothing.
+        """Return the members whose reports come: a process that was stopped is connected for a while, and says nothing.
 
-        Whom another peer has lost must have reported since.
+        One that another peer has lost must have reported since.
         """
         oldest = self._clock() - SILENT_SECONDS
         return [member for member in self.online() if member.heard > max(oldest, member.suspected)]
 
     def ready(self) -> list[Member]:
-        """Those who can be given work: heard of, their profile is known, and they want to stay."""
+        """Return the members that can be given work: reports come, their profile is known, and they want to stay."""
         return [
             member
             for member in self.heard()
@@ -106,21 +106,21 @@ class Members:
         ]
 
     def leaving(self, peers: tuple[str, ...]) -> list[str]:
-        """Those of `peers` who want to leave."""
+        """Return those of `peers` that want to leave."""
         found = (self.get(peer) for peer in peers)
         return [member.peer for member in found if member and member.online and member.report and member.report.leaving]
 
     def settled(self) -> list[str]:
-        """Who is ready; nobody as long as others are still coming: they arrive in bursts."""
+        """Return the peers that are ready; none as long as others are still coming: they arrive in bursts."""
         coming = any(m.report is None or not m.is_listed or m.report.state == "measuring" for m in self.heard())
         return [] if coming else [member.peer for member in self.ready()]
 
     def newcomers(self, known: Collection[str]) -> list[str]:
-        """Who has settled and is not among `known`."""
+        """Return the settled peers that are not among `known`, sorted."""
         return sorted(set(self.settled()) - set(known))
 
     def waiting_for(self, needed: int) -> str:
-        """What `needed` ready nodes lack, in one line."""
+        """Return in one line what is missing until `needed` nodes are ready."""
         ready, online = len(self.ready()), self.online()
         unlisted = [m for m in online if not m.is_listed and m.report is not None and m.report.state != "measuring"]
         heard = {member.peer for member in self.heard()}
@@ -137,7 +137,7 @@ class Members:
         return f"waiting for {needed - ready} more nodes ({'; '.join(parts)})"
 
     def missing(self, peers: tuple[str, ...]) -> list[str]:
-        """Those of `peers` who are not connected, or have said nothing for long."""
+        """Return those of `peers` that are not connected, or have said nothing for long."""
         oldest = self._clock() - CUT_OFF_SECONDS
 
         def here(member: Member | None) -> bool:
@@ -146,7 +146,7 @@ class Members:
         return [peer for peer in peers if not here(self.get(peer))]
 
     def broken(self, peers: tuple[str, ...], plan_version: int) -> Member | None:
-        """One of `peers` that cannot go on under this plan, if there is any."""
+        """Return one of `peers` that cannot go on under this plan; None if all can."""
         for peer in peers:
             member = self.get(peer)
             report = member.report if member else None

@@ -1,4 +1,4 @@
-"""Which measurements peers were asked for, and which of their results are answers. Pure.
+"""Requests for measurements: which peers were asked for, and which of their results are answers. Pure.
 
 A result comes with every report of its peer, and may come late. It is taken once, from the peer that was asked, for the
 very round in which it was asked, and only as long as nobody was asked for the same again.
@@ -9,16 +9,17 @@ from dtfm_protocol.discovery.records import LinkReport
 
 
 class ProbeRequests:
-    """Measurements that were asked for and have not been reported yet."""
+    """Requests for measurements that have not been answered yet."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], str | None] = {}
-        """To whom a peer was asked to measure its link in a round; None: what it can send and receive in all."""
+        """Peer to which a peer was asked to measure its link, by asked peer and round; None: what it can send and
+        receive in all."""
         self._answered: dict[str, int] = {}
-        """Each peer's round whose result was taken last."""
+        """Round of each peer whose result was taken last."""
 
     def ask(self, turn: ProbeRound) -> None:
-        """A round is to be asked for; an earlier one's results about the same are of no use from now on."""
+        """Note that a round is asked for; results of an earlier one about the same are of no use from now on."""
         for peer, other in turn.pairs:
             self.forget_pair(peer, other)
             self._open[peer, turn.id] = other
@@ -31,7 +32,8 @@ class ProbeRequests:
         return (peer, number) in self._open
 
     def take(self, peer: str, result: ProbeResult) -> LinkReport | None:
-        """What `peer` was asked for and has not yet said, empty where it measured in vain; None: it is no answer."""
+        """Return what `peer` has answered as a report of links, empty where it measured in vain; None: it was not
+        asked, or has answered before."""
         key = peer, result.round
         if key not in self._open:
             return None
@@ -46,16 +48,16 @@ class ProbeRequests:
         return LinkReport(links={other: link}, probed=result.round)
 
     def is_outdated(self, peer: str, record: LinkReport) -> bool:
-        """Whether `peer` published a record before it reported what was taken last. Not told by order: a clock that
-        numbers rounds may be set back."""
+        """Whether `peer` published a record before it reported what was taken last. Order does not tell that: a clock
+        that numbers rounds may be set back."""
         return self._answered.get(peer, record.probed) != record.probed
 
     def forget_pair(self, a: str, b: str) -> None:
-        """What was measured so far between two peers counts no more."""
+        """Drop the requests about the link between two peers: what was measured so far counts no more."""
         pair = {a, b}
         self._open = {key: other for key, other in self._open.items() if {key[0], other} != pair}
 
     def forget(self, peer: str) -> None:
-        """A peer left."""
+        """Drop the requests of and about a peer, which has left."""
         self._open = {key: other for key, other in self._open.items() if peer not in (key[0], other)}
         self._answered.pop(peer, None)

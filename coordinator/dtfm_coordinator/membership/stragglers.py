@@ -1,20 +1,22 @@
-"""Which peers have become slow since their plan began, beside the others. Pure."""
+"""Stragglers: peers that have become slow since their plan began, beside the others. Pure."""
 
 from collections import defaultdict, deque
 from statistics import median
 
 WINDOW = 3
-"""Steps whose median counts."""
+"""Number of newest steps whose median seconds count."""
 SLOW = 2.0
-"""A peer that takes so many times what it took when its plan began, while the others do not, is slow."""
+"""Factor by which a peer's compute must have become slower than when its plan began, while the others' has not, to be
+slow."""
 SLOWEST = 1000.0
-"""A peer that says it is even slower is as good as out of the plan already; and sums of such numbers stay finite."""
+"""Largest factor that counts: a peer that is even slower is as good as out of the plan, and sums of such numbers stay
+finite."""
 STILL_SLOW = 1.5
-"""Who was slow counts as it until it is well below."""
+"""Factor below which a peer that was slow counts as slow no more."""
 
 
 class Stragglers:
-    """Seconds of compute that each peer of a plan takes a step."""
+    """Seconds of compute that each peer of a plan takes a step, and which peers they show to be slow."""
 
     def __init__(self) -> None:
         self._plan = 0
@@ -22,10 +24,10 @@ class Stragglers:
         self._last: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self._step: dict[str, int] = {}
         self._factors: dict[str, float] = {}
-        """By how much peers were slow when the plan was made: those figures are not measured anew under it."""
+        """Factor by which each peer was slow when the plan was made: those figures are not measured anew under it."""
 
     def reported(self, peer: str, plan: int, step: int, busy: float) -> None:
-        """A peer under `plan` has taken `busy` seconds of compute for `step`."""
+        """Take the seconds of compute, `busy`, that a peer has taken for `step` under `plan`."""
         if plan > self._plan:
             self._factors = self.factors()
             self._plan = plan
@@ -40,7 +42,7 @@ class Stragglers:
         self._last[peer].append(busy)
 
     def factors(self) -> dict[str, float]:
-        """How many times slower than its profile says each peer is; those that are not are left out."""
+        """Return how many times slower than its profile says each slow peer is; the others are left out."""
         raw = {
             peer: min(SLOWEST, median(last) / median(self._first[peer]))
             for peer, last in self._last.items()
@@ -57,6 +59,6 @@ class Stragglers:
         return found
 
     def slow(self) -> frozenset[str]:
-        """Who has become slow under this plan."""
+        """Return the peers that have become slow under this plan."""
         now, before = self.factors(), self._factors
         return frozenset(peer for peer, factor in now.items() if factor >= SLOW * before.get(peer, 1.0))

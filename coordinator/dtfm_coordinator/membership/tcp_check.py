@@ -1,4 +1,4 @@
-"""Whether something takes connections at a peer's addresses."""
+"""Check whether something takes connections at a peer's addresses."""
 
 import asyncio
 
@@ -9,18 +9,19 @@ KNOCK_SECONDS = 1.0
 
 
 def door_of(address: str) -> tuple[str, int] | None:
-    """Host and port of a multiaddress, if it has them."""
+    """Return host and port of a multiaddress; None if it has none."""
     at = tcp_address(address)
     return at[:2] if at is not None else None
 
 
 async def open_doors(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of multiaddresses at which something takes connections now."""
+    """Return those multiaddresses at which something takes connections now."""
     doors = [(address, door) for address in addresses if (door := door_of(address)) is not None]
     answers = await asyncio.gather(*(knock(*door) for _, door in doors))
     return tuple(address for (address, _), answer in zip(doors, answers, strict=True) if answer)
 
 
 async def knock(host: str, port: int, seconds: float = KNOCK_SECONDS) -> bool | None:
-    """Whether something takes connections there: False where the host says no, None where nobody answers."""
+    """Whether something takes connections at `host`:`port`: False if the host refuses, None if nothing answers in
+    `seconds`."""
     return {"open": True, "refused": False}.get((await knocking.knock(host, port, seconds)).answer)

@@ -1,4 +1,4 @@
-"""How one plan follows another, and from which state training goes on.
+"""Change of plans: how one plan follows another, and from which state training goes on.
 
 - `changeover`: from one plan to the next on disk, wire and clock: carries out what `PlanChange` decides
 - `peer_stands`: where peers stand, as plain values for `PlanChange`

@@ -1,4 +1,4 @@
-"""Where peers stand, as plain values for `PlanChange`."""
+"""Promises of peers, as plain values for `PlanChange`."""
 
 from collections.abc import Callable
 
@@ -10,31 +10,32 @@ from dtfm_protocol.plan.plan import Plan
 
 
 class PeerStands:
-    """What those say who are heard of; signatures of the plans that they show are checked once."""
+    """Promises and states that peers report; signatures of the plans that they show are checked once."""
 
     def __init__(self, members: Members, is_genuine: Callable[[Plan], bool]) -> None:
         self._members, self._is_genuine = members, is_genuine
         self._checked: dict[str, bool] = {}
 
     def forget(self) -> None:
-        """Check signatures anew."""
+        """Forget which signatures were checked."""
         self._checked.clear()
 
     def newest_promise(self) -> int:
-        """The greatest version that anybody who is there has promised to anyone."""
+        """Return the greatest version that any connected peer has promised to any coordinator; 0: none has."""
         found = [member.report.standing.promise.version for member in self._members.online() if member.report]
         return max(found, default=0)
 
     def promised(self, version: int, to: str) -> dict[str, PeerState]:
-        """Where those stand who are heard of, and have promised just this."""
+        """Return the state of each peer whose reports come, and that has promised just this version to just this
+        coordinator."""
         standings = {member.peer: member.report.standing for member in self._members.heard() if member.report}
         return {peer: at for peer, at in standings.items() if (at.promise.version, at.promise.to) == (version, to)}
 
     def read(self, *, plans: bool) -> tuple[Stand, ...]:
-        """Where they stand now.
+        """Return the promise of each peer whose reports come.
 
         Args:
-            plans: whether the plans that they have taken of other coordinators matter.
+            plans: whether the plans that they have taken from other coordinators are returned, too.
         """
         found = []
         for member in self._members.heard():

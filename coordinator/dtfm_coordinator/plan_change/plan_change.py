@@ -1,4 +1,4 @@
-"""How one plan follows another, as one coordinator decides it: a call that ends the old one, promises, the new plan,
+"""Change of plans, as one coordinator decides it: a call that ends the old plan, promises of peers, the new plan,
 its taking, and its coming into force. Two coordinators may try at once; one plan a version comes of it. Pure.
 
 `PlanChange.on(event)` gives the machine's next value and the actions to carry out: no disk, clock or network is here
@@ -42,31 +42,32 @@ from dtfm_coordinator.plan_change.plan_change_events import (
 from dtfm_coordinator.plan_change.recovery import Electorate, has_quorum
 
 Decision = tuple["PlanChange", tuple[Action, ...]]
-"""What becomes of the machine, and what is to be done then, in this order."""
+"""Next value of the machine, and the actions to carry out, in this order."""
 
 
 class PlanChange(NamedTuple):
-    """One coordinator's part in changes of plan: all that it knows of them."""
+    """State of one coordinator's part in changes of plan: all that it knows of them."""
 
     role: Role
     durable: Durable = Durable()
-    """What is to be on the disk."""
+    """Values that are to be on the disk."""
     saved: Durable = Durable()
-    """What is on the disk: only this counts."""
+    """Values that are on the disk; only these count."""
     before: Electorate | None = None
-    """The plan in force, as far as this coordinator put one in force, or found it on its disk."""
+    """Plan in force, as far as this coordinator put one in force, or found it on its disk."""
     phase: ChangePhase = "settled"
     bases: tuple[Base, ...] = ()
-    """What the next plan follows, as far as peers tell; the last one's quorum may be lacking."""
+    """Plans that the next one follows, as far as peers tell; the quorum of the last may be lacking."""
     offered: Electorate | None = None
 
     @classmethod
     def of(cls, role: Role, saved: Durable) -> Self:
-        """A coordinator that finds this on its disk; if there is a plan, too, see `Returned`."""
+        """Return the machine of a coordinator that finds `saved` on its disk; if there is a plan, too, feed it
+        `Returned`."""
         return cls(role, saved, saved)
 
     def on(self, event: ChangeEvent) -> "Decision":
-        """Decide what follows when something happens."""
+        """Return what follows from an event: the next value of the machine, and actions."""
         match event:
             case Returned(plan):
                 return self._replace(before=plan), (Propose(plan.version), Publish(self.saved.epoch))
@@ -94,7 +95,8 @@ class PlanChange(NamedTuple):
                 return self._write(self.durable._replace(doors=doors, doors_of=version))
 
     def _call(self, call: Call) -> "Decision":
-        """End every plan so far; not while one is on its way to the disk, for it may be in force already."""
+        """End every plan so far. A plan that is on its way to the disk must not be called away: it may be in force
+        already."""
         if self.phase == "holding":
             raise ValueError("a plan is called for while another one comes into force")
         epoch = self.durable.epoch
@@ -123,7 +125,7 @@ class PlanChange(NamedTuple):
         return self._follow(self.before)
 
     def _follow(self, plan: Electorate | None) -> "Decision":
-        """Seek the quorum of one more plan; None: there is no more that the next one must follow."""
+        """Seek the quorum of one more plan; None: there is no further plan that the next one must follow."""
         if plan is None:
             return self._replace(phase="agreed"), ()
         # What was true of an earlier plan's processes says nothing of this one's.
@@ -139,7 +141,8 @@ class PlanChange(NamedTuple):
         return self._replace(phase="late"), (Wait(LATE_SECONDS),)
 
     def _search(self) -> FindEnded:
-        """Ask whose process has ended: doors tell only of the plan that they were seen under."""
+        """Return the action that asks which processes have ended: doors tell only of the plan under which they were
+        seen."""
         plan = self.bases[-1].plan
         return FindEnded(plan.version, self._doors_of(plan))
 
@@ -171,7 +174,8 @@ class PlanChange(NamedTuple):
         return self, ()
 
     def _taken_after(self, before: Electorate, stands: tuple[Stand, ...]) -> Electorate | None:
-        """The newest plan after `before` that a peer which has promised had taken: it may be in force."""
+        """Return the newest plan after `before` that a peer which has promised had taken, as it may be in force; None:
+        there is none."""
         version = self.durable.epoch.called
         found = [s.taken for s in stands if s.taken is not None and s.version == version and s.to == self.role.me]
         later = [plan for plan in found if before.version < plan.version < version]
@@ -194,13 +198,14 @@ class PlanChange(NamedTuple):
         return self, ()
 
     def _put_in_force(self) -> "Decision":
-        """Say so when that, too, is on the disk; see `_written`."""
+        """Write down that the plan is in force; it is published once that is on the disk (`_written`)."""
         assert self.offered is not None
         epoch = self.durable.epoch._replace(in_force=self.offered.version)
         return self._write(self.durable._replace(epoch=epoch))
 
     def _begin(self, plan: Electorate) -> "Decision":
-        """Nobody needs what was held before; and while all live is the time to see where they take connections."""
+        """Write down that `plan` has begun, and ask for its peers' doors: now, while all live, is the time to see
+        those."""
         epoch = self.durable.epoch
         if epoch.started >= plan.version:
             return self, ()
@@ -218,7 +223,7 @@ class PlanChange(NamedTuple):
         return self._replace(durable=durable), (Write(durable),)
 
     def _written(self, durable: Durable) -> "Decision":
-        """Nothing is said, and no promise counts, before it is on the disk."""
+        """Take note of what is on the disk now: nothing is published, and no promise counts, before it is there."""
         machine = self._replace(saved=durable)
         actions: tuple[Action, ...] = (Publish(durable.epoch),) if durable.epoch != self.saved.epoch else ()
         if machine.phase == "gathering":
@@ -230,12 +235,12 @@ class PlanChange(NamedTuple):
         return machine, actions
 
     def _promised(self) -> frozenset[str]:
-        """Who has promised the version that is called for, this coordinator among them."""
+        """Return the peers that have promised the version that is called for, and this coordinator."""
         version = self.durable.epoch.called
         return frozenset(peer for peer, given in self.saved.promised if given >= version) | {self.role.me}
 
     def _all_promised(self, before: Electorate, stands: tuple[Stand, ...]) -> bool:
-        """Whether all who train under `before`, and are heard of, have promised."""
+        """Whether all peers that train under `before`, and whose reports come, have promised."""
         promised = self._promised()
         return all(stand.peer in promised for stand in stands if stand.peer in before.peers)
 

@@ -1,4 +1,5 @@
-"""What happens while one plan follows another, and what is to be done: the words of `PlanChange`, as plain values."""
+"""Events and actions of `PlanChange` as plain values: what happens while one plan follows another, and what is to be
+done."""
 
 from typing import Literal, NamedTuple
 
@@ -13,14 +14,14 @@ LOOK_SECONDS = 1.0
 """How often it is looked again who may have promised, or ended, while there are too few."""
 
 Doors = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
-"""By peer, the hosts and ports at which it took connections."""
+"""Hosts and ports at which each peer took connections, as pairs of peer id and addresses."""
 
 
 # -- what is known ------------------------------------------------------------------------------------------------
 
 
 class Announced(NamedTuple):
-    """An `Epoch` as plain values."""
+    """Message `Epoch` as plain values."""
 
     called: int = 0
     gently: bool = False
@@ -30,19 +31,20 @@ class Announced(NamedTuple):
 
 
 class Durable(NamedTuple):
-    """What a coordinator must not forget."""
+    """Values that a coordinator must not forget: they are kept on its disk."""
 
     epoch: Announced = Announced()
     promised: frozenset[tuple[str, int]] = frozenset()
-    """Peers, and the newest version that each has promised to this coordinator: of the last call, or later ones."""
+    """Newest version that each peer has promised to this coordinator, as (peer, version): of the last call, or later
+    ones."""
     doors: Doors = ()
-    """Where peers of plan `doors_of` took connections: one that is refused there later tells that the process has
+    """Addresses at which peers of plan `doors_of` took connections: a refusal there later tells that the process has
     ended."""
     doors_of: int = 0
 
 
 class Role(NamedTuple):
-    """Who decides here, and with whom."""
+    """Role of the coordinator that decides: its peer id, and with whom it decides."""
 
     me: str
     alone: bool
@@ -52,26 +54,26 @@ class Role(NamedTuple):
 
 
 class Base(NamedTuple):
-    """A plan that the next one must be the only one to follow."""
+    """Plan that the next one follows: the next one must be the only plan to do so."""
 
     plan: Electorate
     ended: frozenset[str] = frozenset()
-    """Peers whose process under this plan has ended."""
+    """Peer ids of those whose process under this plan has ended."""
 
 
 class Stand(NamedTuple):
-    """What one peer has bound itself to; see `Promise`."""
+    """Promise of one peer (`Promise`) as plain values."""
 
     peer: str
     version: int
     to: str
     accepted: int
     taken: Electorate | None = None
-    """A plan that it has taken of another coordinator."""
+    """Plan of another coordinator that the peer has taken; None: it has taken none."""
 
 
 ChangePhase = Literal["settled", "stopping", "called", "gathering", "late", "agreed", "offered", "holding"]
-"""How far a change of plan has come:
+"""Phase of a change of plan:
 
 - settled: none is under way
 - stopping: called for, and the step under way may end first
@@ -88,30 +90,30 @@ ChangePhase = Literal["settled", "stopping", "called", "gathering", "late", "agr
 
 
 class Returned(NamedTuple):
-    """The coordinator is back, and this plan is on its disk; peers may still train under it."""
+    """Event: the coordinator is back, and this plan is on its disk; peers may still train under it."""
 
     plan: Electorate
 
 
 class Call(NamedTuple):
-    """Another plan is wanted."""
+    """Event: another plan is wanted."""
 
     beyond: int = 0
-    """The greatest version that anybody who is there has promised to anyone: who has could not answer a smaller one."""
+    """Greatest version that any connected peer has promised to any coordinator: it could not promise a smaller one."""
     gently: bool = False
     """Whether the step under way may end first."""
     parked: bool = False
     """Whether no plan can follow for now: a checkpoint is to be handed in first."""
     patience: float = GENTLY_SECONDS
-    """Seconds that the step under way may take."""
+    """Seconds that the step under way may take to end."""
 
 
 class Seek(NamedTuple):
-    """The plan that was called for is to be made as soon as it can be the only one."""
+    """Event: the plan that was called for is to be made as soon as it can be the only one."""
 
 
 class Stood(NamedTuple):
-    """A peer said what it has promised; that holds whatever becomes of it, or of its process."""
+    """Event: a peer said what it has promised; that holds whatever becomes of it, or of its process."""
 
     peer: str
     version: int
@@ -119,44 +121,44 @@ class Stood(NamedTuple):
 
 
 class Present(NamedTuple):
-    """This is who is heard of now, and where they stand."""
+    """Event: these are the promises of all peers whose reports come."""
 
     stands: tuple[Stand, ...]
     time_is_up: bool = False
-    """Whether as many seconds have passed as the last `Wait` said."""
+    """Whether the seconds of the last `Wait` have passed."""
 
 
 class ProcessesEnded(NamedTuple):
-    """Of the peers of plan `version`, these processes have ended: every one that `FindEnded` can tell of."""
+    """Event: of the peers of plan `version`, these processes have ended; they are all that `FindEnded` can tell of."""
 
     version: int
     peers: frozenset[str]
 
 
 class Offer(NamedTuple):
-    """The plan that was agreed on has been made."""
+    """Event: the plan that was agreed on has been made."""
 
     plan: Electorate
 
 
 class Held(NamedTuple):
-    """The plan that was taken is on the disk."""
+    """Event: the plan that was taken is on the disk."""
 
 
 class Written(NamedTuple):
-    """This is on the disk now."""
+    """Event: these values are on the disk now."""
 
     durable: Durable
 
 
 class Begun(NamedTuple):
-    """All peers of `plan` hold its state."""
+    """Event: all peers of `plan` hold its state."""
 
     plan: Electorate
 
 
 class DoorsFound(NamedTuple):
-    """Where the peers of plan `version` take connections now."""
+    """Event: the peers of plan `version` take connections at these addresses now."""
 
     version: int
     doors: Doors
@@ -169,44 +171,46 @@ ChangeEvent = Returned | Call | Seek | Stood | Present | ProcessesEnded | Offer 
 
 
 class Write(NamedTuple):
-    """Have it on the disk, after what was to be written before, and say so with `Written`."""
+    """Action: write the values to the disk, after what was to be written before, and answer with `Written`."""
 
     durable: Durable
 
 
 class Publish(NamedTuple):
-    """Say it to the swarm."""
+    """Action: publish the epoch to the swarm."""
 
     epoch: Announced
 
 
 class Propose(NamedTuple):
-    """Publish the plan of this version."""
+    """Action: publish the plan of this version."""
 
     version: int
 
 
 class Hold(NamedTuple):
-    """Have the plan of this version be the one that this coordinator comes back to, and say so with `Held`."""
+    """Action: write down the plan of this version as the one that this coordinator comes back to, and answer with
+    `Held`."""
 
     version: int
 
 
 class FindDoors(NamedTuple):
-    """Find out where the plan's peers take connections; answered by `DoorsFound`."""
+    """Action: find the addresses at which the plan's peers take connections, and answer with `DoorsFound`."""
 
     plan: Electorate
 
 
 class FindEnded(NamedTuple):
-    """Knock at the doors of those who are not connected any more; answered by `ProcessesEnded`, if with nobody."""
+    """Action: knock at the doors of peers that are not connected any more, and answer with `ProcessesEnded`, also with
+    none."""
 
     version: int
     doors: Doors
 
 
 class Lack(NamedTuple):
-    """Say that only `answered` of the `electors` that decide on what follows plan `version` have answered."""
+    """Action: say that only `answered` of the `electors` that decide on what follows plan `version` have answered."""
 
     version: int
     answered: int
@@ -214,7 +218,7 @@ class Lack(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Tell who is present in so many seconds, if this phase lasts so long, that its time is up."""
+    """Action: after so many seconds, if this phase lasts so long, feed `Present` with its time up."""
 
     seconds: float
 

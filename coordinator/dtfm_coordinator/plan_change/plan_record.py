@@ -1,4 +1,4 @@
-"""`epoch.json`: what a coordinator must not forget of changes of plan, whoever leads."""
+"""Record of changes of plan in `epoch.json`: what a coordinator must not forget of them, whoever leads."""
 
 import json
 from pathlib import Path
@@ -16,29 +16,29 @@ FILE = "epoch.json"
 
 
 class PlanRecord(Schema):
-    """The file's content; see `Durable`."""
+    """Content of the file: `Durable`, as JSON."""
 
     epoch: Epoch = Epoch()
     promised: dict[str, int] = Field(default_factory=dict)
-    """The newest version that each peer has promised to this coordinator."""
+    """Newest version that each peer has promised to this coordinator, by peer id."""
     doors: dict[str, tuple[tuple[str, int], ...]] = Field(default_factory=dict)
-    """Addresses at which peers of plan `doors_of` took connections: one that is refused there later tells that the
-    process has ended."""
+    """Addresses at which peers of plan `doors_of` took connections: a refusal there later tells that the process has
+    ended."""
     doors_of: int = 0
 
     @classmethod
     def of(cls, folder: Path) -> Self:
-        """What an earlier life has written to `folder`.
+        """Return what an earlier process has written to `folder`; an empty record if it has written none.
 
         Raises:
-            UserError: it cannot be read.
+            UserError: the file cannot be read.
         """
         path = folder / FILE
         return cls.read(_json(path), str(path)) if path.exists() else cls()
 
     @classmethod
     def keeping(cls, durable: Durable) -> Self:
-        """The content that keeps `durable`."""
+        """Return the record of `durable`."""
         return cls(
             epoch=Epoch(**durable.epoch._asdict()),
             promised=dict(sorted(durable.promised)),
@@ -48,15 +48,15 @@ class PlanRecord(Schema):
 
     @property
     def durable(self) -> Durable:
-        """The same as plain values."""
+        """Values of the record as a plain tuple."""
         epoch = Announced(**self.epoch.model_dump())
         return Durable(epoch, frozenset(self.promised.items()), tuple(self.doors.items()), self.doors_of)
 
     def save(self, folder: Path) -> None:
-        """Write it down.
+        """Write the record to `folder`.
 
         Raises:
-            UserError: there is no room.
+            UserError: there is no room on the disk.
         """
         write_atomically(folder / FILE, self.model_dump_json(), lasting=True)
 

@@ -1,4 +1,4 @@
-"""From which state a new plan goes on, and who gives it: decided from where peers stand. Pure."""
+"""Recovery of state: from which state a new plan goes on, and who gives it, decided from what peers hold. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dtfm_protocol.plan.plan import Plan, Resume, Source
 
 
 class Electorate(NamedTuple):
-    """What of a plan decides on the one after it, as plain values."""
+    """Those values of a plan that decide on the plan after it."""
 
     version: int
     author: str
@@ -18,23 +18,23 @@ class Electorate(NamedTuple):
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        """That of a plan."""
+        """Return those values of `plan`."""
         return cls(plan.version, plan.author, plan.peers, plan.electors)
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A part of a state, and who has it."""
+    """Copy of a part of a state, and the peer that has it."""
 
     peer: str
     mark: Mark
     layers: LayerRange
     norm: float | None = None
-    """With which it is to be applied first, where it is only prepared."""
+    """Gradient norm with which the step is to be applied first, where it is only prepared."""
 
 
 def resume_from(standings: Mapping[str, PeerState], kept: Mapping[str, Iterable[Mark]], layers: int) -> Resume:
-    """The newest state of which every layer lies with somebody; the initial weights if there is none.
+    """Return the newest state of which some peer has each layer; the initial weights if there is none.
 
     A step that any peer has applied was final. Those who hold its reduced gradients, but have not heard, apply them:
     whoever votes holds them until a later step begins, and none begins before all have voted. A step that nobody who
@@ -42,9 +42,9 @@ def resume_from(standings: Mapping[str, PeerState], kept: Mapping[str, Iterable[
     that state, and finds that his is another one when he returns.
 
     Args:
-        standings: of those who can give, each after its promise to act under no earlier plan.
-        kept: whole checkpoints by who keeps them.
-        layers: of the model.
+    standings: states of the peers that can give any, each after its promise to act under no earlier plan.
+    kept: whole checkpoints, by the id of the coordinator that keeps them.
+    layers: number of layers of the model.
     """
     copies = [*_held(standings), *(Copy(who, mark, (0, layers)) for who, marks in kept.items() for mark in marks)]
     for mark in sorted({copy.mark for copy in copies}, key=lambda mark: mark.order, reverse=True):
@@ -61,7 +61,7 @@ def resume_from(standings: Mapping[str, PeerState], kept: Mapping[str, Iterable[
 
 
 def source_of(resume: Resume, standings: Mapping[str, PeerState]) -> str:
-    """From where a plan's first state comes, in a word: "start", "replicas", "snapshots" or "checkpoint"."""
+    """Return from where a plan's first state comes, in a word: "start", "replicas", "snapshots" or "checkpoint"."""
     if not resume.sources:
         return "start"
     layers = max(high for source in resume.sources for _, high in source.layers)
@@ -78,7 +78,7 @@ def source_of(resume: Resume, standings: Mapping[str, PeerState]) -> str:
 
 
 def _held(standings: Mapping[str, PeerState]) -> Iterator[Copy]:
-    """What peers hold, and what they would hold if they applied what they have prepared."""
+    """Yield what peers hold, and what they would hold if they applied what they have prepared."""
     held = [(peer, holding) for peer, standing in standings.items() for holding in standing.holdings]
     norms = {holding.mark: holding.norm for _, holding in held if holding.norm is not None}
     for peer, holding in held:
@@ -89,7 +89,7 @@ def _held(standings: Mapping[str, PeerState]) -> Iterator[Copy]:
 
 
 def safe_mark(standings: Mapping[str, PeerState], kept: Iterable[Mark], layers: int, copies: int = 2) -> Mark:
-    """The newest state that the loss of any one peer cannot take away.
+    """Return the newest state that the loss of any one peer cannot take away.
 
     Every layer of it lies on the disks of `copies` peers, or the coordinator has kept it.
     """
@@ -118,10 +118,10 @@ def has_quorum(plan: Plan | Electorate, promised: Iterable[str], ended: Iterable
     has ended.
 
     Args:
-        promised: who has promised to act under no plan up to this one.
-        ended: whose processes are known to have ended.
-        alone: whether the swarm has a single coordinator. A process that has ended cannot have promised to another
-            then, and counts as if it had promised.
+    promised: peers that have promised to act under no plan up to this one.
+    ended: peers whose processes are known to have ended.
+    alone: whether the swarm has a single coordinator. A process that has ended cannot have promised to another
+        then, and counts as if it had promised.
     """
     electors = plan.electors
     given, over = set(promised) & set(electors), set(ended) & set(electors)
@@ -142,7 +142,8 @@ def _cover(spans: Iterable[LayerRange], layers: int) -> bool:
 
 
 def shadows_of(plan: Plan) -> tuple[str | None, ...]:
-    """Who keeps copies for stages that one peer alone serves: idle peers in turn, else peers of other stages."""
+    """Return the peer that keeps copies for each stage: for those that one peer alone serves, idle peers in turn, else
+    peers of other stages; None for the others."""
     alone = [stage for stage in range(len(plan.stages)) if len(plan.replicas(stage)) == 1]
     found: dict[int, str] = {}
     for turn, stage in enumerate(alone):

@@ -1,4 +1,4 @@
-"""Whether a peer's process has ended: something refuses connections at the very ports at which it took them."""
+"""Liveness by TCP: a peer's process has ended if connections are refused at the very ports at which it took them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,23 +11,23 @@ from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
 
 KNOCKS_AT_ONCE = 32
-"""Each is a socket, of which a process has a thousand."""
+"""Number of connections tried at once: each is a socket, of which a process has a thousand."""
 
 Knock = Callable[[str, int], Awaitable[bool | None]]
-"""See `tcp_check.knock`."""
+"""Function that tells whether something takes connections at a host and port, as `tcp_check.knock` does."""
 
 
 class TcpLiveness:
-    """What the members' ports tell of their processes."""
+    """Liveness of the members' processes, as their ports tell it."""
 
     def __init__(self, members: Members, knock: Knock = tcp_check.knock) -> None:
         self._members, self._knock = members, knock
         self._gate = asyncio.Semaphore(KNOCKS_AT_ONCE)
         self._told: frozenset[str] = frozenset()
-        """Whose end was said last."""
+        """Peers whose processes' end was logged last."""
 
     async def open_at(self, peers: tuple[str, ...]) -> Doors:
-        """Those of the peers' addresses at which they take connections now: one that never did tells nothing later."""
+        """Return the peers' addresses at which they take connections now: one that never did tells nothing later."""
         known: dict[str, tuple[tuple[str, int], ...]] = {}
         for peer in peers:
             member = self._members.get(peer)
@@ -37,7 +37,7 @@ class TcpLiveness:
         return tuple((peer, tuple(door for door in known[peer] if answers[door] is True)) for peer in peers)
 
     async def ended(self, known: Doors) -> frozenset[str]:
-        """Peers that are not connected, and whose process has ended, as every one of their doors tells."""
+        """Return the peers that are not connected, and whose process has ended, as every one of their doors tells."""
 
         def is_gone(peer: str) -> bool:
             member = self._members.get(peer)
@@ -52,7 +52,7 @@ class TcpLiveness:
         return ended
 
     async def _answers(self, known: dict[str, tuple[tuple[str, int], ...]]) -> dict[tuple[str, int], bool | None]:
-        """What each of the doors answers."""
+        """Return what each of the doors answers."""
 
         async def knock(door: tuple[str, int]) -> bool | None:
             async with self._gate:

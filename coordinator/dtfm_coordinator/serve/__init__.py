@@ -1,4 +1,4 @@
-"""A running coordinator: its planes, its broker, and who takes over when it is gone.
+"""Service of a coordinator: its planes, its broker, and who takes over when it is gone.
 
 - `compat_amqtt`: the broker drops a client that connects while another one subscribes
 - `embedded_broker`: the embedded MQTT broker (amqtt), open to the swarm's members only

@@ -16,17 +16,17 @@ VERSIONS = ">=0.11.3,<0.13"
 
 
 class SteadyDict(dict[str, Any]):
-    """A dict that may change while it is iterated over: who iterates sees what was in it at the beginning."""
+    """Dict that may change while it is iterated over: the iteration sees what was in it at the beginning."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(self.keys()))
 
     def items(self) -> Any:
-        """A snapshot."""
+        """Return the items as they are now."""
         return list(super().items())
 
 
 def steady_subscriptions(broker: Broker) -> None:
-    """Let a broker's subscriptions change while it goes through them; to be called before it starts."""
+    """Let a broker's subscriptions change while it goes through them. Call it before the broker starts."""
     if is_known("amqtt", VERSIONS):
         broker._subscriptions = SteadyDict()

@@ -1,4 +1,4 @@
-"""The embedded MQTT broker (amqtt), open to the swarm's members only."""
+"""Embedded MQTT broker (amqtt), open to the swarm's members only."""
 
 import asyncio
 import contextlib
@@ -18,16 +18,16 @@ SHUTDOWN_SECONDS = 2.0
 
 
 class MembersOnly(BaseAuthPlugin):  # type: ignore[misc]
-    """Lets in whoever knows the swarm's password. What members say is checked by its signature, not here."""
+    """Authentication of MQTT clients by the swarm's password. What members say is checked by its signature, not here."""
 
     async def authenticate(self, *, session: Any) -> bool:
-        """See amqtt."""
+        """Whether the client of `session` knows the password; called by amqtt."""
         given = f"{session.username or ''}:{session.password or ''}"
         return hmac.compare_digest(given.encode(), f"{USERNAME}:{self.config.password}".encode())
 
     @dataclass
     class Config:
-        """Set in the broker's configuration."""
+        """Password as it is set in the broker's configuration."""
 
         password: str = ""
 

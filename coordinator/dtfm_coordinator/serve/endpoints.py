@@ -1,4 +1,4 @@
-"""At which ports the coordinator listens, and under which addresses it is announced."""
+"""Endpoints of a coordinator: the ports at which it listens, and the addresses under which it is announced."""
 
 import contextlib
 import json
@@ -14,11 +14,11 @@ LOOPBACK = "127.0.0.1"
 
 
 class Wishes(Protocol):
-    """What the owner says of addresses."""
+    """Options of the owner that decide the addresses."""
 
     @property
     def listen(self) -> str:
-        """Address to listen on."""
+        """IP address to listen on."""
 
     @property
     def port(self) -> int:
@@ -26,16 +26,16 @@ class Wishes(Protocol):
 
     @property
     def announce(self) -> str | None:
-        """Host name or address at which others reach this machine."""
+        """Host name or address at which others reach this machine; None: its own address."""
 
     @property
     def broker(self) -> str:
-        """ "embedded", or an external broker's address."""
+        """Word "embedded", or an external broker's address."""
 
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Ports in use and how they are announced."""
+    """Ports in use, and the addresses under which they are announced."""
 
     broker: int
     data: int
@@ -61,7 +61,7 @@ class Endpoints:
 
 
 def _remembered(folder: Path, listen: str) -> tuple[int, int]:
-    """The ports of an earlier start in `folder`, so that invites stay valid, or two free ones."""
+    """Return the ports of an earlier start in `folder`, so that invites stay valid, or two free ones."""
     with contextlib.suppress(OSError, ValueError, UserError):
         broker, data = json.loads((folder / "ports.json").read_text(encoding="ascii"))
         for port in (broker, data):
@@ -89,7 +89,7 @@ def _check_free(listen: str, port: int) -> None:
 
 
 def _own_address() -> str:
-    """The address from which this machine reaches others; nothing is sent."""
+    """Return the address from which this machine reaches others; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # TEST-NET-1: routed like any other, answered by nobody

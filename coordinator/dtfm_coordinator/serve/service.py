@@ -1,4 +1,4 @@
-"""A running coordinator: opens the three planes, hands out the invite, and lets the controller lead."""
+"""Service of a job: opens the three planes, hands out the invite, and lets the controller lead."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ BROKER_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What the owner decides beyond the job."""
+    """Options of `dtfm-coordinator serve`: what the owner decides beyond the job."""
 
     listen: str = "0.0.0.0"
     port: int = 7700
@@ -60,20 +60,20 @@ class ServeOptions:
     seed: int = 0
     without_quorum: bool = False
     cards: tuple[str, ...] = ()
-    """Of coordinators that may take over."""
+    """Cards (`StandbyCard`) of the coordinators that may take over."""
     standby: str | None = None
-    """The invite of the swarm that this coordinator may take over."""
+    """Invite of the swarm that this coordinator may take over; None: it has a swarm of its own."""
 
 
 class Coordinator:
-    """One served job: its identity, its secret, its planes."""
+    """Coordinator of one served job: its identity, its secret, its planes."""
 
     def __init__(self, job: Job, folder: Path, options: ServeOptions) -> None:
         self._job, self._folder, self._options = job, folder, options
         self._forced = Plan.load(options.plan) if options.plan else None
         self._identity = Identity.load_or_create(folder / "key")
         self._first = Invite.decode(options.standby) if options.standby is not None else None
-        """The invite of the swarm that this coordinator stands by for; None: it is the first one itself."""
+        """Invite of the swarm for which this coordinator stands by; None: it is the first one itself."""
         if self._first is not None:
             self._check_appointed(self._first)
         self._secret = _secret(folder / "secret") if self._first is None else self._first.secret
@@ -172,7 +172,7 @@ class Coordinator:
             await stack.enter_async_context(embedded_broker.embedded(options.listen, ends.broker, invite.password()))
 
     async def _doors(self, invite: Invite) -> tuple[str, ...]:
-        """Where to enter the swarm's network, beside this coordinator itself."""
+        """Return the addresses at which to enter the swarm's network, beside this coordinator itself."""
         others = tuple(door for door in invite.doors if self._identity.peer_id not in door)
         doors = await open_doors(others)
         if self._first is not None and not doors:
@@ -180,7 +180,7 @@ class Coordinator:
         return doors
 
     async def _stand_by(self, invite: Invite, job: ResolvedJob, post: Post) -> bool:
-        """Return when this coordinator is to lead; whether another one has led before."""
+        """Wait until this coordinator is to lead; True if another one has led before."""
         mine = next((s.card.broker for s in invite.standbys if s.card.peer == self._identity.peer_id), invite.broker)
         urls = dict.fromkeys([invite.broker, *(standby.card.broker for standby in invite.standbys)])
         if self._options.broker == "embedded":
@@ -243,7 +243,7 @@ class Coordinator:
 
 
 async def _follow(path: Path, planner: Planner) -> None:
-    """Take up what the owner writes into the file of a forced plan, until cancelled."""
+    """Take up what the owner writes to the file of a forced plan, until cancelled."""
 
     def written() -> int:
         return path.stat().st_mtime_ns if path.exists() else 0
@@ -260,7 +260,7 @@ async def _follow(path: Path, planner: Planner) -> None:
 
 
 def _secret(path: Path) -> str:
-    """The swarm's secret, 32 hex digits, made on first use (mode 600)."""
+    """Return the swarm's secret, 32 hex digits, made on first use (mode 600)."""
     if path.exists():
         return path.read_text(encoding="ascii").strip()
     secret = secrets.token_hex(16)
@@ -270,7 +270,7 @@ def _secret(path: Path) -> str:
 
 
 def card(folder: Path, options: ServeOptions) -> StandbyCard:
-    """How a coordinator with the state dir `folder` would introduce itself.
+    """Return the card with which a coordinator with the state dir `folder` is appointed as a standby.
 
     Raises:
         UserError: a port is taken, or others could not reach it.

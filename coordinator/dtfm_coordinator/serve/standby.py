@@ -1,4 +1,4 @@
-"""Standing by: follows what another coordinator does, and returns when the swarm has none for a while."""
+"""Standby: follows what another coordinator does, and returns when the swarm has none for a while."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.2
 
 
 class Standby:
-    """What a coordinator that does not lead knows; all of it lies in its state dir, where it goes on from."""
+    """Coordinator that does not lead, and what it knows; all of that lies in its state dir, from which it would go on."""
 
     def __init__(self, folder: Path, me: str, invite: Invite, job: ResolvedJob, control: ControlPlane) -> None:
         self._folder, self._me, self._invite, self._job, self._control = folder, me, invite, job, control
@@ -35,11 +35,11 @@ class Standby:
         known = folder / "plan.json"
         self._plan = Plan.load(known) if known.exists() else None
         self._noted = self._plan.version if self._plan is not None else 0
-        """The plan in force that is on the disk."""
+        """Version of the plan in force that is on the disk."""
         self._record = PlanRecord.of(folder)
         self._fault: str | None = None
         self.followed = False
-        """Whether another coordinator has led."""
+        """Whether another coordinator has led meanwhile."""
         control.on(JOB, self._hear_job)
         control.on(PLAN, self._hear_plan)
         control.on(EPOCH, self._hear_epoch)
@@ -47,7 +47,7 @@ class Standby:
         control.on(REPORT, self._hear_report)
 
     async def until_needed(self, seconds: float) -> None:
-        """Return when no coordinator has been heard of for so long.
+        """Wait until no coordinator has been heard of for `seconds`.
 
         Raises:
             UserError: this one was started with another job than the swarm's.
@@ -89,7 +89,7 @@ class Standby:
             self._note()
 
     def _note(self) -> None:
-        """Write down what is in force, so that this coordinator can go on from it."""
+        """Write down the plan in force, so that this coordinator can go on from it."""
         plan = self._plan
         try:
             if plan is not None and self._record.epoch.in_force == plan.version > self._noted:

@@ -1,4 +1,4 @@
-"""The swarm as a coordinator knows it: what it hears, and what it writes down.
+"""State of the swarm as a coordinator knows it: what it hears, and what it writes down.
 
 - `announcer`: what a coordinator says of itself: what it does, and what it has on disk
 - `checkpoints`: checkpoints as the stages hand them in: a file from each stage, a digest from each replica, then one

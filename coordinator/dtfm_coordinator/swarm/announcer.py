@@ -1,4 +1,4 @@
-"""What a coordinator says of itself: what it does, and what it has on disk."""
+"""Announcer of what a coordinator does, and of what it has on disk."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from dtfm_protocol.process.logs import log
 
 
 class Announcer:
-    """The coordinator's phase and its ledger, for nodes and for people."""
+    """Announcer of the coordinator's phase and of its ledger (what is on disk), for nodes and for people."""
 
     def __init__(self, control: ControlPlane, state: SwarmState, rows: MetricsFile) -> None:
         self._control, self._state, self._rows = control, state, rows
@@ -26,7 +26,7 @@ class Announcer:
             await self._control.publish(LEDGER, ledger)
 
     async def say(self, name: str, text: str) -> None:
-        """Change the phase, for nodes, log and status."""
+        """Change the phase to `name`, with `text` for people, for nodes, log and status."""
         phase = Phase.model_validate({"name": name, "text": text[:480]})
         if phase != self.phase:
             self.phase = phase
@@ -34,5 +34,5 @@ class Announcer:
             await self._control.publish(PHASE, phase)
 
     def tell_ledger(self) -> None:
-        """Have it said what is on disk, as it is by then."""
+        """Have the ledger published, with what is on disk by then."""
         self._due.set()

@@ -20,12 +20,12 @@ from dtfm_protocol.wire.stream import Bytes, Stream, read_message, write_message
 Kept = Callable[[Manifest], None]
 Rows = Callable[[tuple[StepMetrics, ...]], None]
 KEPT = 2
-"""Checkpoints that stay."""
+"""Number of newest checkpoints that stay on disk."""
 
 
 @dataclass
 class _Pending:
-    """A checkpoint of which not all is here yet."""
+    """Checkpoint of which not all is here yet."""
 
     draft: Draft
     files: set[int] = field(default_factory=set)
@@ -34,7 +34,7 @@ class _Pending:
 
 
 class Checkpoints:
-    """The coordinator's checkpoints."""
+    """Checkpoints that the coordinator collects from the stages and gives to peers (as a `StateSource`)."""
 
     def __init__(self, store: CheckpointStore, job: ResolvedJob) -> None:
         self._store, self._job = store, job
@@ -44,14 +44,15 @@ class Checkpoints:
         self._pending: dict[int, _Pending] = {}
         self._whole: dict[int, Manifest] = {}
         self.fault: str | None = None
-        """Why the run must not go on: replicas that differ."""
+        """Reason why the run must not go on: replicas that differ; None: there is none."""
 
     def subscribe(self, kept: Kept, rows: Rows) -> None:
-        """Be told of every checkpoint that has become whole, and before it of the metrics that come with each share."""
+        """Have `kept` called with every checkpoint that has become whole, and `rows` before it with the metrics of each
+        share."""
         self._readers.append((kept, rows))
 
     def expect(self, plan: Plan) -> None:
-        """From now on, only peers of `plan` hand in."""
+        """Let only peers of `plan` hand in from now on, and drop what is not whole."""
         self._plan = plan
         self._kept_step = min(self._kept_step, plan.resume.mark.step)
         for pending in self._pending.values():
@@ -59,11 +60,12 @@ class Checkpoints:
         self._pending.clear()
 
     def newest(self) -> Manifest | None:
-        """The newest whole checkpoint."""
+        """Return the newest whole checkpoint; None: there is none."""
         return self._store.newest()
 
     async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:
-        """The tensors of the checkpoint of `mark`, for peers that resume from it; see `StateSource`."""
+        """Return the tensors of the checkpoint of `mark`, by key, for peers that resume from it; none if it is not
+        here."""
         try:
             manifest = self._whole.get(mark.step)
             if manifest is None:
@@ -74,7 +76,7 @@ class Checkpoints:
         return dict(manifest.tensors) if mark_of(manifest) == mark else {}
 
     async def read(self, mark: Mark, key: str, offset: int, size: int) -> Bytes | None:
-        """Bytes of one of them; see `StateSource`."""
+        """Return `size` bytes of one of them from `offset` on; None if it cannot be read."""
         try:
             return await asyncio.to_thread(self._store.read, self._whole[mark.step], key, offset, size)
         except (KeyError, Refused) as error:
@@ -82,10 +84,10 @@ class Checkpoints:
             return None
 
     async def take(self, stream: Stream) -> None:
-        """Answer one hand-in.
+        """Answer one peer that hands in its share of a checkpoint.
 
         Raises:
-            Refused: it is not from a peer of the plan in force, or its file is not what it says.
+            Refused: the share offers more bytes than a stage can have, or its file is not what it says.
         """
         share = await read_message(stream, HandIn, HAND_IN_LIMIT)
         plan = self._plan
@@ -121,14 +123,14 @@ class Checkpoints:
         await write_message(stream, Receipt(taken=True, text="kept"))
 
     async def _receive(self, stream: Stream, share: HandIn, pending: _Pending) -> None:
-        """Write a stage's file as it comes."""
+        """Write a stage's file as it comes, and check its hash."""
         with pending.draft.open(f"stage-{share.stage}.safetensors") as file:
             await receive_file(stream, share.size, file.write)
             if file.sha256 != share.sha256:
                 raise Refused(f"the file of stage {share.stage} from {short(stream.peer)} has another hash")
 
     def _complete(self, plan: Plan, step: int, pending: _Pending) -> None:
-        """Commit once every stage's file and every replica's digest is here."""
+        """Commit the checkpoint once every stage's file and every replica's digest is here."""
         if len(pending.files) < len(plan.stages) or len(pending.digests) < len(plan.peers):
             return
         replicas: list[dict[str, str]] = [{} for _ in plan.stages]
@@ -167,12 +169,12 @@ class Checkpoints:
             kept(manifest)
 
     def _job_bytes(self) -> int:
-        """Bytes of the whole model's weights in fp32."""
+        """Return the bytes of the whole model's weights in fp32."""
         from dtfm_protocol.model.model_sizes import model_sizes
 
         return 4 * model_sizes(self._job.config).total
 
 
 def mark_of(manifest: Manifest) -> Mark:
-    """The state that a checkpoint holds."""
+    """Return the mark of the state that a checkpoint holds."""
     return Mark(step=manifest.step, plan=manifest.plan_version)

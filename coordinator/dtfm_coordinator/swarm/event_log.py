@@ -1,4 +1,4 @@
-"""What happened to a run: a line for each plan that began, in `history.jsonl`."""
+"""Event log of a run: a line for each plan that began, in `history.jsonl`."""
 
 from pathlib import Path
 
@@ -8,27 +8,27 @@ from dtfm_protocol.schema import Schema
 
 
 class PlanEvent(Schema):
-    """A plan followed another."""
+    """Event: a plan followed another. Times are in Unix seconds."""
 
     plan: int
     why: str
     called_at: float
-    """When the plan before it was ended, in Unix seconds; likewise below."""
+    """Time when the plan before it was ended."""
     in_force_at: float
     started_at: float = 0.0
-    """When all its peers held what it goes on from."""
+    """Time when all its peers held the state that it goes on from."""
     step: int
-    """What it goes on from."""
+    """Step whose state it goes on from."""
     repeated: int
-    """Steps that had been final and are run again."""
+    """Number of steps that had been final and are run again."""
     source: str
-    """Where the state came from: "start", "replicas", "snapshots" or "checkpoint"."""
+    """Origin of that state: "start", "replicas", "snapshots" or "checkpoint"."""
     moved_bytes: int = 0
-    """Of state that peers fetched."""
+    """Bytes of state that peers fetched."""
 
     @property
     def said(self) -> str:
-        """What is run again, for people."""
+        """Steps that are run again, in words for people; "": there are none."""
         if not self.repeated:
             return ""
         steps = "1 step is" if self.repeated == 1 else f"{self.repeated} steps are"
@@ -36,7 +36,7 @@ class PlanEvent(Schema):
 
 
 def append(folder: Path, event: PlanEvent) -> None:
-    """Write an event down; where there is no room, the run goes on without."""
+    """Append an event to the log; if there is no room on the disk, the run goes on without."""
     try:
         with (folder / "history.jsonl").open("a", encoding="utf-8") as file:
             file.write(event.model_dump_json() + "\n")
@@ -45,10 +45,10 @@ def append(folder: Path, event: PlanEvent) -> None:
 
 
 def read(folder: Path) -> list[PlanEvent]:
-    """All events of a run.
+    """Return all events of a run, oldest first.
 
     Raises:
-        UserError: the file is not one of events.
+    UserError: the file cannot be read.
     """
     path = folder / "history.jsonl"
     if not path.exists():

@@ -1,4 +1,4 @@
-"""What a coordinator does with what it hears. Nothing here waits: the reader of messages would stand still."""
+"""Handlers of what a coordinator hears. Nothing here waits: the reader of messages would stand still."""
 
 from collections.abc import Callable, Collection
 
@@ -16,7 +16,7 @@ from dtfm_protocol.process.logs import log
 
 
 class MessageHandlers:
-    """Readers of peers' messages and of checkpoints; each notes what it hears, in the order in which it comes."""
+    """Handlers of peers' messages and of checkpoints; each notes what it hears, in the order in which it comes."""
 
     def __init__(
         self,
@@ -28,25 +28,25 @@ class MessageHandlers:
         stood: Callable[[str, PeerState], None],
         started: Callable[[Plan], bool],
     ) -> None:
-        """Nothing is read before `listen`.
+        """Take where to note what is heard; nothing is read before `listen`.
 
         Args:
-            coordinators: who are no peers.
-            stood: told what a peer stands by.
-            started: told when all peers of the plan in force train; whether that is news.
+            coordinators: peer ids of the coordinators, which are no members.
+            stood: told what a peer has promised and holds.
+            started: told when all peers of the plan in force train; returns whether that is news.
         """
         self._state, self._recorder, self._announcer = state, recorder, announcer
         self._coordinators, self._stood, self._started = coordinators, stood, started
 
     def listen(self, control: ControlPlane, archive: Checkpoints) -> None:
-        """Read what peers say and hand in."""
+        """Begin to read what peers say and hand in."""
         archive.subscribe(kept=self._keep, rows=self._recorder.record_for_good)
         control.on(PRESENCE, self._hear_presence)
         control.on(REPORT, self._hear_report)
         control.on(CHALLENGE, self._hear_challenge)
 
     def _keep(self, manifest: Manifest) -> None:
-        """A checkpoint is whole."""
+        """Note that a checkpoint is whole."""
         self._state.kept = mark_of(manifest)
         log.info("kept the checkpoint of step %d", manifest.step)
         self._state.notify()
@@ -67,7 +67,7 @@ class MessageHandlers:
         self._state.notify()
 
     def _hear_challenge(self, peer: str, _: Challenge) -> None:
-        """A daemon enters: it learns the time from whatever is said now."""
+        """Answer a node that enters: it learns the time from whatever is said now."""
         self._announcer.tell_ledger()
 
     def _hear_report(self, peer: str, message: Report) -> None:

@@ -1,4 +1,4 @@
-"""The recorder of metrics: writes down each step once, as the peers that train report it."""
+"""Recorder of metrics: writes down each step once, as the peers that train report it."""
 
 import time
 from collections.abc import Callable
@@ -10,20 +10,20 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 
 LOST_STEPS = 5
-"""Steps under a plan after which those before it, if nobody has reported them, count as lost."""
+"""Number of steps under a plan after which those before it, if no peer has reported them, count as lost."""
 SHOW_SECONDS = 2.0
 """Steps that follow each other faster share a line of the log."""
 
 
 class MetricsRecorder:
-    """The writer of `metrics.jsonl`: what is on disk leads to the state of the plan in force."""
+    """Writer of `metrics.jsonl`: the rows on disk are those that lead to the state of the plan in force."""
 
     def __init__(self, rows: MetricsFile, plan: Callable[[], Plan | None], steps: int) -> None:
         """Make a recorder of a job of `steps` steps; `plan` gives the plan in force, None before the first."""
         self.rows = rows
         self._plan, self._steps = plan, steps
         self._lost_up_to = 0
-        """The last step of which nobody may be left who knows how it was."""
+        """Last step whose metrics count as lost: no peer may be left that knows them."""
         self._shown = 0.0
 
     def record(self, rows: tuple[StepMetrics, ...]) -> None:
@@ -43,24 +43,26 @@ class MetricsRecorder:
             self._show(recorded)
 
     def record_for_good(self, rows: tuple[StepMetrics, ...]) -> None:
-        """Write down what leads to a checkpoint, past the operating system's buffers, as the checkpoint will be."""
+        """Write down the rows that lead to a checkpoint, past the operating system's buffers, as the checkpoint will
+        be."""
         self.record(rows)
         self.rows.sync()
 
     def reached(self, plan: Plan, step: int) -> None:
-        """A peer has come to `step` under a plan: rows from before it that are lacking by now count as lost."""
+        """Note that a peer has come to `step` under `plan`: rows from before the plan that are missing by now count as
+        lost."""
         if step > plan.resume.mark.step + LOST_STEPS > self.rows.last + LOST_STEPS:
             # Training has gone on for a while, and nobody has brought the rows up to where this plan began.
             log.warning("the metrics of steps %d to %d are lost", self.rows.last + 1, plan.resume.mark.step)
             self._lost_up_to = plan.resume.mark.step
 
     def _is_valid(self, plan_version: int, step: int) -> bool:
-        """Whether a row belongs to the history that leads to the present state."""
+        """Whether a row belongs to the steps that lead to the present state."""
         plan = self._plan()
         return plan is not None and (plan_version == plan.version or step <= plan.resume.mark.step)
 
     def _show(self, rows: list[StepMetrics]) -> None:
-        """Say how training goes: the newest step, and every evaluation."""
+        """Log how training goes: the newest step, and every evaluation."""
         for row in rows:
             due = row.step == self._steps or time.monotonic() - self._shown >= SHOW_SECONDS
             if row.eval_loss is not None or (row is rows[-1] and due):

@@ -1,4 +1,4 @@
-"""Looking for the profiles of peers that are there: the DHT is read while there is something to find in it."""
+"""Lookup of the profiles of peers that are there: the DHT is read while there is something to find in it."""
 
 import time
 from collections.abc import Collection
@@ -14,7 +14,7 @@ an answer."""
 
 
 class ProfileLookup:
-    """The search for the profiles that are missing."""
+    """Lookup of the profiles that are missing."""
 
     def __init__(self, members: Members, discovery: Discovery, registry: Registry, known_peers: KnownPeers) -> None:
         self._members, self._discovery, self._registry = members, discovery, registry
@@ -23,7 +23,7 @@ class ProfileLookup:
         self._due = self._pause = 0.0
 
     async def look(self, seconds: float) -> None:
-        """Read the DHT if that is due: at once for who is new, `seconds` later again, and then ever more rarely."""
+        """Read the DHT if that is due: at once for a new peer, again after `seconds`, and then ever more rarely."""
         before, self._missing = self._missing, self._members.unlisted()
         if self._missing.items() - before.items():
             self._due, self._pause = 0.0, seconds

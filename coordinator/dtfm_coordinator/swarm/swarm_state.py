@@ -1,4 +1,4 @@
-"""The swarm as a coordinator knows it; whoever waits for something in it is woken when it changes."""
+"""State of the swarm as a coordinator knows it; tasks that wait for something in it are woken when it changes."""
 
 import time
 from pathlib import Path
@@ -15,31 +15,31 @@ from dtfm_protocol.plan.plan import Plan
 
 
 class SwarmState(ChangeSignal):
-    """Who is there, how they are connected, and under which plan they train."""
+    """State of the swarm: who is there, how they are connected, and under which plan they train."""
 
     def __init__(self, folder: Path, layers: int) -> None:
-        """Nobody was heard of yet.
+        """Begin with nothing known.
 
         Args:
-            folder: where the history is written.
-            layers: of the model.
+            folder: state dir, in which the event log is written.
+            layers: number of layers of the model.
         """
         super().__init__()
         self._folder, self._layers = folder, layers
         self.members, self.links, self.pace = Members(), LinkTable(), Stragglers()
         self.link_watch = LinkDegradation(time.monotonic)
         self.plan: Plan | None = None
-        """The one in force."""
+        """Plan in force; None before the first."""
         self.kept = Mark()
-        """The newest checkpoint."""
+        """Mark of the newest whole checkpoint of this coordinator."""
         self.safe = Mark()
-        """The newest state that was found whole; see `is_safer`."""
+        """Newest state that one peer's loss cannot take away, as `is_safer` found it last."""
         self.event: PlanEvent | None = None
-        """What is to be written down when the plan has begun."""
+        """Event to be written down when the plan has begun; None: it was."""
 
     @property
     def standings(self) -> dict[str, PeerState]:
-        """Where those stand who are heard of."""
+        """State and promise of each peer whose reports come, by peer id."""
         return {member.peer: member.report.standing for member in self.members.heard() if member.report}
 
     def trains(self, peer: str) -> bool:
@@ -53,13 +53,13 @@ class SwarmState(ChangeSignal):
         return all(map(self.trains, plan.peers))
 
     def is_safer(self) -> bool:
-        """Whether the swarm has a newer state whole than when this was last asked."""
+        """Whether the newest state that one peer's loss cannot take away is newer than when this was last asked."""
         safe = safe_mark(self.standings, [self.kept], self._layers)
         newer, self.safe = safe.order > self.safe.order, max(self.safe, safe, key=lambda mark: mark.order)
         return newer
 
     def begun(self, plan: Plan) -> None:
-        """All peers of a plan hold its state: write its event down, once."""
+        """Write the event of `plan` down, once, now that all its peers hold its state."""
         if self.event is None or self.event.plan != plan.version:
             return
         reports = [member.report for peer in plan.peers if (member := self.members.get(peer)) and member.report]

@@ -33,7 +33,7 @@ class TcpInfo:
             self._first = self._last
 
     def take(self) -> float | None:
-        """Return the bytes a second from the first look to the last one since the last call; None: that was too short."""
+        """Return the bytes a second from the first look to the last one since the last call; None: too short."""
         first, last = self._first, self._last
         self._first = self._last = None
         if first is None or last is None or last[0] - first[0] < SHORTEST_SAMPLE_SECONDS:
