@@ -1,4 +1,4 @@
-"""What an owner runs on saved views, plans and state directories.
+"""Tools that an owner runs on saved views, plans and state directories.
 
 - `explain/`: `dtfm-coordinator explain`: where a plan's step goes, for people who place models on networks
 - `trace/`: `dtfm-coordinator trace`: one timeline of what all nodes did, from the file that each of them wrote

@@ -1,4 +1,4 @@
-"""Hand over: the newest checkpoint as a folder that `transformers` loads."""
+"""Export of the newest checkpoint as a folder that `transformers` loads."""
 
 import secrets
 import shutil
@@ -16,9 +16,9 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.process.logs import log
 
 CHECKPOINTS = "checkpoints"
-"""The folder of checkpoints in a state dir."""
+"""Name of the folder of checkpoints in a state dir."""
 TOKENIZER = "tokenizer"
-"""The folder of the job's tokenizer in a state dir."""
+"""Name of the folder of the job's tokenizer in a state dir."""
 
 
 def export(state_dir: Path, out: Path) -> Manifest:
@@ -53,7 +53,7 @@ def export(state_dir: Path, out: Path) -> Manifest:
 
 
 def load_newest(state_dir: Path) -> tuple[Any, Any, Manifest]:
-    """The model of the newest whole checkpoint, its tokenizer and its manifest.
+    """Return the model of the newest whole checkpoint, its tokenizer and its manifest.
 
     The model is on the CPU in the checkpoint's own precision, ready for inference. At no time is there a second copy of
     its weights in memory.
@@ -96,7 +96,8 @@ def _build(store: CheckpointStore, manifest: Manifest) -> Any:
 
 
 def _set_token_ids(model: Any, tokenizer: Any) -> None:
-    """Tell `generate` of `transformers` where a text ends: training has no use for it, so that the config is silent."""
+    """Set where a text ends, for `generate` of `transformers`: training has no use for it, so that the config is
+    silent."""
     from transformers import GenerationConfig
 
     end = tokenizer.eos_token_id

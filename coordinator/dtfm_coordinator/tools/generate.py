@@ -1,4 +1,4 @@
-"""A taste of the model: text that the newest checkpoint writes."""
+"""Text that the newest checkpoint writes: a taste of the model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def generate(state_dir: Path, prompt: str, max_new_tokens: int = 200, temperature: float = 0.8, seed: int = 0) -> str:
-    """What the newest checkpoint writes after `prompt`; the prompt itself is not repeated.
+    """Return what the newest checkpoint writes after `prompt`; the prompt itself is not repeated.
 
     Args:
-        state_dir: the coordinator's; it may be running.
-        prompt: may be empty: then a new document begins.
-        max_new_tokens: the most that is written; the end of text stops it earlier.
-        temperature: logits are divided by it; 0 always takes the likeliest token.
-        seed: of the draws; the same seed writes the same text.
+    state_dir: state dir of a coordinator, which may be running.
+    prompt: text that is continued; if it is empty, a new document begins.
+    max_new_tokens: number of tokens that are written at most; the end of text stops it earlier.
+    temperature: divisor of the logits; 0 always takes the likeliest token.
+    seed: seed of the draws; the same seed writes the same text.
 
     Raises:
-        UserError: there is no checkpoint or no tokenizer, or a number is out of range.
+    UserError: there is no checkpoint or no tokenizer, or a number is out of range.
     """
     if max_new_tokens < 1:
         raise UserError(f"cannot generate {max_new_tokens} tokens: give at least 1")
@@ -41,7 +41,7 @@ def generate(state_dir: Path, prompt: str, max_new_tokens: int = 200, temperatur
 def sample(
     model: Any, given: list[int], count: int, temperature: float, seed: int, end: int | None, vocab_size: int
 ) -> list[int]:
-    """Up to `count` tokens that follow `given`, without `end`, which stops them.
+    """Return up to `count` tokens that follow `given`, without `end`, which stops them.
 
     Only the last `max_position_embeddings` tokens are seen. Logits from `vocab_size` on, which the tokenizer has no
     token for, are left out.

@@ -1,4 +1,4 @@
-"""A whole swarm on this machine: a coordinator here, and N `dtfm-node join` processes that know only its invite."""
+"""Swarm on this machine alone: a coordinator here, and N `dtfm-node join` processes that know only its invite."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ STOP_SECONDS = 15.0
 
 
 class LocalNodes:
-    """The node processes of a local swarm."""
+    """Node processes of a local swarm."""
 
     def __init__(self, folder: Path, count: int, trace: Path | None = None) -> None:
         self._folder, self._count, self._trace = folder, count, trace
@@ -49,10 +49,10 @@ class LocalNodes:
         log.info("started %d nodes; their logs are %s", self._count, self._folder / "nodes" / "*" / "node.log")
 
     async def watch(self) -> None:
-        """Say which node ends badly.
+        """Log which node ends badly, until all have ended.
 
         Raises:
-            UserError: no node is left.
+            UserError: every node has ended badly.
         """
         pending = {asyncio.create_task(process.wait(), name=str(n)): n for n, process in enumerate(self._processes, 1)}
         bad = 0
@@ -68,7 +68,7 @@ class LocalNodes:
             raise UserError(f"no node is left: see {self._folder / 'nodes' / '*' / 'node.log'}")
 
     async def stop(self) -> None:
-        """Ask those that still run to leave, and make sure that they do."""
+        """Ask the nodes that still run to leave, and kill those that do not."""
         running = [process for process in self._processes if process.returncode is None]
         for process in running:
             with contextlib.suppress(ProcessLookupError):
@@ -88,10 +88,10 @@ async def run(job: Job, folder: Path, count: int, options: ServeOptions, trace: 
     """Serve `job` and train it with `count` local nodes, to its end.
 
     Args:
-        trace: where the nodes write timelines.
+    trace: folder to which the nodes write timelines; None: they write none.
 
     Raises:
-        UserError: see `Coordinator.run`; or every node ended.
+    UserError: the coordinator cannot go on (`Coordinator.run`), or every node has ended badly.
     """
     nodes = LocalNodes(folder, count, trace)
     invited = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The allocator on saved views: what `dtfm-coordinator plan` asks, and in which words it answers."""
+"""Planning on saved views: what `dtfm-coordinator plan` asks the allocator, and in which words it answers."""
 
 import math
 import sys
@@ -12,12 +12,12 @@ from dtfm_protocol.view.view import View
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The options of the command."""
+    """Options of `dtfm-coordinator plan`."""
 
     view: Path
     job: Path | None
     cost: str | None
-    """"paper" or "makespan"; by whether there is a job where it is None."""
+    """Name of the cost, "paper" or "makespan"; None: "makespan" if there is a job, else "paper"."""
     stages: int | None
     activation_bytes: float | None
     gradient_bytes: float | None
@@ -30,10 +30,10 @@ class PlanOptions:
 
 
 def answer(question: PlanOptions) -> tuple[Plan, str]:
-    """The plan, and a line about it.
+    """Return the plan, and a line about it.
 
     Raises:
-        UserError: options that do not go together, files that cannot be read, or no plan is possible.
+    UserError: options do not go together, files cannot be read, or no plan is possible.
     """
     if question.budget is not None and question.evaluations is not None:
         raise UserError("--budget and --evaluations exclude each other: give one")

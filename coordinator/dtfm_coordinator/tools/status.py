@@ -1,4 +1,4 @@
-"""`dtfm-coordinator status`: what is going on in a state dir."""
+"""`dtfm-coordinator status`: shows the status of a state dir's coordinator."""
 
 import json
 import time
@@ -15,7 +15,7 @@ from dtfm_protocol.process.state_dir import is_live
 
 
 def read(state_dir: Path) -> dict[str, Any]:
-    """The last status of the coordinator of `state_dir`, whether it runs, and the newest metrics row.
+    """Return the last status of the coordinator of `state_dir`, whether it runs, and the newest metrics row.
 
     Raises:
         UserError: no coordinator has run there.

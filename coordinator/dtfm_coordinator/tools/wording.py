@@ -1,23 +1,23 @@
-"""How peers, seconds and sizes are written for people."""
+"""Wording of peers, seconds and sizes for people."""
 
 from dtfm_protocol.identity.keys import short
 
 PEER_ID_PREFIX, PEER_ID_LENGTH = "12D3KooW", 52
-"""Of an Ed25519 peer id: its first characters say nothing of whose it is."""
+"""Beginning and length of every Ed25519 peer id: the beginning does not tell peers apart."""
 
 
 def named(peer: str) -> str:
-    """A peer's name: the end of a peer id, any other name as it is."""
+    """Return a peer's name: the end of a peer id, any other name as it is."""
     return short(peer) if peer.startswith(PEER_ID_PREFIX) and len(peer) == PEER_ID_LENGTH else peer
 
 
 def link_named(sender: str, receiver: str) -> str:
-    """An ordered link."""
+    """Return an ordered link in words."""
     return f"{named(sender)} -> {named(receiver)}"
 
 
 def seconds(value: float) -> str:
-    """Seconds with three figures, without an exponent; "0" for what rounds to nothing."""
+    """Return seconds with three figures, without an exponent; "0 s" for what rounds to nothing."""
     if value < 5e-7:
         return "0 s"
     if value < 1e-3:
@@ -28,12 +28,12 @@ def seconds(value: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share of the whole; 0 of nothing."""
+    """Return a share of the whole in percent; 0 of nothing."""
     return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
 
 
 def size(value: float) -> str:
-    """Bytes in decimal units."""
+    """Return bytes in decimal units."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
             return f"{value:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""The command: reads the files, asks for what follows from them, says it and draws it."""
+"""Command `explain`: reads the files, asks for what follows from them, prints it and draws it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SUFFIXES = (".svg", ".png", ".pdf")
-"""Of figures."""
+"""File endings of the formats in which figures are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
-    """The options of the command."""
+    """Options of `dtfm-coordinator explain`."""
 
     plan: Path
     view: Path
@@ -31,10 +31,10 @@ class ExplainOptions:
 
 
 def explain(question: ExplainOptions) -> None:
-    """Print what there is to say, and draw it where a figure is asked for.
+    """Print the findings about a plan, and draw them where a figure is asked for.
 
     Raises:
-        UserError: files that cannot be read or written, or that do not go together.
+    UserError: files cannot be read or written, or do not go together.
     """
     from dtfm_protocol.process.console import console
 

@@ -1,4 +1,4 @@
-"""The critical path of a simulated step: what its end waited for, span by span back to its beginning.
+"""Critical path of a simulated step: what its end waited for, span by span back to its beginning.
 
 Everything in a step begins when the last of what it needs is there. That last one is its binding predecessor: a
 forward's is the peer's action before it or the arrival of its input (a weight's gradients take no message); a message's
@@ -21,43 +21,43 @@ from dtfm_protocol.plan.plan import Plan
 Cause = Literal["compute", "transfer", "all-reduce", "sharing", "delay", "commit", "optimizer"]
 CAUSES: tuple[Cause, ...] = ("compute", "transfer", "all-reduce", "sharing", "delay", "commit", "optimizer")
 ROUNDING = 1e-9
-"""Of a transfer's seconds: what is no sharing of a line but rounding."""
+"""Share of a transfer's seconds up to which a difference is rounding, and not the sharing of a line."""
 
 
 class Part(NamedTuple):
-    """One stretch of the critical path; times in seconds since the step began."""
+    """Stretch of the critical path; times in seconds since the step began."""
 
     cause: Cause
-    """"transfer": bytes of activations and gradients of activations; "all-reduce": bytes of gradients; "sharing": what
-    either takes longer because other links share the uplink or downlink; "delay": of any message with bytes;
-    "commit": votes and answers."""
+    """Cause for which the time counts. "transfer": bytes of activations and gradients of activations; "all-reduce":
+    bytes of gradients; "sharing": what either takes longer because other links share the uplink or downlink; "delay":
+    that of any message with bytes; "commit": votes and answers."""
     place: tuple[str, ...]
-    """The peer that computes, or the sender and the receiver."""
+    """Peer that computes, or sender and receiver."""
     start: float
     end: float
     item: SimulatedSpan | Transfer | None
-    """None for votes and commits."""
+    """Span or message that takes the time; None for votes and commits."""
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """Seconds that the stretch takes."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The peer, or the pair of peers whose link, the critical path leads through longest."""
+    """Peer, or pair of peers by their link, through which the critical path leads longest."""
 
     place: tuple[str, ...]
     seconds: float
     by_cause: tuple[tuple[Cause, float], ...]
-    """Longest first."""
+    """Seconds by cause, longest first."""
     by_direction: tuple[tuple[tuple[str, ...], float], ...]
-    """Of a link: the seconds of each direction that is on the path, longest first."""
+    """Seconds of each direction of a link that is on the path, longest first."""
 
 
 def by_cause(path: Sequence[Part]) -> dict[Cause, float]:
-    """Seconds of the path by cause, in the order of `CAUSES`; causes that are not on it are left out."""
+    """Return the seconds of the path by cause, in the order of `CAUSES`; causes that are not on it are left out."""
     return {
         cause: math.fsum(part.seconds for part in path if part.cause == cause)
         for cause in CAUSES
@@ -66,7 +66,7 @@ def by_cause(path: Sequence[Part]) -> dict[Cause, float]:
 
 
 def bottleneck(path: Sequence[Part]) -> Bottleneck:
-    """Where the path spends longest. A link counts with both directions: they are one line to mend."""
+    """Return where the path spends longest. A link counts with both directions: they are one line to mend."""
     seconds: dict[tuple[str, ...], float] = defaultdict(float)
     for part in path:
         seconds[tuple(sorted(part.place))] += part.seconds
@@ -85,13 +85,13 @@ def bottleneck(path: Sequence[Part]) -> Bottleneck:
 
 
 def critical_path(plan: Plan, links: Links, played: Simulation) -> tuple[Part, ...]:
-    """The critical path of a step, from its beginning to its end, without parts that take no time.
+    """Return the critical path of a step, from its beginning to its end, without parts that take no time.
 
     Args:
-        links: those that the step was played on.
+    links: links on which the step was played.
 
     Raises:
-        ValueError: the step never ends.
+    ValueError: the step never ends.
     """
     if not math.isfinite(played.cost.total):
         raise ValueError("a step that never ends has no critical path")
@@ -99,20 +99,21 @@ def critical_path(plan: Plan, links: Links, played: Simulation) -> tuple[Part, .
 
 
 class _Node(NamedTuple):
-    """Something that others wait for: a span or message by its index, or a peer's share in the all-reduce."""
+    """Thing that others wait for: a span or message by its index, or a peer's share in the all-reduce."""
 
     kind: Literal["span", "message", "parts", "sums"]
-    """"parts": the peer has everyone's gradients of its own part; "sums": it has all reduced gradients."""
+    """Kind of thing. "parts": the peer has everyone's gradients of its own part; "sums": it has all reduced gradients.
+    """
     number: int
-    """Into the spans, the transfers or the plan's peers."""
+    """Index into the spans, the transfers or the plan's peers."""
 
 
 _Work = tuple[str, str, int | None]
-"""A peer, a kind of compute or message, and a micro-batch."""
+"""Peer, kind of compute or message, and micro-batch."""
 
 
 class _Walk:
-    """The step's events by what they wait for."""
+    """Walk back through a step's spans and messages, by what each waits for."""
 
     def __init__(self, plan: Plan, links: Links, played: Simulation) -> None:
         self._plan, self._links = plan, links
@@ -150,7 +151,7 @@ class _Walk:
         self._path: list[Part] = []
 
     def back(self) -> list[Part]:
-        """The path, last part first."""
+        """Return the path, last part first."""
         first = self._committed()
         node: _Node | None = first
         now = self._time(first)
@@ -167,7 +168,7 @@ class _Walk:
         return self._path
 
     def _committed(self) -> _Node:
-        """Add what follows the last vote's gradients; returns that vote's peer's sums."""
+        """Add what follows the last vote's gradients, and return the sums of the peer that cast it."""
         arbiter = self._peers[0]
         sums = {peer: _Node("sums", number) for number, peer in enumerate(self._peers)}
         votes = {peer: self._time(node) + self._delay(peer, arbiter) for peer, node in sums.items()}
@@ -193,7 +194,7 @@ class _Walk:
             self._path.append(Part(cause, place, start, end, item))
 
     def _add_message(self, transfer: Transfer, begun: float, until: float) -> None:
-        """Add what of a message lies between `begun` and `until`: its bytes, what sharing adds to them, its delay."""
+        """Add the parts of a message between `begun` and `until`: its bytes, what sharing adds to them, its delay."""
         place = (transfer.sender, transfer.receiver)
         left = min(until, transfer.end)
         alone = begun + transfer.bytes / float(self._links.beta[*(self._links.index[peer] for peer in place)])
@@ -205,12 +206,12 @@ class _Walk:
         self._add(cause, place, begun, alone, transfer)
 
     def _waited_for(self, node: _Node, now: float) -> tuple[_Node, float] | None:
-        """What `node`, done at `now`, waited for last, and until when; None at the step's beginning."""
+        """Return what `node`, done at `now`, waited for last, and until when; None at the step's beginning."""
         candidates = self._needs(node)
         return max(candidates, key=lambda one: one[1], default=None)
 
     def _needs(self, node: _Node) -> list[tuple[_Node, float]]:
-        """Everything that `node` needs, and when it is there."""
+        """Return everything that `node` needs, and the seconds when it is there."""
         if node.kind == "span":
             found = self._inputs(self._spans[node.number])
             if node.number in self._before:
@@ -232,7 +233,8 @@ class _Walk:
         return [(one, self._time(one)) for one in found]
 
     def _inputs(self, span: SimulatedSpan) -> list[_Node]:
-        """The message, or on the last stage the forward, that a forward or backward takes; a weight takes none."""
+        """Return the message, or on the last stage the forward, that a forward or backward takes; a weight takes none.
+        """
         stage = self._stage_of[span.peer]
         if span.kind == "weight":
             return []
@@ -244,7 +246,7 @@ class _Walk:
         return [_Node("message", self._arrival[span.peer, kind, span.micro_batch])]
 
     def _source(self, index: int) -> _Node:
-        """What made a message."""
+        """Return what made a message."""
         transfer = self._transfers[index]
         if transfer.kind == "all-reduce":
             if index in self._is_sum:
@@ -254,7 +256,7 @@ class _Walk:
         return _Node("span", self._span_of[transfer.sender, kind, transfer.micro_batch])
 
     def _time(self, node: _Node) -> float:
-        """When it is done."""
+        """Return the seconds when `node` is done."""
         if node.kind == "span":
             return self._spans[node.number].end
         if node.kind == "message":

@@ -1,4 +1,4 @@
-"""The figure of a plan: on the left the network, on the right the step over time, or the paper's cost."""
+"""Figure of a plan: on the left the network, on the right the step over time, or the paper's cost."""
 
 import io
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ DOTS_AN_INCH = 130
 
 
 def step_figure(plan: Plan, view: View, work: Workload, played: Simulation, found: StepFindings) -> Figure:
-    """The network, and the step over time."""
+    """Return a figure of the network, and of the step over time."""
     shown = len(lanes(plan, found.path))
     title = parts(found.cost)
     if shown < len(plan.peers):
@@ -42,7 +42,7 @@ def step_figure(plan: Plan, view: View, work: Workload, played: Simulation, foun
 def paper_figure(
     plan: Plan, view: View, activation_bytes: float, gradient_bytes: float, found: PaperFindings
 ) -> Figure:
-    """The network, and the paper's cost."""
+    """Return a figure of the network, and of the paper's cost."""
     figure = _figure(paper_report.headline(found), height=7.5)
     pairs = [pair for stage in range(len(plan.stages)) for pair in permutations(plan.replicas(stage), 2)]
     size = {pair: gradient_bytes / len(plan.pipelines) for pair in pairs}
@@ -79,7 +79,7 @@ def _figure(title: str, height: float) -> Figure:
 
 
 def _beside(figure: Figure, left: float) -> Axes:
-    """The axes of the right half, from `left`, as a share of the width."""
+    """Add the axes of the right half, from `left` as a share of the width."""
     inch = 1 / figure.get_figheight()
     return figure.add_axes((left, 0.6 * inch, 0.965 - left, 1 - 1.45 * inch))
 

@@ -1,4 +1,4 @@
-"""What an idle peer would bring: the step with it as one more replica of each stage, exactly simulated."""
+"""Idle peers, and what each would bring: the step with it as one more replica of each stage, exactly simulated."""
 
 import math
 from collections.abc import Mapping
@@ -11,24 +11,24 @@ from dtfm_protocol.plan.schedule import orders
 from dtfm_protocol.view.view import View
 
 MOST_ACTIONS = 20_000
-"""Actions that are simulated in all to say it: a second or two."""
+"""Number of actions that are simulated for all idle peers together: a second or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdlePeer:
-    """One idle peer, and the best that it could do."""
+    """Idle peer, and the best that it could do."""
 
     peer: str
     stage: int | None
-    """The stage, from 0, where one more replica costs the least; None where it can serve none."""
+    """Stage, from 0, where one more replica makes the shortest step; None where the peer can serve none."""
     seconds: float
-    """Of a step with it there; infinite where it can serve none."""
+    """Seconds of a step with the peer there; infinite where it can serve none."""
     obstacle: str
-    """Why it can serve no stage; empty where it can."""
+    """Reason why it can serve no stage; "" where it can."""
 
 
 def tried(plan: Plan, view: View, work: Workload, peers: tuple[str, ...]) -> tuple[IdlePeer, ...]:
-    """As many of `peers` as can quickly be tried, in their order."""
+    """Return what the first of `peers` would bring, as many as can quickly be tried."""
     cost = sum(map(len, orders(plan).values())) * len(plan.stages)
     return tuple(_try(plan, view, work, peer) for peer in peers[: MOST_ACTIONS // cost])
 
@@ -60,14 +60,14 @@ def _try(plan: Plan, view: View, work: Workload, peer: str) -> IdlePeer:
 def with_replica(
     plan: Plan, peer: str, stage: int, seconds: Mapping[str, ActionSeconds], own: ActionSeconds
 ) -> Plan | None:
-    """The plan with `peer` as one more replica of `stage`; None where nobody has a micro-batch to spare for it.
+    """Return the plan with `peer` as one more replica of `stage`; None where no peer has a micro-batch to spare for it.
 
     Micro-batches go over one by one from the peer that is busiest, as long as that leaves the two less busy; then
     each peer gives them from all over its share, so that the newcomer is as evenly fed as the others.
 
     Args:
-        seconds: of each peer of the stage, for one micro-batch through it.
-        own: the newcomer's.
+    seconds: seconds of each peer of the stage, for one micro-batch through it.
+    own: seconds of `peer` for the same.
     """
     shares = {other: len(plan.micro_batches(other)) for other in plan.replicas(stage)}
     each = {other: sum(seconds[other]) for other in shares}

@@ -1,4 +1,4 @@
-"""The network as a drawing: nodes, links by their speed, and the plan's pipelines over them."""
+"""Drawing of the network: nodes, links by their speed, and the plan's pipelines over them."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -22,20 +22,20 @@ from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import GBIT, View
 
 ALL_LINKS = 40
-"""Nodes up to which every link is drawn, thinly."""
+"""Number of nodes up to which every link is drawn, thinly."""
 MOST_NODES = 1000
-"""Nodes that are drawn: beyond, only some of the idle ones are."""
+"""Number of nodes that are drawn: beyond, only some of the idle ones are."""
 MOST_LINKS = 60
-"""Links that are drawn wide: the busiest."""
+"""Number of links that are drawn wide: the busiest."""
 NAMED_NODES = 24
-"""Nodes up to which each has its name beside it."""
+"""Number of nodes up to which each has its name beside it."""
 NAMED_REGIONS = 24
 MOST_PIPELINES = 10
 SPEEDS = LinearSegmentedColormap.from_list("speeds", colormaps["plasma"](np.linspace(0.0, 0.85, 64)))
-"""Slow is dark, fast is bright, and nothing is too pale for paper."""
+"""Colours of links: slow is dark, fast is bright, and nothing is too pale for paper."""
 INK = "#333333"
 MARGIN_INCHES = 0.45
-"""From the drawing to the colour bar, and from that to the pipelines' legend."""
+"""Inches from the drawing to the colour bar, and from that to the pipelines' legend."""
 
 
 def draw_network(
@@ -46,12 +46,12 @@ def draw_network(
     message_bytes: float,
     traffic: Mapping[tuple[str, str], float],
 ) -> None:
-    """Draw it.
+    """Draw the network, the links and the plan's pipelines.
 
     Args:
-        box: left, bottom, width and height, as shares of the figure.
-        message_bytes: by which the distance of two nodes is measured.
-        traffic: of the links that matter, how much, as a share of the most.
+    box: left, bottom, width and height, as shares of the figure.
+    message_bytes: size of the message whose seconds are the distance of two nodes.
+    traffic: traffic of the links that matter, as a share of the busiest one's.
     """
     view = _drawn(plan, view)
     alpha, beta, rows = view.alpha(), view.beta(), {peer: row for row, peer in enumerate(view.ids)}
@@ -72,7 +72,7 @@ def draw_network(
 
 
 def _drawn(plan: Plan, view: View) -> View:
-    """The view, of very large ones the plan's peers and some of the idle."""
+    """Return the view; of a very large one only the plan's peers and some of the idle."""
     if len(view.nodes) <= MOST_NODES:
         return view
     working = set(plan.peers)
@@ -81,7 +81,7 @@ def _drawn(plan: Plan, view: View) -> View:
 
 
 def _nearest(points: Matrix) -> float:
-    """The least distance of two nodes."""
+    """Return the least distance of two nodes."""
     between = np.sqrt(((points[:, None, :] - points[None, :, :]) ** 2).sum(axis=2))
     return float(between[~np.eye(len(points), dtype=bool)].min(initial=1.0))
 
@@ -89,7 +89,7 @@ def _nearest(points: Matrix) -> float:
 def _draw_links(
     figure: Figure, axes: Axes, points: Matrix, gbps: Matrix, traffic: Mapping[tuple[int, int], float]
 ) -> None:
-    """Pairs that matter as wide lines, the others as hairlines, in the colour of their slower direction."""
+    """Draw pairs that matter as wide lines, the others as hairlines, in the colour of their slower direction."""
     count = len(points)
     shares: dict[tuple[int, int], float] = {}
     for (sender, receiver), share in traffic.items():
@@ -132,7 +132,7 @@ def _draw_links(
 def _draw_pipelines(
     figure: Figure, axes: Axes, plan: Plan, points: Matrix, rows: Mapping[str, int], diameter: float
 ) -> None:
-    """The pipelines with most micro-batches as bowed arrows, each in its own colour."""
+    """Draw the pipelines with most micro-batches as bowed arrows, each in its own colour."""
     if len(plan.stages) == 1:
         return  # a pipeline of one peer is a node, not a path
     share = {route: plan.routes.count(route) for route in plan.pipelines}
@@ -159,7 +159,7 @@ def _draw_pipelines(
 
 
 def _draw_nodes(axes: Axes, plan: Plan, view: View, points: Matrix, diameter: float, by_region: bool) -> None:
-    """Those with work filled, with the number of their stage; the idle ones hollow."""
+    """Draw nodes with work filled, with the number of their stage, and idle ones hollow."""
     stage_of = {peer: stage for stage in range(len(plan.stages)) for peer in plan.replicas(stage)}
     for works, fill, edge in ((True, INK, "white"), (False, "white", INK)):
         those = points[[row for row, peer in enumerate(view.ids) if (peer in stage_of) == works]]
@@ -179,7 +179,7 @@ def _draw_nodes(axes: Axes, plan: Plan, view: View, points: Matrix, diameter: fl
 
 
 def _name_regions(axes: Axes, view: View, points: Matrix, diameter: float) -> None:
-    """A region's name over its topmost node."""
+    """Write each region's name over its topmost node."""
     regions = dict.fromkeys(node.region for node in view.nodes if node.region is not None)
     if len(regions) > NAMED_REGIONS:
         return  # hosts of a data centre, say: their names would cover it

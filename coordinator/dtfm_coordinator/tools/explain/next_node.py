@@ -1,4 +1,4 @@
-"""What the next node would bring: the same search on the view, and on the view with one more node like the median.
+"""Gain by the next node: the same search on the view, and on the view with one more node like the median.
 
 Both go on from the same plan, so that what the one finds and the other does not is the node's doing.
 """
@@ -15,32 +15,32 @@ from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import GBIT, LayerSeconds, NodeView, View
 
 NOTICEABLE = 0.005
-"""Of a step: gains below it are within what two short searches differ by anyhow."""
+"""Share of a step below which a gain is within what two short searches differ by anyhow."""
 MOVES_FREELY = 1e12
-"""Seconds of horizon beside which no move counts."""
+"""Seconds of horizon beside which the cost of no move counts."""
 WARM_UP = 500
-"""Evaluations before the clock starts."""
+"""Number of layouts searched before the clock starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Two searches alike: without the next node and with it."""
+    """Result of two searches alike: without the next node and with it."""
 
     now: float
     """Seconds of a step on the view as it is."""
     then: float
     """Seconds of a step with one more node."""
     is_used: bool
-    """Whether the plan with it gives it work."""
+    """Whether the plan with the next node gives it work."""
 
     @property
     def gain(self) -> float:
-        """The share of a step that it saves; negative where the search with it found worse."""
+        """Share of a step that the next node saves; negative where the search with it found worse."""
         return 1 - self.then / self.now
 
     @property
     def is_noticeable(self) -> bool:
-        """Whether it brings anything."""
+        """Whether the next node brings anything."""
         return self.is_used and self.gain >= NOTICEABLE
 
 
@@ -52,15 +52,15 @@ def growth(
     budget: float | None = None,
     evaluations: int | None = None,
 ) -> Growth | None:
-    """Search on the view, and on the view with one more median node; None for a view of one node, without links.
+    """Search on the view, and on the view with one more median node; return None for a view of one node, without links.
 
     Args:
-        plan: where the searches begin, if they are to begin somewhere.
-        budget: seconds of each search.
-        evaluations: layouts that each may look at; without `budget` the same arguments give the same answer.
+    plan: plan from which the searches begin, if they are to begin with one.
+    budget: seconds of each search.
+    evaluations: number of layouts that each may look at; without `budget` the same arguments give the same answer.
 
     Raises:
-        UserError: no plan is possible.
+    UserError: no plan is possible.
     """
     if len(view.nodes) < 2:
         return None
@@ -76,7 +76,7 @@ def growth(
 
 
 def with_median_node(view: View, work: Workload) -> View:
-    """The view with one more node: the median of its peers' speeds, memories and lines, and of the links to each peer.
+    """Return the view with one more node: the median of its peers' speeds, memories and lines, and of links to each.
 
     Raises:
         UserError: nothing is known of any peer's speed.
@@ -106,13 +106,13 @@ def with_median_node(view: View, work: Workload) -> View:
 
 
 def _middling(values: list[float | None]) -> float | None:
-    """The median, where what is unknown or unlimited counts as more than anything; None where it is that."""
+    """Return the median, where None (unknown, or unlimited) counts as more than anything; None where it is that."""
     middle = float(np.median([np.inf if value is None else value for value in values]))
     return middle if np.isfinite(middle) else None
 
 
 def _bordered(matrix: Matrix) -> Matrix:
-    """One row and column more: what each peer has in the median to and from the others."""
+    """Return the matrix with one row and column more: what each peer has in the median to and from the others."""
     count = len(matrix)
     others = np.where(np.eye(count, dtype=bool), np.nan, matrix)
     larger: Matrix = np.zeros((count + 1, count + 1))

@@ -1,4 +1,4 @@
-"""Where nodes stand in a drawing: near ones near, by classical multidimensional scaling, or in a circle by region.
+"""Positions of nodes in a drawing: near ones near, by classical multidimensional scaling, or in a circle by region.
 
 Where regions say more of who is near whom than single nodes do, regions are placed, and their nodes huddle in them.
 """
@@ -10,38 +10,39 @@ import numpy as np
 from dtfm_protocol.view.link_matrix import Matrix
 
 INFORMATIVE_SPREAD = 0.05
-"""Standard deviation of the distances over their mean, from which they say who is near whom."""
+"""Ratio of the distances' standard deviation to their mean from which they tell which nodes are near each other."""
 INFORMATIVE_PLANE = 0.3
 """Share of the distances' variance that a plane must hold to show it."""
 HUDDLING = 0.7
-"""Mean distance within regions over that between them, below which regions stand for their nodes."""
+"""Ratio of the mean distance within regions to that between them, below which regions stand for their nodes."""
 SPACING = 0.6
-"""Least distance of two nodes, as a share of that of nodes on a full grid."""
+"""Distance of two nodes, at least, as a share of that of nodes on a full grid."""
 WIDEST_SPACING = 0.18
-"""Least distance of two nodes, where they are few."""
+"""Distance of two nodes, at least, where they are few."""
 SPIRAL = 1.65
-"""Least distance in a sunflower of nodes at radii of 1, the root of 2, the root of 3 and so on (Vogel 1979)."""
+"""Distance of two neighbours, at least, in a sunflower of nodes at radii of 1, the root of 2, the root of 3 and so on
+(Vogel 1979)."""
 ROUNDS = 400
-"""In which what is too near pushes each other away."""
+"""Number of rounds, at most, in which nodes that are too near push each other away."""
 MOST_PUSHED = 400
-"""Nodes up to which they do: a picture of more shows no single one."""
+"""Number of nodes up to which they push each other away: a picture of more shows no single one."""
 
 
 class Placement(NamedTuple):
-    """Points in the unit square."""
+    """Positions of nodes in the unit square."""
 
     points: Matrix
-    """Of each node, shape (N, 2)."""
+    """Position of each node, shape (N, 2)."""
     by_region: bool
     """Whether the nodes of a region stand together."""
 
 
 def places(seconds: Matrix, regions: tuple[str | None, ...]) -> Placement:
-    """A point for each node.
+    """Return a point for each node.
 
     Args:
-        seconds: what a message takes on each ordered pair, shape (N, N); infinite where none passes.
-        regions: of each node.
+    seconds: seconds of a message on each ordered pair, shape (N, N); infinite where none passes.
+    regions: region of each node; None: not known.
     """
     count = len(seconds)
     distances = _distances(seconds)
@@ -59,7 +60,8 @@ def places(seconds: Matrix, regions: tuple[str | None, ...]) -> Placement:
 
 
 def _distances(seconds: Matrix) -> Matrix:
-    """Symmetric and finite; square roots, so that the far do not squeeze the near into a point."""
+    """Return symmetric, finite distances: square roots of the seconds, so that the far do not squeeze the near into a
+    point."""
     both = (seconds + seconds.T) / 2
     np.fill_diagonal(both, 0.0)
     finite = both[np.isfinite(both)]
@@ -68,14 +70,14 @@ def _distances(seconds: Matrix) -> Matrix:
 
 
 def _huddles(distances: Matrix, member: Matrix) -> bool:
-    """Whether regions are there, hold more than one node, and keep them near."""
+    """Whether there are regions that hold more than one node, and whose nodes are near each other."""
     same = member[:, None] == member[None, :]
     within, between = distances[same & ~np.eye(len(member), dtype=bool)], distances[~same]
     return bool(within.size and between.size and within.mean() < HUDDLING * between.mean())
 
 
 def _huddled(distances: Matrix, member: Matrix, spacing: float) -> Matrix:
-    """Regions as discs, by their mean distances, and in each its nodes as a sunflower's seeds."""
+    """Return nodes as a sunflower's seeds in discs, one a region; the discs stand by their mean distances."""
     sizes = np.bincount(member)
     share = np.eye(len(sizes))[member] / sizes[member][:, None]
     centres = _scaled(share.T @ distances @ share * (1 - np.eye(len(sizes))))
@@ -92,7 +94,8 @@ def _huddled(distances: Matrix, member: Matrix, spacing: float) -> Matrix:
 
 
 def _scaled(distances: Matrix) -> Matrix | None:
-    """Classical scaling (Torgerson 1952): the two leading axes of the centred squares; None where they say little."""
+    """Return positions by classical scaling (Torgerson 1952): the two leading axes of the centred squares; None where
+    they say little."""
     count = len(distances)
     if count == 1:
         return np.zeros((1, 2))
@@ -111,20 +114,21 @@ def _scaled(distances: Matrix) -> Matrix | None:
 
 
 def _circle(steps: Matrix) -> Matrix:
-    """Points on the unit circle from the top clockwise, each after a step; the first one's is that to the last."""
+    """Return points on the unit circle from the top clockwise, each after its step; the first step is that from the
+    last point."""
     angles = np.pi / 2 - 2 * np.pi * np.cumsum(steps) / steps.sum()
     circle: Matrix = np.column_stack([np.cos(angles), np.sin(angles)])
     return circle
 
 
 def _ring(radii: Matrix) -> Matrix:
-    """Discs beside each other on a circle."""
+    """Return the centres of discs beside each other on a circle."""
     ring: Matrix = _circle(radii + np.roll(radii, 1)) * 1.15 * radii.sum() / np.pi
     return ring
 
 
 def _fitted(points: Matrix) -> Matrix:
-    """Into the unit square, both axes alike."""
+    """Return the points moved and scaled into the unit square, both axes alike."""
     low, high = points.min(axis=0), points.max(axis=0)
     extent = float((high - low).max())
     fitted: Matrix = 0.5 + (points - (low + high) / 2) / (extent if extent > 0 else 1.0)
@@ -132,7 +136,8 @@ def _fitted(points: Matrix) -> Matrix:
 
 
 def _apart(points: Matrix, radii: Matrix) -> Matrix:
-    """The same with discs that do not overlap; those on one spot fan out in their order."""
+    """Return the points moved so that discs of `radii` about them do not overlap; those on one spot fan out in their
+    order."""
     count = len(points)
     if count > MOST_PUSHED:
         return points

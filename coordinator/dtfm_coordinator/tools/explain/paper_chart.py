@@ -1,4 +1,4 @@
-"""The paper's cost of a plan as bars: each stage's all-reduce, and each boundary forward and backward."""
+"""Chart of the paper's cost of a plan as bars: each stage's all-reduce, and each boundary forward and backward."""
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -8,11 +8,11 @@ from dtfm_coordinator.tools.explain.schedule_chart import COLOURS
 
 ROUNDING = 1e-9
 PALE = "#d9c7e5"
-"""Of an all-reduce that hides behind the slowest one."""
+"""Colour of an all-reduce that hides behind the slowest one."""
 
 
 def draw_costs(axes: Axes, found: PaperFindings) -> None:
-    """Draw it: parts that the step pays in full colour."""
+    """Draw the cost; the parts that the step pays in full colour."""
     slowest = found.data_parallel
     labels, row = [], 0
     for number, stage in enumerate(found.stages, start=1):

@@ -1,7 +1,7 @@
-"""The paper's communication cost of a plan (arXiv 2206.01288, section 3), stage by stage and boundary by boundary.
+"""Findings by the paper's communication cost of a plan (arXiv 2206.01288, section 3), by stage and boundary.
 
-For the n peers of a stage and its g bytes of gradients, the slowest member's sum over the others of
-`2 (alpha + g / (n beta))`; for a boundary, with a bytes a pipeline, the slowest pair's `alpha + a / beta`, forward and
+A stage of n peers with g bytes of gradients costs the slowest member's sum over the others of
+`2 (alpha + g / (n beta))`; a boundary, with a bytes a pipeline, the slowest pair's `alpha + a / beta`, forward and
 backward. The step pays the slowest stage and every boundary.
 """
 
@@ -22,19 +22,19 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """Data-parallel seconds of one stage."""
+    """Data-parallel cost of one stage."""
 
     peers: tuple[str, ...]
     seconds: float
-    """Of its slowest member."""
+    """Seconds of its slowest member."""
     slowest: str
     link: Pair | None
-    """The link that costs that member most; None for a single peer."""
+    """Link that costs that member most; None for a single peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundaryPart:
-    """Seconds between two neighbouring stages."""
+    """Seconds of messages between two neighbouring stages, and the slowest pair each way."""
 
     forward: float
     forward_pair: Pair
@@ -44,12 +44,12 @@ class BoundaryPart:
 
 @dataclass(frozen=True, slots=True)
 class PaperFindings:
-    """The cost in its parts."""
+    """Cost of a plan in its parts."""
 
     stages: tuple[StagePart, ...]
     boundaries: tuple[BoundaryPart, ...]
     planned: float | None
-    """The total that the plan itself states."""
+    """Total in seconds that the plan itself states; None: it states none."""
 
     @property
     def data_parallel(self) -> float:
@@ -68,14 +68,14 @@ class PaperFindings:
 
 
 def paper_findings(plan: Plan, view: View, activation_bytes: float, gradient_bytes: float) -> PaperFindings:
-    """The paper's cost of a plan in its parts.
+    """Return the paper's cost of a plan in its parts.
 
     Args:
-        activation_bytes: what a pipeline's whole share of a step sends over one boundary.
-        gradient_bytes: of one stage.
+    activation_bytes: bytes that a pipeline's whole share of a step sends over one boundary.
+    gradient_bytes: bytes of gradients of one stage.
 
     Raises:
-        UserError: the view lacks a peer of the plan, two pipelines share a peer, or a pair that must talk cannot.
+    UserError: the view lacks a peer of the plan, two pipelines share a peer, or a pair that must talk cannot.
     """
     rows = {peer: row for row, peer in enumerate(view.ids)}
     missing = [peer for peer in plan.peers if peer not in rows]

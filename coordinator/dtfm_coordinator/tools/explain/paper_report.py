@@ -1,4 +1,4 @@
-"""The paper's cost of a plan as tables and lines for people."""
+"""Report of the paper's cost of a plan, as tables and lines for people."""
 
 from rich.console import Console
 from rich.table import Table
@@ -9,7 +9,7 @@ from dtfm_coordinator.tools.wording import link_named, named, seconds
 
 
 def headline(found: PaperFindings) -> str:
-    """The total and its parts."""
+    """Return the total and its parts, in one line."""
     return (
         f"{found.total:.3f} s of communication a step by the paper's cost: data parallel {found.data_parallel:.3f} s "
         f"+ pipeline {found.pipeline:.3f} s"
@@ -17,7 +17,7 @@ def headline(found: PaperFindings) -> str:
 
 
 def bottleneck_line(found: PaperFindings) -> str:
-    """The largest single part, in one line."""
+    """Return the largest single part, in one line."""
     slowest = max(found.stages, key=lambda stage: stage.seconds)
     place = found.stages.index(slowest) + 1
     shares = [(slowest.seconds, f"the all-reduce of stage {place}, whose slowest member is {named(slowest.slowest)}")]
@@ -29,7 +29,7 @@ def bottleneck_line(found: PaperFindings) -> str:
 
 
 def show(out: Console, found: PaperFindings) -> None:
-    """Print everything."""
+    """Print the findings to `out`."""
     out.print(headline(found), style="bold", soft_wrap=True)
     if found.planned is not None and abs(found.planned - found.total) > DIFFERENT * found.total:
         out.print(

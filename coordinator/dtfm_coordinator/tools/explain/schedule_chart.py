@@ -1,4 +1,4 @@
-"""A simulated step over time: a lane for each peer, what it computes, and under it what it sends."""
+"""Chart of a simulated step over time: a lane for each peer, what it computes, and under it what it sends."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -35,12 +35,13 @@ LABELS = {
 COMPUTE = (-0.42, 0.52)
 """Top and height of compute within a lane of height 1; downwards is positive."""
 THIN = {"activation": (0.13, 0.09), "gradient": (0.23, 0.09), "all-reduce": (0.33, 0.09)}
-"""Likewise of what is sent, each kind on its own line."""
+"""Top and height of what is sent within the lane, each kind on its own line."""
 CRITICAL = "#c00000"
 
 
 def lanes(plan: Plan, path: Sequence[Part]) -> tuple[str, ...]:
-    """The peers that get a lane, by stage: all; or those of the critical path and an even sample of the others."""
+    """Return the peers that get a lane, by stage: all; or those of the critical path and an even sample of the others.
+    """
     peers = plan.peers
     if len(peers) <= MOST_LANES:
         return peers
@@ -52,7 +53,7 @@ def lanes(plan: Plan, path: Sequence[Part]) -> tuple[str, ...]:
 
 
 def draw_schedule(axes: Axes, plan: Plan, played: Simulation, path: Sequence[Part]) -> None:
-    """Draw it; the figure's layout must be settled in width, because numbers are written where they fit."""
+    """Draw the step; the figure's layout must be settled in width, because numbers are written where they fit."""
     shown = lanes(plan, path)
     row_of, middles = _rows(plan, shown)
     end, bottom = played.cost.total, max(row_of.values()) + 0.7
@@ -108,7 +109,7 @@ def draw_schedule(axes: Axes, plan: Plan, played: Simulation, path: Sequence[Par
 
 
 def _rows(plan: Plan, shown: Iterable[str]) -> tuple[dict[str, float], list[tuple[int, float, float]]]:
-    """The middle of each lane, with a gap between stages; and of each stage, the first lane's and the last's."""
+    """Return the middle of each lane, with a gap between stages; and the number, first and last lane of each stage."""
     rows: dict[str, float] = {}
     blocks: list[tuple[int, float, float]] = []
     place = 0.0
@@ -128,7 +129,7 @@ def _rows(plan: Plan, shown: Iterable[str]) -> tuple[dict[str, float], list[tupl
 def _number(
     axes: Axes, spans: Sequence[SimulatedSpan], row_of: dict[str, float], points_wide: float, points_high: float
 ) -> None:
-    """Micro-batch numbers, in those lanes whose bars are all wide and high enough for them."""
+    """Write micro-batch numbers in those lanes whose bars are all wide and high enough for them."""
     numbered: dict[tuple[str, str], list[SimulatedSpan]] = defaultdict(list)
     for span in spans:
         if span.micro_batch is not None and span.peer in row_of:
@@ -146,7 +147,7 @@ def _number(
 
 
 def _outline(axes: Axes, path: Sequence[Part], row_of: dict[str, float]) -> None:
-    """Frame what is on the critical path."""
+    """Frame the spans and messages that are on the critical path."""
     for part in path:
         if part.place[0] not in row_of or part.item is None:
             continue

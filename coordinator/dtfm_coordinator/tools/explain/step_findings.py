@@ -1,4 +1,4 @@
-"""A simulated step, peer by peer, stage by stage and link by link: from plan, view and timeline to plain values."""
+"""Findings about a simulated step, by peer, stage and link: from plan, view and timeline to plain values."""
 
 import math
 from collections import defaultdict
@@ -24,51 +24,52 @@ from dtfm_protocol.view.view import GBIT, View
 from dtfm_protocol.wire.stream import Way
 
 INPUT: dict[SpanKind, TransferKind] = {"forward": "activation", "backward": "gradient"}
-"""What an action waits for, if it waits."""
+"""Kind of message that each kind of action waits for, if it waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerFindings:
-    """What one peer does during a step, in seconds that add up to the step; memory in bytes."""
+    """Findings about one peer: what it does during a step, in seconds that add up to the step; memory in bytes."""
 
     peer: str
     stage: int
     micro_batches: int
     compute: float
-    """Forwards and backwards, and the gradients of weights where they come apart."""
+    """Seconds of forwards and backwards, and of weights' gradients where they are an action of their own."""
     bubble: float
-    """Waiting before its last action for input that a neighbour has not computed yet."""
+    """Seconds of waiting before its last action for input that a neighbour has not computed yet."""
     transfer: float
-    """Waiting before its last action for input that is on its way, behind other messages of its link included."""
+    """Seconds of waiting before its last action for input that is on its way, behind other messages of its link
+    included."""
     reduction: float
-    """From its last action to the commit: the all-reduce, the other stages' end, the votes."""
+    """Seconds from its last action to the commit: the all-reduce, the other stages' end, the votes."""
     optimizer: float
     rest: float
-    """From its update's end to the step's."""
+    """Seconds from its update's end to the step's."""
     memory_needed: float
     memory_there: float | None
-    """None where the view does not say."""
+    """Bytes of memory that the peer has; None where the view does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFindings:
-    """One stage."""
+    """Findings about one stage."""
 
     number: int
-    """From 0."""
+    """Number of the stage, from 0."""
     layers: tuple[int, int]
-    """`[first, end)`."""
+    """Decoder layers of the stage, `[first, end)`."""
     recomputes: bool
     peers: tuple[PeerFindings, ...]
     all_reduce: float
     """Seconds from the stage's last action until all its peers hold the reduced gradients."""
     slowest_link: Transfer | None
-    """The message of the all-reduce that took longest from ready to arrival; None for a single peer."""
+    """Message of the all-reduce that took longest from ready to arrival; None for a single peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFindings:
-    """What one ordered link carries in a step."""
+    """Findings about one ordered link: what it carries in a step."""
 
     sender: str
     receiver: str
@@ -84,22 +85,22 @@ class LinkFindings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFindings:
-    """Where a step goes."""
+    """Findings about a whole step: where its time goes."""
 
     cost: StepCost
     planned: float | None
-    """The total that the plan itself states, where it is of the same kind."""
+    """Total in seconds that the plan itself states, where it is of the same kind; else None."""
     stages: tuple[StageFindings, ...]
     links: tuple[LinkFindings, ...]
-    """Those that carry something, the busiest first."""
+    """Links that carry something, the busiest first."""
     path: tuple[Part, ...]
     bottleneck: Bottleneck
     idle: tuple[str, ...]
-    """Peers of the view that the plan gives nothing."""
+    """Peers of the view to which the plan gives no work."""
 
 
 def check(plan: Plan, work: Workload) -> None:
-    """See that a plan is one for this job.
+    """Check that a plan is one for this job.
 
     Raises:
         UserError: its layers or its micro-batches are not the job's.
@@ -117,13 +118,13 @@ def check(plan: Plan, work: Workload) -> None:
 
 
 def step_findings(plan: Plan, view: View, work: Workload, played: Simulation) -> StepFindings:
-    """What there is to say of a simulated step.
+    """Return the findings about a simulated step.
 
     Args:
-        played: the step of `plan` on `view`, exactly simulated.
+    played: timeline of a step of `plan` on `view`, exactly simulated.
 
     Raises:
-        UserError: the step never ends, because a pair that must talk cannot.
+    UserError: the step never ends, because a pair that must talk cannot.
     """
     links = Links.of(view)
     if not math.isfinite(played.cost.total):
@@ -143,7 +144,7 @@ def step_findings(plan: Plan, view: View, work: Workload, played: Simulation) ->
 
 
 def _cut_off(plan: Plan, links: Links) -> str:
-    """The first link that the plan needs and that carries nothing."""
+    """Return the first link that the plan needs and that carries nothing, in words."""
     arbiter = plan.peers[0]
     needed: list[tuple[str, ...]] = [(peer, other) for route in plan.pipelines for peer, other in pairwise(route)]
     needed += [pair[::-1] for pair in needed]
@@ -196,7 +197,8 @@ def _peer(
     needed: float,
     there: float | None,
 ) -> PeerFindings:
-    """Gaps before an action count for its input: as bubble until it is ready at the sender, then as transfer."""
+    """Return the findings about one peer. A gap before an action counts for its input: as bubble until that is ready at
+    the sender, then as transfer."""
     bubble = transfer = free = 0.0
     actions = [span for span in spans if span.kind != "optimizer"]
     for span in actions:

@@ -1,4 +1,4 @@
-"""The findings about a simulated step as tables and lines for people."""
+"""Report of the findings about a simulated step, as tables and lines for people."""
 
 from rich.console import Console
 from rich.table import Table
@@ -11,15 +11,15 @@ from dtfm_coordinator.tools.explain.step_findings import StageFindings, StepFind
 from dtfm_coordinator.tools.wording import link_named, named, percent, seconds, size
 
 MOST_LINKS = 10
-"""Links that are listed."""
+"""Number of links that are listed."""
 MOST_IDLE = 10
-"""Idle peers that are listed."""
+"""Number of idle peers that are listed."""
 DIFFERENT = 0.01
-"""How far, as a share, what is simulated may be from what the plan states before a line says so."""
+"""Share by which the simulated total may differ from the one that the plan states before a line says so."""
 
 
 def parts(cost: StepCost) -> str:
-    """A step's seconds and what they consist of."""
+    """Return a step's seconds and their parts, in one line."""
     said = (
         f"{seconds(cost.total)} a step: compute {seconds(cost.compute)} + pipeline {seconds(cost.pipeline)} "
         f"+ data parallel {seconds(cost.data_parallel)}"
@@ -28,7 +28,7 @@ def parts(cost: StepCost) -> str:
 
 
 def bottleneck_line(found: Bottleneck, total: float) -> str:
-    """The bottleneck, in one line."""
+    """Return the bottleneck, in one line."""
     if len(found.place) == 1:
         where = f"the compute of {named(found.place[0])}"
     elif len(found.by_direction) == 1:
@@ -44,7 +44,7 @@ def bottleneck_line(found: Bottleneck, total: float) -> str:
 
 
 def difference_line(found: StepFindings) -> str | None:
-    """What to say where the plan states another total than is simulated here."""
+    """Return a line if the plan states another total than is simulated here; else None."""
     total = found.cost.total
     if found.planned is None or abs(found.planned - total) <= DIFFERENT * total:
         return None
@@ -57,7 +57,7 @@ def difference_line(found: StepFindings) -> str | None:
 def show(
     out: Console, found: StepFindings, idle: tuple[IdlePeer, ...], next_node: Growth | None, *, asked_growth: bool
 ) -> None:
-    """Print everything."""
+    """Print the findings to `out`."""
     total = found.cost.total
     out.print(parts(found.cost), style="bold", soft_wrap=True)
     different = difference_line(found)
@@ -124,7 +124,7 @@ def _link_table(found: StepFindings) -> Table:
 
 
 def idle_lines(idle: tuple[str, ...], tried: tuple[IdlePeer, ...], total: float) -> list[str]:
-    """Who is idle, and what each could do at best."""
+    """Return lines about the idle peers, and what each could do at best."""
     if not idle:
         return ["idle: nobody"]
     lines = [f"idle: {len(idle)} of the view's peers"]
@@ -147,7 +147,7 @@ def idle_lines(idle: tuple[str, ...], tried: tuple[IdlePeer, ...], total: float)
 
 
 def growth_lines(found: Growth | None) -> list[str]:
-    """What the next node would bring."""
+    """Return lines about what the next node would bring."""
     if found is None:
         return ["the next node: a view of one node has no links to say what another's would be"]
     if not found.is_noticeable:

@@ -1,4 +1,4 @@
-"""The merged timeline in Chrome's trace format ("Trace Event Format"), as Perfetto reads it. Pure.
+"""Chrome's trace format ("Trace Event Format") of the merged timeline, as Perfetto reads it. Pure.
 
 A node is a process, a row of a lane a thread, a message an arrow. Two habits of Perfetto are minded: it knows threads
 by their number alone, whichever process they are of, and it takes an arrow's ends to be on the span of the thread that
@@ -22,11 +22,12 @@ from dtfm_protocol.process.trace_format import (
 )
 
 MOST_ROWS = 4096
-"""Spans of one lane of one node at the same time: more than any swarm has peers to send to at once."""
+"""Number of spans, at most, of one lane of one node at the same time: more than any swarm has peers to send to at once.
+"""
 
 
 class Drawn(NamedTuple):
-    """Where a span went; nanoseconds of the merged timeline."""
+    """Process, thread and times at which a span was drawn; nanoseconds of the merged timeline."""
 
     pid: int
     tid: int
@@ -35,7 +36,7 @@ class Drawn(NamedTuple):
 
 
 def events(traces: Sequence[NodeTrace], shifts: Sequence[int], messages: Sequence[MatchedMessage]) -> Iterator[str]:
-    """The events as JSON: names, then all spans, then the arrows.
+    """Yield the events as JSON: names, then all spans, then the arrows.
 
     Args:
         shifts: nanoseconds to add to each trace's clock; no time may become negative.
@@ -76,7 +77,7 @@ def events(traces: Sequence[NodeTrace], shifts: Sequence[int], messages: Sequenc
 
 
 def _arrow(number: int, send: Drawn, receive: Drawn) -> Iterator[str]:
-    """From the begin of the send to the receive; none back in time."""
+    """Yield the two events of an arrow from the begin of the send to the receive; none that goes back in time."""
     head = max(send.begin, receive.begin)
     if head < receive.end:
         arrow = f'"name":"message","cat":"message","id":{number}'

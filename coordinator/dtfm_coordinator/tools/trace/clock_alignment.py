@@ -1,4 +1,4 @@
-"""How far the nodes' clocks are apart, by the messages between them. Pure.
+"""Alignment of the nodes' clocks, by the messages between them. Pure.
 
 No message arrives before it is sent. So the correction x of each clock (seconds to add to its wall clock) obeys
 
@@ -27,24 +27,24 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What to add to each clock, for all of them to show the same."""
+    """Corrections of clocks that make all of them show the same."""
 
     corrections: tuple[float, ...]
     """Seconds to add to each wall clock; the middle one of a group is left as it is."""
     uncertainties: tuple[float, ...]
     """Seconds by which the difference to any other clock of the group is wrong at most; infinite for a group of one."""
     groups: tuple[tuple[int, ...], ...]
-    """Clocks that messages there and back tie together, largest group first; between groups, wall clocks say."""
+    """Groups of clocks that messages there and back tie together, largest first; between groups, wall clocks decide."""
     contradiction: float
     """Seconds by which messages arrive too early by any correction: what clocks have drifted; else 0."""
 
 
 def align(walls: Sequence[float], least: Mapping[tuple[int, int], float]) -> Clocks:
-    """Corrections by which no message arrives before it is sent, if there are such.
+    """Return corrections by which no message arrives before it is sent, if there are such.
 
     Args:
-        walls: Unix seconds at zero of each clock.
-        least: by sender and receiver, the least seconds from a message's send to its arrival, each by its own clock.
+    walls: Unix seconds at zero of each clock.
+    least: least seconds from a message's send to its arrival, each by its own clock, by sender and receiver.
     """
     bounds = np.full((len(walls), len(walls)), np.inf)
     for (sender, receiver), flight in least.items():
@@ -67,9 +67,9 @@ def align(walls: Sequence[float], least: Mapping[tuple[int, int], float]) -> Clo
 
 
 def _least_cycle_mean(bounds: Matrix) -> float:
-    """The least mean of the bounds along a cycle, infinite where there is none: negative, they contradict each other.
+    """Return the least mean of the bounds along a cycle, infinite where there is none; if negative, they contradict.
 
-    Karp, A characterization of the minimum cycle mean in a digraph, Discrete Mathematics 23 (1978).
+    Source: Karp, A characterization of the minimum cycle mean in a digraph, Discrete Mathematics 23 (1978).
     """
     count = len(bounds)
     walks = [np.zeros(count)]
@@ -84,7 +84,7 @@ def _least_cycle_mean(bounds: Matrix) -> float:
 
 
 def _shortest_paths(bounds: Matrix) -> Matrix:
-    """The Floyd-Warshall algorithm."""
+    """Return the shortest paths over `bounds`, by the Floyd-Warshall algorithm, shape (N, N)."""
     closure = bounds.copy()
     np.fill_diagonal(closure, 0.0)
     for by in range(len(closure)):

@@ -1,4 +1,4 @@
-"""The command: reads the nodes' files, aligns their clocks, says what came of it."""
+"""Command `trace`: reads the nodes' files, aligns their clocks, says what came of it."""
 
 import json
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.trace_format import FILES, NodeTrace, read_trace
 
 LATE_NS = 1000
-"""A message that arrives earlier than this before its send is counted: below, it is rounding."""
+"""Nanoseconds by which a message must arrive before its send to be counted: below, it is rounding."""
 
 
 def merge(given: Sequence[Path], out: Path) -> tuple[str, str]:
-    """The merged timeline, to be written to `out`, and a line that says what it holds.
+    """Return the merged timeline, to be written to `out`, and a line that says what it holds.
 
     Args:
-        given: nodes' files, and folders of them.
+    given: nodes' files, and folders of them.
 
     Raises:
-        UserError: no files, or some that are no traces, or do not go together.
+    UserError: there are no files, or some are no traces, or they do not go together.
     """
     with Console(stderr=True).status("reading the traces") as progress:
         traces = [read_trace(path) for path in _files(given, out)]
@@ -66,7 +66,7 @@ def merge(given: Sequence[Path], out: Path) -> tuple[str, str]:
 
 
 def _files(given: Sequence[Path], out: Path) -> list[Path]:
-    """The files, each once."""
+    """Return the files of traces, each once."""
     files: dict[Path, Path] = {}
     for path in given:
         if path.is_dir():
@@ -83,7 +83,7 @@ def _files(given: Sequence[Path], out: Path) -> list[Path]:
 
 
 def _check(traces: Sequence[NodeTrace]) -> None:
-    """A peer runs once at a time, and somebody has done something."""
+    """Check that a peer runs once at a time, and that some peer has done something."""
     lives: dict[str, list[tuple[float, float, Path]]] = {}
     for trace in traces:
         if trace.spans:
@@ -99,7 +99,7 @@ def _check(traces: Sequence[NodeTrace]) -> None:
 
 
 def _late(traces: Sequence[NodeTrace], shifts: Sequence[int], messages: Sequence[MatchedMessage]) -> list[int]:
-    """By how many nanoseconds messages still end before they begin, of those that do."""
+    """Return the nanoseconds by which messages still end before they begin, of those that do."""
     flights = (
         traces[receive[0]].spans[receive[1]].end
         + shifts[receive[0]]

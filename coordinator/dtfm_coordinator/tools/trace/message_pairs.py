@@ -1,4 +1,4 @@
-"""Which receive belongs to which send. Pure."""
+"""Pairing of messages: which receive belongs to which send. Pure."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
@@ -7,21 +7,21 @@ from typing import NamedTuple
 from dtfm_protocol.process.trace_format import NodeTrace
 
 KEY = ("plan", "kind", "step", "index", "group")
-"""What tells the messages from one peer to another apart; what a span does not say counts as the same."""
+"""Labels of a span by which messages from one peer to another are told apart; a missing label counts as the same."""
 
 Place = tuple[int, int]
-"""A span: the number of its trace, and its own in there."""
+"""Place of a span: the number of its trace, and its own in there."""
 
 
 class MatchedMessage(NamedTuple):
-    """A send and its receive."""
+    """Send and receive of one message."""
 
     send: Place
     receive: Place
 
 
 def matched(traces: Sequence[NodeTrace]) -> list[MatchedMessage]:
-    """The messages of which both ends are known, by sender.
+    """Return the messages of which both ends are known, by sender.
 
     A key that occurs twice on a side, as where a step ran again and spans do not say under which plan, matches nothing:
     a send must not be taken for one of another time.
@@ -47,7 +47,7 @@ def matched(traces: Sequence[NodeTrace]) -> list[MatchedMessage]:
 
 
 def least_flights(traces: Sequence[NodeTrace], messages: Iterable[MatchedMessage]) -> dict[tuple[int, int], float]:
-    """By sender's and receiver's trace, the least seconds from a send's begin to its receive's end.
+    """Return the least seconds from a send's begin to its receive's end, by sender's and receiver's trace.
 
     Each end is by its own clock. What is in them besides the clocks' difference is never negative, and least in the
     smallest messages.
