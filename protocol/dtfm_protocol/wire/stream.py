@@ -60,7 +60,7 @@ class Stream(Protocol):
         """
 
     def queued(self) -> float | None:
-        """Return the seconds by which a round trip takes longer now than without a queue on the way; None: not known."""
+        """Return the seconds by which a queue on the way makes a round trip longer now; None: not known."""
 
     async def close(self) -> None:
         """End the stream; idempotent."""

@@ -233,8 +233,7 @@ class _Walk:
         return [(one, self._time(one)) for one in found]
 
     def _inputs(self, span: SimulatedSpan) -> list[_Node]:
-        """Return the message, or on the last stage the forward, that a forward or backward takes; a weight takes none.
-        """
+        """Return the message, or on the last stage the forward, that a forward or backward takes; a weight takes none."""
         stage = self._stage_of[span.peer]
         if span.kind == "weight":
             return []
