@@ -1,13 +1,14 @@
 """Change of plans: how one plan follows another, and from which state training goes on.
 
 - `changeover`: from one plan to the next on disk, wire and clock: carries out what `PlanChange` decides
-- `peer_stands`: where peers stand, as plain values for `PlanChange`
-- `plan_change`: how one plan follows another, as one coordinator decides it: a call that ends the old one, promises,
-  the new plan, its taking, and its coming into force (pure)
-- `plan_change_events`: what happens while one plan follows another, and what is to be done: the words of `PlanChange`,
-  as plain values
-- `plan_record`: `epoch.json`: what a coordinator must not forget of changes of plan, whoever leads
-- `recovery`: from which state a new plan goes on, and who gives it: decided from where peers stand (pure)
-- `tcp_liveness`: whether a peer's process has ended: something refuses connections at the very ports at which it took
-  them
+- `peer_stands`: promises of peers, as plain values for `PlanChange`
+- `plan_change`: change of plans, as one coordinator decides it: a call that ends the old plan, promises of peers, the
+  new plan, its taking, and its coming into force (pure)
+- `plan_change_events`: events and actions of `PlanChange` as plain values: what happens while one plan follows another,
+  and what is to be done
+- `plan_record`: record of changes of plan in `epoch.json`: what a coordinator must not forget of them, whoever leads
+- `recovery`: recovery of state: from which state a new plan goes on, and who gives it, decided from what peers hold
+  (pure)
+- `tcp_liveness`: liveness by TCP: a peer's process has ended if connections are refused at the very ports at which it
+  took them
 """

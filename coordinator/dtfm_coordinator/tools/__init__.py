@@ -2,11 +2,12 @@
 
 - `explain/`: `dtfm-coordinator explain`: where a plan's step goes, for people who place models on networks
 - `trace/`: `dtfm-coordinator trace`: one timeline of what all nodes did, from the file that each of them wrote
-- `export`: the newest checkpoint as a folder that `transformers` loads
-- `generate`: a taste of the model: text that the newest checkpoint writes
-- `local_swarm`: a whole swarm on this machine: a coordinator here, and N `dtfm-node join` processes that know only its
+- `export`: export of the newest checkpoint as a folder that `transformers` loads
+- `generate`: text that the newest checkpoint writes: a taste of the model
+- `local_swarm`: swarm on this machine alone: a coordinator here, and N `dtfm-node join` processes that know only its
   invite
-- `offline_plan`: the allocator on saved views: what `dtfm-coordinator plan` asks, and in which words it answers
-- `status`: `dtfm-coordinator status`: what is going on in a state dir
-- `wording`: how peers, seconds and sizes are written for people
+- `offline_plan`: planning on saved views: what `dtfm-coordinator plan` asks the allocator, and in which words it
+  answers
+- `status`: `dtfm-coordinator status`: shows the status of a state dir's coordinator
+- `wording`: wording of peers, seconds and sizes for people
 """

@@ -1,6 +1,6 @@
 """Commands that a volunteer runs beside the daemon.
 
-- `bench`: `dtfm-node bench`: what this device would tell a swarm of itself
+- `bench`: `dtfm-node bench`: prints what this device would tell a swarm of its speed and memory
 - `leave`: `dtfm-node leave`: asks the daemon of a state dir to drain, and waits until it has ended
 - `solo`: the job in one process: the plain training loop that every swarm is compared with, and useful by itself
 """

@@ -2,13 +2,14 @@
 
 - `baselines`: placements without a search, to compare with
 - `cooling`: simulated annealing on the exact cost, one temperature at a time
-- `evolutionary_search`: the evolutionary search for a balanced placement that is cheapest by the paper's cost
-- `exhaustive`: every placement of a small swarm, for the one that is best beyond doubt
-- `hamiltonian_path`: the cheapest open Hamiltonian path: the order in which groups of devices become pipeline stages
-- `matching`: pair two groups of devices one to one so that the slowest pair is as fast as can be
-- `paper_cost`: the paper's communication cost of a placement (arXiv 2206.01288, section 3), extended to asymmetric
+- `evolutionary_search`: evolutionary search for a balanced placement that is cheapest by the paper's cost
+- `exhaustive`: looks at every placement of a small swarm, for the one that is provably best
+- `hamiltonian_path`: cheapest open Hamiltonian path: the order in which groups of devices become pipeline stages
+- `matching`: bottleneck matching: pairs two groups of devices one to one so that the slowest pair is as fast as
+  possible
+- `paper_cost`: communication cost of a placement by the paper (arXiv 2206.01288, section 3), extended to asymmetric
   links
-- `paper_plan`: a plan by the paper's communication cost alone: what `dtfm-coordinator plan --cost paper` writes
+- `paper_plan`: plan by the paper's communication cost alone: what `dtfm-coordinator plan --cost paper` writes
 - `partition`: a placement with everything that its exact cost is made of, so that a change costs only what it touches
 - `seeds`: placements that an evolutionary search starts from, and the ways it makes new ones from old
 - `swaps`: changes of a placement, made only where the exact cost afterwards is within a limit

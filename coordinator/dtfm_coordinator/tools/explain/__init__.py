@@ -1,20 +1,22 @@
 """`dtfm-coordinator explain`: where a plan's step goes, for people who place models on networks.
 
-- `command`: reads the files, asks for what follows from them, says it and draws it
-- `critical_path`: the critical path of a simulated step: what its end waited for, span by span back to its beginning
-- `figure`: the figure of a plan: on the left the network, on the right the step over time, or the paper's cost
-- `idle_peers`: what an idle peer would bring: the step with it as one more replica of each stage, exactly simulated
-- `network_chart`: the network as a drawing: nodes, links by their speed, and the plan's pipelines over them
-- `next_node`: what the next node would bring: the same search on the view, and on the view with one more node like the
-  median
-- `node_positions`: where nodes stand in a drawing: near ones near, by classical multidimensional scaling, or in a
+- `command`: command `explain`: reads the files, asks for what follows from them, prints it and draws it
+- `critical_path`: critical path of a simulated step: what its end waited for, span by span back to its beginning
+- `figure`: figure of a plan: on the left the network, on the right the step over time, or the paper's cost
+- `idle_peers`: idle peers, and what each would bring: the step with it as one more replica of each stage, exactly
+  simulated
+- `network_chart`: drawing of the network: nodes, links by their speed, and the plan's pipelines over them
+- `next_node`: gain by the next node: the same search on the view, and on the view with one more node like the median
+- `node_positions`: positions of nodes in a drawing: near ones near, by classical multidimensional scaling, or in a
   circle by region
-- `paper_chart`: the paper's cost of a plan as bars: each stage's all-reduce, and each boundary forward and backward
-- `paper_findings`: the paper's communication cost of a plan (arXiv 2206.01288, section 3), stage by stage and boundary
-  by boundary
-- `paper_report`: the paper's cost of a plan as tables and lines for people
-- `schedule_chart`: a simulated step over time: a lane for each peer, what it computes, and under it what it sends
-- `step_findings`: a simulated step, peer by peer, stage by stage and link by link: from plan, view and timeline to
-  plain values
-- `step_report`: the findings about a simulated step as tables and lines for people
+- `paper_chart`: chart of the paper's cost of a plan as bars: each stage's all-reduce, and each boundary forward and
+  backward
+- `paper_findings`: findings by the paper's communication cost of a plan (arXiv 2206.01288, section 3), by stage and
+  boundary
+- `paper_report`: report of the paper's cost of a plan, as tables and lines for people
+- `schedule_chart`: chart of a simulated step over time: a lane for each peer, what it computes, and under it what it
+  sends
+- `step_findings`: findings about a simulated step, by peer, stage and link: from plan, view and timeline to plain
+  values
+- `step_report`: report of the findings about a simulated step, as tables and lines for people
 """
