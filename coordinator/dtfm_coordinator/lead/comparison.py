@@ -74,7 +74,7 @@ class Comparison:
         return None if same else found
 
     async def _park(self, leaving: str, why: UserError) -> None:
-        """Have all stop at the end of a step with a checkpoint of it, so that peers that leave take nothing with them."""
+        """Have all stop at the end of a step with a checkpoint of it, so that peers that leave take nothing along."""
         await self._say("planning", f"{leaving} leaves, and without it {why}: keeping a checkpoint first")
         await self._changeover.call(gently=True, parked=True)
         reached = self._rows.last

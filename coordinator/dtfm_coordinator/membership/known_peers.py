@@ -28,7 +28,7 @@ class KnownPeers:
         self._kept = self._read()
 
     def remember(self, addresses: Mapping[str, tuple[str, ...]]) -> None:
-        """Keep the addresses of the peers that are here, by peer id, and of as many former peers as there is room for."""
+        """Keep the addresses of the peers that are here, by peer id, and of as many former peers as have room."""
         usable = {peer: [at for at in ats if _is_usable(peer, at)] for peer, ats in addresses.items()}
         here = {peer: ats for peer, ats in sorted(usable.items()) if ats}
         before = {peer: ats for peer, ats in self._kept.items() if peer not in here}

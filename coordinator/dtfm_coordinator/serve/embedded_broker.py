@@ -18,7 +18,7 @@ SHUTDOWN_SECONDS = 2.0
 
 
 class MembersOnly(BaseAuthPlugin):  # type: ignore[misc]
-    """Authentication of MQTT clients by the swarm's password. What members say is checked by its signature, not here."""
+    """Authentication of MQTT clients by the swarm's password. What members say is checked by signature, not here."""
 
     async def authenticate(self, *, session: Any) -> bool:
         """Whether the client of `session` knows the password; called by amqtt."""

@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.2
 
 
 class Standby:
-    """Coordinator that does not lead, and what it knows; all of that lies in its state dir, from which it would go on."""
+    """Coordinator that does not lead, and what it knows; all of it lies in its state dir, from which it goes on."""
 
     def __init__(self, folder: Path, me: str, invite: Invite, job: ResolvedJob, control: ControlPlane) -> None:
         self._folder, self._me, self._invite, self._job, self._control = folder, me, invite, job, control

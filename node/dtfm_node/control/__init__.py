@@ -4,7 +4,7 @@
   other programs
 - `heard`: plain values that decide which plan a node follows: the newest call and the newest plan of those that
   coordinators have sent
-- `inbox`: messages of the coordinators: the job, plans, which of them is in force, the swarm's phase, whose links to
+- `inbox`: messages of coordinators: the job, plans, which of them is in force, the swarm's phase, whose links to
   measure
 - `reporter`: report of this node to the coordinator: its state, its progress, and the metrics rows that are not
   confirmed yet

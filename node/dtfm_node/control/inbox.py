@@ -1,4 +1,4 @@
-"""Messages of the coordinators: the job, plans, which of them is in force, the swarm's phase, whose links to measure."""
+"""Messages of coordinators: the job, plans, which of them is in force, the swarm's phase, whose links to measure."""
 
 import asyncio
 from collections.abc import Callable

@@ -26,8 +26,7 @@ class Reporter:
         self._rows: dict[int, StepMetrics] = {}
         self._due = asyncio.Event()
         self.timeouts: Callable[[], dict[str, dict[str, float]]] = dict
-        """Function that returns, by peer id, how patient this node is with each peer, in seconds; for the status file.
-        """
+        """Function that returns by peer id how patient this node is with each peer, in seconds for the status file."""
 
     def say(self, state: Any, text: str, **values: Any) -> None:
         """Change the state, and send the report now; `values` are further fields of it."""

@@ -27,8 +27,7 @@ class Bucket:
     """Element of the flat gradient at which the bucket begins."""
     elements: int
     after: int
-    """Number of the last of the stage's groups of parameters that has gradients in it: it is final when that group is.
-    """
+    """Number of the last of the stage's groups of parameters that has gradients in it: it is final when that is."""
 
     @property
     def parts(self) -> list[tuple[int, int]]:

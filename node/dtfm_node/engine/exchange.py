@@ -207,7 +207,7 @@ class Exchange:
             self.refuse(stream.peer, FrameFault.FORM, str(error))
 
     def refuse(self, peer: str, fault: FrameFault, text: str) -> PeerLost:
-        """Count a frame that cannot be used, log the first of its kind, and count its sender as lost; return that loss."""
+        """Count a frame that cannot be used, log the first of its kind, count its sender as lost; return that loss."""
         if self._refusals.note(peer, fault):
             log.warning("refused a frame of %s: it sent %s", short(peer), text)
         lost = PeerLost(peer, f"it sent {text}")

@@ -39,7 +39,7 @@ class FrameRun:
         self._bytes, self._seconds = 0, 0.0
 
     def came(self, size: int, waited: float, seconds: float) -> None:
-        """Take note of a frame of `size` bytes that was waited for `waited` seconds, and then took `seconds` to come."""
+        """Take note of a frame of `size` bytes that was waited for `waited` seconds, and took `seconds` to come."""
         if size < LEAST_BYTES:
             return
         if waited > AT_ONCE_SECONDS:

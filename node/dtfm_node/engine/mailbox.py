@@ -30,8 +30,7 @@ class _Awaited:
     size: int
     exact: bool
     begun: bool = False
-    """Whether the frame's header has come: from then on another one with this key, on whatever stream, is one too many.
-    """
+    """Whether the frame's header has come: then another one with this key, on whatever stream, is one too many."""
     outcome: Bytes | PeerLost | None = None
     """Payload of the frame, or the reason why none will come; None while neither is known."""
 

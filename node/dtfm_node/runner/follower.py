@@ -114,7 +114,7 @@ class DeclinePlan:
 
 @dataclass(frozen=True, slots=True)
 class DropFormer:
-    """Action: let go of all that is held in memory of plans that were trained before; the others have what they need."""
+    """Action: let go of all that memory holds of plans that were trained before; the others have what they need."""
 
 
 @dataclass(frozen=True, slots=True)

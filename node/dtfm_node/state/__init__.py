@@ -8,8 +8,8 @@
   they agree on
 - `inventory`: inventory of the states of the model that this node holds, and gives to others: what it trains on, what
   it trained on before as long as others may lack it, and snapshots
-- `restore`: restoring of a stage to the state that its plan begins with: from this node's own memory and disk, else
-  from others
+- `restore`: restoring of a stage to the state that its plan begins with: from this node's memory and disk, else from
+  others
 - `shadow_replication`: copies of snapshots, given to the peers that the plan names to keep them (shadows), and taken
   from others
 - `snapshot_writer`: writer of states to this node's disk beside training: one at a time, on a thread of its own

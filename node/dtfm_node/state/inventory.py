@@ -136,7 +136,7 @@ class Inventory:
         return await asyncio.to_thread(read_piece, path, entry.offset + offset, size)
 
     def _describe(self, mark: Mark) -> dict[str, TensorEntry]:
-        """Hash the states in memory, each once; on the compute thread, so that no update comes in between."""
+        """Hash the states in memory, each once. It runs on the compute thread, so no update can come in between."""
         entries: dict[str, TensorEntry] = {}
         for state in self.at(mark):
             if (id(state), mark) not in self._entries:

@@ -1,4 +1,4 @@
-"""Restoring of a stage to the state that its plan begins with: from own memory and disk, else from others."""
+"""Restoring of a stage to the state that its plan begins with: from this node's memory and disk, else from others."""
 
 from dtfm_node.engine.optimizer import load_tensor, state_keys, state_tensors
 from dtfm_node.engine.runtime import Compute

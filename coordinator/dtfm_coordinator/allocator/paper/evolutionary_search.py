@@ -40,8 +40,7 @@ spent on another annealing."""
 LARGEST_FRESH = 256
 """Number of devices up to which annealing from a random placement pays; larger networks start from their tilings."""
 HOT = 0.15
-"""Temperature that melts a placement, as a part of its cost, times the number of stages: a change affects one boundary.
-"""
+"""Temperature that melts a placement, as a part of its cost, times the number of stages: a change is one boundary's."""
 COLD = 2e-4
 """Temperature at the end, as a part of the cost."""
 KEPT = 0.5

@@ -84,7 +84,7 @@ class PaperCostModel:
         return float(self._dp_pairs[np.ix_(members, members)].sum(axis=1).max())
 
     def arrange(self, groups: Sequence[Sequence[int]]) -> tuple[PaperCost, Pipelines]:
-        """Return the best order of the groups and pairing of their devices, and the cost of the pipelines so written."""
+        """Return the best order of the groups and pairing of their devices, and the cost of these pipelines."""
         network = network_of(self._dp_pairs, self._pp_pairs, len(groups), self._replicas)
         state = state_of(network, np.concatenate([np.array(sorted(group), dtype=np.int64) for group in groups]))
         refresh(network, state)

@@ -98,7 +98,7 @@ def _finite(seconds: Matrix) -> Matrix:
 
 @compiled
 def refresh(network: PairCosts, state: PlacementState) -> float:
-    """Compute loads and boundaries anew, from the matchings that are there, and return the placement's cost in seconds."""
+    """Compute loads and boundaries anew, from the matchings there, and return the placement's cost in seconds."""
     stages, replicas = network.stages, network.replicas
     order = state.order
     for stage in range(stages):

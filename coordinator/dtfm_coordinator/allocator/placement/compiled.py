@@ -63,7 +63,7 @@ _KEPT = _keep_machine_code()
 
 @contextlib.contextmanager
 def compiling(search: str, say: Callable[[str], object]) -> Iterator[None]:
-    """Surround the first use of a search's functions: `say` that they are being compiled, unless machine code is kept."""
+    """Surround the first use of a search's functions: `say` that they are compiled, unless machine code is kept."""
     done = Path(str(numba.config.CACHE_DIR)) / f"{search}.compiled"
     if not (_KEPT and done.exists()):
         say("compiling the allocator, once on this machine: ten seconds to half a minute")

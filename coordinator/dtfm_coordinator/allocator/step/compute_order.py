@@ -32,7 +32,7 @@ _peer_limits = compiled(schedule_rules.limits)
 
 
 class Course(NamedTuple):
-    """Routes and order of compute, which follow from the stages' counts and shares alone, whoever stands in the slots."""
+    """Routes and order of compute, which follow from stages' counts and shares alone, whoever stands in the slots."""
 
     routes: Ints
     """Slot of every micro-batch at every stage, shape (M, K)."""
@@ -208,7 +208,7 @@ def _own_micro_batches(routes: Ints, counts: Ints, shares: Ints) -> tuple[Ints, 
 
 @compiled
 def _limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
-    """Return the two limits of `schedule_rules.limits` for each slot: micro-batches in flight, and those that are kept."""
+    """Return the two limits of `schedule_rules.limits` for each slot: micro-batches in flight, and those kept."""
     limits, most = np.ones(len(shares), dtype=np.int64), np.ones(len(shares), dtype=np.int64)
     end, least = len(shares), 0
     for later in range(len(counts)):

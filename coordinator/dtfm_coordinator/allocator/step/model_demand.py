@@ -160,7 +160,7 @@ def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, L
 
 
 def stage_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, ActionSeconds]:
-    """Return the seconds of one micro-batch through its stage on each peer of `plan`; `layers` has those of one layer."""
+    """Return the seconds of one micro-batch through its stage on each peer of `plan`; `layers` has one layer's."""
     split = plan.schedule == "zero-bubble"
     return {
         peer: demand.stage_seconds(*layer_range, layers[peer], split=split, recompute=stage in plan.recompute)

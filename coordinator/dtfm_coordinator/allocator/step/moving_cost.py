@@ -31,8 +31,7 @@ class LayersInForce(NamedTuple):
     archive: float
     """Bytes a second at which the checkpoint is fetched."""
     horizon: float
-    """Number of steps within which a move must pay back; infinite where nothing is in force, and moving costs nothing.
-    """
+    """Steps within which a move must pay back; infinite where nothing is in force, and moving costs nothing."""
 
 
 def standing(

@@ -62,8 +62,7 @@ class SimulatedNetwork:
         self._count = 0
         self._unsettled = False
         self.transfers: list[Transfer] = []
-        """Messages that have been carried, in the order in which they ended; those that never end are not among them.
-        """
+        """Messages that were carried, in the order in which they ended; those that never end are not among them."""
         self.is_blocked = False
         """Whether a message was handed to a pair that cannot talk."""
 

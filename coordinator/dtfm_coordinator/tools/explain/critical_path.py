@@ -102,8 +102,7 @@ class _Node(NamedTuple):
     """Thing that others wait for: a span or message by its index, or a peer's share in the all-reduce."""
 
     kind: Literal["span", "message", "parts", "sums"]
-    """Kind of thing. "parts": the peer has everyone's gradients of its own part; "sums": it has all reduced gradients.
-    """
+    """Kind of thing. "parts": the peer has all gradients of its own part; "sums": it has all reduced gradients."""
     number: int
     """Index into the spans, the transfers or the plan's peers."""
 
@@ -233,7 +232,7 @@ class _Walk:
         return [(one, self._time(one)) for one in found]
 
     def _inputs(self, span: SimulatedSpan) -> list[_Node]:
-        """Return the message, or on the last stage the forward, that a forward or backward takes; a weight takes none."""
+        """Return the message (on the last stage the forward) that a forward or backward takes; a weight takes none."""
         stage = self._stage_of[span.peer]
         if span.kind == "weight":
             return []

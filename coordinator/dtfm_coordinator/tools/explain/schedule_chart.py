@@ -40,7 +40,7 @@ CRITICAL = "#c00000"
 
 
 def lanes(plan: Plan, path: Sequence[Part]) -> tuple[str, ...]:
-    """Return the peers that get a lane, by stage: all; or those of the critical path and an even sample of the others."""
+    """Return the peers that get a lane, by stage: all; or those of the critical path and an even sample of others."""
     peers = plan.peers
     if len(peers) <= MOST_LANES:
         return peers

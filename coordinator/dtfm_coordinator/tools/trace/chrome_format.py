@@ -22,8 +22,7 @@ from dtfm_protocol.process.trace_format import (
 )
 
 MOST_ROWS = 4096
-"""Number of spans, at most, of one lane of one node at the same time: more than any swarm has peers to send to at once.
-"""
+"""Number of spans, at most, of one lane of one node at the same time: more than any swarm has peers to send to."""
 
 
 class Drawn(NamedTuple):

@@ -29,7 +29,7 @@ _OTHER = re.compile(r"remote key matches (\w{1,128})")
 
 @dataclass(frozen=True)
 class FirstPeer:
-    """A door: one of the invite's addresses at which the DHT can be entered, and what came of a TCP connection to it."""
+    """A door: one of the invite's addresses at which the DHT can be entered, and what came of a TCP connection."""
 
     address: str
     peer: str
