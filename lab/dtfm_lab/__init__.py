@@ -4,5 +4,5 @@
 - `emulation/`: an emulated network on one machine: hosts with delays and rates between them, for real processes and
   real bytes
 - `networks/`: networks to plan on without having them: views of as many nodes as one asks for
-- `compare`: `dtfm-coordinator compare`: what each algorithm makes of one view, over several seeds
+- `compare`: the command `dtfm-coordinator compare`: each algorithm's plans for one view, over several seeds
 """

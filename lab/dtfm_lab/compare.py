@@ -1,4 +1,4 @@
-"""`dtfm-coordinator compare`: what each algorithm makes of one view, over several seeds."""
+"""The command `dtfm-coordinator compare`: each algorithm's plans for one view, over several seeds."""
 
 import contextlib
 import csv
@@ -22,23 +22,24 @@ ALGORITHMS = ("evolutionary", "greedy", "in-order", "random", "exhaustive")
 SMALL = 20_000
 """Placements up to which all are looked at by the simulated step: some seconds, whatever the budget."""
 SMALL_PAPER = 200_000
-"""Placements up to which they are by the paper's cost."""
+"""Placements up to which all are looked at by the paper's cost."""
 COLUMNS = (
     "algorithm", "seed", "cost", "total", "data_parallel", "pipeline", "compute", "optimizer", "evaluations", "seconds",
     "evaluations_per_second", "failure",
 )  # fmt: skip
+"""Columns of the CSV file."""
 STANDARD_OUTPUT = Path("-")
 
 Run = Callable[[str, int, int | None], Plan]
-"""A plan by an algorithm and a seed, within so many evaluations instead of the budget unless None; raises `UserError`
-where it finds none."""
+"""A function that makes a plan by an algorithm and a seed, within so many evaluations or, if None, within the budget;
+it raises `UserError` where it finds none."""
 WARM_UP = 500
-"""Evaluations before anything is timed."""
+"""Evaluations that are made before anything is timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """The options of the command."""
+    """The options of `dtfm-coordinator compare`."""
 
     view: Path
     job: Path | None
@@ -46,21 +47,22 @@ class CompareOptions:
     activation_bytes: float | None
     gradient_bytes: float | None
     seeds: int
+    """Number of seeds with which each algorithm runs."""
     budget: float
     """Seconds of each search."""
     csv: Path | None
-    """"-" is standard output."""
+    """The file to which a row of each run is written; "-" is standard output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one algorithm made of it with one seed."""
+    """The result of one algorithm with one seed."""
 
     algorithm: str
     seed: int
     plan: Plan | None
     failure: str = ""
-    """Why there is no plan, in one line."""
+    """The reason why there is no plan, in one line."""
 
     @property
     def total(self) -> float:
@@ -68,7 +70,7 @@ class Outcome:
         return math.inf if self.plan is None or self.plan.cost is None else self.plan.cost.total
 
     def row(self) -> dict[str, object]:
-        """By `COLUMNS`; empty what there is not."""
+        """Return the values of `COLUMNS`; empty text for what there is not."""
         values: dict[str, object] = dict.fromkeys(COLUMNS, "")
         values |= {"algorithm": self.algorithm, "seed": self.seed, "failure": self.failure}
         if self.plan is None or self.plan.cost is None:
@@ -84,17 +86,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One algorithm over its seeds; seconds. What failed counts in `failures` alone."""
+    """The results of one algorithm over its seeds, in seconds. Runs that failed count in `failures` alone."""
 
     algorithm: str
     runs: int
     failures: int
     failure: str
-    """Of the first run that failed."""
+    """The reason for which the first failed run had no plan; "" where none failed."""
     mean: float
-    """Infinite where every run failed."""
+    """Mean seconds by the cost model; infinite where every run failed."""
     deviation: float
-    """Of a sample; 0 of a single run."""
+    """Standard deviation of those seconds, of a sample; 0 of a single run."""
     least: float
     most: float
     data_parallel: float
@@ -102,19 +104,19 @@ class Summary:
     rate: float
     """Evaluations a second."""
     seconds: float
-    """Of a run."""
+    """Mean seconds that a run took."""
 
 
 def outcomes(
     algorithms: Iterable[str], seeds: Sequence[int], run: Run, done: Callable[[], object] = lambda: None
 ) -> list[Outcome]:
-    """Let each algorithm run with each seed; one that finds no plan is an outcome, too.
+    """Run each algorithm with each seed; one that finds no plan is an outcome, too.
 
     Args:
-        done: called after each run.
+        done: a function that is called after each run.
 
     Raises:
-        UserError: no algorithm finds any plan: what the first one said.
+        UserError: no algorithm finds any plan; it says what the first one said.
     """
     found = []
     for algorithm in algorithms:
@@ -130,7 +132,7 @@ def outcomes(
 
 
 def summaries(found: Sequence[Outcome]) -> list[Summary]:
-    """Each algorithm's, in the order in which they ran."""
+    """Summarise each algorithm, in the order in which they ran."""
     return [
         _summary(algorithm, [outcome for outcome in found if outcome.algorithm == algorithm])
         for algorithm in dict.fromkeys(outcome.algorithm for outcome in found)
@@ -162,7 +164,7 @@ def _summary(algorithm: str, found: Sequence[Outcome]) -> Summary:
 
 
 def as_csv(found: Sequence[Outcome]) -> str:
-    """A header, and a row for each outcome."""
+    """Format a header, and a row for each outcome, as CSV."""
     written = io.StringIO()
     writer = csv.DictWriter(written, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -171,7 +173,7 @@ def as_csv(found: Sequence[Outcome]) -> str:
 
 
 def compare(question: CompareOptions) -> None:
-    """Run everything, print the table, write the rows.
+    """Run every algorithm with every seed, print the table, write the rows.
 
     Raises:
         UserError: options that do not go together, files that cannot be read or written, or no plan is possible.
@@ -200,7 +202,7 @@ def compare(question: CompareOptions) -> None:
 
 
 def _by_paper(question: CompareOptions, view: View) -> tuple[Run, bool]:
-    """How to run an algorithm by the paper's cost, and whether there are few enough placements to look at all."""
+    """Return a `Run` by the paper's cost, and whether there are few enough placements to look at all."""
     from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable
     from dtfm_coordinator.allocator.paper.paper_plan import allocate_paper
     from dtfm_lab.networks.paper_networks import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, STAGES
@@ -228,7 +230,7 @@ def _by_paper(question: CompareOptions, view: View) -> tuple[Run, bool]:
 
 
 def _by_makespan(question: CompareOptions, view: View) -> tuple[Run, bool]:
-    """How to run an algorithm by the simulated step, and whether there are few enough placements to look at all."""
+    """Return a `Run` by the simulated step, and whether there are few enough placements to look at all."""
     from dtfm_coordinator.allocator.allocate import allocate, compile_now
     from dtfm_coordinator.allocator.job_demand import workload
     from dtfm_coordinator.allocator.placement.shapes import feasible_shapes
@@ -253,7 +255,7 @@ def _by_makespan(question: CompareOptions, view: View) -> tuple[Run, bool]:
 
 
 def figures(value: float) -> str:
-    """Four of them, without an exponent."""
+    """Format a number to four figures, without an exponent."""
     if 0 < value < 1e-3:
         return f"{value:.6f}"
     return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"

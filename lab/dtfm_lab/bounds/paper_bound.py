@@ -27,13 +27,13 @@ from dtfm_coordinator.allocator.placement.links import Matrix, pipeline_seconds
 Index = npt.NDArray[np.int64]
 
 LEVELS = 48
-"""Most prices t of a link at which near boundaries are counted; more make the bound a little tighter."""
+"""The most prices t of a link at which near boundaries are counted; more make the bound a little tighter."""
 
 
 def lower_bound(
     alpha: Matrix, beta: Matrix, stages: int, replicas: int, activation_bytes: float, gradient_bytes: float
 ) -> PaperCost:
-    """Seconds that no placement on any `stages * replicas` of the devices undercuts.
+    """Return seconds that no placement on any `stages * replicas` of the devices undercuts.
 
     Args:
         alpha: one-way delay, seconds, shape (N, N).
@@ -68,7 +68,7 @@ def lower_bound(
 
 
 def _levels(both: Matrix) -> Matrix:
-    """Prices of links at which the counts may change, ascending: all distinct ones, or an even choice of them."""
+    """Return prices of links at which the counts may change, ascending: all distinct ones, or an even choice."""
     # Components merge at the prices of a spanning tree; degrees grow at each device's two nearest.
     ends = np.partition(both, min(1, len(both) - 2), axis=1)[:, :2]
     usable = np.where(np.isfinite(both), both, 0.0)
@@ -82,13 +82,13 @@ def _levels(both: Matrix) -> Matrix:
 
 
 def _components(both: Matrix, level: float) -> tuple[Index, Index]:
-    """Each device's component in the graph of links that take less than `level`, and the components' sizes."""
+    """Return each device's component in the graph of links that take less than `level`, and the components' sizes."""
     labels = _component_labels(both, level)
     return labels, np.bincount(labels)
 
 
 def _near_boundaries(both: Matrix, level: float, stages: int, replicas: int) -> int:
-    """The most boundaries that can cost less than `level`."""
+    """Return the most boundaries that can cost less than `level`."""
     labels, sizes = _components(both, level)
     degrees = np.minimum(2, (both < level).sum(axis=1))
     by_degrees = np.bincount(labels, weights=degrees) // 2
@@ -99,7 +99,7 @@ def _near_boundaries(both: Matrix, level: float, stages: int, replicas: int) -> 
 def _run_prices(
     both: Matrix, level: float, reduce: Matrix, nearest: npt.NDArray[np.int32], stages: int, replicas: int
 ) -> Matrix:
-    """For each L from 1, the least all-reduce with L stages in a row joined below `level`; shape (K,)."""
+    """Return the least all-reduce, for each L from 1, with L stages in a row joined below `level`; shape (K,)."""
     labels, sizes = _components(both, level)
     prices = np.empty(stages)
     for run in range(1, stages + 1):
@@ -113,14 +113,14 @@ def _run_prices(
 
 
 def _pipeline(prices: Matrix, ceilings: Index, steps: Matrix, stages: int, price: float) -> float:
-    """The pipeline's bound where the all-reduce takes no more than `price`."""
+    """Return the pipeline's bound where the all-reduce takes no more than `price`."""
     longest = np.maximum(1, ((prices <= price) & np.isfinite(prices)).sum(axis=1))
     near = np.minimum(ceilings, stages - -(-stages // longest))
     return float(((stages - 1 - near) * steps).sum())
 
 
 def _nearest_mates(reduce: Matrix) -> npt.NDArray[np.int32]:
-    """Each device's others, the cheapest all-reduce first; shape (N, N - 1)."""
+    """Order each device's others, the cheapest all-reduce first; shape (N, N - 1)."""
     order = np.empty((len(reduce), len(reduce) - 1), dtype=np.int32)
     for device, row in enumerate(reduce):
         sorted_row = np.argsort(row, kind="stable")
@@ -130,7 +130,7 @@ def _nearest_mates(reduce: Matrix) -> npt.NDArray[np.int32]:
 
 @compiled
 def _loads(reduce: Matrix, nearest: npt.NDArray[np.int32], labels: Index, most: Index, replicas: int) -> Matrix:
-    """Each device's cheapest all-reduce with at most `most[c]` devices, itself included, of its component c."""
+    """Return each device's cheapest all-reduce with at most `most[c]` devices, itself included, of its component c."""
     loads = np.zeros(len(reduce))
     for device in range(len(reduce)):
         within, load = most[labels[device]] - 1, 0.0
@@ -153,7 +153,7 @@ def _loads(reduce: Matrix, nearest: npt.NDArray[np.int32], labels: Index, most: 
 
 @compiled
 def _component_labels(both: Matrix, level: float) -> Index:
-    """A number for each device's component, from 0; shape (N,)."""
+    """Number the components, from 0, and return each device's; shape (N,)."""
     count = len(both)
     labels, stack = np.full(count, -1), np.empty(count, np.int64)
     components = 0

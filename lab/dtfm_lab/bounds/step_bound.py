@@ -1,4 +1,4 @@
-"""What no plan of a job can undercut by the simulated step, whatever its stages, peers, shares and layers.
+"""A lower bound of the simulated step that holds for any plan of a job, whatever its stages, peers, shares and layers.
 
 For each number of stages, the largest of:
 
@@ -18,11 +18,11 @@ from dtfm_coordinator.allocator.step.problem import ZERO_BUBBLE, Problem
 from dtfm_protocol.model.bytes_per_parameter import BYTES_PER_PARAMETER
 
 STEPS = 60
-"""Halvings: far below the precision of a double."""
+"""Halvings of the interval in which the bound lies: so many that it is far below the precision of a double."""
 
 
 def lower_bound(problem: Problem) -> float:
-    """Seconds of a step that no plan can undercut; infinite where no number of stages fits in memory."""
+    """Return seconds of a step that no plan can undercut; infinite where no number of stages fits in memory."""
     bounds = [np.inf]
     for stages in range(1, min(len(problem.forward), problem.layers) + 1):
         if _fits(problem, stages):
@@ -43,13 +43,13 @@ def _fits(problem: Problem, stages: int) -> bool:
 
 
 def _speeds(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Layers of a micro-batch that each peer takes forward and back a second, fastest first."""
+    """Return the layers of a micro-batch that each peer takes forward and back a second, fastest first; shape (N,)."""
     speeds: np.ndarray[tuple[int], np.dtype[np.float64]] = np.sort(1.0 / (problem.forward + problem.backward))[::-1]
     return speeds
 
 
 def _alone(problem: Problem) -> float:
-    """One stage, on the best number of peers."""
+    """Return the bound in seconds of a step with one stage, on the best number of peers."""
     work = problem.micro_batches * (problem.layers + problem.head_layers)
     speeds = np.cumsum(_speeds(problem))[: problem.micro_batches]
     count = np.arange(1, len(speeds) + 1)
@@ -66,7 +66,7 @@ def _alone(problem: Problem) -> float:
 
 
 def _pipelined(problem: Problem, stages: int) -> float:
-    """`stages` of them."""
+    """Return the bound in seconds of a step with `stages` stages, more than one."""
     usable = problem.beta.copy()
     np.fill_diagonal(usable, 0.0)
     rate = np.minimum(problem.uplink, usable.sum(axis=1))

@@ -1,4 +1,4 @@
-"""How true a lab is: delays, rates and fairness as programs on its hosts find them, beside what was asked for."""
+"""The accuracy of a lab: delays, rates and fairness as programs on its hosts find them, beside what was asked for."""
 
 import asyncio
 import math
@@ -14,35 +14,35 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.child_processes import end_with_parent
 
 PAYLOAD = 1448 / 1500
-"""Of a full packet, what TCP with timestamps carries for its user."""
+"""Part of a full packet that TCP with timestamps carries for its user."""
 _ENOUGH_SECONDS = 2.0
 _ENOUGH_BYTES = 32 << 10
-"""So that there are some packets to count on a slow link."""
+"""Bytes that a transfer has at least, so that there are some packets to count on a slow link."""
 _MOST_SECONDS = 60.0
-"""For one transfer: what is slower is measured by fewer packets, or not at all."""
+"""Seconds of the longest transfer: what is slower is measured by fewer packets, or not at all."""
 _PACKET_BYTES = 28 + ECHO_BYTES
-"""Of an echo, as IP packet."""
+"""Bytes of an echo, as an IP packet."""
 _LATE_SECONDS = 1.0
-"""By so much an echo may be late on a busy machine; a later one is lost."""
+"""Seconds that an echo may be late on a busy machine; a later one is lost."""
 
 
 class Unmeasured(UserError):
-    """Nothing could be found out between two hosts, and why."""
+    """The reason why nothing could be found out between two hosts."""
 
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """What was measured between two hosts."""
+    """The round trip and the rate that were measured between two hosts."""
 
     sender: int
     receiver: int
     round_trip: float
-    """Seconds."""
+    """Seconds there and back."""
     rate: float
     """Bytes a second of payload."""
 
     def text(self, wiring: Wiring) -> str:
-        """Beside what was asked for."""
+        """Describe the measurement for people, beside what was asked for."""
         trip = wiring.round_trip(self.sender, self.receiver)
         rate = wiring.path_rate(self.sender, self.receiver)
         return (
@@ -52,14 +52,14 @@ class LinkMeasurement:
 
 
 class Gauge:
-    """Measures a lab. It has a server on each host."""
+    """A gauge of a lab, with a server on each of its hosts."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._servers: dict[int, asyncio.subprocess.Process] = {}
 
     async def round_trip(self, sender: int, receiver: int, count: int = 20) -> float:
-        """Median seconds of an echo, of those that come back.
+        """Measure the median seconds of an echo, of those that come back.
 
         Raises:
             Unmeasured: none does.
@@ -68,7 +68,7 @@ class Gauge:
         return await self._ask(sender, receiver, "echo", str(count), str(wait))
 
     async def rates(self, pairs: Sequence[tuple[int, int]], seconds: float = 2.0) -> list[float]:
-        """Bytes a second of one TCP stream for each of `pairs`, all at once.
+        """Measure the bytes a second of one TCP stream for each of `pairs`, all at once.
 
         Raises:
             Unmeasured: one of them cannot connect, or takes far longer than `seconds`.
@@ -78,7 +78,7 @@ class Gauge:
         return list(await asyncio.gather(*asked))
 
     async def pair(self, sender: int, receiver: int) -> LinkMeasurement:
-        """One pair alone.
+        """Measure round trip and rate of one pair alone.
 
         Raises:
             Unmeasured: too much is lost on the way, or it is too slow.
@@ -125,18 +125,18 @@ class Gauge:
 
 
 def echo_seconds(wiring: Wiring, here: int, there: int) -> float:
-    """How long an echo takes, its packets' own time on the links included; infinite where a link has no rate."""
+    """Return the seconds that an echo takes, its packets' time on the links included; infinite if one has no rate."""
     rates = (wiring.path_rate(here, there), wiring.path_rate(there, here))
     return wiring.round_trip(here, there) + sum(_PACKET_BYTES / rate if rate else math.inf for rate in rates)
 
 
 def transfer_seconds(rate: float, trip: float) -> float:
-    """How long to send at `rate` bytes a second until the window has opened, and there is enough to count."""
+    """Return the seconds to send at `rate` bytes a second until the window has opened, and there is enough to count."""
     return min(max(_ENOUGH_SECONDS + 10 * trip, _ENOUGH_BYTES / rate), _MOST_SECONDS)
 
 
 def pairs_to_try(wiring: Wiring) -> list[tuple[int, int]]:
-    """The pairs with the highest and the lowest rate, and the one with the longest delay; those that talk at all."""
+    """Choose the pairs of the highest and the lowest rate and of the longest delay, among those that talk at all."""
     hosts = range(len(wiring.up))
     pairs = [(i, j) for i in hosts for j in hosts if i != j and wiring.path_rate(i, j) > 0]
     if not pairs:

@@ -1,4 +1,4 @@
-"""`dtfm-coordinator lab`: a command on the hosts of an emulated network."""
+"""The command `dtfm-coordinator lab`: a program run on the hosts of an emulated network."""
 
 import asyncio
 import contextlib
@@ -23,21 +23,26 @@ STOP_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class LabOptions:
-    """What to run, and where."""
+    """The options of `dtfm-coordinator lab`: what to run, and where."""
 
     view: Path
     command: tuple[str, ...]
     on: str | None = None
-    """A node's id; the first one's."""
+    """Id of the node on whose host the command runs; None: the first one's."""
     everywhere: bool = False
+    """Whether the command runs on every host."""
     scale: float = 1.0
+    """Factor by which all rates of the view are multiplied."""
     loss: float = 0.0
+    """Share of packets that vanish, 0 to 1."""
     queue_ms: float = 200.0
+    """Milliseconds of a link's rate that wait for it before more is dropped."""
     script: Path | None = None
+    """A file of events by which the world changes (`WorldScript`)."""
 
 
 class CommandEnded(Exception):
-    """The command has ended with a code that is not 0."""
+    """The end of the command with a code that is not 0."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"code {code}")
@@ -92,7 +97,7 @@ async def _say_accuracy(lab: Lab, wiring: Wiring, view: View) -> None:
 
 
 async def _change(lab: Lab, script: WorldScript, view: View, wiring: Wiring) -> None:
-    """Let happen what the script says."""
+    """Change the world when the script says."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
     for at in script.changes():
@@ -101,7 +106,7 @@ async def _change(lab: Lab, script: WorldScript, view: View, wiring: Wiring) -> 
 
 
 async def _run_all(lab: Lab, view: View, command: Sequence[str], chosen: Sequence[int]) -> list[int]:
-    """Run `command` on the chosen hosts; exit codes, once all have ended."""
+    """Run `command` on the chosen hosts; return the exit codes, once all have ended."""
     hosts = json.dumps({node: lab.address(number) for number, node in enumerate(view.ids)})
     processes = []
     try:
@@ -134,7 +139,7 @@ async def _run_all(lab: Lab, view: View, command: Sequence[str], chosen: Sequenc
 
 
 def _filled(word: str, own: dict[str, str]) -> str:
-    """`word` with {node}, {address} and {number} in it replaced."""
+    """Replace {node}, {address} and {number} in `word`."""
     for name, value in own.items():
         word = word.replace("{" + name + "}", value)
     return word

@@ -1,4 +1,4 @@
-"""What a packet meets on its way: its sender's uplink, the pair's own rate, the delay, its receiver's downlink. Pure.
+"""The links that a packet meets: its sender's uplink, the pair's own rate, the delay, its receiver's downlink. Pure.
 
 Time is given, never asked for: what is late here was late when it was told. Sizes are bytes on the wire, rates bytes a
 second, times seconds.
@@ -16,29 +16,30 @@ from dtfm_protocol.view.link_matrix import Matrix
 
 P = TypeVar("P")
 LEAST_QUEUE_BYTES = 72 << 10
-"""A queue takes this much however slow its link is: what Linux sends in one piece."""
+"""Bytes that a queue takes however slow its link is: what Linux sends in one piece."""
 
 
 @dataclass(frozen=True)
 class LinkLimits:
-    """What the wires are like. Row sends to column."""
+    """The delays, rates and losses of all links between N hosts. Row sends to column."""
 
     delay: Matrix
-    """Shape (N, N)."""
+    """One-way seconds, shape (N, N)."""
     rate: Matrix
-    """Shape (N, N); 0 is a pair that cannot talk."""
+    """Bytes a second, shape (N, N); 0 is a pair that cannot talk."""
     up: Sequence[float]
-    """Of each host, to all others together; infinite where it is not limited."""
+    """Bytes a second from each host to all others together; infinite where it is not limited."""
     down: Sequence[float]
+    """Bytes a second to each host from all others together; infinite where it is not limited."""
     loss: float = 0.0
-    """Share of packets that vanish."""
+    """Share of packets that vanish, 0 to 1."""
     queue_seconds: float = 0.2
-    """What waits for a link before more is dropped, as seconds of its rate."""
+    """Seconds of a link's rate that wait for it before more is dropped."""
 
 
 @dataclass
 class Count:
-    """What one ordered pair has carried."""
+    """The bytes and packets that one ordered pair has carried, and the packets that were dropped."""
 
     bytes: int = 0
     packets: int = 0
@@ -46,7 +47,7 @@ class Count:
 
 
 class EmulatedLinks(Generic[P]):
-    """All links between N hosts, and the packets on them."""
+    """The links between N hosts, and the packets on them."""
 
     def __init__(self, links: LinkLimits, seed: int = 0) -> None:
         self._links = links
@@ -59,13 +60,13 @@ class EmulatedLinks(Generic[P]):
         self._down: list[_Line[P]] = [_Line(self._at) for _ in hosts]
         self._limit()
         self._last: dict[tuple[int, int], float] = {}
-        """When the newest packet of each pair comes out of its delay: a shorter delay overtakes nobody."""
+        """Time at which the newest packet of each pair comes out of its delay: a shorter delay overtakes nobody."""
         self._in: dict[tuple[int, int], float] = {}
-        """When it is through a limited downlink: nor does a higher rate."""
+        """Time at which that packet is through a limited downlink: nor does a higher rate overtake anybody."""
         self.counts: dict[tuple[int, int], Count] = {}
 
     def change(self, links: LinkLimits, now: float) -> None:
-        """Other links from now on, also for what waits; what is on the way keeps its delay."""
+        """Replace the links from now on, also for what waits; what is on the way keeps its delay."""
         self._pass(now)
         self._links = links
         self._limit()
@@ -97,14 +98,14 @@ class EmulatedLinks(Generic[P]):
             count.dropped += 1
 
     def due(self, now: float) -> list[tuple[int, P, float]]:
-        """What has arrived until `now`: receiver, packet, and when it was due."""
+        """Return what has arrived until `now`: receiver, packet, and when it was due."""
         self._pass(now)
         arrived, self._arrived = self._arrived, []
         return arrived
 
     @property
     def next_time(self) -> float:
-        """When something happens next; infinite where nothing is on the way."""
+        """Time at which something happens next; infinite where nothing is on the way."""
         if self._arrived:
             return self._arrived[0][2]
         return self._events[0][0] if self._events else math.inf
@@ -116,7 +117,7 @@ class EmulatedLinks(Generic[P]):
             happen(at)
 
     def _come(self, sender: int, receiver: int, packet: P, size: int, now: float) -> None:
-        """A packet is through its delay."""
+        """Take a packet that is through its delay to its receiver's downlink."""
         count, down = self.counts[sender, receiver], self._links.down[receiver]
 
         def arrive(at: float) -> None:
@@ -150,13 +151,13 @@ class _Item(Generic[P]):
     packet: P
     size: int
     count: Count
-    """Of its pair."""
+    """The count of the packet's pair."""
     came: float
     left: Callable[[P, float], None]
 
 
 class _Queue(Generic[P]):
-    """What waits for one pair."""
+    """The packets of one pair that wait for a line."""
 
     __slots__ = ("bytes", "finish", "free", "items", "last")
 
@@ -164,7 +165,7 @@ class _Queue(Generic[P]):
         self.items: deque[_Item[P]] = deque()
         self.bytes = 0
         self.free = 0.0
-        """When the pair has carried all that it was given."""
+        """Time at which the pair has carried all that it was given."""
         self.last = 0
         """Bytes of the newest packet that it was given."""
         self.finish = 0.0
@@ -189,7 +190,7 @@ class _Line(Generic[P]):
         self._wake = math.inf
 
     def limit(self, rate: float, rates: Sequence[float]) -> None:
-        """What it carries in all from now on, and for each host at the other end."""
+        """Set the bytes a second that the line carries in all from now on, and for each host at the other end."""
         self._rate, self._rates = rate, rates
 
     def go_on(self, now: float) -> None:
@@ -209,7 +210,7 @@ class _Line(Generic[P]):
         self._serve(now)
 
     def offer(self, item: _Item[P], room: float, now: float) -> bool:
-        """Queue a packet; whether there was room."""
+        """Queue a packet; return whether there was room."""
         queue = self._queues.get(item.other)
         if queue is None:
             queue = self._queues[item.other] = _Queue()

@@ -1,4 +1,4 @@
-"""The forwarding process: takes packets from each host's TUN device, and hands them to the others when they are due.
+"""The forwarding process: it takes packets from each host's TUN device, and hands them to the others when they are due.
 
     python -m dtfm_lab.emulation.emulator DESCRIPTOR...
 
@@ -19,13 +19,14 @@ from dtfm_lab.emulation.tun import LARGEST_PACKET, destination, wire_bytes
 from dtfm_lab.emulation.world import Wiring
 
 AT_ONCE = 32
-"""Packets taken from one host before the others have their turn."""
+"""Packets that are taken from one host before the others have their turn."""
 PRIORITY = 10
+"""Real-time priority of the forwarding process (SCHED_FIFO), where that is allowed."""
 _clock = time.monotonic
 
 
 class Emulator:
-    """Between the hosts' devices and the wires."""
+    """The forwarder of packets between the hosts' devices and the emulated links."""
 
     def __init__(self, devices: list[int], wiring: Wiring) -> None:
         self._devices = devices
@@ -34,7 +35,7 @@ class Emulator:
         self._late, self._latest, self._delivered = 0.0, 0.0, 0
 
     def change(self, wiring: Wiring) -> None:
-        """Other links from now on."""
+        """Replace the links from now on."""
         self._wires.change(wiring.links(), _clock())
 
     def forward(self, control: int) -> None:
@@ -51,7 +52,7 @@ class Emulator:
                 return
 
     def counts(self) -> str:
-        """What was carried and how late, as JSON: of each ordered pair bytes, packets, dropped packets."""
+        """Return what was carried and how late, as JSON: of each ordered pair bytes, packets, dropped packets."""
         pairs = [[*pair, one.bytes, one.packets, one.dropped] for pair, one in self._wires.counts.items()]
         values = {"delivered": self._delivered, "late": self._late, "late_most": self._latest}
         return json.dumps({"pairs": pairs, **values})

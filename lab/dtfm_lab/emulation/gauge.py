@@ -1,4 +1,4 @@
-"""A small program on a lab's hosts that finds delays and rates. It imports nothing that takes long.
+"""The small program that finds delays and rates on a lab's hosts. It imports nothing that takes long.
 
 python -m dtfm_lab.emulation.gauge serve
 python -m dtfm_lab.emulation.gauge echo ADDRESS COUNT WAIT
@@ -15,17 +15,19 @@ import threading
 import time
 
 PORT = 5999
+"""Port of the server on each host, UDP and TCP."""
 ECHO_BYTES = 4
+"""Bytes of payload of an echo."""
 ALL_ECHOES_SECONDS = 60.0
-"""No further echo is asked for after that, however many have come."""
+"""Seconds after which no further echo is asked for, however many have come."""
 _PIECE = 1 << 16
 _LEAST_PIECE = 1448
 _PIECES = 16
-"""Of a transfer at least. About four wait to be sent at most: a slow link is done soon after the time is up."""
+"""Pieces of a transfer at least. About four wait to be sent at most: a slow link is done soon after the time is up."""
 _PATIENCE = 10.0
-"""Seconds for what takes none on a link that loses nothing."""
+"""Seconds allowed for what takes none on a link that loses nothing."""
 _WARM = 0.3
-"""Of a transfer, the part before its rate counts: the congestion window opens."""
+"""Part of a transfer's time before its rate counts: the congestion window opens."""
 
 
 def serve() -> None:
@@ -83,7 +85,7 @@ def echo(host: str, count: int, wait: float) -> None:
 
 
 def _echo(datagrams: socket.socket, said: bytes, end: float) -> None:
-    """Wait for one until `end`; others that come late do not count."""
+    """Wait for the echo of `said` until `end`; others that come late do not count."""
     datagrams.send(said)
     answer = b""
     while answer != said:
@@ -118,7 +120,7 @@ def send(host: str, seconds: float, rate: float) -> None:
 
 
 def main(action: str, *given: str) -> None:
-    """Do what the command line says."""
+    """Run the action of the command line, with its arguments."""
     try:
         if action == "serve":
             serve()

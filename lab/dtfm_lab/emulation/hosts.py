@@ -1,4 +1,4 @@
-"""Hosts of a lab: network namespaces, each with an address and a TUN device."""
+"""The hosts of a lab: network namespaces, each with an address and a TUN device."""
 
 import contextlib
 import itertools
@@ -16,13 +16,13 @@ from dtfm_protocol.errors import UserError
 _PREFIX = "lab"
 _NAME = re.compile(rf"^{_PREFIX}(\d+)-\d+$")
 _numbers = itertools.count()
-"""A process may have several labs."""
+"""Numbers of this process's labs, of which it may have several."""
 _MTU = 1500
 _QUEUE_PACKETS = 5000
 _CONGESTION_CONTROL = "cubic"
-"""What volunteers' machines have, whatever this one is set to."""
+"""TCP's congestion control as volunteers' machines have it, whatever this one is set to."""
 _GRACE_SECONDS = 3.0
-"""For what still runs on a host to end when it is asked to."""
+"""Seconds that what still runs on a host has to end when it is asked to."""
 _LOOK_SECONDS = 0.05
 _NAMESPACES = Path("/run/netns")
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
@@ -38,7 +38,7 @@ _SETTINGS = (
 
 
 class Hosts:
-    """As many as a world has. Create them with `made`."""
+    """The hosts of one lab. Create them with `made`."""
 
     def __init__(self, names: Sequence[str], devices: Sequence[int]) -> None:
         self.names, self.devices = tuple(names), tuple(devices)
@@ -46,7 +46,8 @@ class Hosts:
     @classmethod
     @contextlib.contextmanager
     def made(cls, count: int) -> Iterator["Hosts"]:
-        """Make them; nothing of them, nor in them, is left after the block. What killed processes left is swept first.
+        """Make `count` hosts; nothing of them, nor in them, is left after the block. What killed processes left is
+        swept first.
 
         Raises:
             UserError: this machine does not let us.
@@ -67,22 +68,22 @@ class Hosts:
             _remove(names)
 
     def within(self, number: int) -> tuple[str, ...]:
-        """What runs a command on a host."""
+        """Return the command line before which a command runs on host `number`."""
         return within(self.names[number])
 
 
 def within(name: str) -> tuple[str, ...]:
-    """What runs a command in a namespace."""
+    """Return the start of a command line by which a command runs in the namespace `name`."""
     return ("ip", "netns", "exec", name)
 
 
 def address(number: int) -> str:
-    """Of host `number`."""
+    """Return the IPv4 address of host `number`."""
     return f"10.77.{(number + 1) >> 8}.{(number + 1) & 255}"
 
 
 def check() -> None:
-    """Say whether this machine can have hosts.
+    """Check that this machine can have hosts.
 
     Raises:
         UserError: it cannot, and why.
@@ -110,21 +111,21 @@ def _make(name: str, number: int) -> int:
 
 
 def _allow() -> None:
-    """Let namespaces choose the congestion control: some kernels permit them the machine's own alone."""
+    """Permit namespaces to choose the congestion control: some kernels allow them the machine's own alone."""
     allowed = _ALLOWED.read_text().split()
     if _CONGESTION_CONTROL not in allowed:
         _run("sysctl", "-qw", f"net.ipv4.tcp_allowed_congestion_control={' '.join([*allowed, _CONGESTION_CONTROL])}")
 
 
 def _sweep() -> None:
-    """Take away what killed processes have left."""
+    """Delete what killed processes have left."""
     names = [path.name for path in _NAMESPACES.iterdir()] if _NAMESPACES.is_dir() else []
     owners = {name: match[1] for name in names if (match := _NAME.match(name)) is not None}
     _remove([name for name, owner in owners.items() if not Path(f"/proc/{owner}").exists()])
 
 
 def _remove(names: Sequence[str]) -> None:
-    """Take namespaces away, and what runs in them before: without a name nobody would find it again."""
+    """Delete namespaces, and end what runs in them before: without a name nobody would find it again."""
     running = _running(names)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in itertools.chain.from_iterable(running.values()):
@@ -139,13 +140,13 @@ def _remove(names: Sequence[str]) -> None:
 
 
 def _running(names: Iterable[str]) -> dict[str, list[int]]:
-    """The processes in those namespaces that have any."""
+    """Find the processes in those namespaces that have any, by namespace."""
     found = {name: _run("ip", "netns", "pids", name, check=False).split() for name in names}
     return {name: [int(pid) for pid in pids] for name, pids in found.items() if pids}
 
 
 def _run(*command: str, check: bool = True) -> str:
-    """What a command writes to its standard output."""
+    """Run a command and return what it writes to its standard output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:

@@ -20,42 +20,42 @@ _BROKEN = "the forwarding process of the emulated network has ended or hangs"
 
 @dataclass(frozen=True)
 class Counts:
-    """What a lab has carried so far."""
+    """The traffic that a lab has carried so far."""
 
     bytes: dict[tuple[int, int], int]
-    """Of each ordered pair, as IP packets."""
+    """Bytes of each ordered pair, as IP packets."""
     dropped: dict[tuple[int, int], int]
-    """Packets."""
+    """Packets of each ordered pair that were dropped."""
     delivered: int
-    """Packets."""
+    """Packets that were delivered."""
     late: float
-    """Seconds between when they were due and when they were delivered, of all together."""
+    """Seconds between when packets were due and when they were delivered, of all together."""
     late_most: float
-    """Of one."""
+    """Seconds by which the latest packet was late."""
 
     @property
     def late_mean(self) -> float:
-        """Of each."""
+        """Seconds by which a packet was late in the mean."""
         return self.late / self.delivered if self.delivered else 0.0
 
     def late_since(self, before: "Counts") -> float:
-        """The mean of what was delivered after `before`."""
+        """Return the mean seconds by which the packets were late that were delivered after `before`."""
         delivered = self.delivered - before.delivered
         return (self.late - before.late) / delivered if delivered else 0.0
 
 
 class Lab:
-    """Create it with `running`."""
+    """A running emulated network. Create it with `running`."""
 
     def __init__(self, hosts: Hosts, process: asyncio.subprocess.Process, wiring: Wiring) -> None:
         self._hosts, self._process = hosts, process
         self.wiring = wiring
-        """What its links are now."""
+        """The links as they are now."""
 
     @classmethod
     @contextlib.asynccontextmanager
     async def running(cls, wiring: Wiring) -> AsyncIterator["Lab"]:
-        """A network of as many hosts as `wiring` has, until the block ends.
+        """Run a network of as many hosts as `wiring` has, until the block ends.
 
         Raises:
             UserError: this machine cannot have one.
@@ -78,24 +78,24 @@ class Lab:
                 await process.wait()
 
     def within(self, number: int) -> tuple[str, ...]:
-        """What runs a command on a host."""
+        """Return the start of a command line by which a command runs on host `number`."""
         return self._hosts.within(number)
 
     def name(self, number: int) -> str:
-        """Of a host's network namespace."""
+        """Return the name of a host's network namespace."""
         return self._hosts.names[number]
 
     def address(self, number: int) -> str:
-        """Of a host."""
+        """Return the IPv4 address of host `number`."""
         return address(number)
 
     async def change(self, wiring: Wiring) -> None:
-        """Other links from now on."""
+        """Replace the links from now on."""
         self.wiring = wiring
         await self._say(wiring.model_dump_json())
 
     async def counts(self) -> Counts:
-        """What was carried so far."""
+        """Ask the forwarding process for what was carried so far."""
         await self._say("")
         assert self._process.stdout is not None
         try:
@@ -115,7 +115,7 @@ class Lab:
         )
 
     async def watch(self) -> None:
-        """Wait for the forwarding process to end, which it should not.
+        """Wait for the end of the forwarding process, which should not come.
 
         Raises:
             UserError: it has.

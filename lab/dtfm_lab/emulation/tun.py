@@ -1,4 +1,4 @@
-"""TUN devices: what a host sends is read here as packets, and what is written here it receives.
+"""The TUN devices of hosts: what a host sends is read here as packets, and what is written here it receives.
 
 Packets keep the header of `linux/virtio_net.h` before them, so that the kernel hands over as one what it would cut into
 many segments: a tenth of the work, and the same bytes on the wire.
@@ -12,16 +12,19 @@ from dtfm_protocol.errors import UserError
 
 DEVICE = "/dev/net/tun"
 HEADER_BYTES = 10
+"""Bytes of the header before each packet."""
 LARGEST_PACKET = HEADER_BYTES + (1 << 16)
+"""Bytes of the largest packet, its header included."""
 _SETIFF, _SETOFFLOAD = 0x400454CA, 0x400454D0
 _TUN, _NO_INFORMATION, _HEADER = 0x0001, 0x1000, 0x4000
 _CHECKSUM, _TCP4 = 0x01, 0x02
 _VIRTIO = struct.Struct("=BBHHHH")
-"""Flags, kind of segmentation, bytes of headers, bytes of a segment, and two of the checksum's."""
+"""The header before a packet: flags, kind of segmentation, bytes of headers, bytes of a segment, and two of the
+checksum's."""
 
 
 def open_tun(name: str) -> int:
-    """A new device `name` in this network namespace; its file descriptor, non-blocking.
+    """Open a new device `name` in this network namespace; return its file descriptor, non-blocking.
 
     Raises:
         UserError: the kernel does not give one.
@@ -37,7 +40,7 @@ def open_tun(name: str) -> int:
 
 
 def wire_bytes(packet: bytes) -> int:
-    """Bytes of IP packets that `packet`, with its header, is on the wire."""
+    """Return the bytes of IP packets that `packet`, with its header, is on the wire."""
     _, kind, headers, segment, _, _ = _VIRTIO.unpack_from(packet)
     size = len(packet) - HEADER_BYTES
     if not kind or not segment:
@@ -47,7 +50,7 @@ def wire_bytes(packet: bytes) -> int:
 
 
 def destination(packet: bytes) -> int | None:
-    """The number of the host that an IPv4 packet is for: the lower half of its address; None for other packets."""
+    """Return the number of the host that an IPv4 packet is for: its address's lower half; None for other packets."""
     if len(packet) < HEADER_BYTES + 20 or packet[HEADER_BYTES] >> 4 != 4:
         return None
     return int.from_bytes(packet[HEADER_BYTES + 18 : HEADER_BYTES + 20], "big")

@@ -1,4 +1,4 @@
-"""A world: a view's links, and what else a lab needs to know to make them."""
+"""The world of a lab: a view's links, and what else a lab needs to know to make them."""
 
 import math
 from typing import Annotated, Any, Self
@@ -13,22 +13,28 @@ from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import GBIT, View
 
 MOST_HOSTS = 250
-"""Beyond that one forwarding process has long been too slow."""
+"""Hosts that a lab may have: with more, one forwarding process has long been too slow."""
 
 
 class Wiring(Schema):
-    """What the forwarding process is told: links as plain numbers, bytes and seconds; null is without limit."""
+    """The links as the forwarding process is told them: plain numbers, bytes and seconds; null is without limit."""
 
     delay: list[list[float]]
+    """One-way seconds of each ordered pair, as N rows of N."""
     rate: list[list[float | None]]
+    """Bytes a second of each ordered pair, as N rows of N; 0 is no connection."""
     up: list[float | None]
+    """Bytes a second that each host can send in all."""
     down: list[float | None]
+    """Bytes a second that each host can receive in all."""
     loss: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of packets that vanish."""
     queue_seconds: Annotated[float, Field(gt=0)] = 0.2
+    """Seconds of a link's rate that wait for it before more is dropped."""
 
     @classmethod
     def of(cls, view: View, *, scale: float = 1.0, loss: float = 0.0, queue_ms: float = 200.0) -> Self:
-        """The links of `view`, all rates times `scale`. What was not measured is estimated, as for plans.
+        """Return the links of `view`, all rates times `scale`. What was not measured is estimated, as for plans.
 
         Raises:
             UserError: more hosts than a lab can have, or a number that is none or without end.
@@ -55,16 +61,16 @@ class Wiring(Schema):
         return cls.read(values, "the emulated network")
 
     def path_rate(self, sender: int, receiver: int) -> float:
-        """Bytes a second that a pair has if it is alone."""
+        """Return the bytes a second that a pair has if it is alone."""
         limits = (self.rate[sender][receiver], self.up[sender], self.down[receiver])
         return min(_limits(list(limits)))
 
     def round_trip(self, here: int, there: int) -> float:
-        """Seconds there and back, of a packet without bytes."""
+        """Return the seconds there and back of a packet without bytes."""
         return self.delay[here][there] + self.delay[there][here]
 
     def links(self) -> LinkLimits:
-        """As `EmulatedLinks` takes them."""
+        """Return the links as `EmulatedLinks` takes them."""
         return LinkLimits(
             _matrix(self.delay), _matrix(self.rate), _limits(self.up), _limits(self.down), self.loss, self.queue_seconds
         )

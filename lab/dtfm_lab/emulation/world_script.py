@@ -1,4 +1,4 @@
-"""How a world changes: timed events, as a file says them. The world at a time is a function of the script. Pure.
+"""The changes of a world: timed events, as a file says them. The world at a time is a function of the script. Pure.
 
 [[event]]            # a link loses nine tenths of its rate, for a minute
 at = 30
@@ -32,25 +32,28 @@ from dtfm_protocol.schema import Schema
 from dtfm_protocol.view.view import NodeView, View
 
 WAVE_SECONDS = 1.0
-"""How often what comes and goes in a period is set anew."""
+"""Seconds between the settings of what comes and goes in a period."""
 Seconds = Annotated[float, Field(ge=0)]
 
 
 class WorldChange(Schema):
-    """Links that are others for a while."""
+    """A change of some links for a while."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     at: Seconds
     until: Seconds | None = None
     sender: str = Field("*", alias="from")
+    """Id or region of nodes that send, or * for all."""
     receiver: str = Field("*", alias="to")
+    """Id or region of nodes that receive, or * for all."""
     both: bool = True
     """Whether the way back is meant, too."""
     rate: Annotated[float, Field(ge=0)] = 1.0
-    """Times what it was; 0 is no connection. Where all links of a node are meant, its own limits are, too."""
+    """Factor of the rate that was there; 0 is no connection. Where all links of a node are meant, its own limits are,
+    too."""
     delay: Annotated[float, Field(ge=0)] = 1.0
-    """Times what it was."""
+    """Factor of the delay that was there."""
     period: Annotated[float, Field(gt=0)] | None = None
     """Seconds in which the change comes and goes as a cosine does, beginning with none."""
 
@@ -61,14 +64,14 @@ class WorldChange(Schema):
         return self
 
     def strength(self, seconds: float) -> float:
-        """How much of the change is there: 0 to 1."""
+        """Return the part of the change that is there `seconds` after the world's beginning: 0 to 1."""
         if seconds < self.at or (self.until is not None and seconds >= self.until):
             return 0.0
         return 1.0 if self.period is None else (1 - math.cos(2 * math.pi * (seconds - self.at) / self.period)) / 2
 
 
 class WorldScript(Schema):
-    """All that happens to a world."""
+    """The changes of a world, as a file gives them."""
 
     event: tuple[WorldChange, ...] = ()
 
@@ -92,7 +95,7 @@ class WorldScript(Schema):
         return script
 
     def changes(self) -> Iterator[float]:
-        """When the world is to be set anew, in order; without end where something comes and goes for ever."""
+        """Yield the seconds at which the world is to be set anew, in order; without end where a change has a period."""
         edges = sorted({t for event in self.event for t in (event.at, event.until) if t is not None})
         if all(event.period is None for event in self.event):
             yield from edges
@@ -104,7 +107,7 @@ class WorldScript(Schema):
             now = min([now + WAVE_SECONDS, *(edge for edge in edges if edge > now)])
 
     def at(self, seconds: float, view: View, wiring: Wiring) -> Wiring:
-        """What `wiring`, that of `view`, has become `seconds` after its beginning."""
+        """Return what `wiring`, that of `view`, has become `seconds` after its beginning."""
         delay, rate = [list(row) for row in wiring.delay], [list(row) for row in wiring.rate]
         up, down = list(wiring.up), list(wiring.down)
         for event in self.event:
@@ -140,7 +143,7 @@ def _is(name: str, node: NodeView) -> bool:
 
 
 def _times(rate: float | None, factor: float) -> float | None:
-    """A rate times `factor`; what has no limit keeps none, unless nothing is left."""
+    """Multiply a rate by `factor`; what has no limit keeps none, unless nothing is left."""
     if rate is None:
         return 0.0 if factor == 0 else None
     return rate * factor

@@ -1,4 +1,4 @@
-"""Every network that can be made up, by its name."""
+"""The catalogue of networks that can be made up, by name."""
 
 from collections.abc import Callable
 
@@ -18,10 +18,11 @@ NETWORKS = {
     "irregular": "every ordered pair has its own delay and bandwidth",
     "hub-and-spoke": "a few hubs with fast links, each with spokes that reach their own hub best",
 }
+"""A line for people on each network, by its name."""
 
 
 def network(name: str, nodes: int, seed: int = 0) -> View:
-    """The network of that name, always the same for the same arguments.
+    """Make the network of that name, always the same for the same arguments.
 
     Only `home` and `irregular` are drawn; for the others `seed` changes nothing.
 

@@ -1,4 +1,4 @@
-"""What volunteers compute with: consumer GPUs, their speed and memory."""
+"""The consumer GPUs with which volunteers compute: their speed and memory."""
 
 from dataclasses import dataclass
 
@@ -6,19 +6,20 @@ EFFICIENCY = 0.4
 """Effective FLOP/s over the published peak. Chosen: large training runs report 0.3 to 0.55 on data-centre GPUs
 (PaLM 0.46, arXiv 2204.02311; Megatron-LM 0.52, arXiv 2104.04473), and homes have smaller matrices."""
 USABLE_MEMORY = 0.9
-"""Of the memory, what a volunteer's desktop leaves. Chosen."""
+"""Part of the memory that a volunteer's desktop leaves. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGpu:
-    """One kind of GPU."""
+    """A kind of GPU."""
 
     name: str
     peak_teraflops: float
-    """Dense matrix products in fp16 with fp32 sums, published; fp32 where the GPU has no matrix units."""
+    """TFLOP/s of dense matrix products in fp16 with fp32 sums, as published; in fp32 where the GPU has no matrix
+    units."""
     memory_gigabytes: float
     share: float
-    """Of the volunteers. Chosen."""
+    """Share of the volunteers that have this GPU. Chosen."""
 
     @property
     def flops(self) -> float:
@@ -44,3 +45,4 @@ MACHINES = (
     ConsumerGpu("RTX 4090", 165.2, 24, 0.10),
     ConsumerGpu("Apple M1 Max", 10.4, 24, 0.08),
 )
+"""The GPUs of volunteers; their shares sum to 1."""

@@ -6,12 +6,13 @@ from dtfm_lab.networks.node_groups import V100_BYTES, V100_FLOPS, even, grouped,
 from dtfm_protocol.view.view import NodeView, View
 
 SLOW_LINE_GBPS = 0.05
+"""Gbit/s of the lines at the slow site."""
 SITES = 4
 HUBS = 4
 
 
 def slow_site(nodes: int) -> View:
-    """Four sites with good links, but for the last, behind slow lines. Symmetric; nothing in it is drawn.
+    """Make four sites with good links, but for the last, behind slow lines. Symmetric; nothing in it is drawn.
 
     Two nodes of one site: 10 Gbit/s, 0.5 ms. Two sites: 1 Gbit/s, 15 ms. With an end at the slow site: 0.05 Gbit/s,
     40 ms. A view has limits for nodes and none for sites, so the slow line is `up_gbps` and `down_gbps` of each node of
@@ -28,7 +29,7 @@ def slow_site(nodes: int) -> View:
 
 
 def two_clusters(nodes: int) -> View:
-    """Two halves: 10 Gbit/s and 0.5 ms within, 0.2 Gbit/s and 40 ms between. Symmetric; nothing in it is drawn.
+    """Make two halves: 10 Gbit/s and 0.5 ms within, 0.2 Gbit/s and 40 ms between. Symmetric; nothing in it is drawn.
 
     The good placement by the paper's cost, for an even number of stages and of replicas, with a bytes of activations
     over a boundary and g bytes of a stage's gradients:
@@ -45,7 +46,7 @@ def two_clusters(nodes: int) -> View:
 
 
 def hub_and_spoke(nodes: int) -> View:
-    """Up to four hubs, each with its spokes. Symmetric; nothing in it is drawn.
+    """Make up to four hubs, each with its spokes. Symmetric; nothing in it is drawn.
 
     Between hubs: 10 Gbit/s, 10 ms. A spoke and its own hub: 1 Gbit/s, 2 ms. Any other pair, two spokes of one hub among
     them: 0.1 Gbit/s, 30 ms, as if the hub relayed for them on the side.
@@ -62,7 +63,7 @@ def hub_and_spoke(nodes: int) -> View:
 
 
 def irregular(nodes: int, seed: int) -> View:
-    """No structure: each ordered pair has its own delay, 1 to 200 ms, and bandwidth, 0.02 to 5 Gbit/s.
+    """Make links without structure: each ordered pair has its own delay, 1 to 200 ms, and bandwidth, 0.02 to 5 Gbit/s.
 
     Both are drawn log-uniformly and apart, so that links are asymmetric and a fast one may be a late one.
     """

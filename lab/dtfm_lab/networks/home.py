@@ -1,4 +1,4 @@
-"""Volunteers at home: broadband lines, cities apart, consumer GPUs."""
+"""The network of volunteers at home: broadband lines, cities apart, consumer GPUs."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from dtfm_protocol.view.view import NodeView, View
 
 EARTH_RADIUS_KM = 6371.0
 FIBRE_KM_PER_MS = 200.0
-"""About two thirds of the speed of light."""
+"""Kilometres that light goes in fibre in a millisecond: about two thirds of the speed of light."""
 ROUTE_FACTOR = 2.1
 """Delay over that of the great circle in fibre: the rule of thumb that "Dissecting Latency in the Internet's Fiber
 Infrastructure" (Bozkurt et al., arXiv 1811.10737) cites from measurements."""
@@ -18,7 +18,7 @@ Infrastructure" (Bozkurt et al., arXiv 1811.10737) cites from measurements."""
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One kind of home broadband."""
+    """A kind of home broadband."""
 
     name: str
     down_gbps: float
@@ -27,7 +27,7 @@ class Line:
     """One-way milliseconds between the home and its city's exchange. Chosen: a few on fibre, more on cable and copper,
     the order in which Ofcom and the FCC find them."""
     share: float
-    """Of the volunteers. Chosen: people who train models have better lines than most."""
+    """Share of the volunteers that have this line. Chosen: people who train models have better lines than most."""
 
 
 # Speeds are the tiers that are sold and defined: ADSL2+ by ITU-T G.992.5, 24/1 at most, here 16/1; 25/3 and 100/20 the
@@ -43,6 +43,7 @@ LINES = (
     Line("symmetric fibre 500", 0.5, 0.5, 3, 0.10),
     Line("symmetric fibre 1000", 1.0, 1.0, 3, 0.10),
 )
+"""The kinds of line of volunteers."""
 
 CITIES = {
     "Seattle": (47.6, -122.3),
@@ -66,7 +67,7 @@ CITIES = {
 
 
 def home(nodes: int, seed: int) -> View:
-    """Volunteers, each with a line, a city and a GPU drawn apart, by `seed`; in no order, as they would come.
+    """Draw volunteers by `seed`, each with a line, a city and a GPU of its own; in no order, as they would come.
 
     A pair has the smaller of the sender's uplink and the receiver's downlink, so that links are asymmetric. Its delay
     is both homes' access and the way between the cities, which is symmetric. The city is the region.
@@ -99,7 +100,7 @@ def home(nodes: int, seed: int) -> View:
 
 
 def between_cities_ms() -> Matrix:
-    """One-way milliseconds from exchange to exchange, in the order of `CITIES`, to a tenth; none within a city."""
+    """Return one-way milliseconds between exchanges, in the order of `CITIES`, to a tenth; none within a city."""
     latitude, longitude = np.radians(np.array(list(CITIES.values()))).T
     # The haversine formula: unlike the law of cosines it is exact for places close by.
     half = (
@@ -114,6 +115,6 @@ def between_cities_ms() -> Matrix:
 
 
 def _drawn(rng: np.random.Generator, shares: list[float], count: int) -> list[int]:
-    """Places in `shares`, each as often as its share has it in the mean."""
+    """Draw `count` places in `shares`, each as often as its share has it in the mean."""
     places: list[int] = rng.choice(len(shares), size=count, p=np.array(shares) / sum(shares)).tolist()
     return places

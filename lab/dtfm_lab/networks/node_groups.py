@@ -10,6 +10,7 @@ from dtfm_protocol.view.view import NodeView, View
 V100_FLOPS = 36.6e12
 """Effective FLOP/s of a V100: 23.64 PFLOP a step on 64 of them in 10.08 s (arXiv 2206.01288, its data centre)."""
 V100_BYTES = 16e9
+"""Bytes of memory of a V100, as the paper has it."""
 
 
 def grouped(
@@ -18,7 +19,7 @@ def grouped(
     bandwidth_gbps: Matrix,
     line_gbps: Sequence[float | None] | None = None,
 ) -> View:
-    """A view of V100s, as the paper has them, that stand in the order of their groups.
+    """Make a view of V100s, as the paper has them, that stand in the order of their groups.
 
     Args:
         sizes: name and number of nodes of each of G groups; the name is the region, and begins the ids.
@@ -47,19 +48,19 @@ def grouped(
 
 
 def uniform(groups: int, within: float, between: float) -> Matrix:
-    """A table of shape (groups, groups) with one figure within groups and one between any two."""
+    """Return a table of shape (groups, groups) with one figure within groups and one between any two."""
     table = np.full((groups, groups), between, dtype=np.float64)
     np.fill_diagonal(table, within)
     return table
 
 
 def even(names: Sequence[str], nodes: int) -> list[tuple[str, int]]:
-    """`nodes` shared out evenly over groups; the first ones take what is left over, and none is empty."""
+    """Share `nodes` out evenly over groups; the first ones take what is left over, and none is empty."""
     share, left = divmod(nodes, len(names))
     sizes = [(name, share + (place < left)) for place, name in enumerate(names)]
     return [(name, size) for name, size in sizes if size]
 
 
 def filled(name: str, size: int, nodes: int) -> list[tuple[str, int]]:
-    """Groups of `size` nodes, called `name0`, `name1` and so on; the last has what is left."""
+    """Form groups of `size` nodes, called `name0`, `name1` and so on; the last has what is left."""
     return [(f"{name}{start // size}", min(size, nodes - start)) for start in range(0, nodes, size)]

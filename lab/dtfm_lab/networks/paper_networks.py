@@ -16,14 +16,14 @@ from dtfm_protocol.view.view import View
 STAGES = 8
 REPLICAS = 8
 GRADIENT_BYTES = 0.65e9
-"""Of one of eight stages of GPT-3 XL: 1.3e9 parameters x 4 bytes x 3 of 24 layers."""
+"""Bytes of gradients of one of eight stages of GPT-3 XL: 1.3e9 parameters x 4 bytes x 3 of 24 layers."""
 ACTIVATION_BYTES = 2048 * 2048 * 2 * (125000 / 2048)
-"""Sequence 2048, hidden 2048, fp16, a pipeline's share of sequences."""
+"""Bytes that a pipeline sends over one boundary: sequence 2048, hidden 2048, fp16, its share of the sequences."""
 AUTHORS_ACTIVATION_BYTES = 471_249_223
-"""What the authors' code takes instead: 2024 for one 2048, and GiB read as GB."""
+"""Bytes that the authors' code takes instead: 2024 for one 2048, and GiB read as GB."""
 
 Link = tuple[float, float]
-"""One-way delay in milliseconds, bandwidth in Gbit/s."""
+"""A link's one-way delay in milliseconds, and its bandwidth in Gbit/s."""
 
 _REGIONAL: dict[frozenset[str], Link] = {
     frozenset({"Virginia", "Oregon"}): (67, 1.15),
@@ -37,7 +37,7 @@ _WORLDWIDE = ("Oregon", "Virginia", "Ohio", "Tokyo", "Seoul", "London", "Frankfu
 
 
 def paper_network(case: int, nodes: int = STAGES * REPLICAS) -> View:
-    """One of the five networks. Nothing in it is drawn.
+    """Make one of the five networks. Nothing in it is drawn.
 
     1: a data centre, hosts of eight. 2: a data centre's spot market, half of the devices on hosts of four, the others
     single. 3: two universities. 4: four regions of one country. 5: eight regions worldwide. Devices stand in the order

@@ -1,4 +1,4 @@
-"""A view in a few words."""
+"""The summary of a view in a few words."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from dtfm_protocol.view.view import View
 
 
 def summary(view: View) -> str:
-    """How many nodes and regions a view has, and how fast its links are, e.g. for a command's output.
+    """Say how many nodes and regions a view has, and how fast its links are, e.g. for a command's output.
 
     Of one node there is nothing to say about links; what was not measured is left out.
     """
