@@ -87,8 +87,8 @@ class ProbeResult(Schema):
     link: Link | None = None
     """The link to the other peer of its pair; None where it could not be measured, or was not asked for."""
     limits: Limits | None = None
-    """What it can send and receive in all, as the centre of a fan; None where that could not be measured, or was not
-    asked for."""
+    """Gbit/s that it can send and receive in all, as the centre of a fan; None where that could not be measured, or
+    was not asked for."""
 
 
 class Report(Schema):
@@ -149,4 +149,4 @@ REPORT = Topic("report", "peer", False, Report)
 CHALLENGE = Topic("challenge", "peer", False, Challenge)
 
 TOPICS = {topic.name: topic for topic in (JOB, PLAN, PHASE, EPOCH, LEDGER, PROBE, PRESENCE, REPORT, CHALLENGE)}
-"""Every topic of a swarm, by name."""
+"""Topics of a swarm, by name."""

@@ -62,7 +62,7 @@ class LinkReport(Schema):
     kind: Literal["links"] = "links"
     links: dict[PeerName, Link]
     limits: Limits | None = None
-    """What the peer can send and receive in all; None where that was not measured."""
+    """Gbit/s that the peer can send and receive in all; None where that was not measured."""
     probed: int = 0
     """The last round of probes of which the report tells (`ProbeRound.id`)."""
 

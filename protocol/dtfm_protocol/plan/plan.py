@@ -132,7 +132,7 @@ class Plan(Schema):
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Every peer that takes part, by stage and order of first use: the fixed order of every sum."""
+        """The peers that take part, by stage and order of first use: the fixed order of every sum."""
         return tuple(peer for stage in range(len(self.stages)) for peer in self.replicas(stage))
 
     def replicas(self, stage: int) -> tuple[str, ...]:

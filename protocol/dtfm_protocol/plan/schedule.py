@@ -72,9 +72,9 @@ class _Peer:
     stage: int
     share: int
     limit: int
-    """Most micro-batches between forward and backward."""
+    """Micro-batches between forward and backward, at most."""
     most: int
-    """Most micro-batches whose activations are kept: where weights come apart, until their action."""
+    """Micro-batches whose activations are kept, at most: where weights come apart, until their action."""
     order: list[Action] = field(default_factory=list)
     forwards: list[int] = field(default_factory=list)
     backwards: list[int] = field(default_factory=list)

@@ -6,9 +6,8 @@
   code
 - `console`: the console on which commands print tables for people
 - `extras`: packages that only some commands need, and that pip installs where they are asked for (`dtfm[NAME]`)
-- `fault_injection`: named points at which a test may have a process die, stop or wait; nothing happens at them
-  otherwise
-- `logs`: logging for both programs: short lines for people, or one JSON object a line
+- `fault_injection`: the points at which a test may have a process die, stop or wait; nothing happens at them otherwise
+- `logs`: the log of both programs: short lines for people, or one JSON object a line
 - `source_digest`: the digest of Python sources, which names the work of programs that change more often than their
   version
 - `state_dir`: a program's state directory: locked while it runs, its files replaced whole

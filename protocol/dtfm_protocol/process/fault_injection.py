@@ -1,4 +1,4 @@
-"""Named points at which a test may have a process die, stop or wait; nothing happens at them otherwise.
+"""The points at which a test may have a process die, stop or wait; nothing happens at them otherwise.
 
 `DTFM_FAULT=NAME@STEP:ACTION` in a process's environment, where ACTION is `kill` (SIGKILL), `stop` (SIGSTOP) or
 `sleep=SECONDS`; several are separated by commas, and each acts once. `DTFM_FAULT_FILE` names a file with the same, that

@@ -1,4 +1,4 @@
-"""Logging for both programs: short lines for people, or one JSON object a line."""
+"""The log of both programs: short lines for people, or one JSON object a line."""
 
 import json
 import logging

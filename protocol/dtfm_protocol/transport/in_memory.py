@@ -16,7 +16,7 @@ DHT = "dht"
 
 
 class MemoryStream:
-    """One end of an in-memory stream."""
+    """An end of an in-memory stream."""
 
     def __init__(self, peer: str, link: MemoryLink | None = None) -> None:
         """Make an end that is not connected yet; `pair` connects two.
@@ -37,7 +37,7 @@ class MemoryStream:
     def pair(
         a: str, b: str, there: MemoryLink | None = None, back: MemoryLink | None = None
     ) -> tuple["MemoryStream", "MemoryStream"]:
-        """Connect two ends of a stream: the one that `a` holds, and that of `b`; `there` leads from a to b."""
+        """Connect two ends of a stream, the one that `a` holds and the one that `b` holds; `there` leads from a."""
         at_a, at_b = MemoryStream(b, there), MemoryStream(a, back)
         at_a._other, at_b._other = at_b, at_a
         return at_a, at_b

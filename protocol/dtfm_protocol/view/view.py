@@ -61,8 +61,7 @@ class LayerSeconds(Schema):
 
     @property
     def weight_part(self) -> float:
-        """Seconds of the weights' gradients: `weight`, or half of `backward`, as a matrix's two gradients cost the
-        same."""
+        """Seconds of the weights' gradients: `weight`, else half of `backward`, as both products cost the same."""
         return self.backward / 2 if self.weight is None else min(self.weight, self.backward)
 
 
@@ -72,7 +71,7 @@ class NodeView(Schema):
     id: Annotated[str, Field(min_length=1)]
     """The peer's id; in a view that was made up, any name."""
     region: str | None = None
-    """Where the peer is, for people and for guesses at links that were not measured."""
+    """Name of the place where the peer is, for people and for guesses at links that were not measured."""
     flops: Amount | None = None
     """Effective FLOP/s."""
     layer_seconds: LayerSeconds | None = None

@@ -40,8 +40,7 @@ class _Plain:
 
 
 class _Half:
-    """A codec of fp16 relative to the largest magnitude, which goes before: gradients are far below fp16's normal
-    numbers."""
+    """A codec of fp16 relative to the largest magnitude, which goes before: gradients are below fp16's normal range."""
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         values = values.float()
