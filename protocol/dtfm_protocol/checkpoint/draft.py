@@ -56,7 +56,7 @@ class Draft:
         """Write a whole file of the checkpoint; one of the same name is replaced.
 
         Raises:
-            Refused: not a plain file name that ends in `.safetensors`.
+            Refused: `name` is not a plain file name that ends in `.safetensors`.
             UserError: the disk is full or cannot be written.
         """
         with self.open(name) as file:
@@ -67,7 +67,7 @@ class Draft:
         """Write a file of the checkpoint piece by piece; it counts when the block ends well, else it is taken away.
 
         Raises:
-            Refused: not a plain file name that ends in `.safetensors`.
+            Refused: `name` is not a plain file name that ends in `.safetensors`.
             UserError: the disk is full or cannot be written.
         """
         path = self._path(name)
@@ -80,7 +80,7 @@ class Draft:
         """Describe a file of this draft as `describe_shard` does, without loading it into memory.
 
         Raises:
-            Refused: it was not added, or is no safetensors file.
+            Refused: the file was not added, or is no safetensors file.
         """
         if name not in self._files:
             raise Refused(f"{name:.80} is not in the draft")

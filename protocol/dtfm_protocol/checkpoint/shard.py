@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 Bytes = bytes | bytearray | memoryview | mmap.mmap
+"""Bytes in memory or in a file that is mapped into it."""
 
 _TORCH: dict[DType, str] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
 """The name in `torch` of each dtype."""
@@ -80,7 +81,7 @@ def describe_shard(name: str, data: Bytes, layers: LayerRange | None = None) -> 
         layers: decoder layers `[first, end)` of the stage.
 
     Raises:
-        Refused: not a safetensors file, or one whose tensors do not fill it without gap or overlap.
+        Refused: `data` is not a safetensors file, or one whose tensors do not fill it without gap or overlap.
     """
     view = memoryview(data)
     try:
@@ -120,7 +121,7 @@ def decode_tensor(entry: TensorEntry, data: Bytes) -> "torch.Tensor":
     """Return the tensor that `entry` describes, from its bytes, in memory of its own.
 
     Raises:
-        Refused: another length or another hash.
+        Refused: the bytes have another length or another hash.
     """
     import torch
 

@@ -68,7 +68,7 @@ class CheckpointStore:
         """Return the manifest of the checkpoint of `step`, after every byte of it was hashed.
 
         Raises:
-            Refused: it is not there, torn, truncated or changed; says which file.
+            Refused: a file of it is not there, torn, truncated or changed; it says which.
         """
         folder = self._folder(step)
         manifest = _read_manifest(folder / MANIFEST)
@@ -111,7 +111,7 @@ class CheckpointStore:
         """Read name and value of every parameter ("weight") or moment ("exp_avg", "exp_avg_sq"), one at a time.
 
         Raises:
-            Refused: one cannot be read, or its bytes have another hash.
+            Refused: a tensor cannot be read, or its bytes have another hash.
         """
         for key, entry in manifest.tensors.items():
             group, _, name = key.partition("/")

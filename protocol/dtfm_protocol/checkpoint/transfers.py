@@ -134,7 +134,7 @@ async def receive_file(stream: Stream, size: int, write: Callable[[Bytes], objec
     """Read the `size` bytes of what `send_file` sends, and give each piece to `write` as it comes.
 
     Raises:
-        StreamClosed: the stream ended before that.
+        StreamClosed: the stream ended before all of them came.
     """
     for offset in range(0, size, _PIECE):
         write(await stream.read(min(_PIECE, size - offset)))
@@ -209,11 +209,11 @@ async def hand_in(
     """Give the coordinator a stage's share of a checkpoint to keep.
 
     Args:
-        turn: awaited before each piece that is sent.
+        turn: a function that is called and awaited before each piece that is sent.
 
     Raises:
         ConnectionError: the peer is gone.
-        Refused: its answer is none.
+        Refused: what the peer answers is no receipt.
     """
     return await _give(plane, peer, CHECKPOINT, share, data if share.size else None, turn)
 
@@ -228,7 +228,7 @@ async def deposit(
 
     Raises:
         ConnectionError: the peer is gone.
-        Refused: its answer is none.
+        Refused: what the peer answers is no receipt.
     """
     return await _give(plane, peer, SHADOW, offer, file, turn)
 

@@ -68,7 +68,7 @@ def split_broker_url(url: str) -> tuple[str, int, bool, str | None, str | None]:
     """Return host, port, TLS or not, user name and password of an `mqtt[s]://[USER:PASSWORD@]HOST[:PORT]` address.
 
     Raises:
-        UserError: it is not one.
+        UserError: `url` is not such an address.
     """
     parts = urlsplit(url)
     try:

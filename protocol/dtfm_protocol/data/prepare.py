@@ -33,7 +33,7 @@ def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
     coordinator that comes back into a run.
 
     Args:
-        say: told in one line what is being done, now and then.
+        say: a function that is told in one line what is being done, now and then.
 
     Raises:
         UserError: the job cannot be trained, or `folder` belongs to another one.

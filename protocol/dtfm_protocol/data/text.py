@@ -13,7 +13,7 @@ def read_text(data: Data) -> list[str]:
     Line ends stay as they are in the files; empty documents are left out.
 
     Args:
-        data: with globs made absolute (`Job.rooted`).
+        data: the job's `[data]`, with globs made absolute (`Job.rooted`).
 
     Raises:
         UserError: names the glob that matches no file, or the file that cannot be read or is not UTF-8, or says
@@ -30,7 +30,7 @@ def text_files(data: Data) -> list[Path]:
     """List the files of the corpus, sorted; none where it is Python's manual.
 
     Args:
-        data: with globs made absolute (`Job.rooted`).
+        data: the job's `[data]`, with globs made absolute (`Job.rooted`).
 
     Raises:
         UserError: names the glob that matches no file.

@@ -26,7 +26,9 @@ OPEN_SHARDS = 64
 """Number of shards that a reader keeps open: each costs a file descriptor, of which a process has few."""
 
 DType = Literal["uint16", "uint32"]
+"""Type of the integers in a shard, little-endian."""
 Tokens = npt.NDArray[np.integer[Any]]
+"""Token ids, shape [tokens]."""
 
 
 class ShardFolder:
@@ -40,7 +42,7 @@ class ShardFolder:
         """Return the path at which the shard of this hash lies, or would lie.
 
         Raises:
-            Refused: no hash, so that no name from the network leads out of the folder.
+            Refused: `sha256` is no hash, so that no name from the network leads out of the folder.
         """
         if not re.fullmatch(r"[0-9a-f]{64}", sha256):
             raise Refused(f"{sha256!r:.80} is no SHA-256 of a shard")
@@ -104,10 +106,10 @@ def write_shards(folder: Path, tokens: Iterable[Tokens], vocab_size: int, shard_
     """Write tokens as shards and return what names them. A shard that is there already is not written again.
 
     Args:
-        folder: made if it is not there.
+        folder: the folder of the shards; made if it is not there.
         tokens: pieces of any length, [tokens] each, that follow each other.
-        vocab_size: up to 65,536 a token takes two bytes, above it four.
-        shard_bytes: size of a shard; the last one may be smaller.
+        vocab_size: number of tokens there are; up to 65,536 each takes two bytes, above it four.
+        shard_bytes: bytes of a shard; the last one may have fewer.
 
     Raises:
         UserError: there is no token, one is not in the vocabulary, or the disk is full or cannot be written.

@@ -186,7 +186,7 @@ class Registry:
         """Look up the profile of every peer that has a valid one, by peer id.
 
         Args:
-            wanted: look for those of these peers only.
+            wanted: peers whose profiles alone are looked for; None: all.
         """
         shelves = range(SHELVES) if wanted is None else {_shelf(peer) for peer in wanted}
         collected = await asyncio.gather(*(discovery.collect(f"{self._swarm}/profile/{shelf}") for shelf in shelves))

@@ -68,6 +68,7 @@ class LinkReport(Schema):
 
 
 Record = Profile | LinkReport
+"""A record that a peer publishes of itself."""
 
 
 class Entry(Schema):

@@ -64,7 +64,7 @@ class Post:
         """Open an envelope, after a check of its size, form, signature, swarm and kind.
 
         Raises:
-            Refused: any of them is wrong.
+            Refused: the envelope is too large, malformed or of another swarm or kind, or its signature is wrong.
         """
         if len(data) > LIMIT:
             raise Refused(f"{len(data)} bytes is more than an envelope may have ({LIMIT})")
@@ -89,7 +89,7 @@ def read_body(letter: Letter, schema: type[S]) -> S:
     """Read the letter's body as `schema`.
 
     Raises:
-        Refused: it does not fit.
+        Refused: the body does not fit the schema.
     """
     try:
         return schema.model_validate(letter.body)

@@ -61,7 +61,7 @@ class Invite(Schema):
         """Parse an invite, or `@FILE` to read one; blanks, line breaks and quotes from copying are dropped.
 
         Raises:
-            UserError: not an invite, damaged, or for another protocol version.
+            UserError: the text is not an invite, is damaged, or is for another protocol version.
         """
         if text.startswith("@"):
             try:

@@ -96,7 +96,7 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
     """Return the public key inside a peer id.
 
     Raises:
-        Refused: not the peer id of an Ed25519 key.
+        Refused: `peer_id` is not that of an Ed25519 key.
     """
     try:
         data = base58.b58decode(peer_id)
@@ -112,7 +112,7 @@ def verify(peer_id: str, message: bytes, signature: bytes) -> None:
     """Check that `peer_id` signed `message`.
 
     Raises:
-        Refused: it did not.
+        Refused: the signature is not that of `peer_id`.
     """
     try:
         public_key_of(peer_id).verify(signature, message)

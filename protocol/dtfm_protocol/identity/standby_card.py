@@ -34,7 +34,7 @@ class StandbyCard(Schema):
         """Parse a card; blanks and line breaks from copying are dropped.
 
         Raises:
-            UserError: not a card, or damaged.
+            UserError: the text is not a card, or is damaged.
         """
         form = _FORM.match(re.sub(r"[\s\"'`<>]", "", text))
         try:
@@ -61,7 +61,7 @@ class AppointedStandby(Schema):
         """Check that the first coordinator, of peer id `first`, signed the card.
 
         Raises:
-            Refused: it did not.
+            Refused: the signature is not that of `first`.
         """
         verify(first, _signable(self.card, swarm), bytes.fromhex(self.signature))
 

@@ -13,8 +13,11 @@ from dtfm_protocol.schema import Schema
 Positive = Annotated[int, Field(gt=0, strict=True)]
 NotNegative = Annotated[int, Field(ge=0, strict=True)]
 CodecName = Literal["fp32", "fp16", "bf16", "int8"]
+"""Name of a codec of tensors between peers (`wire.codecs`)."""
 Precision = Literal["fp32", "bf16"]
+"""Arithmetic of forward and backward."""
 ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
+"""Name of a pipeline schedule (`plan.schedule`)."""
 
 
 class Model(Schema):
@@ -184,7 +187,8 @@ class Job(Schema):
         """Read a job file; relative paths in it become absolute, seen from the file's folder.
 
         Raises:
-            UserError: no such file, not TOML, or a key that is unknown, missing or wrong; the key is named.
+            UserError: the file is not there, is not TOML, or has a key that is unknown, missing or wrong; it
+                names the key.
         """
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))

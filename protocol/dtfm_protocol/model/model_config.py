@@ -57,7 +57,7 @@ def resolve_config(model: Model, vocab_size: int, sequence_length: int) -> dict[
         sequence_length: tokens that one sequence feeds to the model.
 
     Raises:
-        UserError: one line that names the key.
+        UserError: the config is wrong; one line names the key.
     """
     if model.path is not None:
         given, where = _read_folder(model.path), f"{model.path / 'config.json'}: "

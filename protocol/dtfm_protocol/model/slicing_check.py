@@ -43,7 +43,7 @@ def check_sliceable(config: dict[str, Any]) -> None:
     gives, without random numbers, and no logit may depend on a later token. Takes well under a second.
 
     Raises:
-        UserError: one line with the reason.
+        UserError: the architecture cannot be trained in stages; one line has the reason.
     """
     name = config["model_type"]
     parts = anatomy(config)

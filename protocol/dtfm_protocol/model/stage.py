@@ -95,7 +95,7 @@ def build_stage(config: dict[str, Any], first: int, end: int, device: torch.devi
     stage's own.
 
     Raises:
-        ValueError: no such layers.
+        ValueError: the model has no such layers.
         UserError: the architecture cannot be cut.
     """
     parts = anatomy(config)

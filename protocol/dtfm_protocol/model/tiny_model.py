@@ -8,6 +8,7 @@ from dtfm_protocol.model.model_config import build_config, field_name
 TINY_LAYERS = 4
 """Decoder layers of the tiny model: enough for three stages, and one of them with two layers."""
 TINY_VOCAB = 64
+"""Tokens of the tiny model's vocabulary."""
 HEADS, HEAD_DIM, WIDTH = 4, 16, 96
 WINDOW = 4
 """Tokens of a sliding window: fewer than any sequence that is tried, so that the window shows."""

@@ -23,6 +23,7 @@ from dtfm_protocol.plan.schedule_rules import (
 )
 
 Kind = Literal["forward", "backward", "weight"]
+"""Kind of a piece of compute."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ def run(main: Coroutine[Any, Any, None], leave: Callable[[], bool] = lambda: Fal
     """Run `main` to its end. Exits with 2 on a `UserError`, with 130 after Ctrl+C and 143 after SIGTERM.
 
     Args:
-        leave: called at the first signal; where it is true, `main` ends by itself, and a second signal ends it at once.
+        leave: a function that is called at the first signal; where it returns True, `main` ends by itself, and a second
+            signal ends it at once.
     """
     import uvloop
 

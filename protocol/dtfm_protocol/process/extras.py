@@ -15,7 +15,7 @@ def require(extra: str) -> None:
     """Check that the packages of an extra are installed.
 
     Raises:
-        UserError: some are not.
+        UserError: some are not installed.
     """
     if missing(extra, requires(DISTRIBUTION) or ()):
         raise UserError(f"this needs the {extra}'s packages: pip install '{DISTRIBUTION}[{extra}]'")

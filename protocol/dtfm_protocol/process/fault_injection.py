@@ -50,7 +50,7 @@ def parse(text: str) -> list[InjectedFault]:
     """Parse the text of DTFM_FAULT.
 
     Raises:
-        UserError: not of its form, or no such point.
+        UserError: the text is not of that form, or names no such point.
     """
     faults = []
     for part in filter(None, text.split(",")):

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Literal
 
 log = logging.getLogger("dtfm")
+"""The logger of all programs of this product."""
 
 
 class LogFormat(StrEnum):

@@ -15,7 +15,7 @@ def locked(folder: Path) -> Iterator[Path]:
     """Create `folder` and hold its lock in the block; the kernel frees it when the process ends, however it ends.
 
     Raises:
-        UserError: not writable, or a live process holds it.
+        UserError: the folder is not writable, or a live process holds its lock.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

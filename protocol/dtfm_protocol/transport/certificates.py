@@ -45,7 +45,7 @@ def signer(certificate: bytes) -> str:
     """Return the peer id whose key a certificate carries and is signed with.
 
     Raises:
-        Refused: not a self-signed certificate of an Ed25519 key, or too large.
+        Refused: the certificate is not a self-signed one of an Ed25519 key, or is too large.
     """
     if len(certificate) > CERTIFICATE_LIMIT:
         raise Refused(f"a certificate of {len(certificate)} bytes, more than {CERTIFICATE_LIMIT}")
@@ -94,7 +94,7 @@ class Trust:
         """Accept `certificate` from now on, as that of `peer`, whose peer id has been proven.
 
         Raises:
-            Refused: it is not that peer's, or there are too many.
+            Refused: the certificate is not that peer's, or too many are remembered.
         """
         if certificate in self._owners:
             return
@@ -115,7 +115,7 @@ class Trust:
         """Return the peer whose certificate the other end of a connection has shown, and whose key it has proven.
 
         Raises:
-            Refused: nobody gave this one.
+            Refused: no peer gave this certificate.
         """
         peer = self._owners.get(certificate or b"")
         if peer is None:

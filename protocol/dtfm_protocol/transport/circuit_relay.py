@@ -178,7 +178,7 @@ def _peer_of(request: Fields) -> str:
     """Return the peer that a request names.
 
     Raises:
-        Refused: it names none.
+        Refused: the request names no peer.
     """
     given = request.get(2)
     identity = unpacked(given).get(1) if isinstance(given, bytes) else None

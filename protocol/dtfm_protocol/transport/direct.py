@@ -82,11 +82,11 @@ class DirectDataPlane:
         """Listen for direct connections; every stream of either side is closed on leaving.
 
         Args:
-            libp2p: running with the same `identity`; it stays open.
+            libp2p: a data plane that runs with the same `identity`; it stays open.
             listen: the address to listen at: the one that `libp2p` listens at.
             port: the port to listen at if there is one and it is free; 0: any.
             mirrors: peers that can tell this one how it is seen from outside.
-            bounds: how long it waits, and how much it takes on at a time.
+            bounds: how long the plane waits, and how much it takes on at a time.
 
         Raises:
             UserError: nothing can listen at `listen`.
@@ -180,12 +180,13 @@ class DirectDataPlane:
         """Open a stream to a peer's endpoint; if the one it gave does not hold any more, to the one it gives now.
 
         Args:
-            hole: to connect from.
-            anyway: try also where only a relay reached the peer, so that libp2p has tried its addresses in vain.
+            hole: the hole to connect from; None: any port.
+            anyway: whether to try also where only a relay reached the peer, so that libp2p has tried its addresses in
+                vain.
 
         Raises:
             NoWay: only libp2p may reach it.
-            Unreachable: it does not offer the service.
+            Unreachable: the peer does not offer the service.
         """
         route, fault = self._route(peer), None
         known = route.endpoint

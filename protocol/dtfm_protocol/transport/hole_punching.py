@@ -49,7 +49,7 @@ class HolePuncher:
         """Open a stream to `service` of `peer` over a connection that both sides open.
 
         Raises:
-            NoWay: it does not come about.
+            NoWay: no connection comes about.
             Unreachable: the peer does not offer the service.
         """
         try:
@@ -78,7 +78,7 @@ class HolePuncher:
         """Open a stream over the first connection that proves to be with `peer`.
 
         Raises:
-            TimeoutError: none comes.
+            TimeoutError: no such connection comes.
             Unreachable: `peer` does not offer the service.
         """
         async with asyncio.timeout(self._bounds.punch) as limit:

@@ -251,7 +251,7 @@ class LibP2PDataPlane:
         """Open a stream to a libp2p protocol of `peer`.
 
         Raises:
-            Unreachable: no route, or the peer does not speak it.
+            Unreachable: there is no route to the peer, or it does not speak the protocol.
         """
         try:
             return _stream(*await self.p2p.call_binary_stream_handler(PeerID.from_base58(peer), protocol))

@@ -49,6 +49,7 @@ def hosts_of(addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_local(listen: str) -> bool:
+    """Whether only this machine reaches the host at which a peer listens."""
     return listen.startswith(_LOOPBACK)
 
 
@@ -56,7 +57,7 @@ def binary(address: str) -> Multiaddr:
     """Encode a multiaddress as libp2p's daemon reads it: hivemind codes a peer id as a CID, which the daemon refuses.
 
     Raises:
-        ValueError: it is none.
+        ValueError: `address` is no multiaddress.
     """
     first, *rest = address.split("/p2p/")
     data = Multiaddr(first).to_bytes()
@@ -79,7 +80,7 @@ def announced(announce: str | None, port: int, peer_id: str) -> tuple[str, ...]:
     """Spell `announce` ("host" or "host:port") out as multiaddresses of `peer_id`; none where it is None.
 
     Raises:
-        UserError: it is not of that form.
+        UserError: `announce` is not of that form.
     """
     if announce is None:
         return ()

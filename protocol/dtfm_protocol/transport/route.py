@@ -102,6 +102,7 @@ class LookedAgain:
 
 
 Event = StreamWanted | MoveFailed | StreamOpened | EndpointLearned | BothSidesTried | LookedAgain
+"""An event that changes what is known of a route."""
 
 
 def on(route: Route, event: Event) -> tuple[Route, tuple[Move, ...]]:

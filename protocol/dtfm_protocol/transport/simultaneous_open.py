@@ -66,7 +66,7 @@ class SimultaneousOpen:
         """Open a TCP connection from the hole.
 
         Raises:
-            OSError: it does not come about.
+            OSError: no connection comes about.
         """
         connection = _socket(self.port)
         try:

@@ -25,7 +25,7 @@ async def connected_to(host: str, port: int) -> socket.socket:
     """Open a non-blocking TCP connection to a host's port.
 
     Raises:
-        OSError: it does not come about.
+        OSError: no connection comes about.
     """
     connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:

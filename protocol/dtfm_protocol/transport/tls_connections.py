@@ -115,7 +115,7 @@ class TlsConnections:
 
         Raises:
             NoWay: nobody there, or not `peer`, or it does not know this peer.
-            Unreachable: it does not offer the service.
+            Unreachable: the peer does not offer the service.
         """
         return await self._request(await self._first(peer, endpoint, hole), service)
 

@@ -41,6 +41,7 @@ def _matrix(value: Any) -> Matrix:
 
 
 LinkMatrix = Annotated[Matrix, PlainValidator(_matrix), PlainSerializer(rows)]
+"""A matrix of links as files and messages hold it: rows of numbers and nulls."""
 
 
 class LayerSeconds(Schema):

@@ -11,6 +11,7 @@ from dtfm_protocol.schema import Schema
 
 S = TypeVar("S", bound=Schema)
 Bytes = bytes | bytearray | memoryview
+"""Bytes in memory that a stream sends, or has received."""
 Handler = Callable[["Stream"], Awaitable[None]]
 """A function that answers a stream which a peer has opened."""
 Way = Literal["direct", "punched", "relayed"]
@@ -87,7 +88,7 @@ class DataPlane(Protocol):
         """Open a stream to a service of `peer`.
 
         Raises:
-            Unreachable: no route, or the peer does not offer the service.
+            Unreachable: there is no route to the peer, or it does not offer the service.
         """
 
     async def serve(self, service: str, handler: Handler) -> None:
