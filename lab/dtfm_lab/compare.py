@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 ALGORITHMS = ("evolutionary", "greedy", "in-order", "random", "exhaustive")
+"""Names of the algorithms that are compared, in the order in which they run."""
 SMALL = 20_000
 """Placements up to which all are looked at by the simulated step: some seconds, whatever the budget."""
 SMALL_PAPER = 200_000
@@ -29,6 +30,7 @@ COLUMNS = (
 )  # fmt: skip
 """Columns of the CSV file."""
 STANDARD_OUTPUT = Path("-")
+"""Path that stands for standard output."""
 
 Run = Callable[[str, int, int | None], Plan]
 """A function that makes a plan by an algorithm and a seed, within so many evaluations or, if None, within the budget;

@@ -25,6 +25,7 @@ from dtfm_coordinator.allocator.placement.compiled import compiled
 from dtfm_coordinator.allocator.placement.links import Matrix, pipeline_seconds
 
 Index = npt.NDArray[np.int64]
+"""An array of numbers of devices or components."""
 
 LEVELS = 48
 """The most prices t of a link at which near boundaries are counted; more make the bound a little tighter."""

@@ -62,7 +62,7 @@ class Gauge:
         """Measure the median seconds of an echo, of those that come back.
 
         Raises:
-            Unmeasured: none does.
+            Unmeasured: no echo comes back.
         """
         wait = _LATE_SECONDS + 2 * echo_seconds(self._lab.wiring, sender, receiver)
         return await self._ask(sender, receiver, "echo", str(count), str(wait))
@@ -71,7 +71,7 @@ class Gauge:
         """Measure the bytes a second of one TCP stream for each of `pairs`, all at once.
 
         Raises:
-            Unmeasured: one of them cannot connect, or takes far longer than `seconds`.
+            Unmeasured: one of the pairs cannot connect, or takes far longer than `seconds`.
         """
         wiring = self._lab.wiring
         asked = (self._ask(*pair, "send", str(seconds), str(wiring.path_rate(*pair))) for pair in pairs)
@@ -81,7 +81,7 @@ class Gauge:
         """Measure round trip and rate of one pair alone.
 
         Raises:
-            Unmeasured: too much is lost on the way, or it is too slow.
+            Unmeasured: too much is lost on the way, or the link is too slow.
         """
         wiring = self._lab.wiring
         if math.isinf(echo_seconds(wiring, sender, receiver)):

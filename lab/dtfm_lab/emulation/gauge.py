@@ -65,7 +65,7 @@ def echo(host: str, count: int, wait: float) -> None:
     """Print the median round trip of small datagrams in seconds; one that is not back after `wait` seconds is lost.
 
     Raises:
-        OSError: none came back.
+        OSError: no datagram came back.
     """
     seconds = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
@@ -100,7 +100,7 @@ def send(host: str, seconds: float, rate: float) -> None:
         rate: bytes a second that the link is said to have: no more is put into its queue than it soon carries.
 
     Raises:
-        OSError: it took far longer.
+        OSError: the transfer took far longer than `seconds`.
     """
     size = int(min(_PIECE, max(_LEAST_PIECE, rate * seconds / _PIECES)))
     with socket.socket() as stream:

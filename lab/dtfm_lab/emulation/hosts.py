@@ -86,7 +86,7 @@ def check() -> None:
     """Check that this machine can have hosts.
 
     Raises:
-        UserError: it cannot, and why.
+        UserError: this machine cannot; it says why.
     """
     if os.geteuid() != 0:
         raise UserError("an emulated network needs root (network namespaces): run it with sudo")

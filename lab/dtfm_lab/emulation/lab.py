@@ -118,7 +118,7 @@ class Lab:
         """Wait for the end of the forwarding process, which should not come.
 
         Raises:
-            UserError: it has.
+            UserError: the process has ended.
         """
         await self._process.wait()
         raise UserError(_BROKEN)

@@ -11,6 +11,7 @@ import struct
 from dtfm_protocol.errors import UserError
 
 DEVICE = "/dev/net/tun"
+"""Path of the kernel's interface for TUN devices."""
 HEADER_BYTES = 10
 """Bytes of the header before each packet."""
 LARGEST_PACKET = HEADER_BYTES + (1 << 16)

@@ -28,8 +28,8 @@ def network(name: str, nodes: int, seed: int = 0) -> View:
 
     Args:
         name: one of `NETWORKS`.
-        nodes: 1 to 20,000.
-        seed: from 0.
+        nodes: number of nodes, 1 to 20,000.
+        seed: seed of what is drawn, from 0.
 
     Raises:
         UserError: there is no such network, or it cannot have so many nodes, or the seed is negative.

@@ -24,8 +24,8 @@ def grouped(
     Args:
         sizes: name and number of nodes of each of G groups; the name is the region, and begins the ids.
         latency_ms: one-way milliseconds from group to group, shape (G, G), the diagonal for two nodes of one group.
-        bandwidth_gbps: Gbit/s, likewise.
-        line_gbps: for each group, what each of its nodes can send, and receive, in all; None where nothing limits it.
+        bandwidth_gbps: Gbit/s from group to group, shape (G, G), likewise.
+        line_gbps: Gbit/s that each node of a group can send, and receive, in all; None where nothing limits it.
     """
     lines = [None] * len(sizes) if line_gbps is None else line_gbps
     member = np.repeat(np.arange(len(sizes)), [size for _, size in sizes])

@@ -14,7 +14,9 @@ from dtfm_lab.networks.node_groups import even, filled, grouped, uniform
 from dtfm_protocol.view.view import View
 
 STAGES = 8
+"""Pipeline stages in the paper's evaluation."""
 REPLICAS = 8
+"""Devices in a stage in the paper's evaluation."""
 GRADIENT_BYTES = 0.65e9
 """Bytes of gradients of one of eight stages of GPT-3 XL: 1.3e9 parameters x 4 bytes x 3 of 24 layers."""
 ACTIVATION_BYTES = 2048 * 2048 * 2 * (125000 / 2048)
