@@ -1,0 +1,86 @@
+"""Researchers' commands: compare algorithms, make up a network, run something on an emulated one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dtfm_coordinator.commands.option_types import ActivationBytes, GradientBytes, JobOption, ViewFile
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process import command_line
+from dtfm_protocol.process.logs import LogFormat, set_up
+
+
+def compare(
+    view: ViewFile,
+    job: JobOption = None,
+    stages: Annotated[int | None, typer.Option(min=1, help="Pipeline stages (paper's cost).")] = None,
+    activation_bytes: ActivationBytes = None,
+    gradient_bytes: GradientBytes = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 5,
+    budget: Annotated[float, typer.Option(min=0, help="Seconds of each search.")] = 1.0,
+    csv: Annotated[Path | None, typer.Option(help="Where a row for each run is written; - is standard output.")] = None,
+) -> None:
+    """Compare the allocator's algorithms on a saved view."""
+    with command_line.guarded():
+        from dtfm_lab.compare import CompareOptions
+        from dtfm_lab.compare import compare as compared
+        from dtfm_protocol.process.state_dir import check_writable
+
+        if csv is not None and str(csv) != "-":
+            check_writable(csv)
+        with command_line.interruptible():
+            compared(
+                CompareOptions(
+                    view=view,
+                    job=job,
+                    stages=stages,
+                    activation_bytes=activation_bytes,
+                    gradient_bytes=gradient_bytes,
+                    seeds=seeds,
+                    budget=budget,
+                    csv=csv,
+                )
+            )
+
+
+def network(
+    name: Annotated[str, typer.Argument(help="Which; a wrong name lists them all.")],
+    nodes: Annotated[int, typer.Option(help="How many nodes it has.")],
+    out: Annotated[Path, typer.Option(help="Where the view is written, .json or .npz.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
+) -> None:
+    """Write the view of a made-up network, to plan on."""
+    with command_line.guarded():
+        from dtfm_lab.networks.catalogue import network as made
+        from dtfm_lab.networks.summary import summary
+
+        if out.suffix not in (".json", ".npz"):
+            raise UserError(f"--out {out}: a view is written as .json or as .npz")
+        view = made(name, nodes, seed)
+        view.save(out)
+        typer.echo(f"wrote {summary(view)} to {out}")
+
+
+def lab(
+    view: ViewFile,
+    command: Annotated[list[str], typer.Argument(help="After --: what to run; {node} and {address} are filled in.")],
+    on: Annotated[str | None, typer.Option(metavar="NODE", help="On which host (default: the first).")] = None,
+    everywhere: Annotated[bool, typer.Option("--everywhere", help="On all hosts at once.")] = False,
+    scale: Annotated[float, typer.Option(min=1e-9, max=1e9, help="All rates times this.")] = 1.0,
+    loss: Annotated[float, typer.Option(min=0, max=0.99, help="Share of packets that vanish.")] = 0.0,
+    queue_ms: Annotated[
+        float, typer.Option(min=1, help="Longest queue of a link, as time at its rate; 72 KiB at least.")
+    ] = 200.0,
+    script: Annotated[Path | None, typer.Option(help="Timed changes of the world (TOML).")] = None,
+) -> None:
+    """Run a command on hosts whose network is as a view says: delays, rates, uplinks. Needs root."""
+    set_up(LogFormat.plain.value)
+    with command_line.guarded():
+        from dtfm_lab.emulation.command import CommandEnded, LabOptions, run
+
+        question = LabOptions(view, tuple(command), on, everywhere, scale, loss, queue_ms, script)
+        try:
+            command_line.run(run(question))
+        except CommandEnded as ended:
+            raise SystemExit(ended.code) from None

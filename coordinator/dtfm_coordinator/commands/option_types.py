@@ -1,0 +1,20 @@
+"""Arguments and options that several commands of `dtfm-coordinator` take."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dtfm_protocol.process.logs import LogFormat
+
+JobFile = Annotated[Path, typer.Argument(help="The job file (TOML).")]
+ViewFile = Annotated[Path, typer.Argument(help="A saved view (JSON or .npz).")]
+JobOption = Annotated[Path | None, typer.Option("--job", help="The job file that the plan is for.")]
+StateDir = Annotated[Path, typer.Option("--state-dir", help="Where key, invite, metrics and checkpoints are kept.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the allocator's search.")]
+ActivationBytes = Annotated[
+    float | None, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary (paper's cost).")
+]
+GradientBytes = Annotated[float | None, typer.Option(min=0, help="Bytes of a stage's gradients (paper's cost).")]
+Format = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object a line.")]

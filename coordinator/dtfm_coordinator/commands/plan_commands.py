@@ -1,0 +1,125 @@
+"""Commands about plans and steps: make a plan, say where its step goes, merge the traces of nodes that ran it."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dtfm_coordinator.commands.option_types import ActivationBytes, GradientBytes, JobOption, Seed, ViewFile
+from dtfm_protocol.process import command_line
+
+
+class Algorithm(StrEnum):
+    """How a placement is found."""
+
+    evolutionary = "evolutionary"
+    random = "random"
+    in_order = "in-order"
+    greedy = "greedy"
+    exhaustive = "exhaustive"
+
+
+class CostName(StrEnum):
+    """What a plan is judged by."""
+
+    paper = "paper"
+    makespan = "makespan"
+
+
+def plan(
+    view: ViewFile,
+    job: JobOption = None,
+    cost: Annotated[CostName | None, typer.Option(help="paper; or makespan, the default with --job.")] = None,
+    stages: Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")] = None,
+    activation_bytes: ActivationBytes = None,
+    gradient_bytes: GradientBytes = None,
+    algorithm: Annotated[Algorithm, typer.Option(help="How the placement is found.")] = Algorithm.evolutionary,
+    seed: Seed = 0,
+    budget: Annotated[float | None, typer.Option(min=0, help="Seconds of search, beside reading and judging.")] = None,
+    evaluations: Annotated[int | None, typer.Option(min=1, help="Placements to look at, instead of seconds.")] = None,
+    in_force: Annotated[Path | None, typer.Option(help="The plan in force: another must pay back the move.")] = None,
+    horizon: Annotated[float | None, typer.Option(min=0, help="Seconds within which it must.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the plan is written (default: standard output).")] = None,
+) -> None:
+    """Run the allocator alone on a saved view."""
+    with command_line.guarded():
+        from dtfm_coordinator.tools.offline_plan import PlanOptions, answer
+        from dtfm_protocol.process.state_dir import check_writable, write_atomically
+
+        if out is not None:
+            check_writable(out)
+        with command_line.interruptible():
+            found, said = answer(
+                PlanOptions(
+                    view=view,
+                    job=job,
+                    cost=cost.value if cost else None,
+                    stages=stages,
+                    activation_bytes=activation_bytes,
+                    gradient_bytes=gradient_bytes,
+                    algorithm=algorithm.value,
+                    seed=seed,
+                    budget=budget,
+                    evaluations=evaluations,
+                    in_force=in_force,
+                    horizon=horizon,
+                )
+            )
+        text = found.model_dump_json(indent=1)
+        if out is None:
+            typer.echo(text)
+        else:
+            write_atomically(out, text + "\n")
+            typer.echo(f"{said}: {out}")
+
+
+def explain(
+    plan: Annotated[Path, typer.Argument(help="The plan file (JSON).")],
+    view: Annotated[Path, typer.Option(help="The view that it was made on (JSON or .npz).")],
+    job: JobOption = None,
+    activation_bytes: ActivationBytes = None,
+    gradient_bytes: GradientBytes = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw it, too: .svg, .png or .pdf.")] = None,
+    seed: Seed = 0,
+    budget: Annotated[
+        float, typer.Option(min=0, help="Seconds of each of two searches for the next node's worth; 0 leaves it out.")
+    ] = 1.0,
+) -> None:
+    """Say where a plan's step goes: peers, links, bottleneck, and what the next node would bring."""
+    with command_line.guarded():
+        from dtfm_coordinator.tools.explain.command import ExplainOptions
+        from dtfm_coordinator.tools.explain.command import explain as explained
+        from dtfm_protocol.process.state_dir import check_writable
+
+        if figure is not None:
+            check_writable(figure)
+        with command_line.interruptible():
+            explained(
+                ExplainOptions(
+                    plan=plan,
+                    view=view,
+                    job=job,
+                    activation_bytes=activation_bytes,
+                    gradient_bytes=gradient_bytes,
+                    figure=figure,
+                    seed=seed,
+                    budget=budget,
+                )
+            )
+
+
+def trace(
+    traces: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Where nodes wrote with --trace; or files.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the merged trace is written (JSON).")],
+) -> None:
+    """Merge nodes' traces into one with aligned clocks, for Perfetto."""
+    with command_line.guarded():
+        from dtfm_coordinator.tools.trace.command import merge
+        from dtfm_protocol.process.state_dir import check_writable, write_atomically
+
+        check_writable(out)
+        with command_line.interruptible():
+            text, said = merge(traces, out)
+        write_atomically(out, text)
+        typer.echo(f"{said}: {out}")

@@ -1,0 +1,119 @@
+"""Commands of a running swarm: serve a job, introduce a second coordinator, train on this machine alone."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dtfm_coordinator.commands.option_types import Format, JobFile, Seed, StateDir
+from dtfm_protocol.process import command_line
+from dtfm_protocol.process.logs import LogFormat, log, set_up
+
+
+def serve(
+    job: JobFile,
+    state_dir: StateDir,
+    listen: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=0, max=65534, help="Broker's port; the data plane takes the next.")] = 7700,
+    announce: Annotated[str | None, typer.Option(help="Host at which nodes reach this machine.")] = None,
+    broker: Annotated[
+        str, typer.Option(envvar="DTFM_BROKER", help="embedded, or mqtt[s]://[USER:PASSWORD@]HOST[:PORT].")
+    ] = "embedded",
+    broker_ca: Annotated[Path | None, typer.Option(help="PEM certificate that signs the broker's own.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Force this layout; a changed file is taken up.")] = None,
+    min_nodes: Annotated[int | None, typer.Option(min=1, help="Wait for so many nodes.")] = None,
+    exit_when_done: Annotated[bool, typer.Option("--exit-when-done", help="End after the last step.")] = False,
+    without_quorum: Annotated[
+        bool, typer.Option("--without-quorum", help="Plan without peers that are gone for good and cannot answer.")
+    ] = False,
+    card: Annotated[
+        list[str] | None, typer.Option(help="A coordinator that may take over: what `card` prints.")
+    ] = None,
+    standby: Annotated[
+        str | None, typer.Option(metavar="INVITE", help="Take over this swarm (text or @FILE) when nobody leads it.")
+    ] = None,
+    seed: Seed = 0,
+    log_format: Format = LogFormat.plain,
+) -> None:
+    """Serve a job: print an invite, plan for whoever joins, keep the result."""
+    from dtfm_protocol.job.job_file import Job
+    from dtfm_protocol.process.state_dir import locked
+
+    set_up(log_format.value)
+    with command_line.guarded():
+        parsed = Job.load(job)
+        with locked(state_dir):
+            from dtfm_coordinator.allocator.allocate import compile_now
+            from dtfm_coordinator.serve.service import Coordinator, ServeOptions
+
+            compile_now(log.info)
+            options = ServeOptions(
+                listen,
+                port,
+                announce,
+                broker,
+                broker_ca,
+                plan,
+                min_nodes,
+                exit_when_done,
+                seed,
+                without_quorum,
+                tuple(card or ()),
+                standby,
+            )
+            command_line.run(Coordinator(parsed, state_dir, options).run(_say_invite))
+
+
+def card(
+    state_dir: StateDir,
+    listen: Annotated[str, typer.Option(help="Address that `serve --standby` will listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=0, max=65534, help="Its broker's port.")] = 7700,
+    announce: Annotated[str | None, typer.Option(help="Host at which nodes reach this machine.")] = None,
+    broker: Annotated[str, typer.Option(envvar="DTFM_BROKER", help="As with serve.")] = "embedded",
+) -> None:
+    """Introduce a second coordinator, for `serve --card` on the first one's machine."""
+    from dtfm_protocol.process.state_dir import locked
+
+    with command_line.guarded(), locked(state_dir):
+        from dtfm_coordinator.serve.service import ServeOptions
+        from dtfm_coordinator.serve.service import card as made
+
+        typer.echo(made(state_dir, ServeOptions(listen, port, announce, broker)).encode())
+
+
+def _say_invite(invite: str) -> None:
+    typer.echo(f"dtfm-node join {invite} --state-dir my-node")
+
+
+def swarm(
+    job: JobFile,
+    state_dir: StateDir,
+    nodes: Annotated[int, typer.Option(min=1, help="How many node processes.")] = 2,
+    plan: Annotated[Path | None, typer.Option(help="Force this layout.")] = None,
+    text: Annotated[Path | None, typer.Option(help="Train on this file instead of the job's text.")] = None,
+    sample: Annotated[str | None, typer.Option(help="Generate from this prompt at the end.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Have the nodes write timelines to this folder.")] = None,
+    seed: Seed = 0,
+    log_format: Format = LogFormat.plain,
+) -> None:
+    """Serve a job and train it with N nodes on this machine."""
+    from dtfm_protocol.job.job_file import Job
+    from dtfm_protocol.process.state_dir import locked
+
+    set_up(log_format.value)
+    with command_line.guarded():
+        parsed = Job.load(job)
+        if text is not None:
+            parsed = parsed.model_copy(update={"data": parsed.data.model_copy(update={"text": [str(text.resolve())]})})
+        with locked(state_dir):
+            from dtfm_coordinator.allocator.allocate import compile_now
+            from dtfm_coordinator.serve.service import ServeOptions
+            from dtfm_coordinator.tools.local_swarm import run
+
+            compile_now(log.info)
+            options = ServeOptions("127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed)
+            command_line.run(run(parsed, state_dir, nodes, options, trace))
+            if sample is not None:
+                from dtfm_coordinator.tools.generate import generate as sampled
+
+                typer.echo(sampled(state_dir, sample, 200, 0.8, 0))
