@@ -1,5 +1,7 @@
 """Change of plans: how one plan follows another, and from which state training goes on.
 
+- `announcements`: what peers are told of plans: the plan that is offered, and the epoch, one after the other as it was
+  decided
 - `changeover`: from one plan to the next on disk, wire and clock: carries out what `PlanChange` decides
 - `peer_stands`: promises of peers, as plain values for `PlanChange`
 - `plan_change`: change of plans, as one coordinator decides it: a call that ends the old plan, promises of peers, the

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.members import Members
+from dtfm_coordinator.plan_change.announcements import Announcements, Publisher
 from dtfm_coordinator.plan_change.peer_stands import PeerStands
 from dtfm_coordinator.plan_change.plan_change import PlanChange
 from dtfm_coordinator.plan_change.plan_change_events import (
     GENTLY_SECONDS,
     Action,
-    Announced,
     Begun,
     Call,
     ChangeEvent,
@@ -39,20 +39,17 @@ from dtfm_coordinator.plan_change.plan_change_events import (
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
 from dtfm_coordinator.plan_change.recovery import Electorate
 from dtfm_coordinator.plan_change.tcp_liveness import TcpLiveness
-from dtfm_protocol.control.topics import EPOCH, PLAN, Epoch, Topic
+from dtfm_protocol.control.topics import Epoch
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.logs import log
-from dtfm_protocol.schema import Schema
 
 STEPS_OF_PATIENCE = 5
 """How many predicted steps the step under way may take to end, where that is longer than `GENTLY_SECONDS`."""
 ROOM_SECONDS = 1.0
 """How often a disk that was full is tried again."""
-
-Publisher = Callable[[Topic, Schema], Awaitable[None]]
 
 
 class Changeover:
@@ -82,17 +79,15 @@ class Changeover:
             UserError: what is there cannot be read.
         """
         self._folder, self._signal = folder, signal
-        self._publish, self._say, self._liveness = publish, say, liveness
+        self._say, self._liveness = say, liveness
         self._stands = PeerStands(members, is_genuine)
         self._machine = PlanChange.of(role, PlanRecord.of(folder).durable)
-        self._said = self._machine.saved.epoch
-        self._proposed = 0
+        self._announcements = Announcements(publish, signal, self._machine.saved.epoch)
         self._deadline = math.inf
         self._plan: Plan | None = None
         """The one that is offered, or else in force."""
         self._hold: Callable[[Plan], None] = lambda _: None
         self._disk: asyncio.Queue[Write | Hold] = asyncio.Queue()
-        self._wire: asyncio.Queue[tuple[Plan | None, Announced | None]] = asyncio.Queue()
         self._street: asyncio.Queue[FindDoors | FindEnded | Lack] = asyncio.Queue()
 
     @property
@@ -104,7 +99,7 @@ class Changeover:
         """Write, publish and knock as is decided, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write_all())
-            tasks.create_task(self._publish_all())
+            tasks.create_task(self._announcements.run())
             while True:
                 tasks.create_task(self._look(await self._street.get()))
 
@@ -159,7 +154,7 @@ class Changeover:
         """
         before, self._plan, self._hold = self._plan, plan, hold
         self._on(Offer(Electorate.of(plan)))
-        await self._signal.wait(lambda: self._proposed == plan.version)
+        await self._signal.wait(lambda: self._announcements.proposed == plan.version)
         point("after-plan")
         await self._reach("settled")
         if self._machine.durable.epoch.in_force != plan.version:
@@ -186,9 +181,10 @@ class Changeover:
             case Write() | Hold():
                 self._disk.put_nowait(action)
             case Publish(epoch):
-                self._wire.put_nowait((None, epoch))
+                self._announcements.put(epoch)
             case Propose():
-                self._wire.put_nowait((self._plan, None))
+                assert self._plan is not None
+                self._announcements.put(self._plan)
             case FindDoors() | FindEnded() | Lack():
                 self._street.put_nowait(action)
             case Wait(seconds):
@@ -207,9 +203,9 @@ class Changeover:
                 await self._signal.change(max(0.0, left) if math.isfinite(left) else None)
 
     def _is_said(self) -> bool:
-        return self._said == self._machine.durable.epoch
+        return self._announcements.said == self._machine.durable.epoch
 
-    # -- the disk, the wire, and the street
+    # -- the disk and the street
 
     async def _write_all(self) -> None:
         """Write one thing after the other: so nothing older is ever written over something newer."""
@@ -237,17 +233,6 @@ class Changeover:
         elif action.durable == self._machine.durable:
             PlanRecord.keeping(action.durable).save(self._folder)
             self._on(Written(action.durable))
-
-    async def _publish_all(self) -> None:
-        while True:
-            plan, epoch = await self._wire.get()
-            if plan is not None:
-                await self._publish(PLAN, plan)
-                self._proposed = plan.version
-            if epoch is not None:
-                await self._publish(EPOCH, Epoch(**epoch._asdict()))
-                self._said = epoch
-            self._signal.notify()
 
     async def _look(self, action: FindDoors | FindEnded | Lack) -> None:
         match action:
