@@ -8,12 +8,12 @@
 - `layout`: which peer stands in which slot, and how micro-batches and layers are shared out; its cost and its plan
 - `layout_evolution`: the evolutionary search over whole layouts: depth, peers of each stage, who stands where, shares,
   layers, idle peers
-- `makespan`: fast form of the simulated training step: `simulator` on arrays, as machine code, for the search
-- `model_demand`: demand of a model on the peers that serve its stages: parameters, memory, messages, gradients
-- `moving_cost`: cost of going from the plan in force to another: bytes of state over measured links
-- `problem`: problem of placement as plain arrays for the compiled cost: peers, links, model and job
-- `promising_shapes`: order of shapes in a search: which numbers of stages and replicas are worth it, most promising
-  first
+- `layout_variation`: new stages out of known ones: mutation and crossover of the evolutionary search over layouts
+- `makespan`: the fast form of the simulated training step: `simulator` on arrays, as machine code, for the search
+- `model_demand`: what a model asks of the peers that serve its stages: parameters, memory, messages, gradients
+- `moving_cost`: what it takes to go from the plan in force to another: bytes of state over measured links
+- `problem`: what a placement is judged by, as plain arrays for the compiled cost: peers, links, model and job
+- `promising_shapes`: which numbers of stages and replicas are worth a search, most promising first
 - `simulated_network`: messages on a network over time: each ordered link carries its own one after another, and links
   share capacities
 - `simulated_timeline`: timeline of a simulated training step, for charts, and to say where the time goes

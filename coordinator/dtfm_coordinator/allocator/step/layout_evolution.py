@@ -15,6 +15,7 @@ from dtfm_coordinator.allocator.placement.shapes import Shape
 from dtfm_coordinator.allocator.step.annealing import anneal
 from dtfm_coordinator.allocator.step.compute_order import kinds_of
 from dtfm_coordinator.allocator.step.layout import Layout
+from dtfm_coordinator.allocator.step.layout_variation import crossed, regrouped
 from dtfm_coordinator.allocator.step.moving_cost import LayersInForce, moving_seconds
 from dtfm_coordinator.allocator.step.problem import Problem
 from dtfm_coordinator.allocator.step.starts import Stages, near_by_message, starts
@@ -199,47 +200,15 @@ class Evolution:
         dice = self._rng.random()
         stages = _stages(parent)
         if self._any_depth and dice < 0.4:
-            stages = self._regrouped(stages)
+            stages = regrouped(stages, self._problem.layers, self._problem.micro_batches, self._rng)
         elif dice < 0.6:
             alike = [one for _, one in self.ranked() if len(one.counts) == len(parent.counts) and one != parent]
             mates = alike[:PARENTS]
             if mates:
-                stages = self._crossed(stages, _stages(mates[int(self._rng.integers(len(mates)))]))
+                stages = crossed(stages, _stages(mates[int(self._rng.integers(len(mates)))]), self._rng)
         else:
             return parent
         return Layout.of(self._problem, stages) or parent
-
-    def _regrouped(self, stages: Stages) -> Stages:
-        """One stage split in two, or two neighbours merged; the same where neither can be."""
-        place = int(self._rng.integers(len(stages)))
-        if self._rng.random() < 0.5 and len(stages[place]) > 1 and len(stages) < self._problem.layers:
-            cut = len(stages[place]) // 2
-            halves = [stages[place][:cut], stages[place][cut:]]
-            return [*stages[:place], *halves, *stages[place + 1 :]]
-        if place + 1 < len(stages):
-            both = [*stages[place], *stages[place + 1]][: self._problem.micro_batches]
-            return [*stages[:place], both, *stages[place + 2 :]]
-        return stages
-
-    def _crossed(self, one: Stages, other: Stages) -> Stages:
-        """Peers in the stage that either parent gives them, repaired to the first parent's counts."""
-        where = {peer: stage for stage, members in enumerate(other) for peer in members}
-        wanted: Stages = [[] for _ in one]
-        for stage, members in enumerate(one):
-            for peer in members:
-                chosen = where.get(peer, stage) if self._rng.random() < 0.5 else stage
-                wanted[chosen].append(peer)
-        for peer in where:
-            if all(peer not in members for members in one):
-                wanted[where[peer]].append(peer)
-        spare = []
-        for stage, members in enumerate(wanted):
-            spare += members[len(one[stage]) :]
-            del members[len(one[stage]) :]
-        for stage, members in enumerate(wanted):
-            while len(members) < len(one[stage]):
-                members.append(spare.pop(int(self._rng.integers(len(spare)))))
-        return wanted
 
 
 def _stages(layout: Layout) -> Stages:
