@@ -98,18 +98,8 @@ def allocate(
     if not finalists:
         raise UserError(_impossible(work, problems[0], shapes, any(search.fitted for search in searches)))
     chosen = _chosen(finalists, old)
-    plan, cost, reason = chosen.plan, chosen.cost, _reason(work, chosen, finalists)
-    if old.plan is not None:
-        move, saved = old.moving(chosen.layout), old.seconds - cost.total
-        if saved * old.horizon <= move:
-            assert old.cost is not None
-            plan, cost, reason = old.plan, old.cost, _kept_because(work, old, chosen, move)
-        else:
-            reason += (
-                f"; the plan in force takes {old.seconds:.3g} s: moving takes {move:.3g} s and pays back in "
-                f"{_steps(move, saved)}"
-            )
-    elif in_force is not None:
+    plan, cost, reason = _or_stay(work, old, chosen, _reason(work, chosen, finalists))
+    if in_force is not None and old.plan is None:
         reason += f"; the plan in force cannot go on ({old.over}): state moves for {old.moving(chosen.layout):.3g} s"
     return plan.model_copy(
         update={
@@ -221,6 +211,21 @@ def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:
     schedule = finalists[near[0]].plan.schedule
     alike = [number for number in near if finalists[number].plan.schedule == schedule]
     return finalists[min(alike, key=lambda number: seconds[number])]
+
+
+def _or_stay(work: Workload, old: InForce, chosen: _Finalist, why: str) -> tuple[Plan, StepCost, str]:
+    """The chosen plan, or the one in force where moving does not pay back within the horizon; its cost, and why."""
+    if old.plan is None:
+        return chosen.plan, chosen.cost, why
+    move, saved = old.moving(chosen.layout), old.seconds - chosen.cost.total
+    if saved * old.horizon <= move:
+        assert old.cost is not None
+        return old.plan, old.cost, _kept_because(work, old, chosen, move)
+    why += (
+        f"; the plan in force takes {old.seconds:.3g} s: moving takes {move:.3g} s and pays back in "
+        f"{_steps(move, saved)}"
+    )
+    return chosen.plan, chosen.cost, why
 
 
 def _descending(searches: list[Evolution]) -> list[tuple[float, float]]:

@@ -153,11 +153,7 @@ class Coordinator:
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(control.run()), tasks.create_task(plane.watch())]
                 await self._reach_broker(control, address)
-                await control.publish(PRESENCE, Presence(online=True, session=secrets.token_hex(8)))
-                await control.publish(JOB, job)
-                # A broker of its own may still hold the last life's phase, which would send new nodes away.
-                await control.publish(PHASE, Phase(name="waiting", text="the coordinator is starting"))
-                write_atomically(folder / "invite", invite.encode() + "\n", private=True)
+                await self._announce(control, job, invite)
                 ready(invite.encode())
                 background.append(tasks.create_task(controller.attend(LOOK_SECONDS)))
                 if options.plan is not None:
@@ -165,6 +161,14 @@ class Coordinator:
                 await controller.run()
                 for task in background:
                     task.cancel()
+
+    async def _announce(self, control: ControlPlane, job: ResolvedJob, invite: Invite) -> None:
+        """Say that this coordinator leads, and what is trained; keep the invite to hand out."""
+        await control.publish(PRESENCE, Presence(online=True, session=secrets.token_hex(8)))
+        await control.publish(JOB, job)
+        # A broker of its own may still hold the last life's phase, which would send new nodes away.
+        await control.publish(PHASE, Phase(name="waiting", text="the coordinator is starting"))
+        write_atomically(self._folder / "invite", invite.encode() + "\n", private=True)
 
     async def _open_broker(self, stack: contextlib.AsyncExitStack, ends: Endpoints, invite: Invite) -> None:
         options = self._options

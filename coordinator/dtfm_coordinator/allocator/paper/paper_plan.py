@@ -57,12 +57,7 @@ def allocate_paper(
     other; or the placement needs a pair of nodes that cannot talk.
     """
     devices = len(view.nodes)
-    replicas = devices // stages
-    if replicas == 0:
-        raise NotEnoughNodes(
-            f"{stages} stages need at least {stages} nodes and the view has {devices}: ask for fewer stages",
-            stages - devices,
-        )
+    replicas = _replicas(devices, stages)
     alpha, beta = view.alpha(), view.beta()
     _check_parts(beta, stages, replicas)
     exhaustive = algorithm == "exhaustive"
@@ -106,6 +101,20 @@ def allocate_paper(
         "by the paper's cost",
         history=history if history is not None else ((seconds, cost.total),),
     )
+
+
+def _replicas(devices: int, stages: int) -> int:
+    """How many pipelines there are devices for.
+
+    Raises:
+        NotEnoughNodes: not for one.
+    """
+    if devices < stages:
+        raise NotEnoughNodes(
+            f"{stages} stages need at least {stages} nodes and the view has {devices}: ask for fewer stages",
+            stages - devices,
+        )
+    return devices // stages
 
 
 def _without_search(

@@ -70,6 +70,9 @@ def kinds_of(schedule: int) -> int:
 def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Return the order in which each slot computes.
 
+    One long function on purpose: it runs for every change that a search tries, and its parts would hand each other a
+    dozen arrays.
+
     Args:
     routes: slot of every micro-batch at every stage, shape (M, K).
     counts: number of peers of each stage, shape (K,).

@@ -95,7 +95,10 @@ def _last_actions(
     course: Course,
     again: Bools,
 ) -> Floats:
-    """Return the seconds at which each slot has ended its last action; the stages marked in `again` recompute."""
+    """Return the seconds at which each slot has ended its last action; the stages marked in `again` recompute.
+
+    One long function on purpose, as `order_actions` is.
+    """
     routes, crossed, pairs, actions, starts = course.routes, course.crossed, course.pairs, course.actions, course.starts
     micro_batches, stages = routes.shape
     slots = len(peers)
