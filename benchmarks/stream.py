@@ -33,7 +33,8 @@ from benchmarks.tables import keep, markdown, show
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.certificates import Trust
 from dtfm_protocol.transport.direct import DirectDataPlane
-from dtfm_protocol.transport.libp2p import LibP2PDataPlane, LibP2PStream
+from dtfm_protocol.transport.libp2p import LibP2PDataPlane
+from dtfm_protocol.transport.libp2p_stream import LibP2PStream
 from dtfm_protocol.transport.tls_stream import TlsStream
 from dtfm_protocol.wire.stream import Stream
 

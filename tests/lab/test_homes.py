@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.transport import libp2p as planes_libp2p
+from dtfm_protocol.transport import relay_guest
 from dtfm_protocol.transport.direct import DirectDataPlane
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import by_peer
@@ -47,7 +47,7 @@ async def libp2p(host: Host, *doors: str, **options: object) -> AsyncIterator[Li
     """A peer on `host` that enters the network by `doors`."""
     running = LibP2PDataPlane.running(Identity.generate(), service, bootstrap=doors, **options)  # type: ignore[arg-type]
     async with host.holding(running) as plane:
-        await host.do(plane.guest.wait())
+        await host.do(plane.relays.is_guest.wait())
         yield plane
 
 
@@ -76,7 +76,7 @@ async def exchanged(plane: DataPlane, peer: str) -> str:
 async def test_peers_at_home_are_reached_through_the_relay_and_again_after_it_was_away(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planes_libp2p, "RELAY_SECONDS", 1.0)
+    monkeypatch.setattr(relay_guest, "RELAY_SECONDS", 1.0)
     first, second, _ = homes.inside
     identity = Identity.generate()
 
@@ -104,7 +104,7 @@ async def test_peers_at_home_are_reached_through_the_relay_and_again_after_it_wa
             await first.do(held.read(1))
         async with relay() as door:
             for host, plane in ((first, a), (second, b)):
-                await host.do(plane.guest.wait())
+                await host.do(plane.relays.is_guest.wait())
             assert await second.do(exchanged(b, a.peer_id)) == "relayed"
 
 
@@ -128,7 +128,7 @@ class Peer:
         ):
             await host.do(plane.serve("echo", echo))
             if doors:
-                await host.do(below.guest.wait())
+                await host.do(below.relays.is_guest.wait())
             yield cls(host, below, plane)
 
     async def addresses(self) -> tuple[str, ...]:

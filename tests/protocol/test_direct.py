@@ -28,8 +28,9 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import Identity, public_key_of
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.transport.certificates import CERTIFICATE_LIMIT, PEER_LIMIT, Trust, issue, signer
-from dtfm_protocol.transport.direct import DIRECT, DirectDataPlane
+from dtfm_protocol.transport.direct import DirectDataPlane
 from dtfm_protocol.transport.direct_bounds import DirectBounds
+from dtfm_protocol.transport.endpoint_exchange import DIRECT
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import hosts_of
@@ -122,7 +123,7 @@ def believed(plane: DirectDataPlane, peer: str) -> Endpoint:
 
 
 async def port_of(plane: DirectDataPlane) -> int:
-    return (await plane._endpoint()).port
+    return (await plane.endpoint()).port
 
 
 async def echo(stream: Stream) -> None:
@@ -540,15 +541,13 @@ async def test_of_too_many_unproven_connections_the_oldest_goes() -> None:
                 await writer.wait_closed()
 
 
-async def test_where_no_address_answers_libp2p_carries_the_stream_and_that_is_remembered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_where_no_address_answers_libp2p_carries_the_stream_and_that_is_remembered() -> None:
     async with two_peers() as (a, b):
         await b.serve("echo", echo)
         b._connections._listener.close()
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]  # free again when the block is left
-        monkeypatch.setattr(DirectDataPlane, "_endpoint", lambda plane: endpoint(plane, port))
+        tell_port(b, port)
         for opens in ([DIRECT, "echo"], [DIRECT, "echo", "echo"]):
             stream = await a.open(b.peer_id, "echo")
             assert isinstance(stream, MemoryStream)
@@ -558,6 +557,11 @@ async def test_where_no_address_answers_libp2p_carries_the_stream_and_that_is_re
         a._routes[b.peer_id] = Route(endpoint=believed(a, b.peer_id))  # no detour any more
         await (await a.open(b.peer_id, "echo")).close()
         assert meeting(a).opened == [DIRECT, "echo", "echo", DIRECT, "echo"]
+
+
+def tell_port(plane: DirectDataPlane, port: int) -> None:
+    """Have a peer say that it listens at another port."""
+    plane._endpoints._own = lambda: endpoint(plane, port)
 
 
 async def endpoint(plane: DirectDataPlane, port: int) -> Endpoint:
@@ -770,7 +774,7 @@ async def test_real_peers_that_cannot_connect_talk_over_libp2p() -> None:
         await a.introduce(b.peer_id, await b.addresses())
         await b.serve("echo", echo)
         a._routes[b.peer_id] = Route(endpoint=await endpoint(b, 9))
-        b._endpoint = lambda: endpoint(b, 9)  # type: ignore[method-assign]
+        tell_port(b, 9)
         stream = await a.open(b.peer_id, "echo")
         assert not isinstance(stream, TlsStream)
         await echoed(stream, os.urandom(1 << 20))

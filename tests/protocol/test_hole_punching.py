@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import pytest
 
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.transport.direct import DIRECT, DirectDataPlane
+from dtfm_protocol.transport.direct import DirectDataPlane
 from dtfm_protocol.transport.direct_bounds import DirectBounds
+from dtfm_protocol.transport.endpoint_exchange import DIRECT
 from dtfm_protocol.transport.hole_punching import PUNCH, SEEN
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.transport.simultaneous_open import OUTSIDE_LIMIT, OutsideAddress, SimultaneousOpen
@@ -128,7 +129,7 @@ async def test_a_hole_that_leads_to_another_peer_is_not_used() -> None:
 
         async def mislead(stream: Stream) -> None:
             await read_message(stream, OutsideAddress, OUTSIDE_LIMIT)
-            port = (await world.mirror._endpoint()).port
+            port = (await world.mirror.endpoint()).port
             await write_message(stream, OutsideAddress(host="127.0.0.1", port=port))
             with contextlib.suppress(StreamClosed):
                 await stream.read(1)

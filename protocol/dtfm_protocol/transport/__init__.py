@@ -2,17 +2,24 @@
 
 - `certificates`: TLS between peers: certificates that carry the peers' own keys, and the contexts that trust those met
   so far
-- `circuit_relay`: the relay over which members are reached to whom nobody can connect: one to which everybody can
-- `direct`: the data plane of a running peer: TLS 1.3 over TCP where one peer can reach the other, libp2p for the rest
-- `direct_bounds`: the bounds of a direct plane: how long it waits, and how much it takes on at a time
-- `hole_punching`: a stream to a peer to whom nobody can connect, over a connection that both open at
-  the same time
-- `in_memory`: the in-memory twins of the data plane and of discovery: the same interfaces without processes or sockets
-- `in_memory_links`: in-memory links and their faults: what is sent arrives late, out of order, not yet, or never
+- `circuit_relay`: members that nobody can connect to are reached through one that everybody can
+- `direct`: the data plane's short way: TLS 1.3 over TCP from peer to peer, where one can reach the other; libp2p for
+  the rest
+- `direct_bounds`: how long a direct plane waits, and how much it takes on at a time
+- `endpoint_exchange`: how two peers tell each other, over libp2p, where and with which certificates they take direct
+  connections
+- `hole_punching`: a stream to a peer that nobody can connect to, over a connection that both sides open at the same
+  time
+- `in_memory`: in-memory twins of the data plane and of discovery: the same interfaces without processes or sockets
+- `in_memory_links`: in-memory links, and what goes wrong on them: what is sent arrives late, out of order, not yet, or
+  never
+- `incoming_streams`: streams that peers open: each is given to its handler, and what goes wrong with it goes no further
 - `libp2p`: the data plane on libp2p, through the daemon that `libp2p_daemon` starts and ends
 - `libp2p_daemon`: the libp2p daemon that hivemind ships, as one process: its folder, its command line, its start and
   its end
+- `libp2p_stream`: one stream of the libp2p plane: a connection to the daemon of this machine, which hands it on
 - `multiaddress`: whose they are, where they lead, and how they are announced
+- `relay_guest`: the guest's side of relays: over which of them this peer can be reached, and where that is
 - `route`: the route to one peer: what is known of the ways that lead there, and which one is to be tried next
 - `simultaneous_open`: connections between peers whose routers let nobody in, opened by both at the same time
 - `sockets`: TCP sockets of direct connections: where they are taken, and how they are opened

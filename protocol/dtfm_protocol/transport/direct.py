@@ -12,10 +12,10 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
-from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.transport.direct_bounds import DirectBounds
+from dtfm_protocol.transport.endpoint_exchange import DIRECT, EndpointExchange
 from dtfm_protocol.transport.hole_punching import PUNCH, SEEN, HolePuncher
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import hosts_of
@@ -35,12 +35,7 @@ from dtfm_protocol.transport.simultaneous_open import SimultaneousOpen
 from dtfm_protocol.transport.sockets import listener_at
 from dtfm_protocol.transport.tls_connections import HOST_LIMIT, Endpoint, NoWay, TlsConnections
 from dtfm_protocol.transport.tls_stream import TlsStream
-from dtfm_protocol.wire.stream import Handler, Stream, Unreachable, Way, read_message, write_message
-
-DIRECT = "direct"
-"""The libp2p service at which two peers tell each other how to connect."""
-ENDPOINT_LIMIT = 16 << 10
-"""Bytes of the largest `Endpoint` message."""
+from dtfm_protocol.wire.stream import Handler, Stream, Unreachable, Way
 
 
 class DirectDataPlane:
@@ -57,14 +52,15 @@ class DirectDataPlane:
         self.libp2p = libp2p
         self.peer_id = libp2p.peer_id
         self._handlers: dict[str, Handler] = {}
-        self._bounds = bounds
         self._connections = TlsConnections(identity, listener, self._handlers, bounds)
         others = tuple(dict.fromkeys(peer for peer in mirrors if peer != self.peer_id))
         self._puncher = HolePuncher(self._connections, others, self._meet, self._look)
         self._handlers[SEEN] = self._puncher.show
         self._routes: dict[str, Route] = {}
         """Routes by peer; of a peer that is not in it nothing is known."""
-        self._introducing: dict[str, asyncio.Lock] = {}
+        self._endpoints = EndpointExchange(
+            libp2p, self.endpoint, lambda peer: self._route(peer).endpoint, self._learn, bounds.handshake
+        )
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -95,7 +91,7 @@ class DirectDataPlane:
         plane = cls(libp2p, identity, listener, mirrors, bounds)
         async with plane._connections.running():
             try:
-                await libp2p.serve(DIRECT, plane._introduced)
+                await libp2p.serve(DIRECT, plane._endpoints.answer)
                 await libp2p.serve(PUNCH, plane._punch)
                 yield plane
             finally:
@@ -195,51 +191,23 @@ class DirectDataPlane:
                 return await self._connections.dial(peer, known, service, hole)
             except NoWay as error:
                 fault = error
-        endpoint = await self._ask(peer, known)
+        endpoint = await self._endpoints.ask(peer, known)
         if fault is not None and not fault.connected and endpoint == known:
             raise fault
         if not self._route(peer).may_dial(anyway=anyway):
             raise NoWay("only a relay reaches it")
         return await self._connections.dial(peer, endpoint, service, hole)
 
-    async def _ask(self, peer: str, outdated: Endpoint | None) -> Endpoint:
-        """Exchange endpoints over libp2p, unless somebody else just has.
+    def _learn(self, peer: str, endpoint: Endpoint, way: Way, is_asked: bool) -> None:
+        """Trust the certificate of a peer whose peer id libp2p has proven."""
+        self._connections.trust.admit(peer, bytes.fromhex(endpoint.certificate))
+        self._on(peer, EndpointLearned(endpoint, way == "relayed", is_asked))
 
-        Raises:
-            NoWay: the peer cannot or does not do that.
-        """
-        async with self._introducing.setdefault(peer, asyncio.Lock()):
-            known = self._route(peer).endpoint
-            if known is not None and known is not outdated:
-                return known
-            try:
-                stream = await self.libp2p.open(peer, DIRECT)
-                try:
-                    async with asyncio.timeout(self._bounds.handshake):
-                        await write_message(stream, await self._endpoint())
-                        told = await read_message(stream, Endpoint, ENDPOINT_LIMIT)
-                        self._learn(stream, told, is_asked=True)
-                finally:
-                    await stream.close()
-            except (ConnectionError, Refused, TimeoutError) as error:
-                raise NoWay(str(error) or "no answer") from None
-            return told
-
-    async def _introduced(self, stream: Stream) -> None:
-        """Answer a peer's `_ask`."""
-        self._learn(stream, await read_message(stream, Endpoint, ENDPOINT_LIMIT), is_asked=False)
-        await write_message(stream, await self._endpoint())
-
-    async def _endpoint(self) -> Endpoint:
-        """Return this peer's own endpoint."""
+    async def endpoint(self) -> Endpoint:
+        """Return where, and with which certificate, this peer takes direct connections."""
         hosts = hosts_of(await self.libp2p.addresses())
         certificate = self._connections.trust.certificate.hex()
         return Endpoint(hosts=hosts[:HOST_LIMIT], port=self._connections.port, certificate=certificate)
-
-    def _learn(self, stream: Stream, endpoint: Endpoint, *, is_asked: bool) -> None:
-        """Trust the certificate of a peer whose peer id libp2p has proven on `stream`."""
-        self._connections.trust.admit(stream.peer, bytes.fromhex(endpoint.certificate))
-        self._on(stream.peer, EndpointLearned(endpoint, stream.way == "relayed", is_asked))
 
     async def _meet(self, peer: str) -> Stream:
         """Open a stream on which to agree with `peer` on a connection from both sides."""

@@ -21,7 +21,7 @@ from dtfm_protocol.process.logs import log
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.transport.certificates import CERTIFICATE_LIMIT, Trust
 from dtfm_protocol.transport.direct_bounds import DirectBounds
-from dtfm_protocol.transport.libp2p import answer
+from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.simultaneous_open import SimultaneousOpen
 from dtfm_protocol.transport.sockets import connected_to
 from dtfm_protocol.transport.tls_stream import PIECE_BYTES, TlsStream

@@ -1,0 +1,66 @@
+"""How two peers tell each other, over libp2p, where and with which certificates they take direct connections."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.transport.libp2p import LibP2PDataPlane
+from dtfm_protocol.transport.tls_connections import Endpoint, NoWay
+from dtfm_protocol.wire.stream import Stream, Way, read_message, write_message
+
+DIRECT = "direct"
+"""The libp2p service at which two peers tell each other how to connect."""
+ENDPOINT_LIMIT = 16 << 10
+"""Bytes of the largest `Endpoint` message."""
+
+Learn = Callable[[str, Endpoint, Way, bool], None]
+"""Told of a peer, whose peer id libp2p has proven, its endpoint, the way it came, and whether it was asked for it."""
+
+
+class EndpointExchange:
+    """One peer's exchanges of endpoints, one at a time with each other peer."""
+
+    def __init__(
+        self,
+        libp2p: LibP2PDataPlane,
+        own: Callable[[], Awaitable[Endpoint]],
+        known: Callable[[str], Endpoint | None],
+        learn: Learn,
+        patience: float,
+    ) -> None:
+        """`own`: this peer's endpoint; `known`: what `learn` was told last of a peer; `patience`: seconds for both."""
+        self._libp2p, self._own, self._known, self._learn = libp2p, own, known, learn
+        self._patience = patience
+        self._asking: dict[str, asyncio.Lock] = {}
+
+    async def ask(self, peer: str, outdated: Endpoint | None) -> Endpoint:
+        """The endpoint of `peer`, exchanged for this peer's unless somebody else just has.
+
+        Args:
+            outdated: what was known of it, and does not hold any more.
+
+        Raises:
+            NoWay: the peer cannot or does not do that.
+        """
+        async with self._asking.setdefault(peer, asyncio.Lock()):
+            known = self._known(peer)
+            if known is not None and known is not outdated:
+                return known
+            try:
+                stream = await self._libp2p.open(peer, DIRECT)
+                try:
+                    async with asyncio.timeout(self._patience):
+                        await write_message(stream, await self._own())
+                        told = await read_message(stream, Endpoint, ENDPOINT_LIMIT)
+                        self._learn(stream.peer, told, stream.way, True)
+                finally:
+                    await stream.close()
+            except (ConnectionError, Refused, TimeoutError) as error:
+                raise NoWay(str(error) or "no answer") from None
+            return told
+
+    async def answer(self, stream: Stream) -> None:
+        """The other side of `ask`."""
+        told = await read_message(stream, Endpoint, ENDPOINT_LIMIT)
+        self._learn(stream.peer, told, stream.way, False)
+        await write_message(stream, await self._own())

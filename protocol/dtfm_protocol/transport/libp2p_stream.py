@@ -1,0 +1,92 @@
+"""One stream of the libp2p plane: a connection to the daemon of this machine, which hands it on."""
+
+import asyncio
+from typing import Any
+
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, Way
+
+CLOSE_SECONDS = 1.0
+CIRCUIT = "/p2p-circuit"
+"""In a multiaddress: what comes before is a relay's, and what follows is reached over it."""
+_CHUNK = 1 << 18
+
+
+class LibP2PStream:
+    """A libp2p stream; the daemon has proven the other end's peer id."""
+
+    def __init__(
+        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way = "direct"
+    ) -> None:
+        self.peer = peer
+        self.way = way
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self, size: int) -> Bytes:
+        """See `Stream.read`."""
+        try:
+            if size <= _CHUNK:
+                return await self._reader.readexactly(size)
+            # In pieces as they come: `readexactly` would let the reader's buffer grow to the whole size.
+            buffer = bytearray(size)
+            view, filled = memoryview(buffer), 0
+            while filled < size:
+                piece = await self._reader.read(min(size - filled, _CHUNK))
+                if not piece:
+                    raise StreamClosed(f"{short(self.peer)} closed the stream")
+                view[filled : filled + len(piece)] = piece
+                filled += len(piece)
+            return buffer
+        except (asyncio.IncompleteReadError, ConnectionError, OSError):
+            raise StreamClosed(f"{short(self.peer)} closed the stream") from None
+
+    async def write(self, *buffers: Bytes) -> None:
+        """See `Stream.write`."""
+        try:
+            for buffer in buffers:
+                self._writer.write(buffer)
+            await self._writer.drain()
+        except (ConnectionError, OSError, RuntimeError):
+            raise StreamClosed(f"{short(self.peer)} closed the stream") from None
+
+    async def forward(self, other: Stream) -> None:
+        """See `Pipe.forward`."""
+        while True:
+            try:
+                piece = await self._reader.read(_CHUNK)
+            except OSError:
+                return
+            if not piece:
+                return
+            await other.write(piece)
+
+    def pace(self, bytes_per_second: float) -> None:
+        """See `Stream.pace`. The socket is the daemon's, which cannot do that."""
+
+    def delivered(self) -> float | None:
+        """See `Stream.delivered`. The socket is the daemon's."""
+        return None
+
+    def queued(self) -> float | None:
+        """See `Stream.queued`."""
+        return None
+
+    async def close(self) -> None:
+        """See `Stream.close`."""
+        self._writer.close()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._writer.wait_closed()
+        except TimeoutError:
+            self._writer.transport.abort()  # the other side does not read: what is still buffered is lost on it
+        except asyncio.CancelledError:
+            self._writer.transport.abort()
+            raise
+        except (ConnectionError, OSError):
+            pass
+
+
+def stream_of(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> LibP2PStream:
+    """The stream of which the daemon says `info`: the other end, and the address of the connection below."""
+    return LibP2PStream(str(info.peer_id), reader, writer, "relayed" if CIRCUIT in str(info.addr) else "direct")

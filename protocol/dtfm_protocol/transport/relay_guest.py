@@ -1,0 +1,87 @@
+"""The guest's side of relays: over which of them this peer can be reached, and where that is."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from typing import Any
+
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.transport.circuit_relay import GUEST
+from dtfm_protocol.transport.libp2p_stream import CIRCUIT
+from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
+
+RELAY_SECONDS = 5.0
+"""How long the start waits for a relay; and between attempts to be the guest of one that is away."""
+
+Introduce = Callable[[str, tuple[str, ...]], Coroutine[Any, Any, None]]
+Open = Callable[[str, str], Coroutine[Any, Any, Stream]]
+
+
+class RelayGuest:
+    """A peer that stays the guest of the relays that it knows, each again whenever that has ended."""
+
+    def __init__(self, relays: Mapping[str, tuple[str, ...]], introduce: Introduce, open_stream: Open) -> None:
+        """`relays`: those that this peer may have, and their addresses; the rest is its plane's."""
+        self._relays = relays
+        self._introduce, self._open = introduce, open_stream
+        self.hosts: set[str] = set()
+        """Relays over which this peer can be reached now."""
+        self.is_guest = asyncio.Event()
+        """Set while there is one."""
+
+    @contextlib.asynccontextmanager
+    async def staying(self) -> AsyncIterator[None]:
+        """Become the guest of relays and stay it; entered when there is one, or none that is there."""
+        first: dict[str, asyncio.Event] = {relay: asyncio.Event() for relay in self._relays}
+        stays = [asyncio.create_task(self._stay(relay, tried)) for relay, tried in first.items()]
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RELAY_SECONDS):
+                    for tried in first.values():
+                        await tried.wait()
+                        if self.is_guest.is_set():
+                            break
+            yield
+        finally:
+            for task in stays:
+                task.cancel()
+            await asyncio.gather(*stays, return_exceptions=True)
+
+    async def _stay(self, relay: str, tried: asyncio.Event) -> None:
+        """Be the guest of `relay`, again whenever that has ended, until cancelled."""
+        while True:
+            try:
+                await self._introduce(relay, self._relays[relay])
+                stream = await self._open(relay, GUEST)
+                try:
+                    await stream.read(1)
+                    self.hosts.add(relay)
+                    self.is_guest.set()
+                    tried.set()
+                    await stream.read(1)  # until the relay, or the way to it, is gone
+                finally:
+                    self.hosts.discard(relay)
+                    if not self.hosts:
+                        self.is_guest.clear()
+                    await stream.close()
+            except (Unreachable, StreamClosed) as error:
+                log.debug("no guest of the relay %s: %s", short(relay), error)
+            tried.set()
+            await asyncio.sleep(RELAY_SECONDS)
+
+    def addresses(self, me: str) -> tuple[str, ...]:
+        """Where this peer, `me`, is reached over relays now."""
+        return self._over(self.hosts, me)
+
+    def may_reach(self, peer: str) -> tuple[str, ...]:
+        """Where another peer is reached if it is a guest of the same relays."""
+        return self._over(set(self._relays) - {peer}, peer)
+
+    def _over(self, relays: Collection[str], peer: str) -> tuple[str, ...]:
+        return tuple(
+            f"{address}{CIRCUIT}/p2p/{peer}"
+            for name, known in self._relays.items()
+            if name in relays
+            for address in known
+        )
