@@ -22,8 +22,6 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from hivemind.p2p import PeerID
-from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 from rich.console import Console
 
@@ -42,7 +40,7 @@ from dtfm_node.doctor.checks import (
     versions,
 )
 from dtfm_node.doctor.checks.first_peers import AddressObservation, DhtMember, FirstPeer
-from dtfm_node.doctor.checks.reachability import Answer, Nat
+from dtfm_node.doctor.checks.reachability import Nat
 from dtfm_node.doctor.doctor_options import DoctorOptions
 from dtfm_node.doctor.examine import Examination
 from dtfm_node.doctor.findings import Finding, Verdict, as_json, bad, clean, good, things_to_do, warn, worst
@@ -56,7 +54,7 @@ from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.state_dir import locked
 from dtfm_protocol.transport.tcp_knock import Knock, knock
-from dtfm_protocol.wire.protobuf import packed, unpacked, with_length
+from dtfm_protocol.wire.protobuf import packed, with_length
 
 HOST = "127.0.0.1"
 OWNER, OTHER = Identity.generate(), Identity.generate()
@@ -400,37 +398,6 @@ async def test_a_peer_sees_this_machine_at_an_ip_address_or_nowhere(
     assert await outside_view.observed(said_by(Multiaddr(address).to_bytes()), OTHER.peer_id) == place
 
 
-@pytest.mark.parametrize(
-    ("response", "reached"),
-    [
-        ({1: 0, 2: b"welcome"}, ("yes", "welcome")),
-        ({1: 100, 2: b"dial failed"}, ("no", "dial failed")),
-        ({1: 300}, ("refused", "")),
-        ({1: b"what", 2: 7}, ("refused", "")),
-        ({1: 100, 2: b"\xff"}, ("no", "\ufffd")),
-    ],
-)
-async def test_a_peer_is_asked_to_connect_to_the_offered_addresses_and_says_whether_it_could(
-    response: dict[int, int | bytes], reached: tuple[str, str]
-) -> None:
-    offers, written = ("/ip4/8.8.8.8/tcp/7701", "/ip6/2001:db8::1/tcp/7701"), bytearray()
-
-    async def call(*_: object) -> tuple[None, asyncio.StreamReader, Any]:
-        reader = asyncio.StreamReader()
-        reader.feed_data(with_length(packed({1: 1, 3: packed(response)})))
-        return None, reader, SimpleNamespace(write=written.extend, drain=lambda: asyncio.sleep(0), close=lambda: None)
-
-    plane: Any = SimpleNamespace(peer_id=OWNER.peer_id, p2p=SimpleNamespace(call_binary_stream_handler=call))
-    assert await outside_view.dial_back(plane, OTHER.peer_id, offers) == reached
-    me = p2pd_pb2.PeerInfo(
-        id=PeerID.from_base58(OWNER.peer_id).to_bytes(), addrs=[Multiaddr(one).to_bytes() for one in offers]
-    )  # AutoNAT's message of a peer has the same fields
-    dial = unpacked(bytes(written[1:]))[2]
-    assert isinstance(dial, bytes)
-    assert unpacked(dial) == {1: me.SerializeToString()}
-    assert written[0] == len(written) - 1
-
-
 @pytest.mark.parametrize("address", [b"\x06\x01", b"\xef", bytes.fromhex("389eaea4b9bac1a7a1c265a2")])
 async def test_an_address_that_is_none_is_a_fault_of_the_peer_that_says_it(address: bytes) -> None:
     with pytest.raises(outside_view.FAULTS):
@@ -577,65 +544,63 @@ def test_the_kind_of_nat_follows_from_what_peers_see(
     assert reachability.nat_of(own, 7701, observations) == nat
 
 
-def judged(places: list[AddressObservation], answers: list[Answer], own: str = "192.168.1.2") -> dict[str, Finding]:
-    return {
-        one.name: one for one in reachability.judge((own,), 7701, places, (), answers, [OTHER.peer_id], announced=False)
-    }
+def judged(
+    places: list[AddressObservation], own: str = "192.168.1.2", *, announced: bool = False
+) -> dict[str, Finding]:
+    found = reachability.judge((own,), 7701, places, (), [OTHER.peer_id], announced=announced)
+    return {one.name: one for one in found}
 
 
-def test_a_symmetric_nat_asks_for_a_forwarded_port_unless_one_is_open() -> None:
+def test_a_symmetric_nat_asks_for_a_forwarded_port_unless_one_is_announced() -> None:
     places = seen_at(("8.8.8.8", 40000), ("8.8.8.8", 40001))
-    assert "forward a TCP port" in judged(places, [])["NAT"].todo
-    assert judged(places, [Answer("peer0", "yes")])["NAT"].verdict is Verdict.good
+    assert "forward a TCP port" in judged(places)["NAT"].todo
+    assert judged(places, announced=True)["NAT"].verdict is Verdict.good
 
 
-def test_who_is_not_reached_without_nat_has_a_firewall() -> None:
-    no = [Answer("peer0", "no", "dial failed")]
-    assert "firewall" in judged(seen_at(("8.8.8.8", 7701)), no, own="8.8.8.8")["from outside"].todo
-    assert "forward" in judged(seen_at(("8.8.8.8", 40000)), no)["from outside"].todo
-    assert judged(seen_at(("8.8.8.8", 7701)), no)["from outside"].verdict is Verdict.good  # as behind any router
-    assert "not tested" in judged(seen_at(("8.8.8.8", 7701)), [Answer("peer0", "not offered")])["from outside"].seen
+def test_of_a_machine_without_nat_it_is_said_that_a_firewall_was_not_tried() -> None:
+    found = judged(seen_at(("8.8.8.8", 7701)), own="8.8.8.8")
+    assert found["NAT"].verdict is Verdict.good
+    assert "firewall" in found["NAT"].seen
+    assert "relay" not in found
 
 
 def test_who_is_behind_nat_needs_a_relay() -> None:
     places = seen_at(("8.8.8.8", 7701))
-    assert OTHER.peer_id[-6:] in judged(places, [])["relay"].seen
-    alone = reachability.judge(("192.168.1.2",), 7701, places, (), [], [], announced=False)
+    assert OTHER.peer_id[-6:] in judged(places)["relay"].seen
+    alone = reachability.judge(("192.168.1.2",), 7701, places, (), [], announced=False)
     assert (alone[-1].name, alone[-1].verdict) == ("relay", Verdict.warn)
-    assert "relay" not in judged(places, [Answer("peer0", "yes")])
 
 
 def test_a_swarm_on_one_machine_needs_no_address() -> None:
-    (said,) = reachability.judge(("192.168.1.2",), 7701, [], (), [], [], announced=False, local=True)
+    (said,) = reachability.judge(("192.168.1.2",), 7701, [], (), [], announced=False, local=True)
     assert said.verdict is Verdict.good
 
 
 def test_a_router_behind_the_providers_nat_is_told() -> None:
-    (said, *_) = reachability.judge(("192.168.1.2",), 7701, [], ("100.70.1.1",), [], [], announced=False)
+    (said, *_) = reachability.judge(("192.168.1.2",), 7701, [], ("100.70.1.1",), [], announced=False)
     assert "provider" in said.todo
 
 
 @pytest.mark.parametrize(
-    ("at", "answers", "verdict", "word"),
+    ("at", "verdict", "word"),
     [
-        (host("open", "8.8.8.8"), [], Verdict.good, "no proof"),
-        (host("open", "8.8.8.8"), [Answer("p", "yes")], Verdict.good, "from outside"),
-        (host("silent", "8.8.8.8"), [], Verdict.warn, "no proof"),
-        (host("open", "192.168.1.2"), [], Verdict.warn, "no public address"),
-        (Host("x.example", 7701, fault="Name or service not known"), [], Verdict.bad, "no address"),
-        (None, [], Verdict.warn, "not tried"),
+        (host("open", "8.8.8.8"), Verdict.good, "no proof"),
+        (host("silent", "8.8.8.8"), Verdict.warn, "no proof"),
+        (host("open", "192.168.1.2"), Verdict.warn, "no public address"),
+        (Host("x.example", 7701, fault="Name or service not known"), Verdict.bad, "no address"),
+        (None, Verdict.warn, "not tried"),
     ],
 )
-def test_announced_addresses_are_tried_and_believed_only_from_outside(
-    at: Host | None, answers: list[Answer], verdict: Verdict, word: str
+def test_announced_addresses_are_tried_from_here_which_proves_nothing_of_outside(
+    at: Host | None, verdict: Verdict, word: str
 ) -> None:
-    said = reachability.judge_announce("x.example:7701", at, "", answers)
+    said = reachability.judge_announce("x.example:7701", at, "")
     assert said.verdict is verdict
     assert word in said.seen
 
 
 def test_an_announced_address_of_another_form_is_refused() -> None:
-    said = reachability.judge_announce("x.example", None, "--announce x.example: say the port too", [])
+    said = reachability.judge_announce("x.example", None, "--announce x.example: say the port too")
     assert (said.verdict, said.todo) == (Verdict.bad, "write it as HOST:PORT")
 
 

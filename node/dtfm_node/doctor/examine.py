@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -22,7 +22,6 @@ from dtfm_node.doctor.checks import (
 from dtfm_node.doctor.doctor_options import DoctorOptions
 from dtfm_node.doctor.findings import Finding, bad, warn
 from dtfm_node.doctor.job_needs import Need, need_of
-from dtfm_node.doctor.outside_view import FAULTS, dial_back
 from dtfm_node.doctor.tcp_look import Host, door_of, kind_of, own_addresses, visit
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.errors import UserError
@@ -44,8 +43,6 @@ NEED_SECONDS = 18.0
 PEER_SECONDS = 4.0
 PEER_LIMIT = 3
 """Number of nodes, beside the doors' peers, that are asked at which address they see this machine."""
-ASKED_LIMIT = 2
-"""Number of peers that are asked to connect back."""
 
 
 @dataclass
@@ -55,7 +52,6 @@ class Ways:
     port: int
     mapped: tuple[str, ...] = ()
     """IP addresses of the router that lead to this machine."""
-    answers: list[reachability.Answer] = field(default_factory=list)
     announce: Host | None = None
     announce_fault: str = ""
 
@@ -120,13 +116,12 @@ class Examination:
             ways.port,
             seen.observations,
             ways.mapped,
-            ways.answers,
             seen.relays,
             announced=announce is not None,
             local=self._is_local(),
         )
         if announce is not None:
-            found.append(reachability.judge_announce(announce, ways.announce, ways.announce_fault, ways.answers))
+            found.append(reachability.judge_announce(announce, ways.announce, ways.announce_fault))
         return found
 
     async def _ask_coordinator(self, invite: Invite) -> tuple[list[broker.BrokerObservation], Need | None]:
@@ -162,7 +157,7 @@ class Examination:
                 await first_peers.enter(seen, plane)
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._look_at_members(invite, seen, plane, identity))
-                    tasks.create_task(self._look_at_ways(seen, ways, plane, announce))
+                    tasks.create_task(self._look_at_ways(ways, plane, announce))
         except UserError as error:
             seen.daemon_fault = str(error)
 
@@ -174,29 +169,16 @@ class Examination:
         others = [member for member in seen.members or [] if member.peer not in seen.connected]
         await asyncio.gather(*(_meet(seen, plane, member) for member in others[:PEER_LIMIT]))
 
-    async def _look_at_ways(
-        self, seen: first_peers.FirstPeersObservation, ways: Ways, plane: LibP2PDataPlane, announce: str | None
-    ) -> None:
-        """Find addresses that may lead to this machine, and have peers try them."""
-        offered: tuple[str, ...]
+    async def _look_at_ways(self, ways: Ways, plane: LibP2PDataPlane, announce: str | None) -> None:
+        """Look for ways that lead here, and knock at the announced one."""
         if announce is not None:
-            offered = announced(announce, ways.port, plane.peer_id)
-            place = door_of(offered[0])
-            if place is not None:
-                ways.announce = await visit(*place[:2])
-                offered = tuple(_multiaddress(knock.host, place[1]) for knock in ways.announce.knocks)
+            door = door_of(announced(announce, ways.port, plane.peer_id)[0])
+            if door is not None:
+                ways.announce = await visit(*door[:2])
         else:
             own = own_addresses()
             doors_here = [door for address in await plane.addresses() if (door := door_of(address)) is not None]
-            outside = [door for door in doors_here if door[0] not in own and kind_of(door[0]) != "loopback"]
-            ways.mapped = tuple(host for host, _, _ in outside)
-            offered = tuple(_multiaddress(host, number) for host, number, _ in outside)
-            offered += tuple(_multiaddress(one.ip, ways.port) for one in seen.observations)
-        # Peers inside the same network would refuse: they connect to public addresses only.
-        fit = [one.peer for one in seen.observations if kind_of(one.ip) == "global" and one.peer in seen.connected]
-        offers = tuple(dict.fromkeys(offered))
-        if offers:
-            await asyncio.gather(*(_ask_to_connect(ways, plane, peer, offers) for peer in fit[:ASKED_LIMIT]))
+            ways.mapped = tuple(host for host, _, _ in doors_here if host not in own and kind_of(host) != "loopback")
 
     def _is_local(self) -> bool:
         """Whether the swarm is on this machine alone; as `join` tells it."""
@@ -256,11 +238,6 @@ async def _meet(seen: first_peers.FirstPeersObservation, plane: LibP2PDataPlane,
             await first_peers.look_back(seen, plane, member.peer)
 
 
-async def _ask_to_connect(ways: Ways, plane: LibP2PDataPlane, peer: str, addresses: tuple[str, ...]) -> None:
-    with contextlib.suppress(*FAULTS):
-        ways.answers.append(reachability.Answer(peer, *await dial_back(plane, peer, addresses)))
-
-
 def _judge_clock(
     seen: first_peers.FirstPeersObservation, brokers: list[broker.BrokerObservation], invite: Invite
 ) -> list[Finding]:
@@ -277,7 +254,3 @@ def _judge_clock(
 
 def _port_of(addresses: tuple[str, ...]) -> int:
     return next((door[1] for address in addresses if (door := door_of(address)) is not None), 0)
-
-
-def _multiaddress(ip: str, port: int) -> str:
-    return f"/{'ip6' if ':' in ip else 'ip4'}/{ip}/tcp/{port}"

@@ -1,12 +1,10 @@
 """Whether others can reach this machine: the addresses it has, those that others see, what a NAT does with them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from dtfm_node.doctor.checks.first_peers import AddressObservation
 from dtfm_node.doctor.findings import Finding, bad, good, warn
-from dtfm_node.doctor.outside_view import Reached
 from dtfm_node.doctor.tcp_look import Host, closed_because, kind_of
 from dtfm_protocol.identity.keys import short
 
@@ -15,15 +13,6 @@ GROUP = "reachability"
 Nat = Literal["none", "same network", "preserving", "stable", "symmetric", "one preserving", "one changing", "unknown"]
 """preserving: the port outside is the one here, whoever looks; stable: another one, the same for all who look;
 symmetric: another one for each. one ...: only one peer has looked."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a peer said when it was asked to connect back."""
-
-    peer: str
-    reached: Reached
-    why: str = ""
 
 
 def nat_of(own: Iterable[str], port: int, observations: list[AddressObservation]) -> Nat:
@@ -48,7 +37,6 @@ def judge(
     port: int,
     observations: list[AddressObservation],
     mapped: tuple[str, ...],
-    answers: list[Answer],
     relays: list[str],
     *,
     announced: bool,
@@ -67,11 +55,8 @@ def judge(
     if local:
         return [good(GROUP, "NAT", "the swarm is on this machine: no address matters")]
     nat = nat_of(own, port, observations)
-    reached = any(answer.reached == "yes" for answer in answers)
-    found = [_judge_addresses(own, mapped), _judge_nat(nat, port, observations, relieved=reached or announced)]
-    tested = _judge_answers(answers, nat, port)
-    found += [tested] if tested is not None else []
-    if nat not in {"none", "same network", "unknown"} and not reached:
+    found = [_judge_addresses(own, mapped), _judge_nat(nat, port, observations, relieved=announced)]
+    if nat not in {"none", "same network", "unknown"}:
         found.append(_judge_relays(relays, port))
     return found
 
@@ -125,13 +110,13 @@ def _judge_nat(nat: Nat, port: int, observations: list[AddressObservation], *, r
     if nat == "symmetric":
         seen = f"behind NAT that changes the port for each destination (symmetric): {at}; traffic will be relayed"
         if relieved:
-            return good(GROUP, "NAT", f"{seen} except where others connect to this machine's announced or open port")
+            return good(GROUP, "NAT", f"{seen} except where others connect to this machine's announced port")
         return warn(GROUP, "NAT", seen, _forward(port))
     if nat == "one changing":
         seen = f"behind NAT that changes the port ({at}); whether for each destination, one peer alone cannot tell"
         return good(GROUP, "NAT", seen) if relieved else warn(GROUP, "NAT", seen, _forward(port))
     texts = {
-        "none": f"no NAT: {at}, which is its own address",
+        "none": f"no NAT: {at}, which is its own address; only a firewall could keep others out",
         "same network": f"no NAT on the way to the peers asked: {at}; what machines outside see, they cannot tell",
         "preserving": f"behind NAT, address- and port-preserving (hole punching likely works): {at}",
         "stable": f"behind NAT that gives one other port for all destinations (hole punching likely works): {at}",
@@ -140,31 +125,7 @@ def _judge_nat(nat: Nat, port: int, observations: list[AddressObservation], *, r
     return good(GROUP, "NAT", texts[nat])
 
 
-def _judge_answers(answers: list[Answer], nat: Nat, port: int) -> Finding | None:
-    """Whether a peer could connect to this machine when asked to; None where nobody was fit to be asked."""
-    for answer in answers:
-        if answer.reached == "yes":
-            return good(GROUP, "from outside", f"peer {short(answer.peer)} connected to this machine when asked to")
-    for answer in answers:
-        if answer.reached == "no":
-            return _judge_closed(nat, port, f"peer {short(answer.peer)} could not connect to this machine", answer.why)
-    if answers:
-        why = answers[0].why or "it does not offer that"
-        return good(GROUP, "from outside", f"not tested: peer {short(answers[0].peer)} did not try ({why})")
-    return None
-
-
-def _judge_closed(nat: Nat, port: int, seen: str, why: str) -> Finding:
-    if nat == "none":
-        todo = f"allow incoming TCP in this machine's firewall for the port that you join with, say --port {port}"
-        return warn(GROUP, "from outside", f"{seen} when asked to: {why}", todo)
-    if nat in {"preserving", "stable", "one preserving"}:
-        usual = "as is usual behind NAT; a port forwarded to here (--announce) would spare the detours that this costs"
-        return good(GROUP, "from outside", f"{seen} unasked, {usual}")
-    return warn(GROUP, "from outside", f"{seen} when asked to: {why}", _forward(port))
-
-
-def judge_announce(announce: str, host: Host | None, fault: str, answers: list[Answer]) -> Finding:
+def judge_announce(announce: str, host: Host | None, fault: str) -> Finding:
     """Whether `--announce` can be believed. `host`: what came of connecting there from here."""
     name = "--announce"
     if fault:
@@ -173,8 +134,6 @@ def judge_announce(announce: str, host: Host | None, fault: str, answers: list[A
         return warn(GROUP, name, f"{announce} was not tried", "mend what is bad above, and look again")
     if host.fault:
         return bad(GROUP, name, *closed_because(host))
-    if any(answer.reached == "yes" for answer in answers):
-        return good(GROUP, name, f"{announce}: a peer has connected to it from outside")
     inside = all(kind_of(knock.host) != "global" for knock in host.knocks)
     if inside and any(kind_of(knock.host) != "loopback" for knock in host.knocks):
         return warn(
