@@ -173,6 +173,17 @@ def test_in_int8_a_decoded_tensor_coded_again_keeps_its_levels() -> None:
     torch.testing.assert_close(round_trip(once, "int8"), once, rtol=1e-6, atol=0)
 
 
+@every_codec
+def test_the_size_of_every_codec_of_the_job_file_is_known(codec: CodecName) -> None:
+    assert payload_bytes(codec, (3, 100)) == len(encode(torch.ones(3, 100), codec))
+    assert BYTES_A_VALUE.keys() == set(CODECS)
+
+
+def test_no_size_is_made_up_for_a_codec_that_is_not_known() -> None:
+    with pytest.raises(AssertionError, match="fp4"):
+        payload_bytes(typing.cast(CodecName, "fp4"), (3, 100))
+
+
 @given(codec=st.sampled_from(CODECS), shape=shapes, off=st.integers(-40, 40).filter(bool))
 @example(codec="int8", shape=(BLOCK + 1,), off=-4)
 @example(codec="fp16", shape=(2,), off=-4)

@@ -1,6 +1,7 @@
 """The bytes of coded tensors. Apart from `codecs`, so that planning alone need not load torch."""
 
 import math
+from typing import assert_never
 
 from dtfm_protocol.job.job_file import CodecName
 
@@ -16,8 +17,13 @@ BYTES_A_VALUE: dict[CodecName, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, 
 def payload_bytes(codec: CodecName, shape: tuple[int, ...]) -> int:
     """Return the bytes of a coded tensor of `shape`: its values and, before them, their scales."""
     values = math.prod(shape)
-    if codec == "int8":
-        return values + SCALE_BYTES * -(-values // BLOCK)
-    if codec == "fp16":
-        return 2 * values + SCALE_BYTES if values else 0
-    return (4 if codec == "fp32" else 2) * values
+    match codec:
+        case "fp32":
+            return 4 * values
+        case "bf16":
+            return 2 * values
+        case "fp16":
+            return 2 * values + SCALE_BYTES if values else 0
+        case "int8":
+            return values + SCALE_BYTES * -(-values // BLOCK)
+    assert_never(codec)
