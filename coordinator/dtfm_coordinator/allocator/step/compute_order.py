@@ -1,4 +1,4 @@
-"""Order of compute as the runtime has it, for the search: `plan.schedule.orders` over slots, as machine code.
+"""Order of compute as the runtime has it (`dtfm_protocol.plan.schedule.orders`), over slots, as machine code.
 
 What may be started when, how long it takes, and how many micro-batches a peer may keep are the runtime's own rules
 (`plan.schedule_rules`), compiled. The run itself is written twice: the runtime's works on names and actions, and

@@ -1,4 +1,4 @@
-"""Memory of peers, for the search: `protocol.model.memory.stage_bytes` asked for the number of layers.
+"""Memory of peers, for the search: how many layers fit by `dtfm_protocol.model.bytes_per_parameter.stage_bytes`.
 
 Its parts are the protocol's own, compiled; a test holds what fits to what is needed. A stage that would not fit in the
 memory of each of its peers recomputes.

@@ -1,4 +1,4 @@
-"""Placements that the search over the simulated step starts from, and those that are no search at all."""
+"""Placements from which the search by the simulated step starts, and placements that are made without a search."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, permutations
