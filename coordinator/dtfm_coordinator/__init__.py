@@ -1,6 +1,6 @@
-"""The coordinator: observes the swarm, plans, and keeps checkpoints; no tensor passes through it during training.
+"""The coordinator: observes the swarm, plans, and keeps checkpoints.
 
-- `allocator/`: the allocator: pure functions from a view of the swarm to a plan
+- `allocator/`: the allocator: from a view of the swarm to a plan
 - `commands/`: the commands of `dtfm-coordinator`: what each takes, and which late import it runs
 - `lead/`: what a coordinator decides: when to measure, which plan comes next, and when another is better
 - `membership/`: who is in the swarm, how they are connected, and who has become slow
@@ -9,4 +9,7 @@
 - `swarm/`: the swarm as a coordinator knows it: what it hears, and what it writes down
 - `tools/`: what an owner runs on saved views, plans and state directories
 - `main`: `dtfm-coordinator`: the owner's command line
+
+Activations and gradients go from peer to peer; only where two peers cannot connect may they be relayed by a
+coordinator. The files of a checkpoint come to it.
 """

@@ -1,10 +1,14 @@
-"""The allocator: pure functions from a view of the swarm to a plan.
+"""The allocator: from a view of the swarm to a plan.
 
 - `paper/`: placements by the paper's communication cost (arXiv 2206.01288, section 3), and the search that it judges
 - `placement/`: foundations that every search for a placement stands on
 - `step/`: layouts by the simulated training step, and the search over whole layouts
-- `allocate`: allocator that `serve` asks: from a view of the swarm to the plan with the shortest simulated step
-- `job_demand`: demand of a job on its peers: its model's sizes, for the allocator
-- `plan_in_force`: plan in force, as a new one sees it: who holds what, and what going over to another layout takes
-- `workload`: workload for which a plan is made, and what a step of one would take on a view
+- `allocate`: allocator of `serve`, `plan`, `explain` and `compare`: from a view to the plan with the shortest simulated
+  step
+- `job_demand`: what a job asks of its peers: its model's sizes, for the allocator
+- `plan_in_force`: the plan in force, as a new one sees it: who holds what, and what going over to another layout takes
+- `workload`: what a plan is made for, and what a step of one would take on a view
+
+All are functions of their arguments but for two things: `allocate` ends by the clock that it is given, and `job_demand`
+and `compiled` keep on disk what takes long to work out.
 """

@@ -1,4 +1,4 @@
-"""Allocator that `serve` asks: from a view of the swarm to the plan with the shortest simulated step.
+"""Allocator of `serve`, `plan`, `explain` and `compare`: from a view to the plan with the shortest simulated step.
 
 The search (`layout_evolution`) judges layouts by the fast form of the simulated step; the exact simulator has the last
 word on the best few. Where the job leaves the schedule open, the other schedules' searches begin with what the first

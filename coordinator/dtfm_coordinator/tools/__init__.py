@@ -2,9 +2,9 @@
 
 - `explain/`: `dtfm-coordinator explain`: where a plan's step goes, for people who place models on networks
 - `trace/`: `dtfm-coordinator trace`: one timeline of what all nodes did, from the file that each of them wrote
-- `export`: export of the newest checkpoint as a folder that `transformers` loads
-- `generate`: text that the newest checkpoint writes: a taste of the model
-- `local_swarm`: swarm on this machine alone: a coordinator here, and N `dtfm-node join` processes that know only its
+- `export`: the newest checkpoint as a folder that `transformers` loads
+- `generate`: text that the model of the newest checkpoint writes after a prompt
+- `local_swarm`: a whole swarm on this machine: a coordinator here, and N `dtfm-node join` processes that know only its
   invite
 - `offline_plan`: planning on saved views: what `dtfm-coordinator plan` asks the allocator, and in which words it
   answers

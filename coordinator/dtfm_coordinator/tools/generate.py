@@ -1,4 +1,4 @@
-"""Text that the newest checkpoint writes: a taste of the model."""
+"""Text that the model of the newest checkpoint writes after a prompt."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -11,6 +11,6 @@
   links
 - `paper_plan`: plan by the paper's communication cost alone: what `dtfm-coordinator plan --cost paper` writes
 - `partition`: a placement with everything that its exact cost is made of, so that a change costs only what it touches
-- `seeds`: placements that an evolutionary search starts from, and the ways it makes new ones from old
+- `seeds`: crossover of two placements, and the widths of the tilings with which the evolutionary search starts
 - `swaps`: changes of a placement, made only where the exact cost afterwards is within a limit
 """

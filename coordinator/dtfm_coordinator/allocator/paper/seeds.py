@@ -1,4 +1,4 @@
-"""Placements that an evolutionary search starts from, and the ways it makes new ones from old.
+"""Crossover of two placements, and the widths of the tilings with which the evolutionary search starts.
 
 A placement is an integer array `order` of all N devices: the first K * R are K groups of R, in path order, and the
 rest are idle.
