@@ -1,1 +1,1 @@
-"""The coordinator, module by module; the allocator held to closed forms and exhaustive search."""
+"""Tests of the coordinator; the allocator is held to closed forms and exhaustive search."""

@@ -1,1 +1,1 @@
-"""The lab: emulated and made-up networks, bounds, comparisons; and peers in homes behind NAT (`homes`)."""
+"""Tests of the lab: emulated and made-up networks, bounds, comparisons; peers in homes behind NAT (`homes`)."""

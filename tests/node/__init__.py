@@ -1,1 +1,1 @@
-"""The node, module by module; the engine held to one process."""
+"""Tests of the node; the engine is held to one process."""

@@ -1,1 +1,1 @@
-"""What both sides say and agree on, module by module."""
+"""Tests of the protocol: what both sides say and agree on."""
