@@ -6,5 +6,5 @@
 - `home`: the network of volunteers at home: broadband lines, cities apart, consumer GPUs
 - `node_groups`: networks whose links depend on nothing but the groups that their two ends belong to
 - `paper_networks`: the five networks of the paper's evaluation (arXiv 2206.01288, section 4), and its sizes
-- `summary`: the summary of a view in a few words
+- `summary`: the summary of a view in a line: its nodes, its regions, and how fast its links are
 """

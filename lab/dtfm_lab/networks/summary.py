@@ -1,4 +1,4 @@
-"""The summary of a view in a few words."""
+"""The summary of a view in a line: its nodes, its regions, and how fast its links are."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Following of plans: which plan this node works under, and the work (tasklets) that the plan gives it.
+"""Following of plans: which plan this node works under, and its tasklets, each one stage for a share of micro-batches.
 
 - `commitments`: commitments of this node: what it has promised, and the plan that it took last; on its disk before
   anyone hears of it

@@ -3,16 +3,18 @@
 - `anatomy`: the anatomy of an architecture, read off a tiny donor: where it can be cut, which parameters start as
   constants
 - `bytes_per_parameter`: the memory of whoever trains a stage
-- `initial_weights`: a function of seed and parameter name, so that any cut of the model starts as the whole does
+- `initial_weights`: the initial weights: a function of seed and parameter name, so that any cut of the model starts as
+  the whole does
 - `model_config`: the job's model as one whole `transformers` config: every field spelled out, checked, ready for JSON
 - `model_sizes`: the sizes of a model: parameters of each part, and the memory that a micro-batch's activations take
 - `single_layer`: a single decoder layer, which a peer times and weighs before it knows its stage
 - `slicing_check`: the check that stages of an architecture add up to the whole model, or else the architecture is
   refused
-- `stage`: embedding, decoder layers `[first, end)`, final norm and head, taken out of the whole model's skeleton
+- `stage`: a stage: embedding, decoder layers `[first, end)`, final norm and head, taken out of the whole model's
+  skeleton
 - `tied_embeddings`: the parameters that first and last stage share: those of tied embeddings
 - `tiny_model`: the tiny model: the same architecture at a size that costs nothing, for what it does shows at any size
-- `whole_model`: built for real, where it is tiny, or as a skeleton that takes no memory
+- `whole_model`: the whole model: built for real, where it is tiny, or as a skeleton that takes no memory
 
 Nothing here draws from the global random generators or changes them. Importing this package alone is cheap: `torch` and
 `transformers` come with the modules.

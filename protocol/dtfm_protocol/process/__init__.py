@@ -2,14 +2,13 @@
 
 - `compat/`: repairs of faults of other people's libraries, each for the versions that have the fault
 - `child_processes`: child processes that do not outlive their parent
-- `command_line`: the run of a command: one event loop, signals that end it cleanly, errors as one line and an exit
-  code
+- `command_line`: the run of a command: one event loop, signals that end it cleanly, errors as one line and an exit code
 - `console`: the console on which commands print tables for people
 - `extras`: packages that only some commands need, and that pip installs where they are asked for (`dtfm[NAME]`)
-- `fault_injection`: the points at which a test may have a process die, stop or wait; nothing happens at them otherwise
-- `logs`: the log of both programs: short lines for people, or one JSON object a line
-- `source_digest`: the digest of Python sources, which names the work of programs that change more often than their
-  version
+- `fault_injection`: named points at which a test may have a process die, stop or wait; nothing happens at them
+  otherwise
+- `logs`: logging for both programs: short lines for people, or one JSON object a line
+- `source_digest`: the digest of Python sources: what is kept under it is outdated once the sources have changed
 - `state_dir`: a program's state directory: locked while it runs, its files replaced whole
 - `trace_format`: the timeline of a run: the file in which each node keeps what it did and when
 """

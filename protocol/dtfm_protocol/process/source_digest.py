@@ -1,4 +1,4 @@
-"""The digest of Python sources, which names the work of programs that change more often than their version."""
+"""The digest of Python sources: what is kept under it is outdated once the sources have changed."""
 
 import hashlib
 from pathlib import Path

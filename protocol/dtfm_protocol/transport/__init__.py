@@ -18,7 +18,7 @@
 - `libp2p_daemon`: the libp2p daemon that hivemind ships, as one process: its folder, its command line, its start and
   its end
 - `libp2p_stream`: one stream of the libp2p plane: a connection to the daemon of this machine, which hands it on
-- `multiaddress`: whose they are, where they lead, and how they are announced
+- `multiaddress`: multiaddresses: whose they are, where they lead, and how they are announced
 - `relay_guest`: the guest's side of relays: over which of them this peer can be reached, and where that is
 - `route`: the route to one peer: what is known of the ways that lead there, and which one is to be tried next
 - `simultaneous_open`: connections between peers whose routers let nobody in, opened by both at the same time

@@ -1,4 +1,4 @@
-"""Faults of hivemind 1.1: late answers end its P2P client, its sockets stay in /tmp, and its clock is the machine's.
+"""Patch for hivemind 1.1: late answers end its P2P client, its sockets stay in /tmp, its clock is the machine's.
 
 No report of any of these was found upstream. What is worked around, as of hivemind 1.1.12:
 

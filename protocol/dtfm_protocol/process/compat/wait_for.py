@@ -1,5 +1,4 @@
-"""The `asyncio.wait_for` of Python 3.11, which aiomqtt and amqtt use: it drops a cancellation that comes at a bad
-moment.
+"""Patch for Python 3.11: its `asyncio.wait_for`, which aiomqtt and amqtt use, may drop a cancellation.
 
 Reported as https://github.com/python/cpython/issues/86296, and mended in 3.12.
 """
