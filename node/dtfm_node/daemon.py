@@ -35,17 +35,12 @@ from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
+from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.transport.multiaddress import announced_port
 
-LEAVE_SECONDS = 60.0
-"""How long a node that wants to leave waits for a plan without it."""
-ALONE_SECONDS = 1.0
-"""How long it waits for a broker that is gone."""
-LOOK_SECONDS = 0.1
-CLOCK_SECONDS = 2.0
+ALONE_LOOK_SECONDS = 0.1
+CLOCK_OFFSET_SECONDS = 2.0
 """By so much clocks may differ before it matters: hivemind refuses 3 s."""
-CHALLENGE_SECONDS = 1.0
-"""How long a live daemon with the same identity has to answer."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,15 @@ class NodeOptions:
 class Daemon:
     """The state of one membership."""
 
-    def __init__(self, invite: Invite, folder: Path, options: NodeOptions, display: Display) -> None:
+    def __init__(
+        self,
+        invite: Invite,
+        folder: Path,
+        options: NodeOptions,
+        display: Display,
+        timeouts: Timeouts = TIMEOUTS,
+    ) -> None:
+        self._timeouts = timeouts
         self._invite, self._folder, self._options, self._display = invite, folder, options, display
         self._identity = Identity.load_or_create(folder / "key")
         self._post = Post(invite.swarm, self._identity)
@@ -184,10 +187,10 @@ class Daemon:
         self._display.note("leaving: waiting until others have what this node holds (Ctrl+C again: at once)")
         runner.leave()
         loop = asyncio.get_running_loop()
-        end, alone = loop.time() + LEAVE_SECONDS, 0.0
-        while loop.time() < end and alone < ALONE_SECONDS:
-            await asyncio.sleep(LOOK_SECONDS)
-            alone = 0.0 if control.connected.is_set() else alone + LOOK_SECONDS
+        end, alone = loop.time() + self._timeouts.leave, 0.0
+        while loop.time() < end and alone < self._timeouts.leave_alone:
+            await asyncio.sleep(ALONE_LOOK_SECONDS)
+            alone = 0.0 if control.connected.is_set() else alone + ALONE_LOOK_SECONDS
 
     def _control(self) -> ControlPlane:
         """The connection to the broker, with what this node reads there."""
@@ -239,9 +242,9 @@ class Daemon:
                 "is to be trained; check that it runs"
             ) from None
         await control.publish(CHALLENGE, Challenge(session=self._session))
-        await asyncio.sleep(CHALLENGE_SECONDS)
+        await asyncio.sleep(self._timeouts.identity_challenge)
         ahead = control.clock_ahead
-        if ahead is not None and abs(ahead) > CLOCK_SECONDS:
+        if ahead is not None and abs(ahead) > CLOCK_OFFSET_SECONDS:
             way = "behind" if ahead > 0 else "ahead of"
             self._display.note(
                 f"this machine's clock is {abs(ahead):,.0f} s {way} the coordinator's: going by that one in the DHT; "

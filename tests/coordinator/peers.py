@@ -1,6 +1,7 @@
 """Peers around a coordinator, without a network, for the tests of what it hears and gathers."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -36,6 +37,7 @@ from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
 from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.view.view import LayerSeconds, View
 
@@ -80,7 +82,9 @@ class Control:
     async def publish(self, topic: Topic, body: Schema) -> None:
         self.said.append((topic, body))
         if self.answer is not None and topic is PROBE and isinstance(body, ProbeRound):
-            await asyncio.sleep(0.002)  # rounds are numbered by milliseconds
+            now = time.time_ns() // 1_000_000
+            while time.time_ns() // 1_000_000 == now:  # noqa: ASYNC110 - rounds are numbered by milliseconds
+                await asyncio.sleep(0)
             await self.answer(body)
 
 
@@ -167,13 +171,15 @@ def plan_of(*peers: str, version: int = 1) -> Plan:
 class Peers:
     """Those who are there, and the coordinator that hears them."""
 
-    def __init__(self, folder: Path, fewest_nodes: int = 1) -> None:
+    def __init__(self, folder: Path, fewest_nodes: int = 1, clock: MonotonicClock | None = None) -> None:
         self.control, self.records, self.planner = Control(), Records(), Drawing(fewest_nodes)
         self.control.answer = self._answer
         self.gbps: dict[frozenset[str], float | None] = {}
         """What links are measured at, where it is not `GBPS`; None: they cannot talk."""
         self.silent: set[str] = set()
         """Who never finishes a round."""
+        self.answered = 0
+        """Rounds that all who are not silent have finished."""
         fakes: dict[str, Any] = {
             "planner": self.planner,
             "archive": Handed(),
@@ -184,7 +190,7 @@ class Peers:
         self.tools = Tools(
             job=JOB, folder=folder, identity=ME, swarm="0123456789abcdef", coordinators=(ME.peer_id,), **fakes
         )
-        self.state = SwarmState(folder, LAYERS)
+        self.state = SwarmState(folder, LAYERS, clock)
         self.rows = MetricsFile(folder / "metrics.jsonl")
         self.announcer = Announcer(self.tools.control, self.state, self.rows)
         self.recorder = MetricsRecorder(self.rows, lambda: self.state.plan, JOB.training.steps)
@@ -277,3 +283,4 @@ class Peers:
         for peer in [peer for peer, _ in turn.pairs] + [one.centre for one in turn.fans]:
             if peer not in self.silent:
                 await self.finish(peer, turn)
+        self.answered += 1

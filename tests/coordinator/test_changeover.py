@@ -12,8 +12,7 @@ import pytest
 from dtfm_coordinator.membership import tcp_check
 from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.members import Members
-from dtfm_coordinator.plan_change import changeover, plan_change
-from dtfm_coordinator.plan_change.changeover import Changeover
+from dtfm_coordinator.plan_change.changeover import STEPS_OF_PATIENCE, Changeover
 from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
 from dtfm_coordinator.plan_change.tcp_liveness import KNOCKS_AT_ONCE, TcpLiveness
@@ -22,8 +21,10 @@ from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.peer_state import Holding, Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Cost, Plan
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.view.view import LayerSeconds
+from tests.harness.manual_clock import FastClock, ManualClock
 
 HOST = "127.0.0.1"
 ME = "c"
@@ -36,14 +37,6 @@ def nothing(plan: Plan) -> None:
     """Write nothing down."""
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LATE_SECONDS", "GENTLY_SECONDS", "LOOK_SECONDS"):
-        monkeypatch.setattr(plan_change, name, 0.05)
-    monkeypatch.setattr(changeover, "GENTLY_SECONDS", 0.05)
-    monkeypatch.setattr(changeover, "ROOM_SECONDS", 0.02)
-
-
 async def turns(count: int = 20) -> None:
     """Let all go on who can."""
     for _ in range(count):
@@ -51,7 +44,7 @@ async def turns(count: int = 20) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
@@ -60,7 +53,8 @@ class Swarm:
     """Peers that answer as they are told, and one coordinator's part in their plans."""
 
     def __init__(self, folder: Path, before: Plan | None = None, **options: Any) -> None:
-        self.members, self.signal = Members(), ChangeSignal()
+        self.clock = options.pop("clock", None) or FastClock()
+        self.members, self.signal = Members(), ChangeSignal(self.clock)
         self.told, self.said, self.plans = list[Epoch](), list[str](), list[Plan]()
         knock = options.pop("knock", tcp_check.knock)
         is_genuine = options.pop("is_genuine", lambda _: True)
@@ -170,7 +164,7 @@ async def test_with_enough_promises_all_who_gave_them_and_answer_are_told_of(tmp
         version = await swarm.one.call()
         holding = Holding(mark=Mark(step=7, plan=3), layers=(0, 2), live=True)
         standings = {peer: await swarm.stands(peer, version, holdings=(holding,)) for peer in ("a", "b", "x", "spare")}
-        assert await asyncio.wait_for(swarm.one.agree(), 5) == standings
+        assert await asyncio.wait_for(swarm.one.agree(), 30) == standings
 
 
 async def test_who_has_promised_less_or_to_another_brings_no_state(tmp_path: Path) -> None:
@@ -181,7 +175,7 @@ async def test_who_has_promised_less_or_to_another_brings_no_state(tmp_path: Pat
         await swarm.stands("y", version - 1)
         await swarm.stands("gone", version)
         swarm.leave("gone")
-        assert await asyncio.wait_for(swarm.one.agree(), 5) == wanted
+        assert await asyncio.wait_for(swarm.one.agree(), 30) == wanted
 
 
 async def test_with_too_few_promises_it_says_what_it_waits_for_and_goes_on_when_they_come(tmp_path: Path) -> None:
@@ -194,7 +188,7 @@ async def test_with_too_few_promises_it_says_what_it_waits_for_and_goes_on_when_
         assert all(text.startswith(said) for text in swarm.said)
         assert "--without-quorum" in swarm.said[0]
         await swarm.stands("a", version)  # with its own promise, half of them, and it made the plan
-        assert (await asyncio.wait_for(waiting, 5)).keys() == {"a"}
+        assert (await asyncio.wait_for(waiting, 30)).keys() == {"a"}
 
 
 async def test_a_promise_counts_though_its_peer_has_gone_since(tmp_path: Path) -> None:
@@ -203,21 +197,21 @@ async def test_a_promise_counts_though_its_peer_has_gone_since(tmp_path: Path) -
         for peer in ("a", "b"):
             await swarm.stands(peer, version)
             swarm.leave(peer)
-        assert await asyncio.wait_for(swarm.one.agree(), 5) == {}
+        assert await asyncio.wait_for(swarm.one.agree(), 30) == {}
 
 
-async def test_late_promises_are_waited_for_a_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_change, "LATE_SECONDS", 60.0)
-    async with Swarm.running(tmp_path, BEFORE) as swarm:
+async def test_late_promises_are_waited_for_a_little(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with Swarm.running(tmp_path, BEFORE, clock=clock) as swarm:
         version = await swarm.one.call()
         for peer in ("a", "b"):
             await swarm.stands(peer, version)
         await swarm.stands("x", 0)
         waiting = asyncio.create_task(swarm.one.agree())
-        await asyncio.sleep(0.05)
+        await clock.advance(TIMEOUTS.late_promise - 0.1)
         assert not waiting.done()
         await swarm.stands("x", version)
-        assert (await asyncio.wait_for(waiting, 5)).keys() == {"a", "b", "x"}
+        assert (await asyncio.wait_for(waiting, 30)).keys() == {"a", "b", "x"}
 
 
 async def test_the_first_plan_waits_for_nobody_and_neither_does_one_without_quorum(tmp_path: Path) -> None:
@@ -227,7 +221,7 @@ async def test_the_first_plan_waits_for_nobody_and_neither_does_one_without_quor
     async with Swarm.running(tmp_path, BEFORE, without_quorum=True) as forced:
         await forced.one.call()
         await forced.stands("x", 0)
-        assert await asyncio.wait_for(forced.one.agree(), 5) == {}
+        assert await asyncio.wait_for(forced.one.agree(), 30) == {}
 
 
 async def test_a_plan_is_in_force_when_all_its_peers_and_most_of_those_before_have_taken_it(tmp_path: Path) -> None:
@@ -251,7 +245,7 @@ async def test_a_plan_is_in_force_when_all_its_peers_and_most_of_those_before_ha
         for peer in plan.peers:
             await swarm.stands(peer, version, accepted=version)
         await swarm.one.agree()
-        assert await asyncio.wait_for(swarm.one.establish(plan, nothing), 5)
+        assert await asyncio.wait_for(swarm.one.establish(plan, nothing), 30)
         assert swarm.told[-1] == Epoch(called=version, in_force=version)
 
 
@@ -274,7 +268,7 @@ async def test_a_plan_is_written_down_before_it_is_in_force_and_not_before_it_wa
         for peer in plan.peers:
             await swarm.stands(peer, version, accepted=version)
         await swarm.one.agree()
-        assert await asyncio.wait_for(swarm.one.establish(plan, hold), 5)
+        assert await asyncio.wait_for(swarm.one.establish(plan, hold), 30)
     assert held == [(plan, 0)]
     assert PlanRecord.of(tmp_path).epoch.in_force == version
 
@@ -295,7 +289,7 @@ async def test_only_a_coordinators_plan_that_somebody_has_taken_must_be_followed
         forged = others.model_copy(update={"author": "nobody"})
         for peer in ("a", "b"):
             await swarm.stands(peer, version, accepted=4, taken=forged)
-        assert len(await asyncio.wait_for(swarm.one.agree(), 5)) == 2
+        assert len(await asyncio.wait_for(swarm.one.agree(), 30)) == 2
         assert asked == ["nobody"]
         version = await swarm.one.call()
         for peer in ("a", "b"):
@@ -306,31 +300,34 @@ async def test_only_a_coordinators_plan_that_somebody_has_taken_must_be_followed
         for peer in ("m", "n"):
             await swarm.stands(peer, version, accepted=4, taken=others)
         await swarm.stands("o", version)
-        assert (await asyncio.wait_for(waiting, 5)).keys() >= {"a", "b", "m", "n"}
+        assert (await asyncio.wait_for(waiting, 30)).keys() >= {"a", "b", "m", "n"}
 
 
-async def test_a_gentle_call_waits_for_the_step_under_way_and_then_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(changeover, "GENTLY_SECONDS", 1.0)
-    async with Swarm.running(tmp_path, BEFORE) as swarm:
+async def test_a_gentle_call_waits_for_the_step_under_way_and_then_no_more(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with Swarm.running(tmp_path, BEFORE, clock=clock) as swarm:
         await swarm.stands("a", 0)
         calling = asyncio.create_task(swarm.one.call(gently=True))
-        await asyncio.sleep(0.02)
+        await clock.advance(TIMEOUTS.step_end - 0.1)
         assert not calling.done()
         await swarm.stands("a", 4)
         assert await calling == 4
         assert swarm.told == [Epoch(called=4, gently=True)]
-        assert await swarm.one.call(gently=True, parked=True) == 5
+        calling = asyncio.create_task(swarm.one.call(gently=True, parked=True))
+        await clock.advance(TIMEOUTS.step_end - 0.1)
+        assert not calling.done()
+        await clock.advance(0.2)
+        assert await asyncio.wait_for(calling, 30) == 5
         assert swarm.told[1:] == [Epoch(called=5, gently=True, parked=True), Epoch(called=5, parked=True)]
 
 
 async def test_a_gentle_call_is_patient_with_long_steps(tmp_path: Path) -> None:
     slow = BEFORE.model_copy(update={"cost": Cost(kind="makespan", total=60.0, data_parallel=0.0, pipeline=0.0)})
-    async with Swarm.running(tmp_path, slow) as swarm:
+    clock = ManualClock()
+    async with Swarm.running(tmp_path, slow, clock=clock) as swarm:
         await swarm.stands("a", 0)
         calling = asyncio.create_task(swarm.one.call(gently=True))
-        await asyncio.sleep(0.2)
+        await clock.advance(STEPS_OF_PATIENCE * 60.0 - 0.1)
         assert not calling.done()
         calling.cancel()
 
@@ -378,7 +375,7 @@ async def test_a_process_whose_doors_have_closed_has_ended_and_one_that_was_only
         assert await liveness.ended(known) == {"a", "b"}  # x's machine may be cut off: its process goes on
         async with Swarm.running(tmp_path, BEFORE) as again:
             await again.one.call()
-            assert await asyncio.wait_for(again.one.agree(), 5) == {}
+            assert await asyncio.wait_for(again.one.agree(), 30) == {}
     finally:
         for door in ports.values():
             door.close()
@@ -439,12 +436,12 @@ async def test_what_is_heard_on_a_full_disk_is_noted_at_once_and_counts_once_the
         waiting = asyncio.create_task(swarm.one.agree())
         disk = Full(monkeypatch)
         for peer in ("a", "b"):
-            await asyncio.wait_for(swarm.stands(peer, version), 1)
+            await asyncio.wait_for(swarm.stands(peer, version), 30)
         await until(lambda: disk.tries > 2)
         assert not waiting.done()
         assert any(text.startswith("waiting for room: no space left") for text in swarm.said)
         disk.full = False
-        assert (await asyncio.wait_for(waiting, 5)).keys() == {"a", "b"}
+        assert (await asyncio.wait_for(waiting, 30)).keys() == {"a", "b"}
     assert PlanRecord.of(tmp_path).promised == {"a": version, "b": version}
 
 
@@ -458,7 +455,7 @@ async def test_nothing_is_said_while_the_disk_is_full_and_then_in_order(
         await until(lambda: disk.tries > 2)
         assert (swarm.told, calling.done()) == ([], False)
         disk.full = False
-        assert await asyncio.wait_for(calling, 5) == 4
+        assert await asyncio.wait_for(calling, 30) == 4
         assert swarm.told[-1] == Epoch(called=4, started=3)
         assert [epoch.called for epoch in swarm.told] == sorted(epoch.called for epoch in swarm.told)
     assert PlanRecord.of(tmp_path).epoch == Epoch(called=4, started=3)
@@ -476,8 +473,8 @@ async def test_what_is_called_and_promised_while_doors_do_not_answer_is_kept(tmp
     async with Swarm.running(tmp_path, BEFORE, knock=slow) as swarm:
         swarm.members.listed({"a": listed(1)})
         assert swarm.one.started(BEFORE)
-        await asyncio.wait_for(knocking.wait(), 5)
-        following = await asyncio.wait_for(swarm.one.call(), 5)
+        await asyncio.wait_for(knocking.wait(), 30)
+        following = await asyncio.wait_for(swarm.one.call(), 30)
         await swarm.stands("a", promised=following)
         assert PlanRecord.of(tmp_path).promised == {"a": following}
         answers.set()

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtfm_coordinator.membership.members import CUT_OFF_SECONDS, SILENT_SECONDS, Members
+from dtfm_coordinator.membership.members import Members
 from dtfm_protocol.control.topics import Presence, Report
 from dtfm_protocol.discovery.records import Profile
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.view.view import LayerSeconds
 
 PROFILE = Profile(
@@ -172,7 +173,7 @@ def test_who_has_not_reported_for_a_while_is_given_no_work_and_is_not_gone() -> 
     members.listed({"a": PROFILE, "b": PROFILE})
     members.reported("a", report())
     members.reported("b", report())
-    clock.now += SILENT_SECONDS - 0.1
+    clock.now += TIMEOUTS.report_silence - 0.1
     members.reported("b", report())
     assert ready(members) == ["a", "b"]
     clock.now += 0.2
@@ -191,7 +192,7 @@ def test_who_has_not_reported_for_long_is_cut_off_though_its_connection_was_not_
     members.seen("new", here())
     members.reported("a", report())
     members.reported("b", report())
-    clock.now += CUT_OFF_SECONDS - 0.1
+    clock.now += TIMEOUTS.cut_off - 0.1
     members.reported("b", report())
     assert members.missing(("a", "b", "new")) == []
     clock.now += 0.2

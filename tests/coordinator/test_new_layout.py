@@ -2,49 +2,46 @@
 
 import asyncio
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dtfm_coordinator.lead import new_layout
 from dtfm_coordinator.lead.new_layout import LayoutMaker
-from dtfm_coordinator.membership import members
-from dtfm_coordinator.membership.link_degradation import FIRST_PAUSE, LinkDegradation, Pair
+from dtfm_coordinator.membership.link_degradation import FIRST_PAUSE, Pair
 from dtfm_protocol.control.topics import ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.view.view import View
 from tests.coordinator.peers import GBPS, UP_GBPS, Peers, link_of, plan_of, until
+from tests.harness.manual_clock import ManualClock, settle
 
 AB: Pair = ("a", "b")
 AC = frozenset("ac")
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SETTLE_SECONDS", "QUICK_SECONDS"):
-        monkeypatch.setattr(new_layout, name, 0.01)
-    monkeypatch.setattr(new_layout, "ROUND_SECONDS", 3600.0)
-    monkeypatch.setattr(members, "SILENT_SECONDS", 3600.0)  # these report but once
+AT_ONCE = replace(TIMEOUTS, settle=0.0, settle_in_run=0.0)
 
 
 class Swarm(Peers):
-    """Peers, and the coordinator's part that makes layouts for them."""
+    """Peers, and the coordinator's part that makes layouts for them. Nobody falls silent while the clock stands."""
 
-    def __init__(self, folder: Path, fewest_nodes: int = 1, min_nodes: int | None = None) -> None:
-        super().__init__(folder, fewest_nodes)
-        self.now = 1000.0
+    def __init__(
+        self, folder: Path, fewest_nodes: int = 1, min_nodes: int | None = None, timeouts: Timeouts = AT_ONCE
+    ) -> None:
+        self.clock = ManualClock()
+        super().__init__(folder, fewest_nodes, self.clock)
         self.first_rounds: list[ProbeRound] = []
         """Those before `trains`."""
-        self.state.link_watch = LinkDegradation(lambda: self.now)
-        self.one = LayoutMaker(self.tools, self.state, self.announcer.say, min_nodes)
+        self.one = LayoutMaker(self.tools, self.state, self.announcer.say, min_nodes, timeouts)
 
     async def layout(self) -> Plan:
-        return await asyncio.wait_for(self.one.layout(), 5)
+        return await asyncio.wait_for(self.one.layout(), 30)
 
     async def probe(self, *anew: Pair) -> None:
-        await asyncio.wait_for(self.one.probe(self.ready(), anew), 5)
+        await asyncio.wait_for(self.one.probe(self.ready(), anew), 30)
 
     async def trains(self, *peers: str) -> Plan:
         """Those have been measured, and a plan for them is in force."""
@@ -105,14 +102,16 @@ async def test_the_first_layout_waits_for_enough_and_is_made_when_all_pairs_are_
     assert (tmp_path / "view.json").exists()
 
 
-async def test_who_comes_while_it_settles_is_planned_for_too(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_layout, "SETTLE_SECONDS", 3600.0)
+async def test_who_comes_while_it_settles_is_planned_for_too(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, timeouts=TIMEOUTS)
     await swarm.join("a", "b")
     waiting = asyncio.create_task(swarm.layout())
-    await asyncio.sleep(0.02)
+    await swarm.clock.advance(TIMEOUTS.settle - 0.1)
     assert swarm.control.said == []
-    monkeypatch.setattr(new_layout, "SETTLE_SECONDS", 0.01)
     await swarm.join("c")
+    await swarm.clock.advance(TIMEOUTS.settle - 0.1)
+    assert swarm.control.said == []
+    await swarm.clock.advance(0.2)
     assert ids_of(await waiting) == "abc"
 
 
@@ -124,7 +123,7 @@ async def test_what_fewer_nodes_lack_is_said_until_more_have_come(tmp_path: Path
     await until(lambda: bool(swarm.planned) and swarm.phases[-1].name == "waiting")
     assert swarm.phases[-1].text == "2 more are needed"
     await swarm.join("c")
-    await asyncio.sleep(0.05)
+    await settle()
     assert swarm.planned == ["ab"]
     await swarm.join("d")
     assert ids_of(await waiting) == "abcd"
@@ -183,25 +182,24 @@ async def test_a_repair_does_not_wait_for_as_many_as_the_start(tmp_path: Path) -
     assert ids_of(await swarm.layout()) == "ab"
 
 
-async def test_a_better_plan_is_looked_for_once_all_who_train_are_heard_of(
-    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_better_plan_is_looked_for_once_all_who_train_are_heard_of(swarm: Swarm) -> None:
     plan = await swarm.trains("a", "b")
     assert await swarm.one.hears_all(plan, lambda: False)
-    monkeypatch.setattr(members, "SILENT_SECONDS", 0.05)
-    await asyncio.sleep(0.1)
+    await swarm.clock.advance(TIMEOUTS.report_silence + 0.1)
     waiting = asyncio.create_task(swarm.one.hears_all(plan, lambda: False))
     await swarm.report("a")
-    await asyncio.sleep(0.01)
+    await settle()
     assert not waiting.done()
     await swarm.report("b")
-    assert await asyncio.wait_for(waiting, 1)
-    monkeypatch.setattr(new_layout, "HEAR_SECONDS", 0.02)
-    await asyncio.sleep(0.1)
+    assert await asyncio.wait_for(waiting, 30)
+    await swarm.clock.advance(TIMEOUTS.report_silence + 0.1)
     await swarm.report("a")
-    assert not await asyncio.wait_for(swarm.one.hears_all(plan, lambda: False), 1)
-    monkeypatch.setattr(new_layout, "HEAR_SECONDS", 3600.0)
-    assert not await asyncio.wait_for(swarm.one.hears_all(plan, lambda: True), 1)
+    waiting = asyncio.create_task(swarm.one.hears_all(plan, lambda: False))
+    await swarm.clock.advance(TIMEOUTS.report_return - 0.1)
+    assert not waiting.done()
+    await swarm.clock.advance(0.1)
+    assert not await asyncio.wait_for(waiting, 30)
+    assert not await asyncio.wait_for(swarm.one.hears_all(plan, lambda: True), 30)
 
 
 async def test_nothing_is_planned_for_who_has_gone_or_whom_nobody_reaches(swarm: Swarm) -> None:
@@ -233,7 +231,7 @@ async def test_the_next_round_waits_until_all_who_act_have_finished_the_last(swa
     (first, _), (second, _) = turn.pairs
     await swarm.finish(first, turn)
     await swarm.finish(second, turn.model_copy(update={"id": turn.id - 1}))
-    await asyncio.sleep(0.02)
+    await settle()
     assert len(swarm.rounds) == 1
     swarm.silent = set()
     await swarm.finish(second, turn)
@@ -241,13 +239,14 @@ async def test_the_next_round_waits_until_all_who_act_have_finished_the_last(swa
     assert len(swarm.rounds) == 3
 
 
-async def test_a_round_that_somebody_never_finishes_goes_on_without(
-    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(new_layout, "ROUND_SECONDS", 0.05)
+async def test_a_round_that_somebody_never_finishes_goes_on_without(swarm: Swarm) -> None:
     await swarm.join("a", "b", "c")
     swarm.silent = {"a"}
-    await swarm.probe()
+    probing = asyncio.create_task(swarm.probe())
+    while not probing.done():
+        await until(lambda: probing.done() or any(pair[0] == "a" for turn in swarm.rounds[-1:] for pair in turn.pairs))
+        await swarm.clock.advance(TIMEOUTS.probe_round)
+    await probing
     assert swarm.asked == ["ab", "ac", "bc"]
     acted_by_a = {frozenset(pair) for turn in swarm.rounds for pair in turn.pairs if pair[0] == "a"}
     assert acted_by_a
@@ -289,7 +288,7 @@ async def test_the_next_group_waits_until_the_last_has_measured(swarm: Swarm) ->
     swarm.silent = {"a"}
     probing = asyncio.create_task(swarm.probe())
     await until(lambda: bool(swarm.rounds))
-    await asyncio.sleep(0.02)
+    await settle()
     (turn,) = swarm.rounds
     await swarm.finish("a", turn)
     await probing
@@ -307,7 +306,7 @@ async def test_a_suspect_is_measured_again_and_no_other_and_where_it_is_slow_it_
     assert swarm.state.links.gbps(*AB) == found
     assert swarm.state.links.gbps("b", "c") == GBPS
     assert swarm.suspects() == set()
-    swarm.now += FIRST_PAUSE
+    swarm.clock.skip(FIRST_PAUSE)
     assert swarm.suspects() == {AB}
 
 
@@ -315,7 +314,7 @@ async def test_a_suspect_that_is_found_as_it_was_is_left_alone(swarm: Swarm) -> 
     await swarm.trains("a", "b", "c")
     await swarm.probe(AB)
     assert swarm.asked == ["ab"]
-    swarm.now += 2 * FIRST_PAUSE
+    swarm.clock.skip(2 * FIRST_PAUSE)
     assert swarm.suspects() == set()
 
 
@@ -324,7 +323,7 @@ async def test_a_suspect_is_judged_by_what_it_was_before_and_not_by_what_others_
     await swarm.trains("a", "b")
     swarm.gbps[frozenset(AB)] = 0.3
     await swarm.probe(AB)
-    swarm.now += 2 * FIRST_PAUSE
+    swarm.clock.skip(2 * FIRST_PAUSE)
     assert swarm.suspects() == set()
 
 
@@ -354,7 +353,7 @@ async def test_a_report_that_was_lost_is_made_up_for_by_any_later_one(swarm: Swa
     probing = asyncio.create_task(swarm.probe())
     await until(lambda: bool(swarm.rounds))
     (turn,) = swarm.rounds
-    await asyncio.sleep(0.02)
+    await settle()
     assert not probing.done()
     for _ in range(3):
         await swarm.finish(turn.pairs[0][0], turn)
@@ -376,7 +375,7 @@ async def test_what_nobody_asked_a_peer_for_is_not_believed(swarm: Swarm) -> Non
         await swarm.report(peer, probed=lie)
     for number in (turn.id - 1, turn.id + 1):
         await swarm.report(actor, probed=lie.model_copy(update={"round": number}))
-    await asyncio.sleep(0.02)
+    await settle()
     assert len(swarm.rounds) == 1
     links = swarm.state.links
     assert [links.gbps(*pair) for pair in itertools.permutations("abc", 2)] == [None] * 6
@@ -390,43 +389,38 @@ async def test_what_nobody_asked_a_peer_for_is_not_believed(swarm: Swarm) -> Non
     await asyncio.wait([probing])
 
 
-async def test_a_late_result_of_an_earlier_round_is_taken_for_that_one_and_ends_no_other(
-    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(new_layout, "ROUND_SECONDS", 0.05)
+async def test_a_late_result_of_an_earlier_round_is_taken_for_that_one_and_ends_no_other(swarm: Swarm) -> None:
     await swarm.join("a", "b", "c")
-
-    async def be_silent(_: ProbeRound) -> None:
-        if len(swarm.rounds) == 2:
-            monkeypatch.setattr(new_layout, "ROUND_SECONDS", 3600.0)
-
-    swarm.control.answer = be_silent
+    swarm.silent = set("abc")
     probing = asyncio.create_task(swarm.probe())
+    await until(lambda: len(swarm.rounds) == 1 and swarm.answered == 1)
+    await swarm.clock.advance(TIMEOUTS.probe_round)
     await until(lambda: len(swarm.rounds) == 2)
     first, second = swarm.rounds
     await swarm.finish(first.pairs[0][0], first)
     assert swarm.state.links.gbps(*first.pairs[0]) == GBPS
-    await asyncio.sleep(0.02)
+    await settle()
     assert len(swarm.rounds) == 2
     assert swarm.state.links.gbps(*second.pairs[0]) is None
     probing.cancel()
     await asyncio.wait([probing])
 
 
-async def test_a_late_result_is_not_taken_for_the_link_that_is_measured_again(
-    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(new_layout, "ROUND_SECONDS", 0.05)
+async def test_a_late_result_is_not_taken_for_the_link_that_is_measured_again(swarm: Swarm) -> None:
     await swarm.join("a", "b")
     swarm.silent = {"a", "b"}
-    await swarm.probe()
-    monkeypatch.setattr(new_layout, "ROUND_SECONDS", 3600.0)
+    probing = asyncio.create_task(swarm.probe())
+    await until(lambda: swarm.answered == 1)
+    await swarm.clock.advance(TIMEOUTS.probe_round)
+    await probing
+    for peer in AB:
+        await swarm.report(peer)
     probing = asyncio.create_task(swarm.probe(AB))
     await until(lambda: len(swarm.rounds) == 2)
     first, second = swarm.rounds
     ((actor, _),) = first.pairs
     await swarm.finish(actor, first)
-    await asyncio.sleep(0.02)
+    await settle()
     assert not probing.done()
     assert swarm.state.links.gbps(*AB) is None
     swarm.gbps[frozenset(AB)] = 0.1
@@ -463,7 +457,7 @@ async def test_links_that_were_published_are_taken_over_without_any_probing(swar
     await swarm.join("a", "b", "c")
     swarm.records.measure("a", "b", 1.0)
     swarm.records.measure("b", "c", 3.0)
-    await asyncio.wait_for(swarm.one.recall({"a", "b"}), 5)
+    await asyncio.wait_for(swarm.one.recall({"a", "b"}), 30)
     links = swarm.state.links
     assert (links.gbps("a", "b"), links.gbps("c", "b"), links.gbps("a", "c")) == (1.0, 3.0, None)
     assert swarm.control.said == []
@@ -471,13 +465,14 @@ async def test_links_that_were_published_are_taken_over_without_any_probing(swar
 
 @pytest.mark.parametrize("error", [None, OSError("the DHT does not answer"), RuntimeError("closed")])
 async def test_links_that_cannot_be_read_keep_no_others_from_being_taken_over(
-    swarm: Swarm, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+    swarm: Swarm, error: Exception | None
 ) -> None:
-    monkeypatch.setattr(new_layout, "READ_SECONDS", 0.05)
     swarm.records.unread["a"] = error
     swarm.records.measure("a", "c", 1.0)
     swarm.records.measure("b", "c", 3.0)
-    await asyncio.wait_for(swarm.one.recall(["a", "b"]), 5)
+    recalling = asyncio.create_task(swarm.one.recall(["a", "b"]))
+    await swarm.clock.advance(TIMEOUTS.links_read)
+    await asyncio.wait_for(recalling, 30)
     assert (swarm.state.links.gbps("b", "c"), swarm.state.links.gbps("a", "c")) == (3.0, None)
 
 
@@ -516,18 +511,21 @@ async def test_a_round_is_not_done_because_a_clock_was_ahead_once(swarm: Swarm) 
     swarm.silent = {"a", "b"}
     probing = asyncio.create_task(swarm.one.probe(swarm.ready()))
     await until(lambda: len(swarm.rounds) == 1)
-    await asyncio.sleep(0.02)
+    await settle()
     assert not probing.done()
     swarm.silent = set()
     await swarm.control.answer(swarm.rounds[0])  # type: ignore[misc]
-    await asyncio.wait_for(probing, 5)
+    await asyncio.wait_for(probing, 30)
 
 
-async def test_links_that_could_not_be_measured_are_tried_again_though_nobody_comes(
-    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(new_layout, "RETRY_SECONDS", 0.05)
-    assert ids_of(await (await lay_out_strangers(swarm))) == "abc"
+async def test_links_that_could_not_be_measured_are_tried_again_though_nobody_comes(swarm: Swarm) -> None:
+    laying = await lay_out_strangers(swarm)
+    await swarm.clock.advance(TIMEOUTS.layout_retry - 0.1)
+    assert not laying.done()
+    for peer in "abc":
+        await swarm.report(peer)
+    await swarm.clock.advance(0.1)
+    assert ids_of(await laying) == "abc"
 
 
 async def test_a_record_that_is_older_than_the_measurement_changes_nothing(swarm: Swarm) -> None:

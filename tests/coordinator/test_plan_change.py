@@ -6,9 +6,6 @@ import pytest
 
 from dtfm_coordinator.plan_change.plan_change import PlanChange
 from dtfm_coordinator.plan_change.plan_change_events import (
-    GENTLY_SECONDS,
-    LATE_SECONDS,
-    LOOK_SECONDS,
     Action,
     Announced,
     Begun,
@@ -36,6 +33,7 @@ from dtfm_coordinator.plan_change.plan_change_events import (
     Written,
 )
 from dtfm_coordinator.plan_change.recovery import Electorate
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
 ME = "c"
 BEFORE = Electorate(3, ME, ("a", "b"), ("a", "b", "x", ME))
@@ -186,7 +184,7 @@ def test_where_too_few_have_promised_it_is_looked_whose_process_has_ended_and_sa
     machine, actions = after(led(), Call()).on(Seek())
     assert actions == (FindEnded(3, ()),)
     machine, actions = machine.on(ProcessesEnded(3, frozenset()))
-    assert actions == (Lack(3, 1, 4), Wait(LOOK_SECONDS))
+    assert actions == (Lack(3, 1, 4), Wait(TIMEOUTS.promise_look))
     assert done(machine, Present((), time_is_up=True)) == (FindEnded(3, ()),)
     assert done(machine, Present(())) == ()
 
@@ -215,7 +213,7 @@ def test_that_a_process_of_another_plan_has_ended_says_nothing() -> None:
 def test_late_promises_are_waited_for_a_little() -> None:
     machine = after(led(), Call(), Seek(), promise("a"))
     machine, _ = machine.on(promise("b"))
-    assert done(after(led(), Call(), promise("a")), Seek()) == (Wait(LATE_SECONDS),)
+    assert done(after(led(), Call(), promise("a")), Seek()) == (Wait(TIMEOUTS.late_promise),)
     machine = after(machine, Written(machine.durable))
     assert after(machine, Present((stand("a"), stand("x", 3)))).phase == "agreed"  # x does not train
     waiting = after(led(), Call(), Seek(), promise("a"))
@@ -251,7 +249,7 @@ def test_what_peers_have_taken_that_have_not_promised_is_not_gone_by() -> None:
 def test_one_plan_a_version_is_offered_and_only_once_it_was_agreed_on() -> None:
     agreed = after(led(without_quorum=True), Call(), Seek(), Present((), time_is_up=True))
     machine, actions = agreed.on(Offer(AFTER))
-    assert actions == (Propose(4), Wait(GENTLY_SECONDS))
+    assert actions == (Propose(4), Wait(TIMEOUTS.step_end))
     for wrong in (machine, led(), after(led(), Call(), Seek())):
         with pytest.raises(ValueError, match="may not be offered"):
             wrong.on(Offer(AFTER))

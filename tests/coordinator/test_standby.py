@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
-from dtfm_coordinator.serve import standby as standing_by
 from dtfm_coordinator.serve.standby import Standby
 from dtfm_protocol.control.topics import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report, Topic
 from dtfm_protocol.errors import Refused, UserError
@@ -22,11 +21,15 @@ from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan, Resume
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Schema
+from tests.harness.manual_clock import ManualClock
 
 SWARM = "0123456789abcdef"
 FIRST, ME, STRANGER = (Identity.generate() for _ in range(3))
-SECONDS, TAKEOVER = 0.1, 0.4
+SECONDS, TAKEOVER = TIMEOUTS.first_look, TIMEOUTS.takeover
+PATIENCE = 30.0
+"""Seconds of the real clock."""
 JOB_OF_ALL = ResolvedJob(
     name="tiny",
     config={},
@@ -50,14 +53,10 @@ INVITE = Invite(
 )
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing_by, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(standing_by, "TAKEOVER_SECONDS", TAKEOVER)
-
-
 class Heard:
     """A control plane on which a test says what is heard."""
+
+    clock: ManualClock
 
     def __init__(self) -> None:
         self.connected = asyncio.Event()
@@ -77,7 +76,8 @@ class Heard:
 def standing(folder: Path, first: bool = False) -> tuple[Heard, Standby]:
     heard: Any = Heard()
     me = FIRST if first else ME
-    return heard, Standby(folder, me.peer_id, INVITE, JOB_OF_ALL, heard)
+    heard.clock = ManualClock()
+    return heard, Standby(folder, me.peer_id, INVITE, JOB_OF_ALL, heard, heard.clock)
 
 
 def plan(version: int, step: int = 0, author: Identity = FIRST) -> Plan:
@@ -105,17 +105,28 @@ def report(*rows: StepMetrics) -> Report:
     return Report(session="s", state="training", rows=rows)
 
 
-async def lasts(standby: Standby, seconds: float = SECONDS) -> float:
+async def lasts(heard: Heard, standby: Standby) -> float:
     """For how long it stands by."""
-    begun = asyncio.get_running_loop().time()
-    async with asyncio.timeout(30):
-        await standby.until_needed(seconds)
-    return asyncio.get_running_loop().time() - begun
+    begun = heard.clock.now()
+    await standby.until_needed(SECONDS)
+    return heard.clock.now() - begun
+
+
+async def finished(heard: Heard, waiting: "asyncio.Task[float]") -> float:
+    """What `lasts` gives, with as much time as it takes."""
+    async with asyncio.timeout(PATIENCE):
+        while not waiting.done():
+            await heard.clock.advance(0.1)
+    return await waiting
+
+
+def stands_by(heard: Heard, standby: Standby) -> "asyncio.Task[float]":
+    return asyncio.create_task(lasts(heard, standby))
 
 
 async def test_where_nobody_is_heard_of_it_is_needed(tmp_path: Path) -> None:
-    _, standby = standing(tmp_path)
-    assert await lasts(standby) >= SECONDS
+    heard, standby = standing(tmp_path)
+    assert await finished(heard, stands_by(heard, standby)) >= SECONDS
     assert not standby.followed
     assert list(tmp_path.iterdir()) == []
 
@@ -124,7 +135,7 @@ async def test_where_nobody_is_heard_of_it_is_needed(tmp_path: Path) -> None:
 async def test_neither_itself_nor_a_stranger_leads(tmp_path: Path, by: Identity) -> None:
     heard, standby = standing(tmp_path)
     heard.presence(by=by.peer_id)
-    await lasts(standby)
+    await finished(heard, stands_by(heard, standby))
     assert not standby.followed
 
 
@@ -134,23 +145,23 @@ async def test_what_one_who_has_gone_has_left_behind_is_no_sign_of_life(tmp_path
     heard.presence(online=False)
     heard.say(EPOCH, Epoch(called=3, in_force=3))
     heard.say(PLAN, plan(3))
-    await lasts(standby)
+    await finished(heard, stands_by(heard, standby))
     assert not standby.followed
 
 
 async def test_while_another_one_leads_it_stands_by_and_then_waits_whether_that_one_returns(tmp_path: Path) -> None:
     heard, standby = standing(tmp_path)
     heard.presence()
-    waiting = asyncio.create_task(lasts(standby))
-    await asyncio.sleep(2 * TAKEOVER)
+    waiting = stands_by(heard, standby)
+    await heard.clock.advance(2 * TAKEOVER)
     assert not waiting.done()
     heard.presence(online=False)
-    await asyncio.sleep(SECONDS / 2)
+    await heard.clock.advance(SECONDS / 2)
     heard.presence()
-    await asyncio.sleep(2 * SECONDS)
+    await heard.clock.advance(2 * SECONDS)
     assert not waiting.done()
     heard.presence(online=False)
-    await asyncio.wait_for(waiting, 5)
+    await finished(heard, waiting)
     assert standby.followed
 
 
@@ -158,23 +169,23 @@ async def test_who_cannot_be_heard_any_more_leads_no_more(tmp_path: Path) -> Non
     """Its broker may have ended with it, and nobody is left to tell."""
     heard, standby = standing(tmp_path)
     heard.presence()
-    waiting = asyncio.create_task(lasts(standby))
-    await asyncio.sleep(2 * SECONDS)
+    waiting = stands_by(heard, standby)
+    await heard.clock.advance(2 * SECONDS)
     heard.connected.clear()
-    await asyncio.sleep(TAKEOVER / 2)
+    await heard.clock.advance(TAKEOVER / 2)
     assert not waiting.done()
-    assert await asyncio.wait_for(waiting, 5) >= TAKEOVER
+    assert await finished(heard, waiting) >= TAKEOVER
     assert standby.followed
 
 
 async def test_the_first_coordinator_stands_by_for_one_that_has_taken_over(tmp_path: Path) -> None:
     heard, standby = standing(tmp_path, first=True)
     heard.presence(by=ME.peer_id)
-    waiting = asyncio.create_task(lasts(standby))
-    await asyncio.sleep(2 * SECONDS)
+    waiting = stands_by(heard, standby)
+    await heard.clock.advance(2 * SECONDS)
     assert not waiting.done()
     heard.presence(online=False, by=ME.peer_id)
-    await asyncio.wait_for(waiting, 5)
+    await finished(heard, waiting)
     assert standby.followed
 
 
@@ -182,12 +193,12 @@ async def test_another_job_than_the_swarms_is_a_user_error(tmp_path: Path) -> No
     heard, standby = standing(tmp_path)
     heard.presence()
     heard.say(JOB, JOB_OF_ALL)
-    waiting = asyncio.create_task(lasts(standby))
-    await asyncio.sleep(SECONDS)
+    waiting = stands_by(heard, standby)
+    await heard.clock.advance(SECONDS)
     assert not waiting.done()
     heard.say(JOB, JOB_OF_ALL.model_copy(update={"name": "another"}))
     with pytest.raises(UserError, match="the swarm trains another job: start the standby with the same job") as caught:
-        await waiting
+        await finished(heard, waiting)
     assert "\n" not in str(caught.value)
 
 

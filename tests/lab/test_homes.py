@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import pytest
 
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.transport import relay_guest
 from dtfm_protocol.transport.direct import DirectDataPlane
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import by_peer
@@ -74,9 +73,8 @@ async def exchanged(plane: DataPlane, peer: str) -> str:
 
 
 async def test_peers_at_home_are_reached_through_the_relay_and_again_after_it_was_away(
-    homes: Homes, monkeypatch: pytest.MonkeyPatch
+    homes: Homes,
 ) -> None:
-    monkeypatch.setattr(relay_guest, "RELAY_SECONDS", 1.0)
     first, second, _ = homes.inside
     identity = Identity.generate()
 
@@ -89,8 +87,8 @@ async def test_peers_at_home_are_reached_through_the_relay_and_again_after_it_wa
     async with asyncio.timeout(PATIENCE), contextlib.AsyncExitStack() as stack:
         async with relay() as door:
             doors = await homes.open.do(door.addresses())
-            a = await stack.enter_async_context(libp2p(first, *doors))
-            b = await stack.enter_async_context(libp2p(second, *doors))
+            a = await stack.enter_async_context(libp2p(first, *doors, relay_retry=1.0))
+            b = await stack.enter_async_context(libp2p(second, *doors, relay_retry=1.0))
             await first.do(a.serve("echo", echo))
             await second.do(b.serve("echo", echo))
             addresses = await second.do(b.addresses())

@@ -27,7 +27,7 @@ from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.codecs import encode, payload_bytes, to_bytes
 from dtfm_protocol.wire.frames import HEADER_BYTES, Key, Kind
 from dtfm_protocol.wire.stream import Stream, read_message
-from tests.node.clocks import settle
+from tests.harness.manual_clock import settle
 
 STEP = 3
 COUNTS = [1, 2, 3, 5]

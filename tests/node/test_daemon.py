@@ -1,20 +1,22 @@
 """How a daemon enters a swarm whose coordinator is starting."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dtfm_node import daemon as daemons
 from dtfm_node.control.display import Display
 from dtfm_node.daemon import Daemon, NodeOptions
 from dtfm_protocol.control.topics import Topic
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Schema
 from tests.coordinator.peers import JOB
+from tests.harness.manual_clock import settle
 
 COORDINATOR = Identity.generate().peer_id
 INVITE = Invite(
@@ -43,22 +45,20 @@ class Control:
 
 
 def entering(folder: Path, connected: bool, timeout: float) -> tuple[Daemon, Control, Any]:
-    daemon = Daemon(INVITE, folder, NodeOptions(timeout=timeout), Display("plain"))
+    quick = replace(TIMEOUTS, identity_challenge=0.0)
+    daemon = Daemon(INVITE, folder, NodeOptions(timeout=timeout), Display("plain"), quick)
     control: Any = Control(connected)
     return daemon, control, daemon._enter(control)
 
 
-async def test_a_node_asks_for_nothing_until_a_coordinator_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_node_asks_for_nothing_until_a_coordinator_serves(tmp_path: Path) -> None:
     """Its broker may be there long before it is: a question would be heard by nobody."""
-    monkeypatch.setattr(daemons, "CHALLENGE_SECONDS", 0.0)
-    daemon, control, entry = entering(tmp_path, True, 5.0)
+    daemon, control, entry = entering(tmp_path, True, 30.0)
     task = asyncio.create_task(entry)
-    await asyncio.sleep(0.05)
+    await settle()
     assert control.said == []
     daemon._inbox._take_job("", JOB)
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 30)
     assert control.said == ["challenge"]
 
 
@@ -68,5 +68,5 @@ async def test_a_node_gives_up_where_nobody_leads_and_says_what_is_missing(
 ) -> None:
     _, control, entry = entering(tmp_path, connected, 0.05)
     with pytest.raises(UserError, match=f"no coordinator: its broker .*{why}"):
-        await asyncio.wait_for(entry, 5)
+        await asyncio.wait_for(entry, 30)
     assert control.said == []

@@ -18,7 +18,7 @@ from dtfm_protocol.process.logs import log
 from dtfm_protocol.transport.in_memory import MemoryDataPlane
 from dtfm_protocol.wire.frames import HEADER_BYTES, FrameHeader, Kind
 from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed
-from tests.node.clocks import settle
+from tests.harness.manual_clock import settle
 from tests.node.exchanges import PLAN, Network, closed, fails, frame, key, network
 
 __all__ = ["network"]  # a fixture

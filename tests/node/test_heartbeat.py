@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from dtfm_node.engine.failure_detector import PULSE_SECONDS, SHORTEST_SECONDS
 from dtfm_node.engine.refusals import FrameFault
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.in_memory import MemoryDataPlane
 from dtfm_protocol.wire.frames import HEADER_BYTES, FrameHeader, Key, Kind
-from tests.node.clocks import ManualClock
+from tests.harness.manual_clock import ManualClock
 from tests.node.exchanges import PLAN, Network, closed, fails, frame, key, network, pulse
 
 __all__ = ["network"]  # a fixture
@@ -25,7 +25,7 @@ async def test_a_peer_that_has_nothing_to_send_says_that_it_lives_and_what_it_is
     doing = {"clock": clock, "action_seconds": lambda: 1.5}
     async with network.peer("b", clock=clock) as b, network.peer("a", **doing) as a:
         a.connect("b")
-        await clock.advance(4 * PULSE_SECONDS)
+        await clock.advance(4 * TIMEOUTS.pulse)
         assert network.pulses == [FrameHeader(PLAN, Key(Kind.PULSE, 0, 1500), 0)] * 5
         assert b.patience.keys() == {"a"}
         assert a.bytes_sent == 0  # what training costs, and no more
@@ -39,9 +39,9 @@ async def test_a_peer_whose_pulses_stop_is_lost_though_its_streams_are_open(
         b.post("a", key(), 1)
         stream = await network.raw("a", "b", pulses=True)
         await stream.write(pulse())
-        await clock.advance(SHORTEST_SECONDS)
+        await clock.advance(TIMEOUTS.silence_shortest)
         assert not b.lost
-        await clock.advance(PULSE_SECONDS)
+        await clock.advance(TIMEOUTS.pulse)
         assert str(await fails(b, "a", key())) == "a is gone: silent for 3.1 s (its limit: 3.0 s)"
         assert not b.refused
 
@@ -62,10 +62,10 @@ async def test_a_peer_whose_pulses_wait_behind_what_else_it_sends_is_not_lost(
         b.post("a", key(), 1)
         stream = await network.raw("a", "b", pulses=True)
         await stream.write(pulse())
-        await clock.advance(3 * SHORTEST_SECONDS)
+        await clock.advance(3 * TIMEOUTS.silence_shortest)
         assert not b.lost
         plane.hears = False
-        await clock.advance(SHORTEST_SECONDS + PULSE_SECONDS)
+        await clock.advance(TIMEOUTS.silence_shortest + TIMEOUTS.pulse)
         assert "silent for" in str(await fails(b, "a", key()))
 
 
@@ -74,7 +74,7 @@ async def test_a_peer_that_is_stuck_is_lost_though_it_pulses(network: Network, c
         b.post("a", key(), 1)
         stream = await network.raw("a", "b", pulses=True)
         await stream.write(pulse(60_000))
-        await clock.advance(PULSE_SECONDS)
+        await clock.advance(TIMEOUTS.pulse)
         assert "at one action for 60 s" in str(await fails(b, "a", key()))
         assert not b.refused
 
@@ -84,11 +84,11 @@ async def test_who_did_not_get_to_listen_loses_nobody(network: Network, clock: M
     async with network.peer("b", clock=clock) as b:
         stream = await network.raw("a", "b", pulses=True)
         await stream.write(pulse())
-        await clock.advance(PULSE_SECONDS)
-        clock.skip(10 * SHORTEST_SECONDS)
-        await clock.advance(SHORTEST_SECONDS)
+        await clock.advance(TIMEOUTS.pulse)
+        clock.skip(10 * TIMEOUTS.silence_shortest)
+        await clock.advance(TIMEOUTS.silence_shortest)
         assert not b.lost
-        await clock.advance(PULSE_SECONDS)
+        await clock.advance(TIMEOUTS.pulse)
         assert b.lost.keys() == {"a"}
 
 
@@ -102,7 +102,7 @@ async def test_the_end_of_a_peers_pulses_alone_loses_nothing_that_it_has_sent(
         stream = await network.raw("a", "b", pulses=True)
         await stream.write(pulse())
         await stream.close()
-        await clock.advance(2 * SHORTEST_SECONDS)
+        await clock.advance(2 * TIMEOUTS.silence_shortest)
         assert not b.patience
         await frames.write(frame(b"1", key()))
         assert await b.receive("a", key()) == b"1"

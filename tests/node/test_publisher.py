@@ -1,7 +1,6 @@
 """What a node publishes of its links."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,11 @@ from dtfm_protocol.discovery.dht import Registry
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryDiscovery, MemoryNetwork
 from dtfm_protocol.view.view import LayerSeconds
 from tests.coordinator.peers import until
+from tests.harness.manual_clock import ManualClock, settle
 
 PROFILE = Profile(
     device="cpu",
@@ -48,19 +49,24 @@ class Forgetful(MemoryDiscovery):
         return await super().publish(key, record, seconds)
 
 
-async def listing_on(discovery: Forgetful, monkeypatch: pytest.MonkeyPatch) -> tuple[Publisher, asyncio.Task[None]]:
-    """A listing of no links that refreshes as fast as it can."""
-    monkeypatch.setattr(listings, "LOOK_SECONDS", 0.0)
-    publisher = Publisher(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, UplinkPacer())
+def publisher_on(discovery: MemoryDiscovery, clock: ManualClock) -> Publisher:
+    """A publisher of no links."""
+    plane = MemoryDataPlane(discovery._network, ME.peer_id)
+    return Publisher(plane, discovery, REGISTRY, PROFILE, UplinkPacer(), clock)
+
+
+def listing_on(discovery: MemoryDiscovery, clock: ManualClock) -> tuple[Publisher, asyncio.Task[None]]:
+    """A publisher of no links that refreshes."""
+    publisher = publisher_on(discovery, clock)
     return publisher, asyncio.create_task(publisher.refresh())
 
 
-async def test_links_of_an_earlier_life_are_taken_back_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_links_of_an_earlier_life_are_taken_back_at_the_start(clock: ManualClock) -> None:
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
     link = Link(round_trip_ms=1.0, sent_gbps=1.0, received_gbps=1.0)
     await REGISTRY.publish(discovery, LinkReport(links={"gone": link}))
-    _, refreshing = await listing_on(discovery, monkeypatch)
-    await asyncio.sleep(0.02)
+    _, refreshing = listing_on(discovery, clock)
+    await clock.advance(5 * TIMEOUTS.publish_look)
     refreshing.cancel()
     report = await REGISTRY.links(discovery, ME.peer_id)
     assert report is not None
@@ -68,24 +74,22 @@ async def test_links_of_an_earlier_life_are_taken_back_at_the_start(monkeypatch:
     assert discovery.times == 2
 
 
-async def test_links_that_nobody_took_are_published_again_soon_and_then_rarely(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_links_that_nobody_took_are_published_again_soon_and_then_rarely(clock: ManualClock) -> None:
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
-    publisher, refreshing = await listing_on(discovery, monkeypatch)
-    await asyncio.sleep(0.02)
+    publisher, refreshing = listing_on(discovery, clock)
+    await clock.advance(2 * TIMEOUTS.publish_look)
     discovery.works, before = False, discovery.times
     with pytest.raises(OSError, match="does not answer"):
         await publisher._publish_links(1e9)
-    await asyncio.sleep(0.02)
+    await clock.advance(3 * TIMEOUTS.publish_look)
     assert discovery.times > before + 2
     discovery.works, before = True, discovery.times
-    await asyncio.sleep(0.02)
+    await clock.advance(5 * TIMEOUTS.publish_look)
     refreshing.cancel()
     assert discovery.times == before + 1
 
 
-async def test_what_is_measured_while_an_older_report_is_on_its_way_comes_after_it() -> None:
+async def test_what_is_measured_while_an_older_report_is_on_its_way_comes_after_it(clock: ManualClock) -> None:
     class Slow(MemoryDiscovery):
         def __init__(self, network: MemoryNetwork) -> None:
             super().__init__(network, ME.peer_id)
@@ -98,18 +102,18 @@ async def test_what_is_measured_while_an_older_report_is_on_its_way_comes_after_
             return await super().publish(key, record, seconds)
 
     discovery = Slow(MemoryNetwork())
-    publisher = Publisher(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, UplinkPacer())
+    publisher = publisher_on(discovery, clock)
     older = asyncio.create_task(publisher._publish_links(1e9))
     await discovery.begun.wait()
     publisher._probed = 7
     newer = asyncio.create_task(publisher._publish_links(0.0))
-    await asyncio.sleep(0.01)
+    await settle()
     discovery.slow.set()
     await asyncio.gather(older, newer)
     report = await REGISTRY.links(discovery, ME.peer_id)
     assert report is not None
     assert report.probed == 7
-    assert publisher._links_due <= time.monotonic()
+    assert publisher._links_due <= clock.now()
 
 
 class Heard:
@@ -122,6 +126,12 @@ class Heard:
     async def publish(self, topic: Topic, body: Report) -> None:
         if not self.deaf:
             self.results.append(body.probed)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Stands until a test moves it."""
+    return ManualClock()
 
 
 @pytest.fixture
@@ -142,24 +152,24 @@ def pair_of(number: int, *peers: str) -> ProbeRound:
 
 
 async def test_results_are_published_once_when_rounds_are_over_and_nobody_waits_for_it(
-    monkeypatch: pytest.MonkeyPatch, reporter: Reporter
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
 ) -> None:
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
-    publisher, refreshing = await listing_on(discovery, monkeypatch)
-    await asyncio.sleep(0.02)
+    publisher, refreshing = listing_on(discovery, clock)
+    await settle()
     monkeypatch.setattr(listings, "probe", measure_as(2.0))
-    monkeypatch.setattr(listings, "CALM_SECONDS", 3600.0)
     before = discovery.times
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
     measuring = asyncio.create_task(publisher.measure(rounds, reporter))
     for number, other in ((3, "near"), (4, "far")):
         rounds.put_nowait(pair_of(number, ME.peer_id, other))
     await until(lambda: reporter._report.probed is not None and reporter._report.probed.round == 4)
-    await asyncio.sleep(0.02)
+    await clock.advance(TIMEOUTS.links_calm - 0.1)
     assert discovery.times == before
-    monkeypatch.setattr(listings, "CALM_SECONDS", 0.02)
     rounds.put_nowait(pair_of(5, "near", "far"))  # not its own
-    await asyncio.sleep(0.1)
+    await clock.advance(TIMEOUTS.links_calm - 0.1)
+    assert discovery.times == before
+    await clock.advance(2 * TIMEOUTS.links_calm)
     measuring.cancel()
     refreshing.cancel()
     assert discovery.times == before + 1
@@ -170,20 +180,19 @@ async def test_results_are_published_once_when_rounds_are_over_and_nobody_waits_
 
 
 async def test_results_that_the_dht_did_not_take_are_published_again(
-    monkeypatch: pytest.MonkeyPatch, reporter: Reporter
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
 ) -> None:
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
-    publisher, refreshing = await listing_on(discovery, monkeypatch)
-    await asyncio.sleep(0.02)
+    publisher, refreshing = listing_on(discovery, clock)
+    await settle()
     monkeypatch.setattr(listings, "probe", measure_as(2.0))
-    monkeypatch.setattr(listings, "CALM_SECONDS", 0.0)
     discovery.works = False
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
     measuring = asyncio.create_task(publisher.measure(rounds, reporter))
     rounds.put_nowait(pair_of(3, ME.peer_id, "near"))
-    await asyncio.sleep(0.05)
+    await clock.advance(TIMEOUTS.links_calm)
     discovery.works = True
-    await asyncio.sleep(0.05)
+    await clock.advance(TIMEOUTS.publish_look)
     assert not measuring.done()
     measuring.cancel()
     refreshing.cancel()
@@ -193,11 +202,11 @@ async def test_results_that_the_dht_did_not_take_are_published_again(
 
 
 async def test_a_result_is_said_again_with_every_report_until_a_later_one(
-    monkeypatch: pytest.MonkeyPatch, reporter: Reporter
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
 ) -> None:
     monkeypatch.setattr(listings, "probe", measure_as(2.0))
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
-    publisher = Publisher(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, UplinkPacer())
+    publisher = publisher_on(discovery, clock)
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
     measuring = asyncio.create_task(publisher.measure(rounds, reporter))
     broker: Any = Heard()
@@ -207,7 +216,7 @@ async def test_a_result_is_said_again_with_every_report_until_a_later_one(
     await reporter.send(broker)
     broker.deaf = False
     rounds.put_nowait(pair_of(4, "near", "far"))
-    await asyncio.sleep(0.01)
+    await settle()
     for _ in range(2):
         await reporter.send(broker)
     link = Link(round_trip_ms=1.0, sent_gbps=2.0, received_gbps=2.0, round=3)
@@ -225,14 +234,14 @@ async def test_a_result_is_said_again_with_every_report_until_a_later_one(
 
 
 async def test_who_is_the_centre_of_a_group_reports_what_it_can_send_in_all(
-    monkeypatch: pytest.MonkeyPatch, reporter: Reporter
+    monkeypatch: pytest.MonkeyPatch, reporter: Reporter, clock: ManualClock
 ) -> None:
     async def measure(plane: object, gbps: object, uplink: UplinkPacer) -> Limits:
         return Limits(up_gbps=0.5)
 
     monkeypatch.setattr(listings, "fan", measure)
     discovery = Forgetful(MemoryNetwork(), ME.peer_id)
-    publisher = Publisher(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, UplinkPacer())
+    publisher = publisher_on(discovery, clock)
     rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
     measuring = asyncio.create_task(publisher.measure(rounds, reporter))
     group = Fan(centre=ME.peer_id, gbps={"near": (1.0, 1.0), "far": (1.0, 1.0)})
@@ -242,7 +251,7 @@ async def test_who_is_the_centre_of_a_group_reports_what_it_can_send_in_all(
     measuring.cancel()
 
 
-async def test_a_profile_is_published_twice_and_then_rarely() -> None:
+async def test_a_profile_is_published_twice_and_then_rarely(clock: ManualClock) -> None:
     """Each time costs half of the swarm an answer with all that it holds."""
     times = 0
 
@@ -253,12 +262,9 @@ async def test_a_profile_is_published_twice_and_then_rarely() -> None:
             return times > 3 and await super().publish(key, record, seconds)
 
     discovery = Counting(MemoryNetwork(), ME.peer_id)
-    publisher = Publisher(MemoryDataPlane(discovery._network, ME.peer_id), discovery, REGISTRY, PROFILE, UplinkPacer())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listings, "LOOK_SECONDS", 0.0)
-        refreshing = asyncio.create_task(publisher.refresh())
-        await asyncio.sleep(0.05)
-        refreshing.cancel()
+    _, refreshing = listing_on(discovery, clock)
+    await clock.advance(6 * TIMEOUTS.publish_look)
+    refreshing.cancel()
     assert times == 3 + 2  # nobody took the first three
     assert list(await REGISTRY.profiles(discovery)) == [ME.peer_id]
 

@@ -11,7 +11,6 @@ import pytest
 from dtfm_node.control.display import Display
 from dtfm_node.control.inbox import Inbox
 from dtfm_node.runner import commitments as on_disk
-from dtfm_node.runner import runner as runners
 from dtfm_node.runner.commitments import Commitments
 from dtfm_node.runner.runner import Runner
 from dtfm_protocol.control.topics import EPOCH, PHASE, PLAN, Epoch, Phase, Topic
@@ -135,7 +134,9 @@ class Node:
         self.inbox = Inbox(INVITE, ME, Display("plain"), self.reporter)
         self.inbox.read(self.broker)  # type: ignore[arg-type]
         commitments = Commitments(self.promise_file, self.holdings, self.reporter)
-        self.runner = Runner(self.inbox, self.worker, commitments, self.holdings, self.checkpointer, self.reporter)
+        self.runner = Runner(
+            self.inbox, self.worker, commitments, self.holdings, self.checkpointer, self.reporter, retry_seconds=0.001
+        )
 
     def hear(self, *messages: Schema) -> None:
         """Have messages come one right after the other."""
@@ -218,7 +219,6 @@ async def test_a_full_disk_is_said_and_tried_again_until_it_has_room(
         write(path, text, lasting=lasting)
 
     monkeypatch.setattr(on_disk, "write_atomically", refuse)
-    monkeypatch.setattr(runners, "ROOM_SECONDS", 0.001)
     node.hear(Epoch(called=1, in_force=1), plan(1, ME))
     said = await node.until("begins 1")
     stalled = ["stalled: no space left"] * 2

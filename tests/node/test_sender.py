@@ -10,7 +10,7 @@ from dtfm_node.engine.sender import QUEUE_FRAMES
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.frames import Kind
 from dtfm_protocol.wire.stream import Bytes, Stream
-from tests.node.clocks import settle
+from tests.harness.manual_clock import settle
 from tests.node.exchanges import PEERS, PLAN, Network, key, network
 
 __all__ = ["network"]  # a fixture

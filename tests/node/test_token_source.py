@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dtfm_node.runner import token_source
 from dtfm_node.runner.token_source import TokenSource
 from dtfm_protocol.checkpoint.transfers import SHARDS, TransferReply, serve_shards
 from dtfm_protocol.data.batches import Batches
@@ -55,7 +54,7 @@ class Members:
         return ShardFolder(self.home / peer)
 
     def source(self, peer: str) -> TokenSource:
-        return TokenSource(MemoryDataPlane(self.network, peer), self.job, self.folder(peer), OWNER)
+        return TokenSource(MemoryDataPlane(self.network, peer), self.job, self.folder(peer), OWNER, retry_seconds=0.01)
 
     async def serve(self, peer: str) -> None:
         folder = self.folder(peer)
@@ -152,10 +151,7 @@ async def test_readers_start_with_different_neighbours_and_leave_the_coordinator
         assert not {me, "m", OWNER} & set(order)
 
 
-async def test_while_nobody_has_a_shard_the_step_waits_for_it(
-    job: ResolvedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(token_source, "RETRY_SECONDS", 0.01)
+async def test_while_nobody_has_a_shard_the_step_waits_for_it(job: ResolvedJob, tmp_path: Path) -> None:
     members = Members(job, tmp_path)
     asked = asyncio.Event()
 

@@ -8,13 +8,14 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import aiomqtt
 import pytest
 
 from dtfm_coordinator.serve import embedded_broker
-from dtfm_protocol.control.mqtt import OPERATION_SECONDS, BrokerAddress, ControlPlane, split_broker_url
+from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane, split_broker_url
 from dtfm_protocol.control.topics import (
     PHASE,
     PLAN,
@@ -33,12 +34,13 @@ from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.standby_card import AppointedStandby, StandbyCard
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Schema
 
 SWARM, PASSWORD = "0123456789abcdef", "secret"
 OWNER, ALICE, BOB = Identity.generate(), Identity.generate(), Identity.generate()
 HOST = "127.0.0.1"
-PATIENCE = 4.0
+PATIENCE = 30.0
 
 
 def plan(version: int) -> Plan:
@@ -90,16 +92,16 @@ class Member:
         session: str = "s",
         coordinators: tuple[str, ...] = (OWNER.peer_id,),
         others: tuple[int, ...] = (),
-        operation: float = OPERATION_SECONDS,
+        answer: float = TIMEOUTS.broker_answer,
     ):
         address, *further = (
             BrokerAddress(HOST, at, tls=False, username=embedded_broker.USERNAME, password=password)
             for at in (port, *others)
         )
         self.identity = identity
-        post, pauses = Post(SWARM, identity), (0.01, 0.05)
+        timeouts = replace(TIMEOUTS, broker_retry_shortest=0.01, broker_retry_longest=0.05, broker_answer=answer)
         self.control = ControlPlane(
-            address, SWARM, coordinators, post, session, further, reconnect=pauses, operation=operation
+            address, SWARM, coordinators, Post(SWARM, identity), session, further, timeouts=timeouts
         )
         self._inbox: asyncio.Queue[tuple[str, str, Schema]] = asyncio.Queue()
         self._last: dict[tuple[str, str], Schema] = {}
@@ -381,7 +383,7 @@ async def test_a_plan_that_changes_while_its_author_reconnects_is_not_lost(
 async def test_leaving_ends_although_the_broker_is_dead(port: int) -> None:
     """The goodbye cannot be delivered; the daemon must end all the same."""
     async with on_broker(port), Wire.to(port) as (wire, detour):
-        alice = Member(detour, ALICE, operation=0.2)
+        alice = Member(detour, ALICE, answer=0.2)
         task = asyncio.create_task(alice.control.run())
         await asyncio.wait_for(alice.control.connected.wait(), PATIENCE)
         await alice.control.publish(PRESENCE, here())

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.route import (
-    DETOUR_SECONDS,
     BothSidesTried,
     EndpointLearned,
     Event,
@@ -26,7 +26,7 @@ DIRECT = Route(endpoint=HERE, way="direct")
 RELAYED = Route(endpoint=HERE, is_relayed=True)
 DETOUR = replace(RELAYED, detour=NOW + 1.0, way="relayed")
 PUNCHED = replace(RELAYED, detour=NOW + 1.0, is_punched=True, way="punched")
-LATER = NOW + DETOUR_SECONDS
+LATER = NOW + TIMEOUTS.detour
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def reachable() -> set[Route]:
     events: list[Event] = [LookedAgain(found) for found in (None, Move.DIAL, Move.PUNCH)]
     events += [MoveFailed(move) for move in (Move.DIAL, Move.PUNCH, Move.LIBP2P)]
     events += [EndpointLearned(at, relayed, asked) for at in (HERE, THERE) for relayed in (0, 1) for asked in (0, 1)]
-    for now in (0.0, 1.0, DETOUR_SECONDS + 1.0):
+    for now in (0.0, 1.0, TIMEOUTS.detour + 1.0):
         events += [StreamWanted(now), BothSidesTried(True, now), BothSidesTried(False, now)]
         events += [StreamOpened(Move.DIAL, "direct", now), StreamOpened(Move.PUNCH, "punched", now)]
         events += [StreamOpened(Move.LIBP2P, "direct", now), StreamOpened(Move.LIBP2P, "relayed", now)]
@@ -133,5 +133,5 @@ def test_in_every_state_whoever_is_not_dialled_is_looked_for_again_when_the_deto
         if route.detour is not None:
             after, moves = on(route, StreamWanted(route.detour))
             assert Move.LOOK_AGAIN in moves
-            assert after.detour == route.detour + DETOUR_SECONDS
+            assert after.detour == route.detour + TIMEOUTS.detour
             assert on(after, LookedAgain(Move.DIAL))[0].detour is None

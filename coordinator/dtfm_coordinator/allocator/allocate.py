@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from dtfm_coordinator.allocator.placement.compiled import compiling
-from dtfm_coordinator.allocator.placement.search_budget import DEFAULT_SECONDS, Budget
+from dtfm_coordinator.allocator.placement.search_budget import DEFAULT_SEARCH_SECONDS, Budget
 from dtfm_coordinator.allocator.placement.shapes import Shape, feasible_shapes
 from dtfm_coordinator.allocator.plan_in_force import InForce
 from dtfm_coordinator.allocator.step.layout import Layout
@@ -36,9 +36,9 @@ FINALISTS = 3
 ENDS = (0.6, 0.8, 1.0)
 """Shares of the budget at which the searches under each of `SCHEDULES` end, where all are open."""
 ALIKE = 1e-3
-"""Share of a step by which a schedule must be better than one of those before it to be chosen."""
-LONGEST_SECONDS = 10.0
-"""Of a search without limits on many peers and micro-batches; small ones take `DEFAULT_SECONDS`."""
+"""Of a step: so much better another schedule must be than one of those before it."""
+LONGEST_SEARCH_SECONDS = 10.0
+"""Of a search without limits on many peers and micro-batches; small ones take `DEFAULT_SEARCH_SECONDS`."""
 EXHAUSTIVE = 600_000
 """Number of placements, at most, that an exhaustive search looks at: about a minute of it."""
 EXACT_TRANSFERS = 30_000
@@ -83,7 +83,7 @@ def allocate(
     compile_now(say)
     problems = [pose(view, work, peers, schedule) for schedule in work.schedules]
     if budget is None and evaluations is None:
-        budget = min(LONGEST_SECONDS, DEFAULT_SECONDS * max(1.0, len(peers) * work.micro_batches / 4096))
+        budget = min(LONGEST_SEARCH_SECONDS, DEFAULT_SEARCH_SECONDS * max(1.0, len(peers) * work.micro_batches / 4096))
     limits = Budget(budget, evaluations, clock)
     old = InForce.of(view, work, problems[0], peers, in_force)
     searches: list[Evolution] = []

@@ -11,9 +11,7 @@ from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
-
-PARK_SECONDS = 60.0
-"""For a checkpoint before a peer leaves without which there is no plan."""
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
 
 class Comparison:
@@ -78,4 +76,4 @@ class Comparison:
         await self._say("planning", f"{leaving} leaves, and without it {why}: keeping a checkpoint first")
         await self._changeover.call(gently=True, parked=True)
         reached = self._rows.last
-        await self._state.wait(lambda: self._state.kept.step >= max(reached, self._rows.last), PARK_SECONDS)
+        await self._state.wait(lambda: self._state.kept.step >= max(reached, self._rows.last), TIMEOUTS.park)

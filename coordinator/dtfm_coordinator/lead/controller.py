@@ -31,10 +31,7 @@ from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
-
-RETURN_SECONDS = 20.0
-"""How long a returning coordinator waits for the peers of its last plan before it plans anew."""
-GOODBYE_SECONDS = 15.0
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
 
 def hold(folder: Path, rows: MetricsFile, state: SwarmState, event: PlanEvent, plan: Plan) -> None:
@@ -152,7 +149,7 @@ class Controller:
 
     async def _farewell(self) -> None:
         """Let the nodes hear the last phase and leave."""
-        await self._state.wait(lambda: not self._state.members.online(), GOODBYE_SECONDS)
+        await self._state.wait(lambda: not self._state.members.online(), TIMEOUTS.goodbye)
 
     async def _return(self) -> Change | None:
         """Take up the plan of an earlier process, which peers may still train under, and return what to change first,
@@ -180,7 +177,7 @@ class Controller:
             return bool(self._state.members.broken(plan.peers, plan.version)) or self._state.all_train(plan)
 
         await self._say("training", f"back: looking for the peers of plan {plan.version}")
-        await self._state.wait(decided, RETURN_SECONDS)
+        await self._state.wait(decided, TIMEOUTS.comeback)
         all_train = self._state.all_train(plan)
         await self._layout_maker.recall({*plan.peers, *plan.idle})
         if self._taken_over:

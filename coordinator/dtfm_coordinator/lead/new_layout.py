@@ -16,20 +16,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
-
-SETTLE_SECONDS = 1.5
-"""Nobody must have joined or left for so long before a plan is made, four times as long while somebody there
-is not ready: volunteers arrive in bursts."""
-QUICK_SECONDS = 0.2
-"""The same in the middle of a run, where everyone waits, and who is there is known."""
-HEAR_SECONDS = 5.0
-"""Reports come every second."""
-READ_SECONDS = 0.5
-"""For what peers have published of their links: it is no more than what is known already, or can be measured."""
-ROUND_SECONDS = 75.0
-"""A round of probes that takes longer goes on without the slow ones."""
-RETRY_SECONDS = 60.0
-"""After a view that no plan fits; sooner if somebody comes."""
+from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 
 
 class LayoutMaker:
@@ -41,7 +28,9 @@ class LayoutMaker:
         state: SwarmState,
         say: Callable[[str, str], Awaitable[None]],
         min_nodes: int | None,
+        timeouts: Timeouts = TIMEOUTS,
     ) -> None:
+        self._timeouts = timeouts
         self._tools, self._state, self._say, self._min_nodes = tools, state, say, min_nodes
         self._members, self._links = state.members, state.links
 
@@ -101,7 +90,7 @@ class LayoutMaker:
                 def told(text: str = text, needed: int = needed) -> bool:
                     return self._members.waiting_for(needed) != text
 
-                if await self._state.wait(told, RETRY_SECONDS if why else None) or not why:
+                if await self._state.wait(told, self._timeouts.layout_retry if why else None) or not why:
                     continue
                 needed = min(needed, len(self._members.ready()))  # links that could not be measured may be well again
             ready = {member.peer for member in self._members.ready()}
@@ -110,7 +99,7 @@ class LayoutMaker:
             def moved(ready: set[str] = ready) -> bool:
                 return {member.peer for member in self._members.ready()} != ready
 
-            calm = SETTLE_SECONDS if self._state.plan is None else QUICK_SECONDS
+            calm = self._timeouts.settle if self._state.plan is None else self._timeouts.settle_in_run
             if not await self._state.wait(moved, calm * (4 if busy else 1)):
                 return self._members.ready()
 
@@ -129,7 +118,7 @@ class LayoutMaker:
         def heard() -> bool:
             return set(plan.peers) <= {member.peer for member in self._members.heard()}
 
-        await self._state.wait(lambda: heard() or unless(), HEAR_SECONDS)
+        await self._state.wait(lambda: heard() or unless(), self._timeouts.report_return)
         return heard() and not unless()
 
     async def recall(self, peers: Collection[str]) -> None:
@@ -175,18 +164,21 @@ class LayoutMaker:
             member = self._members.get(peer)
             return member is not None and member.online and self._links.requests.awaits(peer, turn.id)
 
-        if not await self._state.wait(lambda: not any(map(awaited, acting)), ROUND_SECONDS):
-            log.warning("a round of link measurements was not finished in %.0f s", ROUND_SECONDS)
+        if not await self._state.wait(lambda: not any(map(awaited, acting)), self._timeouts.probe_round):
+            log.warning("a round of link measurements was not finished in %.0f s", self._timeouts.probe_round)
 
     async def _read_all(self, peers: Collection[str], take: Callable[[str, LinkReport], None]) -> None:
         """Look up once what `peers` have published of their links, and have it taken.
 
-        A lookup waits for seconds where a DHT peer has fallen silent: what is not read in `READ_SECONDS` is left out.
+        A lookup waits for seconds where a DHT peer has fallen silent: who is not read in `links_read` seconds is left
+        out.
         """
         reading = [asyncio.create_task(self._read(peer, take)) for peer in peers]
         try:
             if reading:
-                await asyncio.wait(reading, timeout=READ_SECONDS)
+                with contextlib.suppress(TimeoutError):
+                    async with self._state.clock.timeout(self._timeouts.links_read):
+                        await asyncio.wait(reading)
         finally:
             for task in reading:
                 task.cancel()

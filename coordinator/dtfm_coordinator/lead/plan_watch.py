@@ -12,13 +12,11 @@ from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
 TRUSTED_SECONDS = 60.0
 """At least so soon a move must pay back to which only a changed link gives cause; later, where no plan has changed for
 longer."""
-
-FRUITLESS_SECONDS = 30.0
-"""Longest pause after plans that broke before their first step."""
 
 
 class Failed(UserError):
@@ -157,7 +155,7 @@ class PlanWatch:
         After a plan that achieved nothing, the next one may fail in the same way: they are not tried in a rush.
         """
         self._fruitless = self._fruitless + 1 if reached <= plan.resume.mark.step else 0
-        return min(FRUITLESS_SECONDS, 0.5 * 2.0 ** (self._fruitless - 1)) if self._fruitless else 0.0
+        return min(TIMEOUTS.broken_plan_pause, 0.5 * 2.0 ** (self._fruitless - 1)) if self._fruitless else 0.0
 
     def _situation(self, plan: Plan) -> Situation:
         members, leaving = self._state.members, frozenset(self._state.members.leaving(plan.peers))

@@ -5,11 +5,14 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from dtfm_protocol.process.clock import MonotonicClock
+
 
 class ChangeSignal:
     """Signal that anything may have changed; every task that waits then looks again."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: MonotonicClock | None = None) -> None:
+        self.clock = clock or MonotonicClock()
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
@@ -20,13 +23,13 @@ class ChangeSignal:
         """Wait for the next notification, or for `seconds` (None: for ever)."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with self.clock.timeout(seconds):
                 await self._changed.wait()
 
     async def wait(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait until something that was heard makes `condition` true; False if it did not within `seconds`."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with self.clock.timeout(seconds):
                 while not condition():
                     await self.change()
                 return True

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 
 from dtfm_protocol.control.topics import Presence, Report
 from dtfm_protocol.discovery.records import Profile
-
-SILENT_SECONDS = 4.0
-"""Reports come every second; whoever sends none for so long is given no work."""
-
-CUT_OFF_SECONDS = 20.0
-"""A trainer that sends none for so long is cut off from here, though its connection to the broker was not closed; a
-broker's or coordinator's restart takes less."""
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
 
 @dataclass
@@ -91,7 +85,7 @@ class Members:
 
         One that another peer has lost must have reported since.
         """
-        oldest = self._clock() - SILENT_SECONDS
+        oldest = self._clock() - TIMEOUTS.report_silence
         return [member for member in self.online() if member.heard > max(oldest, member.suspected)]
 
     def ready(self) -> list[Member]:
@@ -128,7 +122,7 @@ class Members:
         measuring = len(online) - ready - len(unlisted) - len(silent)
         parts = [f"{ready} of {needed} are ready"]
         if silent:
-            parts.append(f"{len(silent)} not heard of for {SILENT_SECONDS:.0f} s")
+            parts.append(f"{len(silent)} not heard of for {TIMEOUTS.report_silence:.0f} s")
         if measuring:
             parts.append(f"{measuring} measuring")
         if unlisted:
@@ -137,8 +131,8 @@ class Members:
         return f"waiting for {needed - ready} more nodes ({'; '.join(parts)})"
 
     def missing(self, peers: tuple[str, ...]) -> list[str]:
-        """Return those of `peers` that are not connected, or have said nothing for long."""
-        oldest = self._clock() - CUT_OFF_SECONDS
+        """Those of `peers` who are not connected, or have said nothing for long."""
+        oldest = self._clock() - TIMEOUTS.cut_off
 
         def here(member: Member | None) -> bool:
             return member is not None and member.online and (member.report is None or member.heard > oldest)

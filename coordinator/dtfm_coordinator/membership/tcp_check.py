@@ -2,10 +2,9 @@
 
 import asyncio
 
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport import tcp_knock as knocking
 from dtfm_protocol.transport.multiaddress import tcp_address
-
-KNOCK_SECONDS = 1.0
 
 
 def door_of(address: str) -> tuple[str, int] | None:
@@ -21,7 +20,6 @@ async def open_doors(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(address for (address, _), answer in zip(doors, answers, strict=True) if answer)
 
 
-async def knock(host: str, port: int, seconds: float = KNOCK_SECONDS) -> bool | None:
-    """Whether something takes connections at `host`:`port`: False if the host refuses, None if nothing answers in
-    `seconds`."""
+async def knock(host: str, port: int, seconds: float = TIMEOUTS.knock) -> bool | None:
+    """Whether something takes connections there: False where the host says no, None where nobody answers."""
     return {"open": True, "refused": False}.get((await knocking.knock(host, port, seconds)).answer)

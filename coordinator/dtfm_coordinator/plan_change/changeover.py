@@ -11,7 +11,6 @@ from dtfm_coordinator.plan_change.announcements import Announcements, Publisher
 from dtfm_coordinator.plan_change.peer_stands import PeerStands
 from dtfm_coordinator.plan_change.plan_change import PlanChange
 from dtfm_coordinator.plan_change.plan_change_events import (
-    GENTLY_SECONDS,
     Action,
     Begun,
     Call,
@@ -45,11 +44,10 @@ from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
 STEPS_OF_PATIENCE = 5
-"""How many predicted steps the step under way may take to end, where that is longer than `GENTLY_SECONDS`."""
-ROOM_SECONDS = 1.0
-"""How often a disk that was full is tried again."""
+"""How many predicted steps the step under way may take to end, where that is longer than `Timeouts.step_end`."""
 
 
 class Changeover:
@@ -126,7 +124,7 @@ class Changeover:
         """End every plan so far; the version of the next one."""
         step = self._plan.cost.total if self._plan is not None and self._plan.cost is not None else 0.0
         self._stands.forget()
-        patience = max(GENTLY_SECONDS, STEPS_OF_PATIENCE * step)
+        patience = max(TIMEOUTS.step_end, STEPS_OF_PATIENCE * step)
         self._on(Call(self._stands.newest_promise(), gently, parked, patience))
         await self._signal.wait(self._is_said)
         point("after-call")
@@ -188,11 +186,11 @@ class Changeover:
             case FindDoors() | FindEnded() | Lack():
                 self._street.put_nowait(action)
             case Wait(seconds):
-                self._deadline = asyncio.get_running_loop().time() + seconds
+                self._deadline = self._signal.clock.now() + seconds
 
     async def _reach(self, phase: ChangePhase) -> None:
         """Tell who is there, again and again, until the change of plan has come so far."""
-        clock = asyncio.get_running_loop().time
+        clock = self._signal.clock.now
         while self._machine.phase != phase:
             time_is_up = clock() >= self._deadline
             if time_is_up:
@@ -217,7 +215,7 @@ class Changeover:
                     break
                 except UserError as error:
                     await self._say(f"waiting for room: {error}")
-                    await asyncio.sleep(ROOM_SECONDS)
+                    await self._signal.clock.sleep(TIMEOUTS.disk_retry)
 
     def _write(self, action: Write | Hold) -> None:
         """Have it on the disk, unless something newer is to be.

@@ -8,9 +8,6 @@ its taking, and its coming into force. Two coordinators may try at once; one pla
 from typing import NamedTuple, Self
 
 from dtfm_coordinator.plan_change.plan_change_events import (
-    GENTLY_SECONDS,
-    LATE_SECONDS,
-    LOOK_SECONDS,
     Action,
     Base,
     Begun,
@@ -40,6 +37,7 @@ from dtfm_coordinator.plan_change.plan_change_events import (
     Written,
 )
 from dtfm_coordinator.plan_change.recovery import Electorate, has_quorum
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
 Decision = tuple["PlanChange", tuple[Action, ...]]
 """Next value of the machine, and the actions to carry out, in this order."""
@@ -138,7 +136,7 @@ class PlanChange(NamedTuple):
         base = self.bases[-1]
         if not self._has_quorum(base, self._promised()):
             return self, ()
-        return self._replace(phase="late"), (Wait(LATE_SECONDS),)
+        return self._replace(phase="late"), (Wait(TIMEOUTS.late_promise),)
 
     def _search(self) -> FindEnded:
         """Return the action that asks which processes have ended: doors tell only of the plan under which they were
@@ -160,7 +158,7 @@ class PlanChange(NamedTuple):
         if found is not machine:
             return found, actions
         answered = len(self._promised() & set(plan.electors))
-        return machine, (Lack(version, answered, len(plan.electors)), Wait(LOOK_SECONDS))
+        return machine, (Lack(version, answered, len(plan.electors)), Wait(TIMEOUTS.promise_look))
 
     def _look(self, stands: tuple[Stand, ...], time_is_up: bool) -> "Decision":
         if self.phase == "stopping":
@@ -184,7 +182,7 @@ class PlanChange(NamedTuple):
     def _offer(self, plan: Electorate) -> "Decision":
         if self.phase != "agreed" or plan.version != self.durable.epoch.called:
             raise ValueError(f"plan {plan.version} may not be offered: the change of plan is {self.phase}")
-        return self._replace(phase="offered", offered=plan), (Propose(plan.version), Wait(GENTLY_SECONDS))
+        return self._replace(phase="offered", offered=plan), (Propose(plan.version), Wait(TIMEOUTS.step_end))
 
     def _take(self, stands: tuple[Stand, ...], time_is_up: bool) -> "Decision":
         """Hold the plan that was offered once enough have taken it; give it up if that will not happen."""

@@ -4,14 +4,7 @@ done."""
 from typing import Literal, NamedTuple
 
 from dtfm_coordinator.plan_change.recovery import Electorate
-
-LATE_SECONDS = 3.0
-"""How long peers that are heard of may take to promise once enough have: whoever is late brings no state."""
-GENTLY_SECONDS = 30.0
-"""How long the step under way may take to end before a plan is ended in the middle of it, longer where steps are; and
-how long peers may take to take a plan."""
-LOOK_SECONDS = 1.0
-"""How often it is looked again who may have promised, or ended, while there are too few."""
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
 Doors = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 """Hosts and ports at which each peer took connections, as pairs of peer id and addresses."""
@@ -104,8 +97,8 @@ class Call(NamedTuple):
     """Whether the step under way may end first."""
     parked: bool = False
     """Whether no plan can follow for now: a checkpoint is to be handed in first."""
-    patience: float = GENTLY_SECONDS
-    """Seconds that the step under way may take to end."""
+    patience: float = TIMEOUTS.step_end
+    """Seconds that the step under way may take."""
 
 
 class Seek(NamedTuple):

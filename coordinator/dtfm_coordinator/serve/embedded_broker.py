@@ -14,7 +14,7 @@ from amqtt.plugins.base import BaseAuthPlugin
 from dtfm_coordinator.serve.compat_amqtt import steady_subscriptions
 
 USERNAME = "swarm"
-SHUTDOWN_SECONDS = 2.0
+BROKER_SHUTDOWN_SECONDS = 2.0
 
 
 class MembersOnly(BaseAuthPlugin):  # type: ignore[misc]
@@ -52,5 +52,5 @@ async def embedded(host: str, port: int, password: str) -> AsyncIterator[None]:
     finally:
         # amqtt cancels each reader once and waits for it: where the reader misses that, without end.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SHUTDOWN_SECONDS):
+            async with asyncio.timeout(BROKER_SHUTDOWN_SECONDS):
                 await broker.shutdown()

@@ -16,7 +16,7 @@ from dtfm_coordinator.membership.known_peers import KnownPeers
 from dtfm_coordinator.membership.tcp_check import open_doors
 from dtfm_coordinator.serve import embedded_broker
 from dtfm_coordinator.serve.endpoints import Endpoints
-from dtfm_coordinator.serve.standby import FIRST_LOOK_SECONDS, TAKEOVER_SECONDS, Standby
+from dtfm_coordinator.serve.standby import Standby
 from dtfm_coordinator.swarm.checkpoints import Checkpoints
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import CHECKPOINT, SHARDS, STATE, serve_shards, serve_state
@@ -36,13 +36,12 @@ from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.multiaddress import announced
 from dtfm_protocol.wire.stream import DataPlane
 
-LOOK_SECONDS = 0.5
+DHT_LOOK_SECONDS = 0.5
 """How often the DHT is read."""
-BROKER_SECONDS = 15.0
-"""How long the broker may take to let the coordinator in."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ class Coordinator:
                 await self._reach_broker(control, address)
                 await self._announce(control, job, invite)
                 ready(invite.encode())
-                background.append(tasks.create_task(controller.attend(LOOK_SECONDS)))
+                background.append(tasks.create_task(controller.attend(DHT_LOOK_SECONDS)))
                 if options.plan is not None:
                     background.append(tasks.create_task(_follow(options.plan, planner)))
                 await controller.run()
@@ -196,10 +195,10 @@ class Coordinator:
         standby = Standby(self._folder, self._identity.peer_id, invite, job, control)
         first = self._first is None
         if not first:
-            log.info("standing by: to lead when no coordinator was heard of for %.0f s", TAKEOVER_SECONDS)
+            log.info("standing by: to lead when no coordinator was heard of for %.0f s", TIMEOUTS.takeover)
         async with asyncio.TaskGroup() as tasks:
             connection = tasks.create_task(control.run())
-            await standby.until_needed(FIRST_LOOK_SECONDS if first else TAKEOVER_SECONDS)
+            await standby.until_needed(TIMEOUTS.first_look if first else TIMEOUTS.takeover)
             connection.cancel()
         if standby.followed:
             log.warning("nobody leads any more: taking over")
@@ -237,7 +236,7 @@ class Coordinator:
 
     async def _reach_broker(self, control: ControlPlane, address: BrokerAddress) -> None:
         try:
-            async with asyncio.timeout(BROKER_SECONDS):
+            async with asyncio.timeout(TIMEOUTS.broker_login):
                 await control.connected.wait()
         except TimeoutError:
             raise UserError(
@@ -254,7 +253,7 @@ async def _follow(path: Path, planner: Planner) -> None:
 
     seen = written()
     while True:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(DHT_LOOK_SECONDS)
         if (now := written()) not in (0, seen):
             seen = now
             try:

@@ -1,8 +1,6 @@
 """Standby: follows what another coordinator does, and returns when the swarm has none for a while."""
 
-import asyncio
 import contextlib
-import time
 from pathlib import Path
 
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
@@ -14,24 +12,31 @@ from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
-TAKEOVER_SECONDS = 15.0
-"""How long no coordinator must have been heard of before another one takes over."""
-FIRST_LOOK_SECONDS = 4.0
-"""How long the first coordinator, when it starts, looks whether another one has taken over."""
-LOOK_SECONDS = 0.2
+STANDBY_LOOK_SECONDS = 0.2
 
 
 class Standby:
     """Coordinator that does not lead, and what it knows; all of it lies in its state dir, from which it goes on."""
 
-    def __init__(self, folder: Path, me: str, invite: Invite, job: ResolvedJob, control: ControlPlane) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        me: str,
+        invite: Invite,
+        job: ResolvedJob,
+        control: ControlPlane,
+        clock: MonotonicClock | None = None,
+    ) -> None:
+        self._clock = clock or MonotonicClock()
         self._folder, self._me, self._invite, self._job, self._control = folder, me, invite, job, control
         self._rows = MetricsFile(folder / "metrics.jsonl")
         self._leader = ""
-        self._seen = time.monotonic()
+        self._seen = self._clock.now()
         known = folder / "plan.json"
         self._plan = Plan.load(known) if known.exists() else None
         self._noted = self._plan.version if self._plan is not None else 0
@@ -52,16 +57,16 @@ class Standby:
         Raises:
             UserError: this one was started with another job than the swarm's.
         """
-        self._seen, first = time.monotonic(), True
-        while time.monotonic() - self._seen < (seconds if first or not self._leader else TAKEOVER_SECONDS):
+        self._seen, first = self._clock.now(), True
+        while self._clock.now() - self._seen < (seconds if first or not self._leader else TIMEOUTS.takeover):
             if self._fault is not None:
                 raise UserError(self._fault)
             if self._leader and self._control.connected.is_set():
                 if first:
                     log.info("standing by: %s leads", short(self._leader))
                 first, self.followed = False, True
-                self._seen = time.monotonic()
-            await asyncio.sleep(LOOK_SECONDS)
+                self._seen = self._clock.now()
+            await self._clock.sleep(STANDBY_LOOK_SECONDS)
 
     def _hear_presence(self, peer: str, presence: Presence) -> None:
         if peer == self._me or peer not in self._invite.coordinators:
@@ -70,7 +75,7 @@ class Standby:
             self._leader = peer
         elif peer == self._leader:
             self._leader = ""
-            log.warning("%s, who led, is gone: waiting %.0f s for it", short(peer), TAKEOVER_SECONDS)
+            log.warning("%s, who led, is gone: waiting %.0f s for it", short(peer), TIMEOUTS.takeover)
 
     def _hear_job(self, _: str, job: ResolvedJob) -> None:
         if job != self._job:

@@ -12,22 +12,24 @@ from dtfm_coordinator.plan_change.recovery import safe_mark
 from dtfm_coordinator.swarm.event_log import PlanEvent, append
 from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.clock import MonotonicClock
 
 
 class SwarmState(ChangeSignal):
     """State of the swarm: who is there, how they are connected, and under which plan they train."""
 
-    def __init__(self, folder: Path, layers: int) -> None:
-        """Begin with nothing known.
+    def __init__(self, folder: Path, layers: int, clock: MonotonicClock | None = None) -> None:
+        """Nobody was heard of yet.
 
         Args:
-            folder: state dir, in which the event log is written.
-            layers: number of layers of the model.
+            folder: where the history is written.
+            layers: of the model.
+            clock: by which members fall silent, and waits end.
         """
-        super().__init__()
+        super().__init__(clock)
         self._folder, self._layers = folder, layers
-        self.members, self.links, self.pace = Members(), LinkTable(), Stragglers()
-        self.link_watch = LinkDegradation(time.monotonic)
+        self.members, self.links, self.pace = Members(self.clock.now), LinkTable(), Stragglers()
+        self.link_watch = LinkDegradation(self.clock.now)
         self.plan: Plan | None = None
         """Plan in force; None before the first."""
         self.kept = Mark()

@@ -14,7 +14,7 @@ from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.process.child_processes import end_with_parent
 from dtfm_protocol.process.logs import log
 
-STOP_SECONDS = 15.0
+NODES_STOP_SECONDS = 15.0
 
 
 class LocalNodes:
@@ -74,7 +74,7 @@ class LocalNodes:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGINT)
         try:
-            async with asyncio.timeout(STOP_SECONDS):
+            async with asyncio.timeout(NODES_STOP_SECONDS):
                 for process in running:
                     await process.wait()
         except TimeoutError:

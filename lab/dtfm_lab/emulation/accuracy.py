@@ -14,16 +14,16 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.child_processes import end_with_parent
 
 PAYLOAD = 1448 / 1500
-"""Part of a full packet that TCP with timestamps carries for its user."""
-_ENOUGH_SECONDS = 2.0
+"""Of a full packet, what TCP with timestamps carries for its user."""
+_TRANSFER_SECONDS = 2.0
 _ENOUGH_BYTES = 32 << 10
-"""Bytes that a transfer has at least, so that there are some packets to count on a slow link."""
-_MOST_SECONDS = 60.0
-"""Seconds of the longest transfer: what is slower is measured by fewer packets, or not at all."""
+"""So that there are some packets to count on a slow link."""
+_LONGEST_TRANSFER_SECONDS = 60.0
+"""For one transfer: what is slower is measured by fewer packets, or not at all."""
 _PACKET_BYTES = 28 + ECHO_BYTES
-"""Bytes of an echo, as an IP packet."""
-_LATE_SECONDS = 1.0
-"""Seconds that an echo may be late on a busy machine; a later one is lost."""
+"""Of an echo, as IP packet."""
+_STRAY_SECONDS = 1.0
+"""By so much an echo may be late on a busy machine; a later one is lost."""
 
 
 class Unmeasured(UserError):
@@ -64,7 +64,7 @@ class Gauge:
         Raises:
             Unmeasured: no echo comes back.
         """
-        wait = _LATE_SECONDS + 2 * echo_seconds(self._lab.wiring, sender, receiver)
+        wait = _STRAY_SECONDS + 2 * echo_seconds(self._lab.wiring, sender, receiver)
         return await self._ask(sender, receiver, "echo", str(count), str(wait))
 
     async def rates(self, pairs: Sequence[tuple[int, int]], seconds: float = 2.0) -> list[float]:
@@ -131,8 +131,8 @@ def echo_seconds(wiring: Wiring, here: int, there: int) -> float:
 
 
 def transfer_seconds(rate: float, trip: float) -> float:
-    """Return the seconds to send at `rate` bytes a second until the window has opened, and there is enough to count."""
-    return min(max(_ENOUGH_SECONDS + 10 * trip, _ENOUGH_BYTES / rate), _MOST_SECONDS)
+    """How long to send at `rate` bytes a second until the window has opened, and there is enough to count."""
+    return min(max(_TRANSFER_SECONDS + 10 * trip, _ENOUGH_BYTES / rate), _LONGEST_TRANSFER_SECONDS)
 
 
 def pairs_to_try(wiring: Wiring) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from dtfm_protocol.process.child_processes import end_with_parent
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.view.view import View
 
-STOP_SECONDS = 10.0
+LAB_STOP_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ async def _run_all(lab: Lab, view: View, command: Sequence[str], chosen: Sequenc
                     process.send_signal(signal.SIGTERM)
         for process in processes:
             try:
-                async with asyncio.timeout(STOP_SECONDS):
+                async with asyncio.timeout(LAB_STOP_SECONDS):
                     await process.wait()
             except TimeoutError:
                 process.kill()

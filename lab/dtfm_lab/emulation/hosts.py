@@ -22,8 +22,8 @@ _QUEUE_PACKETS = 5000
 _CONGESTION_CONTROL = "cubic"
 """TCP's congestion control as volunteers' machines have it, whatever this one is set to."""
 _GRACE_SECONDS = 3.0
-"""Seconds that what still runs on a host has to end when it is asked to."""
-_LOOK_SECONDS = 0.05
+"""For what still runs on a host to end when it is asked to."""
+_ENDED_LOOK_SECONDS = 0.05
 _NAMESPACES = Path("/run/netns")
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 _SETTINGS = (
@@ -133,7 +133,7 @@ def _remove(names: Sequence[str]) -> None:
                 os.kill(pid, number)
         end = time.monotonic() + _GRACE_SECONDS
         while running and time.monotonic() < end:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_ENDED_LOOK_SECONDS)
             running = _running(running)
     for name in names:
         _run("ip", "netns", "delete", name, check=False)

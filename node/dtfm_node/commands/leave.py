@@ -9,7 +9,7 @@ from pathlib import Path
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.state_dir import holder, is_live
 
-LOOK_SECONDS = 0.1
+LEFT_LOOK_SECONDS = 0.1
 
 
 def leave(state_dir: Path, timeout: float) -> str:
@@ -30,5 +30,5 @@ def leave(state_dir: Path, timeout: float) -> str:
                 f"the node {process} has not left in {timeout:g} s: it waits until others have what it holds; "
                 "run this again to have it leave at once"
             )
-        time.sleep(LOOK_SECONDS)
+        time.sleep(LEFT_LOOK_SECONDS)
     return "left: what this node held, others have, or its state dir keeps"

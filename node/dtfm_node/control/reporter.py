@@ -12,8 +12,8 @@ from dtfm_protocol.control.topics import REPORT, Report
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
-REPORT_SECONDS = 1.0
 ROWS_A_REPORT = 100
 
 
@@ -77,5 +77,5 @@ class Reporter:
             self._due.clear()
             await self.send(control)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REPORT_SECONDS):
+                async with asyncio.timeout(TIMEOUTS.report):
                     await self._due.wait()

@@ -32,7 +32,7 @@ from dtfm_protocol.transport.multiaddress import announced, announced_port
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 24.0
+EXAMINATION_SECONDS = 24.0
 """For all looks together: with reading the libraries before and tidying up after, half a minute."""
 BROKER_SECONDS = 16.0
 SWARM_SECONDS = 20.0
@@ -127,7 +127,7 @@ class Examination:
     async def _ask_coordinator(self, invite: Invite) -> tuple[list[broker.BrokerObservation], Need | None]:
         """Look at the coordinator's brokers, and at what its job needs."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + LOOK_SECONDS
+        end = loop.time() + EXAMINATION_SECONDS
         addresses = (BrokerAddress.of(invite), *BrokerAddress.others(invite))
         looks = (
             self._within("the coordinator's broker", BROKER_SECONDS, broker.look(invite, one)) for one in addresses

@@ -14,7 +14,7 @@ from dtfm_protocol.transport.multiaddress import tcp_address
 from dtfm_protocol.transport.tcp_knock import Knock, knock
 
 RESOLVE_SECONDS = 5.0
-CONNECT_SECONDS = 4.0
+VISIT_SECONDS = 4.0
 ADDRESS_LIMIT = 4
 """Number of addresses, of each family, that are tried of a name."""
 
@@ -79,8 +79,8 @@ def own_addresses() -> tuple[str, ...]:
     return tuple(dict.fromkeys(ip for ip in found if kind_of(ip) not in {"loopback", "link-local"}))
 
 
-async def visit(host: str, port: int, seconds: float = CONNECT_SECONDS) -> Host:
-    """Resolve a name, and connect to each of its addresses within `seconds`."""
+async def visit(host: str, port: int, seconds: float = VISIT_SECONDS) -> Host:
+    """Resolve a name and connect to each of its addresses."""
     try:
         addresses = await resolve(host)
     except OSError as error:

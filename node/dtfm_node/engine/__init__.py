@@ -3,14 +3,13 @@
 - `allreduce`: the sharded all-reduce of one bucket: every holder sums one part and gives all others the same bytes
 - `balloting`: sending of votes and commits, and the waiting for them, around what an `Arbiter` decides
 - `buckets`: runs of gradient that are reduced together, by whom, and who owns which part of the sum
-- `commit`: rule by which a step becomes final: every peer votes that it holds its share, the arbiter answers all with
-  one commit
-- `device`: choice of the device that computes, and its free memory
+- `commit`: what makes a step final: every peer votes that it holds its share, the arbiter answers all with one commit
+- `device`: which device computes, and how much memory it has
 - `device_profile`: what a node says of its machine: how fast it is at the job's own layer, how much memory it offers,
   and what fits
-- `device_speed`: measurement of a device's speed: matrix products in each precision, and the job's own decoder layer,
-  forward and backward
-- `emulated_speed`: emulation of a slower device: actions take as long as they would at a stated speed
+- `device_speed`: how fast a device is: matrix products in each precision, and the job's own decoder layer, forward and
+  backward
+- `emulated_speed`: compute at a stated speed: actions take as long as on a device that is slower than this one
 - `engine_clock`: clock of the engine's waits: passed in, so that tests need not wait
 - `exchange`: frames to and from the other peers of one plan: `receiver` takes in what `mailbox` lets in, `sender`
   sends, and `heartbeat` tells who lives

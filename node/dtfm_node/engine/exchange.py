@@ -13,7 +13,6 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from dtfm_node.engine.engine_clock import MonotonicClock
 from dtfm_node.engine.failure_detector import FailureDetector
 from dtfm_node.engine.heartbeat import Heartbeat
 from dtfm_node.engine.link_rates import LinkRates
@@ -25,6 +24,7 @@ from dtfm_node.engine.tracer import NO_TRACE, Tracer
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.trace_format import Lane
 from dtfm_protocol.schema import Schema

@@ -5,16 +5,11 @@ Every peer says four times a second that it lives, and for how long it has been 
 peer that is slow goes on saying so: it is not gone.
 """
 
-PULSE_SECONDS = 0.25
-SHORTEST_SECONDS = 3.0
-"""Links become slower within a pulse: what waits for them then takes as many times longer, and round trips of seconds
-are usual behind a home's router. A process that ends is noticed at once, by its connections."""
-LONGEST_SECONDS = 30.0
-"""As long as a connection's own keepalive takes to notice."""
+from dtfm_protocol.process.timeouts import TIMEOUTS
+
 ROUND_TRIPS = 4.0
-"""Round trips for which a peer may be silent: a pulse that is lost comes again after the next one's acknowledgement and
-its own second way, or somewhat later, and a silence must be longer than that."""
-STUCK_SECONDS = 20.0
+"""A pulse that is lost on the way comes after the next one's acknowledgement and its own second way, or somewhat later:
+a silence must be longer."""
 STUCK_TIMES = 20.0
 """Multiple of the longest action so far that an action may take."""
 
@@ -24,7 +19,7 @@ class FailureDetector:
 
     def __init__(self, now: float) -> None:
         self._heard = now
-        self._mean = PULSE_SECONDS
+        self._mean = TIMEOUTS.pulse
         self._deviation = 0.0
         self._longest_action = 0.0
         self._action = 0.0
@@ -53,14 +48,16 @@ class FailureDetector:
 
     @property
     def silence_limit(self) -> float:
-        """Seconds of silence after which the peer counts as gone."""
-        on_the_way = PULSE_SECONDS + ROUND_TRIPS * self._round_trip
-        return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, on_the_way, self._mean + 8 * self._deviation))
+        """Seconds of silence after which it is gone."""
+        on_the_way = TIMEOUTS.pulse + ROUND_TRIPS * self._round_trip
+        return min(
+            TIMEOUTS.silence_longest, max(TIMEOUTS.silence_shortest, on_the_way, self._mean + 8 * self._deviation)
+        )
 
     @property
     def action_limit(self) -> float:
-        """Seconds at one action after which the peer counts as stuck."""
-        return max(STUCK_SECONDS, STUCK_TIMES * self._longest_action)
+        """Seconds at one action after which it is stuck."""
+        return max(TIMEOUTS.action_shortest, STUCK_TIMES * self._longest_action)
 
     @property
     def measured(self) -> dict[str, float]:

@@ -9,12 +9,13 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Coroutine
 
-from dtfm_node.engine.engine_clock import MonotonicClock
-from dtfm_node.engine.failure_detector import PULSE_SECONDS, FailureDetector
+from dtfm_node.engine.failure_detector import FailureDetector
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.frames import HEADER_BYTES, FrameHeader, Key, Kind
 from dtfm_protocol.wire.stream import Stream, StreamClosed
 
@@ -63,7 +64,7 @@ class Heartbeat:
         """Watch, for ever, for peers that are silent for too long, or stuck, and report each as lost."""
         while True:
             before = self._clock.now()
-            await self._clock.sleep(PULSE_SECONDS / 2)
+            await self._clock.sleep(TIMEOUTS.pulse / 2)
             for lost in self.faults(before, self._clock.now()):
                 self._lose(lost)
 
@@ -71,7 +72,7 @@ class Heartbeat:
         """Return the peers that are gone at `now`; the last look was at `before`."""
         found = []
         for peer, patience in self.patience.items():
-            if now - before > 2 * PULSE_SECONDS:  # who did not get to listen hears nobody
+            if now - before > 2 * TIMEOUTS.pulse:  # who did not get to listen hears nobody
                 patience.excuse(now)
             patience.excuse(self._heard(peer))  # pulses may wait behind what else it sends
             if peer not in self._lost and (fault := patience.fault(now)):
@@ -110,7 +111,7 @@ class Heartbeat:
                     key = Key(Kind.PULSE, 0, min(1 << 31, round(1000 * self._action_seconds())))
                     sent.append(self._clock.now())
                     await stream.write(FrameHeader(self._plan_version, key, 0).pack())
-                    await self._clock.sleep(PULSE_SECONDS)
+                    await self._clock.sleep(TIMEOUTS.pulse)
             except ConnectionError as error:
                 log.debug("no pulses to %s: %s", short(peer), error)
             finally:
@@ -118,7 +119,7 @@ class Heartbeat:
                     echoes.cancel()
                 if stream is not None:
                     await stream.close()
-            await self._clock.sleep(PULSE_SECONDS)
+            await self._clock.sleep(TIMEOUTS.pulse)
 
     async def _take_echoes(self, stream: Stream, sent: deque[float]) -> None:
         """Learn from the answers to pulses how many seconds the way to a peer and back takes."""

@@ -8,10 +8,10 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Container, Coroutine
 
-from dtfm_node.engine.engine_clock import MonotonicClock
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.fault_injection import armed, point
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.wire.frames import FrameHeader, Key

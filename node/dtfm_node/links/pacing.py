@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import Way
 
 HEADROOM = 1.05
@@ -18,15 +19,19 @@ HEADROOM = 1.05
 so that a pace grows where the link allows it. No more than this, for what is above what the link carries fills its
 queue within seconds (benchmarks/results/lab.md)."""
 UNPACED = 2.5e8
-"""Bytes a second from which a link counts as no bottleneck, and is not paced: pacing costs the kernel some work."""
-MEASURING_SECONDS = 30.0
-"""Frames wait no longer than that for a link to be measured: a peer that says it measures could hold them back."""
+"""Bytes a second of a link that is no bottleneck: pacing costs the kernel some work."""
 
 
 class UplinkPacer:
     """Pacer of all that a node sends. Bulk senders ask before each piece, so that none holds the line for long."""
 
-    def __init__(self) -> None:
+    def __init__(self, frames_held: float = TIMEOUTS.frames_held) -> None:
+        """Nothing is under way yet.
+
+        Args:
+            frames_held: see `Timeouts`.
+        """
+        self._frames_held = frames_held
         self._measured: dict[str, float] = {}
         self._delivered: dict[str, float] = {}
         self._round_trips: dict[tuple[str, Way], float] = {}
@@ -60,10 +65,10 @@ class UplinkPacer:
 
     @contextlib.contextmanager
     def measuring(self, peer: str) -> Iterator[None]:
-        """Have frames to `peer` wait while the block lasts, but no longer than `MEASURING_SECONDS`."""
+        """While the block lasts, but no longer than `Timeouts.frames_held`, frames to `peer` wait."""
         over, waits = asyncio.Event(), self._measuring.setdefault(peer, [])
         waits.append(over)
-        timer = asyncio.get_running_loop().call_later(MEASURING_SECONDS, over.set)
+        timer = asyncio.get_running_loop().call_later(self._frames_held, over.set)
         try:
             yield
         finally:

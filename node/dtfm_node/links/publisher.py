@@ -2,34 +2,35 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Mapping
 
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.probe import fan, probe
 from dtfm_protocol.control.topics import ProbeResult, ProbeRound
-from dtfm_protocol.discovery.dht import LINKS_SECONDS, RECORD_SECONDS, Discovery, Registry
+from dtfm_protocol.discovery.dht import Discovery, Registry
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane, Unreachable
-
-PROBE_SECONDS = 60.0
-LOOK_SECONDS = 20.0
-"""Between two looks at whether something is to be published."""
-CALM_SECONDS = 3.0
-"""So long no round of probes must have come before what was found is published: rounds follow each other, and the DHT's
-messages would disturb the next one. The coordinator, which has it by then, does not wait."""
 
 
 class Publisher:
     """Publisher of one peer's records."""
 
     def __init__(
-        self, plane: DataPlane, discovery: Discovery, registry: Registry, profile: Profile, uplink: UplinkPacer
+        self,
+        plane: DataPlane,
+        discovery: Discovery,
+        registry: Registry,
+        profile: Profile,
+        uplink: UplinkPacer,
+        clock: MonotonicClock | None = None,
     ) -> None:
+        self._clock = clock or MonotonicClock()
         self._plane, self._discovery, self._registry, self._profile = plane, discovery, registry, profile
         self._uplink = uplink
         self._links: dict[str, Link] = {}
@@ -50,19 +51,19 @@ class Publisher:
         while True:
             try:
                 await self._discovery.greet()
-                if time.monotonic() > self._profile_due:
+                if self._clock.now() > self._profile_due:
                     if await self._registry.publish(self._discovery, self._profile):
-                        self._profile_due = time.monotonic() + self._profile_rest
-                        self._profile_rest = RECORD_SECONDS / 3
+                        self._profile_due = self._clock.now() + self._profile_rest
+                        self._profile_rest = TIMEOUTS.profile_lifetime / 3
                     else:
                         log.warning("no DHT peer took this node's profile; trying again")
                 await self.follow_ways()
-                if time.monotonic() > self._links_due:
-                    await self._publish_links(LINKS_SECONDS / 3)
+                if self._clock.now() > self._links_due:
+                    await self._publish_links(TIMEOUTS.links_lifetime / 3)
             except (OSError, RuntimeError) as error:
                 # Training must go on without the DHT: it carries no tensor.
                 log.warning("cannot publish to the DHT: %s", error)
-            await asyncio.sleep(LOOK_SECONDS)
+            await self._clock.sleep(TIMEOUTS.publish_look)
 
     async def follow_ways(self) -> None:
         """Measure anew the links of peers to which streams take another way now."""
@@ -80,12 +81,12 @@ class Publisher:
         unpublished = False
         while True:
             try:
-                async with asyncio.timeout(CALM_SECONDS if unpublished else None):
+                async with self._clock.timeout(TIMEOUTS.links_calm if unpublished else None):
                     turn = await rounds.get()
             except TimeoutError:
                 unpublished = False
                 try:
-                    await self._publish_links(LINKS_SECONDS / 3)
+                    await self._publish_links(TIMEOUTS.links_lifetime / 3)
                 except (OSError, RuntimeError) as error:
                     log.warning("cannot publish links to the DHT: %s", error)
                 continue
@@ -113,14 +114,14 @@ class Publisher:
             self._links_due = 0.0
             report = LinkReport(links=self._links, limits=self._limits, probed=self._probed)
             if await self._registry.publish(self._discovery, report):
-                self._links_due = time.monotonic() + again
+                self._links_due = self._clock.now() + again
 
     async def _measure_limits(
         self, gbps: Mapping[str, tuple[float, float]], addresses: Mapping[str, tuple[str, ...]]
     ) -> Limits | None:
         """Measure what this machine can send and receive in all; None if that could not be measured."""
         try:
-            async with self._probing, asyncio.timeout(PROBE_SECONDS):
+            async with self._probing, self._clock.timeout(TIMEOUTS.probe):
                 for peer in gbps:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses.get(peer, ()))
@@ -133,7 +134,7 @@ class Publisher:
     async def _probe(self, peer: str, addresses: tuple[str, ...], number: int) -> Link | None:
         """Measure the link to `peer`, in round `number` or after it; None if that failed."""
         try:
-            async with self._probing, asyncio.timeout(PROBE_SECONDS):
+            async with self._probing, self._clock.timeout(TIMEOUTS.probe):
                 if addresses:
                     with contextlib.suppress(Unreachable):
                         await self._plane.introduce(peer, addresses)

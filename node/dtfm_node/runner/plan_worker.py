@@ -24,10 +24,8 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane, Stream, read_message
-
-PLAN_WAIT_SECONDS = 120.0
-"""How long another peer's stream may be ahead of the plan that it belongs to."""
 
 
 class PlanWorker:
@@ -72,7 +70,7 @@ class PlanWorker:
     async def _exchange_of(self, version: int) -> Exchange:
         """Return the exchange of a plan under which a stream has come, and which this node may be about to begin."""
         try:
-            async with asyncio.timeout(PLAN_WAIT_SECONDS), self._opened:
+            async with asyncio.timeout(TIMEOUTS.early_stream), self._opened:
                 await self._opened.wait_for(lambda: self._exchange[0] >= version)
         except TimeoutError:
             raise Refused(f"a stream for plan {version}, which is not in force") from None

@@ -35,9 +35,7 @@ from dtfm_node.state.inventory import Inventory
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.fault_injection import point
-
-ROOM_SECONDS = 1.0
-"""Between two looks at whether a full disk has room again."""
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
 
 class Runner:
@@ -51,7 +49,14 @@ class Runner:
         holdings: Inventory,
         checkpointer: Checkpointer,
         reporter: Reporter,
+        retry_seconds: float = TIMEOUTS.disk_retry,
     ) -> None:
+        """Nothing happens before `follow`.
+
+        Args:
+            retry_seconds: see `Timeouts.disk_retry`.
+        """
+        self._retry_seconds = retry_seconds
         self._inbox, self._worker, self._commitments = inbox, worker, commitments
         self._holdings, self._checkpointer, self._reporter = holdings, checkpointer, reporter
         self._follower = Follower.restarted(commitments.pledge)
@@ -158,7 +163,7 @@ class Runner:
             write()
         except UserError as error:
             self._reporter.say("stalled", str(error)[:400])
-            await asyncio.sleep(ROOM_SECONDS)
+            await asyncio.sleep(self._retry_seconds)
             self._inbox.changed.set()
             return NoRoom()
         point(fault)

@@ -11,15 +11,27 @@ from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane
-
-RETRY_SECONDS = 1.0
 
 
 class TokenSource:
     """Source of a step's tokens, which fetches what is missing before the step is computed."""
 
-    def __init__(self, plane: DataPlane, job: ResolvedJob, shards: ShardFolder, coordinator: str) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        job: ResolvedJob,
+        shards: ShardFolder,
+        coordinator: str,
+        retry_seconds: float = TIMEOUTS.tokens_retry,
+    ) -> None:
+        """Nothing is fetched before `ensure`.
+
+        Args:
+            retry_seconds: see `Timeouts.tokens_retry`.
+        """
+        self._retry_seconds = retry_seconds
         self.reader = TokenReader(job.corpus, shards)
         self._plane, self._job, self._shards, self._coordinator = plane, job, shards, coordinator
         self._batches = Batches(job.corpus, job.training, job.evaluation)
@@ -57,4 +69,4 @@ class TokenSource:
                     break
             else:
                 log.warning("nobody offers token shard %s now; trying again", sha256[:8])
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(self._retry_seconds)

@@ -10,12 +10,8 @@ from dtfm_protocol.checkpoint.transfers import HandIn, hand_in
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane
-
-UPLOAD_RETRY_SECONDS = 2.0
-"""Between two attempts to reach a coordinator that is away."""
-CONFIRM_SECONDS = 15.0
-"""How long the coordinator may take to say that a checkpoint is whole before it is handed in again."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +36,8 @@ class CheckpointUpload:
     forgets it, and is given it again.
 
     Args:
-    retry_seconds: time between two attempts to reach a coordinator that is away.
-    confirm_seconds: time that the coordinator may take to say that a checkpoint is whole before it is handed in again.
+        retry_seconds: see `Timeouts.upload_retry`.
+        confirm_seconds: see `Timeouts.checkpoint_confirm`.
     """
 
     def __init__(
@@ -49,8 +45,8 @@ class CheckpointUpload:
         plane: DataPlane,
         uplink: UplinkPacer,
         *,
-        retry_seconds: float = UPLOAD_RETRY_SECONDS,
-        confirm_seconds: float = CONFIRM_SECONDS,
+        retry_seconds: float = TIMEOUTS.upload_retry,
+        confirm_seconds: float = TIMEOUTS.checkpoint_confirm,
     ) -> None:
         self._plane, self._uplink = plane, uplink
         self._retry_seconds, self._confirm_seconds = retry_seconds, confirm_seconds

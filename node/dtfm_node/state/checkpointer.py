@@ -10,9 +10,9 @@ from dtfm_node.engine.optimizer import state_tensors
 from dtfm_node.engine.runtime import on_thread
 from dtfm_node.engine.stage_state import StageState
 from dtfm_node.links.pacing import UplinkPacer
-from dtfm_node.state.checkpoint_upload import CONFIRM_SECONDS, UPLOAD_RETRY_SECONDS, CheckpointShare, CheckpointUpload
+from dtfm_node.state.checkpoint_upload import CheckpointShare, CheckpointUpload
 from dtfm_node.state.shadow_replication import ShadowReplication
-from dtfm_node.state.snapshot_writer import ROOM_RETRY_SECONDS, Extract, SnapshotWriter, SnapshotWritten
+from dtfm_node.state.snapshot_writer import Extract, SnapshotWriter, SnapshotWritten
 from dtfm_node.state.snapshots import UNSAFE_FILES, Snapshot, Snapshots
 from dtfm_node.state.state_reading import COPY_BYTES
 from dtfm_protocol.checkpoint.shard import digest_weights
@@ -21,6 +21,7 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane
 
 
@@ -53,9 +54,9 @@ class Checkpointer:
         most_bytes: int,
         *,
         copy_bytes: int = COPY_BYTES,
-        room_retry_seconds: float = ROOM_RETRY_SECONDS,
-        upload_retry_seconds: float = UPLOAD_RETRY_SECONDS,
-        confirm_seconds: float = CONFIRM_SECONDS,
+        room_retry_seconds: float = TIMEOUTS.snapshot_retry,
+        upload_retry_seconds: float = TIMEOUTS.upload_retry,
+        confirm_seconds: float = TIMEOUTS.checkpoint_confirm,
     ) -> AsyncIterator["Checkpointer"]:
         """Run a checkpointer that writes, gives away and takes until the block ends; an unforeseen error ends the
         block.

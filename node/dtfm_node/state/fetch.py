@@ -21,12 +21,10 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, read_message, write_message
 
 Take = Callable[[str, TensorEntry, Bytes], Awaitable[None]]
-CATALOGUE_SECONDS = 60.0
-"""For a source to hash what it has."""
-PIECE_SECONDS = 60.0
 AHEAD_BYTES = PIECE_LIMIT
 """Bytes that one source is asked for before it has answered."""
 
@@ -58,9 +56,9 @@ class Fetch:
     """Fetch of the tensors of `shapes`, by key, of the state `mark` from `sources`.
 
     Args:
-    piece_bytes: bytes that are asked for at a time, at most `PIECE_LIMIT`.
-    catalogue_seconds: time for a source to hash what it has.
-    piece_seconds: time for a source to send a piece.
+        piece_bytes: what is asked for at a time, at most `PIECE_LIMIT`.
+        catalogue_seconds: see `Timeouts.catalogue`.
+        piece_seconds: for a source to send a piece.
     """
 
     def __init__(
@@ -71,8 +69,8 @@ class Fetch:
         sources: Collection[str],
         *,
         piece_bytes: int = PIECE_LIMIT,
-        catalogue_seconds: float = CATALOGUE_SECONDS,
-        piece_seconds: float = PIECE_SECONDS,
+        catalogue_seconds: float = TIMEOUTS.catalogue,
+        piece_seconds: float = TIMEOUTS.piece,
     ) -> None:
         self._plane, self._mark, self._sources = plane, mark, sources
         self._shapes, self._wanted = shapes, set(shapes)

@@ -14,10 +14,9 @@ from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import tensor_entry
 from dtfm_protocol.plan.peer_state import HOLDINGS_LIMIT, Holding, Mark, PeerState, Promise
 from dtfm_protocol.process.fault_injection import point
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import Bytes
 
-REDO_SECONDS = 10.0
-"""How long a state that this node is to have may take until it has it: the new plan reaches peers one by one."""
 LIVE = "live.safetensors"
 
 
@@ -28,10 +27,10 @@ class Inventory:
     if that plan fails before it has begun, the one after it may have to go on from the same.
 
     Args:
-    redo_seconds: time that a state that this node is to have may take until it has it.
+        redo_seconds: see `Timeouts.state_redo`.
     """
 
-    def __init__(self, snapshots: Snapshots, compute: Compute, redo_seconds: float = REDO_SECONDS) -> None:
+    def __init__(self, snapshots: Snapshots, compute: Compute, redo_seconds: float = TIMEOUTS.state_redo) -> None:
         self.snapshots = snapshots
         self.live: StageState | None = None
         """Stage's state that the plan in force trains, or trained."""

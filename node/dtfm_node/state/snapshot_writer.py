@@ -16,9 +16,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.process.logs import log
-
-ROOM_RETRY_SECONDS = 2.0
-"""Between two attempts to write a state that no step follows, while there is no room for it."""
+from dtfm_protocol.process.timeouts import TIMEOUTS
 
 
 @dataclass(frozen=True)
@@ -66,11 +64,11 @@ class SnapshotWriter:
     """Writer of snapshots. While it reads a state, an update of that state waits, or copies what is left.
 
     Args:
-    snapshots: told of each snapshot that was written.
-    disk: runs functions on the disk's thread.
-    tasks: owns the writing: an error that is none of the disk's ends it.
-    copy_bytes: bytes of a state, at most, that an update copies instead of waiting.
-    retry_seconds: time between two attempts to write a state that no step follows, while there is no room for it.
+        snapshots: gets to know what was written.
+        disk: runs functions on the disk's thread.
+        tasks: owns the writing: an error that is none of the disk's ends it.
+        copy_bytes: see `Reading`.
+        retry_seconds: see `Timeouts.snapshot_retry`.
     """
 
     def __init__(
@@ -80,7 +78,7 @@ class SnapshotWriter:
         tasks: asyncio.TaskGroup,
         *,
         copy_bytes: int = COPY_BYTES,
-        retry_seconds: float = ROOM_RETRY_SECONDS,
+        retry_seconds: float = TIMEOUTS.snapshot_retry,
     ) -> None:
         self._snapshots, self._disk, self._tasks = snapshots, disk, tasks
         self._copy_bytes, self._retry_seconds = copy_bytes, retry_seconds

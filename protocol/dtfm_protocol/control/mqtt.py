@@ -19,21 +19,15 @@ from dtfm_protocol.identity.envelope import Post, read_body
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.schema import Schema
 
 Reader = Callable[[str, Any], Awaitable[None] | None]
 """A function that is given the sender's peer id and the message's body, and may be awaited."""
 
-KEEP_ALIVE_SECONDS = 10
-"""Seconds between signs of life; the broker takes a peer for dead that is silent for one and a half of these."""
-RECONNECT_SECONDS = (0.2, 4.0)
-"""Seconds of the shortest and the longest pause before a broker is tried again. A coordinator that is back waits
-longer for its peers than two of the longest: where there are two brokers, they are tried in turn."""
-OPERATION_SECONDS = 10.0
-"""Seconds that the broker has to answer each thing that it is asked."""
 RETRY_PART = 0.1
-"""Part of the time since the connection was lost that the next pause takes, within RECONNECT_SECONDS: whoever waits
-for a swarm to come together again waits little longer than the broker was away."""
+"""Part of the time that a broker has been away after which it is tried again, between the shortest pause and the
+longest: whoever waits for a swarm to come together again waits little longer than the broker took."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +90,7 @@ class ControlPlane:
         session: str,
         others: Sequence[BrokerAddress] = (),
         *,
-        reconnect: tuple[float, float] = RECONNECT_SECONDS,
-        operation: float = OPERATION_SECONDS,
+        timeouts: Timeouts = TIMEOUTS,
     ) -> None:
         """Set the connection up; `run` opens it.
 
@@ -108,10 +101,9 @@ class ControlPlane:
             post: signs what is sent and verifies what comes.
             session: this run of the program, as its presence says it.
             others: brokers to try, in turn, when that one cannot be reached.
-            reconnect: seconds of the shortest and the longest pause before a broker is tried again.
-            operation: seconds that the broker has to answer each thing that it is asked.
+            timeouts: those of the broker are meant.
         """
-        self._reconnect, self._operation = reconnect, operation
+        self._timeouts = timeouts
         self.connected = asyncio.Event()
         self.dropped: Counter[str] = Counter()
         self.last_error = ""
@@ -173,8 +165,8 @@ class ControlPlane:
                 self.connected.clear()
                 self._client = None
             # Jitter, so that a whole swarm does not knock at a returning broker at the same instant.
-            shortest, longest = self._reconnect
-            pause = min(longest, max(shortest, RETRY_PART * (time.monotonic() - lost)))
+            pause = max(self._timeouts.broker_retry_shortest, RETRY_PART * (time.monotonic() - lost))
+            pause = min(self._timeouts.broker_retry_longest, pause)
             await asyncio.sleep(pause * (0.5 + random.random()))
 
     async def _connection(self) -> None:
@@ -188,10 +180,10 @@ class ControlPlane:
             password=self._address.password,
             identifier=f"{self._post.peer_id[-12:]}-{self._session[:8]}",
             will=aiomqtt.Will(here, self._post.seal("presence", gone), qos=1, retain=True),
-            keepalive=KEEP_ALIVE_SECONDS,
+            keepalive=self._timeouts.broker_keep_alive,
             protocol=aiomqtt.ProtocolVersion.V311,
             tls_context=self._tls(),
-            timeout=self._operation,
+            timeout=self._timeouts.broker_answer,
         ) as client:
             self._client = client
             for name in self._filters:

@@ -21,27 +21,17 @@ from dtfm_protocol.identity.envelope import Post, read_body
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.compat.hivemind import replace_clock
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.libp2p import DAEMON_SHUTDOWN_SECONDS, LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import by_peer
 
-RECORD_SECONDS = 180.0
-"""Seconds that a profile stays; its writer refreshes it three times as often."""
-LINKS_SECONDS = 600.0
-"""Seconds that a peer's links stay; longer than a profile: they are long in a large swarm, and say nothing of who is
-here."""
 SHELVES = 16
 """Keys over which profiles are spread, to be found without knowing who is there. Whoever stores one, or looks for one,
 has the peers around that key send all that lies there, over their uplinks: with one key for all, what homes send
 for that would grow with the square of their number."""
 REPLICAS = 20
-"""Peers that keep each record: as many as a bucket of the routing table has, as in Kademlia. In a swarm that is not
-larger, everyone holds every record that reached them, so that a lookup finds it whoever answers late."""
-DHT_ANSWER_SECONDS = 5.0
-"""Seconds that a peer of the DHT has for an answer: half a world away, over a line that is being measured, it takes
-longer than hivemind's 3 s. A peer that takes longer than allowed is not asked again for a while."""
-
-MEET_SECONDS = 2.0
-"""Seconds for connecting to the peers of an earlier run of this program."""
+"""As many as a bucket of the routing table has peers, as in Kademlia: in a swarm that is not larger, everyone holds
+every record that reached them, so that a lookup finds it whoever answers late."""
 
 
 class Discovery(Protocol):
@@ -93,7 +83,7 @@ class HivemindDiscovery:
                 initial_peers=list(bootstrap) or None,
                 ensure_bootstrap_success=bool(bootstrap),
                 num_replicas=REPLICAS,
-                wait_timeout=DHT_ANSWER_SECONDS,
+                wait_timeout=TIMEOUTS.dht_answer,
                 record_validator=_Validator(registry),
                 # A peer's newest record must be seen at once: a cached or half-replicated one would plan on the past.
                 cache_locally=False,
@@ -109,7 +99,7 @@ class HivemindDiscovery:
                 await node.protocol.call_ping(PeerID.from_base58(peer), strict=False)
 
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(MEET_SECONDS):
+                async with asyncio.timeout(TIMEOUTS.dht_greeting):
                     meetings = (meet(peer, addresses) for peer, addresses in by_peer(known_peers).items())
                     await asyncio.gather(*meetings, return_exceptions=True)
             yield cls(node, plane.peer_id, bootstrap)
@@ -177,8 +167,8 @@ class Registry:
         """Number of records dropped, by reason."""
 
     async def publish(self, discovery: Discovery, record: Record) -> bool:
-        """Sign `record` and store it as this peer's; return whether any peer took it."""
-        seconds = LINKS_SECONDS if isinstance(record, LinkReport) else RECORD_SECONDS
+        """Sign `record` and store it as this peer's."""
+        seconds = TIMEOUTS.links_lifetime if isinstance(record, LinkReport) else TIMEOUTS.profile_lifetime
         sealed = self._post.seal("record", Entry(record=record))
         return await discovery.publish(self._key(record.kind, self._post.peer_id), sealed, seconds)
 

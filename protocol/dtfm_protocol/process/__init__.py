@@ -2,7 +2,8 @@
 
 - `compat/`: repairs of faults of other people's libraries, each for the versions that have the fault
 - `child_processes`: child processes that do not outlive their parent
-- `command_line`: the run of a command: one event loop, signals that end it cleanly, errors as one line and an exit code
+- `clock`: time as waits see it: passed in, so that tests need not wait
+- `command_line`: how a command runs: one event loop, signals that end it cleanly, errors as one line and an exit code
 - `console`: the console on which commands print tables for people
 - `extras`: packages that only some commands need, and that pip installs where they are asked for (`dtfm[NAME]`)
 - `fault_injection`: named points at which a test may have a process die, stop or wait; nothing happens at them
@@ -10,5 +11,6 @@
 - `logs`: logging for both programs: short lines for people, or one JSON object a line
 - `source_digest`: the digest of Python sources: what is kept under it is outdated once the sources have changed
 - `state_dir`: a program's state directory: locked while it runs, its files replaced whole
+- `timeouts`: how long anyone waits: one table of what a person may want to change, with the reasons
 - `trace_format`: the timeline of a run: the file in which each node keeps what it did and when
 """

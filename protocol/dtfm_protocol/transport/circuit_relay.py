@@ -18,6 +18,7 @@ import base58
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import public_key_of, short
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.protobuf import Fields, packed, read_with_length, unpacked, with_length
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
 
@@ -31,8 +32,6 @@ CIRCUIT_LIMIT = 256
 """Circuits that one peer may have at a time: one for each peer with which it talks, and a few that are about to end."""
 STRANGER_LIMIT = 64
 """Streams of peers that are no guests on which a request is waited for."""
-REQUEST_SECONDS = 10.0
-"""Seconds that the relay waits for each message until a circuit stands."""
 RESERVATION_SECONDS = 3600
 MESSAGE_LIMIT = 4096
 """Bytes of the largest message of the protocol."""
@@ -63,7 +62,7 @@ class CircuitRelay:
         *,
         circuits: int = CIRCUIT_LIMIT,
         strangers: int = STRANGER_LIMIT,
-        request: float = REQUEST_SECONDS,
+        request: float = TIMEOUTS.circuit_request,
     ) -> None:
         """Make a relay without guests.
 

@@ -13,6 +13,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.compat.hivemind import client_in, ignore_late_answers
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport import libp2p_daemon
 from dtfm_protocol.transport.circuit_relay import GUEST, HOP, STOP, CircuitRelay
 from dtfm_protocol.transport.incoming_streams import answer
@@ -25,7 +26,7 @@ DAEMON_SHUTDOWN_SECONDS = 3.0
 ADDRESS_LIMIT = 16
 """Addresses that a peer publishes."""
 RELAY_ADDRESS_LIMIT = 4
-"""Of these, those over relays."""
+"""Addresses over relays that a peer publishes, of all its addresses."""
 
 
 class LibP2PDataPlane:
@@ -38,9 +39,10 @@ class LibP2PDataPlane:
         name_service: Callable[[str], str],
         daemon: asyncio.subprocess.Process,
         relays: Mapping[str, tuple[str, ...]],
+        relay_retry: float,
     ) -> None:
         self.p2p = p2p
-        self.relays = RelayGuest(relays, self.introduce, self.open)
+        self.relays = RelayGuest(relays, self.introduce, self.open, relay_retry)
         self._daemon = daemon
         self._introduced: dict[str, tuple[str, ...]] = {}
         self._ways: dict[str, Way] = {}
@@ -61,6 +63,7 @@ class LibP2PDataPlane:
         announce: str | None = None,
         bootstrap: tuple[str, ...] = (),
         relay: bool = False,
+        relay_retry: float = TIMEOUTS.relay_retry,
     ) -> AsyncIterator["LibP2PDataPlane"]:
         """Start a daemon with `identity`, listening on `listen`:`port`; end it, and its sockets, on leaving.
 
@@ -69,6 +72,7 @@ class LibP2PDataPlane:
             announce: host or HOST:PORT at which others reach this peer, e.g. a forwarded port.
             bootstrap: multiaddresses of peers to enter the network by; those of them that are relays relay to this one.
             relay: whether this peer is a relay.
+            relay_retry: see `Timeouts`.
 
         Raises:
             UserError: the daemon does not start, with what it said.
@@ -80,7 +84,8 @@ class LibP2PDataPlane:
                 p2p = await client_in(folder).replicate(Multiaddr(f"/unix{libp2p_daemon.socket_of(folder)}"))
                 ignore_late_answers(p2p)
                 # On loopback there is nobody who could not connect.
-                plane = cls(p2p, at, name_service, daemon, {} if relay or is_local(listen) else by_peer(bootstrap))
+                relays = {} if relay or is_local(listen) else by_peer(bootstrap)
+                plane = cls(p2p, at, name_service, daemon, relays, relay_retry)
                 try:
                     if relay:
                         await plane._be_relay()

@@ -11,9 +11,6 @@ from dtfm_protocol.transport.circuit_relay import GUEST
 from dtfm_protocol.transport.libp2p_stream import CIRCUIT
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
 
-RELAY_SECONDS = 5.0
-"""How long the start waits for a relay; and between attempts to be the guest of one that is away."""
-
 Introduce = Callable[[str, tuple[str, ...]], Coroutine[Any, Any, None]]
 Open = Callable[[str, str], Coroutine[Any, Any, Stream]]
 
@@ -21,9 +18,18 @@ Open = Callable[[str, str], Coroutine[Any, Any, Stream]]
 class RelayGuest:
     """A peer that stays the guest of the relays that it knows, each again whenever that has ended."""
 
-    def __init__(self, relays: Mapping[str, tuple[str, ...]], introduce: Introduce, open_stream: Open) -> None:
-        """`relays`: those that this peer may have, and their addresses; the rest is its plane's."""
-        self._relays = relays
+    def __init__(
+        self, relays: Mapping[str, tuple[str, ...]], introduce: Introduce, open_stream: Open, retry: float
+    ) -> None:
+        """Make the guest's side of one plane.
+
+        Args:
+            relays: addresses of the relays that this peer may have.
+            introduce: tells the plane where a relay is reached.
+            open_stream: opens the plane's stream to a service of a relay.
+            retry: see `Timeouts.relay_retry`.
+        """
+        self._relays, self._retry = relays, retry
         self._introduce, self._open = introduce, open_stream
         self.hosts: set[str] = set()
         """Relays over which this peer can be reached now."""
@@ -37,7 +43,7 @@ class RelayGuest:
         stays = [asyncio.create_task(self._stay(relay, tried)) for relay, tried in first.items()]
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RELAY_SECONDS):
+                async with asyncio.timeout(self._retry):
                     for tried in first.values():
                         await tried.wait()
                         if self.is_guest.is_set():
@@ -68,7 +74,7 @@ class RelayGuest:
             except (Unreachable, StreamClosed) as error:
                 log.debug("no guest of the relay %s: %s", short(relay), error)
             tried.set()
-            await asyncio.sleep(RELAY_SECONDS)
+            await asyncio.sleep(self._retry)
 
     def addresses(self, me: str) -> tuple[str, ...]:
         """Where this peer, `me`, is reached over relays now."""

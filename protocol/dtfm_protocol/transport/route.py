@@ -9,11 +9,9 @@ whether there is a better way, while streams still go by the one that is known.
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.tls_connections import Endpoint
 from dtfm_protocol.wire.stream import Way
-
-DETOUR_SECONDS = 60.0
-"""Seconds that a peer to which no connection could be made is not dialled again."""
 
 
 class Move(Enum):
@@ -117,7 +115,7 @@ def on(route: Route, event: Event) -> tuple[Route, tuple[Move, ...]]:
         case StreamWanted(now):
             known = Move.PUNCH if route.is_punched else Move.LIBP2P
             if route.detour is not None and route.detour <= now:
-                return replace(route, detour=now + DETOUR_SECONDS), (Move.LOOK_AGAIN, known)
+                return replace(route, detour=now + TIMEOUTS.detour), (Move.LOOK_AGAIN, known)
             return route, (known,)
         case MoveFailed(Move.DIAL):
             return route, (Move.PUNCH if route.is_punched or route.is_relayed else Move.LIBP2P,)
@@ -131,7 +129,7 @@ def on(route: Route, event: Event) -> tuple[Route, tuple[Move, ...]]:
             after = replace(route, way=way, is_punched=route.is_punched or move is Move.PUNCH)
             if route.detour is not None:
                 return after, ()
-            return replace(after, detour=now + DETOUR_SECONDS), (Move.LOOK_AGAIN,) if route.is_relayed else ()
+            return replace(after, detour=now + TIMEOUTS.detour), (Move.LOOK_AGAIN,) if route.is_relayed else ()
         case EndpointLearned(endpoint, is_relayed, True):
             return replace(route, endpoint=endpoint, is_relayed=is_relayed), ()
         case EndpointLearned(endpoint, is_relayed):
@@ -141,7 +139,7 @@ def on(route: Route, event: Event) -> tuple[Route, tuple[Move, ...]]:
         case BothSidesTried(is_open, now):
             if not route.is_relayed:
                 return route, ()
-            detour = now + DETOUR_SECONDS if route.detour is None else route.detour
+            detour = now + TIMEOUTS.detour if route.detour is None else route.detour
             return replace(route, is_punched=is_open, detour=detour), ()
         case LookedAgain(Move.DIAL):
             return replace(route, detour=None, is_relayed=False, is_punched=False), ()

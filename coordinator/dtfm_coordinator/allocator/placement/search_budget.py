@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-LOOK_SECONDS = 1e-5
+PLACEMENT_SECONDS = 1e-5
 """At most about what it takes to see that a placement of a small swarm is no better."""
-DEFAULT_SECONDS = 1.2
+DEFAULT_SEARCH_SECONDS = 1.2
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.seconds is None and self.evaluations is None:
-            self.seconds = DEFAULT_SECONDS
+            self.seconds = DEFAULT_SEARCH_SECONDS
         self._start = self.clock()
 
     def elapsed(self) -> float:
@@ -34,7 +34,7 @@ class Budget:
         """Whether `placements` placements could be looked at one by one."""
         if self.evaluations is not None and self.spent_evaluations + placements > self.evaluations:
             return False
-        return self.seconds is None or placements * LOOK_SECONDS <= self.seconds
+        return self.seconds is None or placements * PLACEMENT_SECONDS <= self.seconds
 
     def spend(self, placements: int) -> None:
         """Count placements that were looked at; a look at none counts too, so that a search of nothing ends."""

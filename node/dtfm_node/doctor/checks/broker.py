@@ -18,7 +18,7 @@ from dtfm_protocol.job.resolved_job import ResolvedJob
 GROUP = "coordinator"
 TLS_SECONDS = 5.0
 LOGIN_SECONDS = 6.0
-LOOK_SECONDS = 0.1
+LOGIN_LOOK_SECONDS = 0.1
 RETAINED_SECONDS = 3.0
 """For what the broker keeps of the coordinator to come."""
 SLOW_SECONDS = 1.0
@@ -142,7 +142,7 @@ async def _answer(control: ControlPlane) -> None:
     entered = asyncio.create_task(control.connected.wait())
     try:
         while not _is_denied(control.last_error):
-            if (await asyncio.wait([entered], timeout=LOOK_SECONDS))[0]:
+            if (await asyncio.wait([entered], timeout=LOGIN_LOOK_SECONDS))[0]:
                 return
     finally:
         entered.cancel()

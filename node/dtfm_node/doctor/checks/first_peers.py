@@ -20,9 +20,9 @@ from dtfm_protocol.wire.stream import Unreachable
 
 GROUP = "swarm"
 DOOR_LIMIT = 16
-CONNECT_SECONDS = 6.0
+FIRST_PEER_SECONDS = 6.0
 DHT_SECONDS = 8.0
-CLOCK_SECONDS = 1.0
+DHT_CLOCK_SECONDS = 1.0
 """By so much clocks may differ before the DHT is read by the other one."""
 _OTHER = re.compile(r"remote key matches (\w{1,128})")
 
@@ -100,10 +100,10 @@ async def enter(seen: FirstPeersObservation, plane: LibP2PDataPlane) -> None:
 
 async def _connect(seen: FirstPeersObservation, plane: LibP2PDataPlane, peer: str, addresses: tuple[str, ...]) -> None:
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with asyncio.timeout(FIRST_PEER_SECONDS):
             await plane.introduce(peer, addresses)
     except TimeoutError:
-        seen.faults[peer] = f"no answer for {CONNECT_SECONDS:g} s"
+        seen.faults[peer] = f"no answer for {FIRST_PEER_SECONDS:g} s"
     except Unreachable as error:
         other = _OTHER.search(str(error))
         if other is not None:
@@ -146,7 +146,7 @@ async def read_dht(seen: FirstPeersObservation, plane: LibP2PDataPlane, invite: 
     if not seen.clocks:
         return
     ahead = next(iter(seen.clocks.values())).ahead
-    if abs(ahead) > CLOCK_SECONDS:
+    if abs(ahead) > DHT_CLOCK_SECONDS:
         go_by(ahead)
     post = Post(invite.swarm, identity)
     registry = Registry(invite.swarm, post)

@@ -1,0 +1,260 @@
+"""How long anyone waits, and how often anyone looks: one table of what a person may want to change, with the reasons.
+
+What follows from a protocol of others, from an algorithm, or is only a turn of a loop, stands beside its use. The rows
+of `docs/guarantees.md` about waiting are held to this table.
+"""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """Seconds, all of them.
+
+    Raises:
+        ValueError: one is negative, or two do not fit together; the message says why they must.
+    """
+
+    # -- the broker
+
+    broker_keep_alive: int = 10
+    """Silence after which a member says to the broker that it lives; the broker takes one for dead after one and a half
+    of these."""
+    broker_retry_shortest: float = 0.2
+    """Pause before a broker that was just lost is tried again, give or take half: a hiccup costs no more than that."""
+    broker_retry_longest: float = 4.0
+    """The same for one that is away for long; in between, a tenth of the time that it is away. No shorter than
+    `broker_retry_shortest`."""
+    broker_answer: float = 10.0
+    """Limit of the broker's answer to each thing that it is asked: long enough for a line that training fills."""
+    broker_login: float = 15.0
+    """Limit of the broker's letting a coordinator in when that starts: it may have been started at the same time."""
+
+    # -- who is there, for the coordinator
+
+    report: float = 1.0
+    """Interval of a node's reports: what `dtfm-node status` shows is no older."""
+    report_silence: float = 4.0
+    """Time without a report after which a node is given no work: several `report`s, for one may be lost or late."""
+    report_return: float = 5.0
+    """How long peers that train are waited for, should one be silent, before a better plan is made without it: longer
+    than a `report`, and a moment of deafness must not cost a peer its place."""
+    cut_off: float = 20.0
+    """Time without a report after which a trainer is cut off from here, though its connection to the broker stands:
+    longer than `report_silence`, and than two pauses of `broker_retry_longest`, which a restart of broker or
+    coordinator takes."""
+
+    # -- who is there, for the other peers of a plan
+
+    pulse: float = 0.25
+    """Interval of the pulses by which peers of a plan say that they live."""
+    silence_shortest: float = 3.0
+    """Silence that is never taken for death, at least four `pulse`s: links become slower within a pulse, what waits for
+    them then takes as many times longer, and round trips of seconds are usual behind a home's router. A process that
+    ends is noticed at once, by its connections."""
+    silence_longest: float = 30.0
+    """Silence after which a peer is gone, whatever was measured of it: as long as a connection's own keep-alive takes
+    to notice. No shorter than `silence_shortest`."""
+    action_shortest: float = 20.0
+    """Time that any action may take before a peer counts as stuck: the first ones compile, allocate, and read disks."""
+
+    # -- coming and going
+
+    leave: float = 60.0
+    """How long a node that wants to leave waits for a plan without it: longer than a plan may wait for the `step_end`,
+    and no shorter than a checkpoint is waited for (`park`)."""
+    leave_alone: float = 1.0
+    """The same where the broker is gone, too: nobody hears that it wants to leave."""
+    identity_challenge: float = 1.0
+    """How long a live daemon with the same identity has to answer when a node joins: a round trip, and a busy
+    machine."""
+    comeback: float = 20.0
+    """How long a returning coordinator waits for the peers of its last plan before it plans anew: longer than two
+    pauses of `broker_retry_longest`, for where there are two brokers they are tried in turn."""
+    takeover: float = 15.0
+    """How long no coordinator must have been heard of before another one takes over: longer than two pauses of
+    `broker_retry_longest`, after which one that lives is heard again."""
+    first_look: float = 4.0
+    """How long the first coordinator, when it starts, looks whether another one has taken over: shorter than
+    `takeover`, so that the second one does not become impatient meanwhile."""
+    goodbye: float = 15.0
+    """How long a coordinator that is done waits for the nodes to hear so and leave."""
+
+    # -- from one plan to the next
+
+    settle: float = 1.5
+    """Time in which nobody must have joined or left before the first plan, four times as long while somebody there is
+    not ready: volunteers arrive in bursts."""
+    settle_in_run: float = 0.2
+    """The same in the middle of a run, where everyone waits, and who is there is known: no longer than `settle`."""
+    layout_retry: float = 60.0
+    """Pause after a view that no plan fits; sooner if somebody comes: links may be well again."""
+    broken_plan_pause: float = 30.0
+    """Longest pause after plans that broke before their first step; it doubles from half a second."""
+    late_promise: float = 3.0
+    """How long peers that are heard of may take to promise once enough have: whoever is late brings no state. Shorter
+    than `report_silence`, after which they are not waited for anyway."""
+    promise_look: float = 1.0
+    """Interval of looks at who may have promised, or ended, while there are too few."""
+    step_end: float = 30.0
+    """How long the step under way may take to end before a plan is ended in the middle of it, longer where steps are;
+    and how long peers may take to take a plan."""
+    park: float = 60.0
+    """How long a checkpoint is waited for before a peer leaves without which there is no plan."""
+    early_stream: float = 120.0
+    """How long another peer's stream may be ahead of the plan that it belongs to: plans reach peers one by one, over
+    a broker that may be away."""
+
+    # -- measuring and publishing
+
+    probe: float = 60.0
+    """Limit of one node's part of a round: the longest search for a rate, waits for queues to drain, and a start over
+    a relay."""
+    probe_round: float = 75.0
+    """A round of probes that takes longer goes on without the slow ones: longer than a `probe`, whose failure is to be
+    heard."""
+    frames_held: float = 30.0
+    """Longest time for which frames wait for a link to be measured, for a peer that says it measures could hold them
+    back: no longer than a `probe`."""
+    links_read: float = 0.5
+    """Limit of reading what peers have published of their links: it is no more than what is known already, or can be
+    measured."""
+    links_calm: float = 3.0
+    """Time in which no round of probes must have come before what was found is published: rounds follow each other, and
+    the DHT's messages would disturb the next one. The coordinator, which has it by then, does not wait."""
+    publish_look: float = 20.0
+    """Interval of looks at whether something is to be published: shorter than a third of `profile_lifetime`."""
+    profile_lifetime: float = 180.0
+    """How long a profile stays in the DHT; its writer refreshes it three times as often."""
+    links_lifetime: float = 600.0
+    """The same for links: they are long in a large swarm, and say nothing of who is here. No shorter than
+    `profile_lifetime`."""
+    dht_answer: float = 5.0
+    """Limit of a DHT peer's answer: half a world away, over a line that is being measured, one takes longer than
+    hivemind's 3 s; who takes longer than allowed is not asked again for a while."""
+    dht_greeting: float = 2.0
+    """Limit of connecting to the DHT peers of an earlier life."""
+
+    # -- connections
+
+    detour: float = 60.0
+    """How long a peer that could not be connected to is not dialled again: streams take the relay meanwhile."""
+    circuit_request: float = 10.0
+    """Limit of each message until a circuit over a relay stands."""
+    relay_retry: float = 5.0
+    """How long the start waits for a relay; and the pause between attempts to be the guest of one that is away."""
+    knock: float = 1.0
+    """Limit of a host's answer at a port, by which a process that has ended is told from one that is cut off."""
+
+    # -- state, tokens and disks
+
+    catalogue: float = 60.0
+    """Limit of a source's hashing of what it has."""
+    piece: float = 60.0
+    """Limit of each piece of a state from a source; then another one is asked."""
+    state_redo: float = 10.0
+    """How long a state that this node is to have may take until it has it: the new plan reaches peers one by one."""
+    checkpoint_confirm: float = 15.0
+    """How long the coordinator may take to say that a checkpoint is whole before it is handed in again: longer than
+    `upload_retry`."""
+    upload_retry: float = 2.0
+    """Pause between two attempts to reach a coordinator that is away."""
+    snapshot_retry: float = 2.0
+    """Pause between two attempts to write a state that no step follows, while there is no room for it."""
+    disk_retry: float = 1.0
+    """Pause between two looks at whether a full disk has room again for a promise or a plan: everyone waits for it."""
+    tokens_retry: float = 1.0
+    """Pause between two attempts to fetch a shard of tokens that nobody could give."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 0:
+                raise ValueError(f"timeouts: {field.name} is {getattr(self, field.name):g} s: it cannot be negative")
+        two_pauses = 2 * 1.5 * self.broker_retry_longest
+        for fits, what, why in (
+            (
+                self.broker_retry_shortest <= self.broker_retry_longest,
+                "broker_retry_shortest is longer than broker_retry_longest",
+                "pauses grow from one to the other",
+            ),
+            (
+                2 * self.report < self.report_silence,
+                "report_silence is no longer than two of report",
+                "one lost report must not cost a node its work",
+            ),
+            (self.report < self.report_return, "report_return is no longer than report", "nobody could be heard"),
+            (
+                self.report_silence < self.cut_off,
+                "cut_off is no longer than report_silence",
+                "who is given no work may still train",
+            ),
+            (
+                two_pauses < self.cut_off,
+                "cut_off is no longer than two pauses before a broker is tried",
+                "who reconnects would be cut off",
+            ),
+            (
+                two_pauses < self.comeback,
+                "comeback is no longer than two pauses before a broker is tried",
+                "peers that are coming back would be given up",
+            ),
+            (
+                two_pauses < self.takeover,
+                "takeover is no longer than two pauses before a broker is tried",
+                "a coordinator that reconnects would be replaced",
+            ),
+            (
+                self.first_look < self.takeover,
+                "first_look is no shorter than takeover",
+                "the second coordinator would take over from the first one's restart",
+            ),
+            (
+                4 * self.pulse <= self.silence_shortest,
+                "silence_shortest is shorter than four of pulse",
+                "a lost pulse would be taken for a lost peer",
+            ),
+            (
+                self.silence_shortest <= self.silence_longest,
+                "silence_shortest is longer than silence_longest",
+                "the limit of silence lies between them",
+            ),
+            (
+                self.late_promise < self.report_silence,
+                "late_promise is no shorter than report_silence",
+                "who is silent is not waited for",
+            ),
+            (self.step_end < self.leave, "leave is no longer than step_end", "a plan may wait for the step to end"),
+            (self.park <= self.leave, "leave is shorter than park", "the checkpoint needs who wants to leave"),
+            (
+                self.settle_in_run <= self.settle,
+                "settle_in_run is longer than settle",
+                "everyone waits in the middle of a run",
+            ),
+            (
+                self.probe < self.probe_round,
+                "probe_round is no longer than probe",
+                "a probe that fails must be heard before its round is over",
+            ),
+            (self.frames_held <= self.probe, "frames_held is longer than probe", "a measurement is over by then"),
+            (
+                3 * self.publish_look <= self.profile_lifetime,
+                "publish_look is longer than a third of profile_lifetime",
+                "a profile would expire before it is published again",
+            ),
+            (
+                self.profile_lifetime <= self.links_lifetime,
+                "links_lifetime is shorter than profile_lifetime",
+                "who is found must be found with its links",
+            ),
+            (
+                self.upload_retry < self.checkpoint_confirm,
+                "checkpoint_confirm is no longer than upload_retry",
+                "it could not be confirmed before it is handed in again",
+            ),
+        ):
+            if not fits:
+                raise ValueError(f"timeouts: {what}: {why}")
+
+
+TIMEOUTS = Timeouts()
+"""Those that hold where nobody passes others."""
