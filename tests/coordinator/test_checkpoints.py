@@ -86,7 +86,7 @@ class Swarm:
 
     async def hand_in(self, peer: str, share: HandIn, data: bytes) -> Receipt:
         await MemoryDataPlane(self._network, OWNER).serve(CHECKPOINT, self.take)
-        return await asyncio.wait_for(hand_in(MemoryDataPlane(self._network, peer), OWNER, share, data), 5)
+        return await asyncio.wait_for(hand_in(MemoryDataPlane(self._network, peer), OWNER, share, data), 30)
 
     async def give(self, *peers: str, **change: Any) -> None:
         """Hand in for each of `peers` what belongs to it."""

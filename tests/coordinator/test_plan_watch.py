@@ -64,7 +64,7 @@ class Led(Peers):
     async def kept(self, change: Change) -> bool:
         """Whether the plan in force stays, once that is looked into."""
         assert self.state.plan is not None
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self.comparison.better(self.state.plan, change) is None
 
 

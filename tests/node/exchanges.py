@@ -15,7 +15,7 @@ from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, read_message,
 
 PLAN = 4
 PEERS = ("a", "b", "c")
-PATIENCE = 5.0
+PATIENCE = 30.0
 """Seconds after which a test counts as hanging."""
 
 

@@ -70,7 +70,7 @@ async def test_what_is_confirmed_is_not_handed_in_again(
 ) -> None:
     async with coordinator.upload() as upload:
         upload.put(share(1))
-        await asyncio.wait_for(upload.settled(), 5)
+        await asyncio.wait_for(upload.settled(), 30)
         if confirmed is not None:
             upload.confirm(confirmed)
         upload.repeat()
@@ -83,7 +83,7 @@ async def test_what_was_not_taken_is_not_handed_in_again(coordinator: Coordinato
     coordinator.takes = False
     async with coordinator.upload() as upload:
         upload.put(share(1))
-        await asyncio.wait_for(upload.settled(), 5)
+        await asyncio.wait_for(upload.settled(), 30)
         upload.repeat()
         await rest()
         assert coordinator.steps == [1]
@@ -93,7 +93,7 @@ async def test_a_newer_share_takes_the_place_of_one_that_waits(coordinator: Coor
     async with coordinator.upload() as upload:
         upload.put(share(1))
         upload.put(share(2))
-        await asyncio.wait_for(upload.settled(), 5)
+        await asyncio.wait_for(upload.settled(), 30)
         assert coordinator.steps == [2]
 
 
@@ -104,7 +104,7 @@ async def test_a_share_that_comes_while_another_is_answered_is_handed_in_too(coo
         await rest()
         upload.put(share(2))
         coordinator.may_answer.set()
-        await asyncio.wait_for(upload.settled(), 5)
+        await asyncio.wait_for(upload.settled(), 30)
         assert coordinator.steps == [1, 2]
         upload.repeat()
         await rest()

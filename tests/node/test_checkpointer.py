@@ -77,7 +77,7 @@ async def until_there(snapshots: Snapshots, mark: Mark) -> None:
     """Wait until a snapshot of `mark` is there."""
     added = asyncio.Event()
     snapshots.when_added(added.set)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while mark not in {holding.mark for holding in snapshots.holdings()}:
             await added.wait()
             added.clear()
@@ -146,7 +146,7 @@ class Swarm:
 
     async def answered(self) -> None:
         """Wait until nobody answers a stream any more, and whoever has asked has read the answer."""
-        await asyncio.wait_for(asyncio.gather(*self.network.tasks), 5)
+        await asyncio.wait_for(asyncio.gather(*self.network.tasks), 30)
         for _ in range(10):
             await asyncio.sleep(0)
 
@@ -157,7 +157,7 @@ class Swarm:
         stage = ALONE.stage_of(peer) or 0
         values = {"plan_version": 1, "mark": at(7), "layers": STAGES[stage], "size": len(data)}
         values["sha256"] = hashlib.sha256(data).hexdigest()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await deposit(self.plane(peer), "z", Deposit.model_validate(values | change), file)
 
     def files(self, peer: str) -> list[str]:
@@ -193,7 +193,7 @@ async def test_a_shadow_that_is_away_costs_the_copy_and_nothing_else(swarm: Swar
     async with swarm.node("a", ALONE) as checkpointer:
         state = state_under(ALONE, "a")
         await checkpointer.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
-        await asyncio.wait_for(checkpointer.settled(), 5)
+        await asyncio.wait_for(checkpointer.settled(), 30)
         async with swarm.node("z", ALONE) as shadow:
             train(state, 2)
             await checkpointer.keep(state, ALONE, row(2), (), handed_in=False, copied=True, last=False)
@@ -297,7 +297,7 @@ async def test_every_replica_vouches_for_a_checkpoint_and_the_first_hands_it_in(
             await checkpointer.keep(
                 state_under(TWICE, me), TWICE, row(1), rows, handed_in=True, copied=False, last=False
             )
-            await asyncio.wait_for(checkpointer.settled(), 5)
+            await asyncio.wait_for(checkpointer.settled(), 30)
     (one, share, data), (other, vote, nothing) = swarm.handed_in
     assert (one, other, nothing, vote.size, vote.sha256) == ("a", "b", b"", 0, None)
     assert share.digest == vote.digest
@@ -316,7 +316,7 @@ async def test_replicas_that_differ_in_a_weight_hand_in_other_digests(swarm: Swa
     async with swarm.node("a", TWICE) as first, swarm.node("b", TWICE) as second:
         for checkpointer, kept in ((first, state_under(TWICE, "a")), (second, state)):
             await checkpointer.keep(kept, TWICE, row(1), (), handed_in=True, copied=False, last=False)
-            await asyncio.wait_for(checkpointer.settled(), 5)
+            await asyncio.wait_for(checkpointer.settled(), 30)
     assert len({share.digest for _, share, _ in swarm.handed_in}) == 2
 
 
@@ -324,10 +324,10 @@ async def test_a_coordinator_that_is_away_is_given_the_checkpoint_when_it_is_bac
     async with swarm.node("a", TWICE) as checkpointer:
         await checkpointer.keep(state_under(TWICE, "a"), TWICE, row(1), (), handed_in=True, copied=False, last=False)
         for _ in range(2):
-            assert await asyncio.wait_for(swarm.plane("a").unreached.get(), 5) == "owner"
+            assert await asyncio.wait_for(swarm.plane("a").unreached.get(), 30) == "owner"
             assert not checkpointer.is_idle
         await swarm.coordinate()
-        await asyncio.wait_for(checkpointer.settled(), 5)
+        await asyncio.wait_for(checkpointer.settled(), 30)
         assert checkpointer.is_idle
         assert len(swarm.handed_in) == 1
 
@@ -338,7 +338,7 @@ async def test_a_checkpoint_that_nobody_confirms_is_handed_in_again(swarm: Swarm
     async with swarm.node("a", TWICE, confirm_seconds=0.01) as checkpointer:
         await checkpointer.keep(state_under(TWICE, "a"), TWICE, row(1), (), handed_in=True, copied=False, last=False)
         for _ in range(3):
-            assert (await asyncio.wait_for(swarm.taken.get(), 5)).step == 1
+            assert (await asyncio.wait_for(swarm.taken.get(), 30)).step == 1
 
 
 async def test_snapshots_wait_until_the_swarm_has_an_earlier_one_whole(swarm: Swarm) -> None:
@@ -351,7 +351,7 @@ async def test_snapshots_wait_until_the_swarm_has_an_earlier_one_whole(swarm: Sw
             if step > 1:
                 train(state, step)
             await checkpointer.keep(state, ALONE, row(step), (), handed_in=handed_in, copied=True, last=False)
-            await asyncio.wait_for(checkpointer.settled(), 5)
+            await asyncio.wait_for(checkpointer.settled(), 30)
             return [holding.mark.step for holding in checkpointer.snapshots.holdings()]
 
         for step in range(1, UNSAFE_FILES + 1):
@@ -371,11 +371,11 @@ async def test_a_full_disk_costs_the_snapshot_and_training_goes_on(swarm: Swarm)
         state = state_under(ALONE, "a")
         with full_disk(100):
             await checkpointer.keep(state, ALONE, row(1), (), handed_in=True, copied=True, last=False)
-            await asyncio.wait_for(checkpointer.settled(), 5)
+            await asyncio.wait_for(checkpointer.settled(), 30)
         assert (checkpointer.snapshots.holdings(), swarm.files("a")) == ([], [])
         train(state, 2)
         await checkpointer.keep(state, ALONE, row(2), (), handed_in=False, copied=True, last=False)
-        await asyncio.wait_for(checkpointer.settled(), 5)
+        await asyncio.wait_for(checkpointer.settled(), 30)
         assert [holding.mark for holding in checkpointer.snapshots.holdings()] == [at(2)]
 
 
@@ -394,7 +394,7 @@ async def test_what_is_on_the_disk_already_is_not_saved_again(swarm: Swarm, tmp_
     async with swarm.node("a", ALONE) as checkpointer:
         state = state_under(ALONE, "a")
         await checkpointer.keep(state, ALONE, row(1), (row(1),), handed_in=False, copied=True, last=False)
-        await asyncio.wait_for(checkpointer.settled(), 5)
+        await asyncio.wait_for(checkpointer.settled(), 30)
         (path,) = (tmp_path / "a").glob("*.safetensors")
         before = path.stat().st_ino
         await checkpointer.save(state, ())
@@ -416,14 +416,14 @@ async def test_while_a_checkpoint_waits_for_the_coordinator_a_further_snapshot_d
     async with swarm.node("a", ALONE) as checkpointer:
         state = state_under(ALONE, "a")
         await checkpointer.keep(state, ALONE, row(1), (), handed_in=True, copied=False, last=False)
-        await asyncio.wait_for(swarm.plane("a").unreached.get(), 5)
+        await asyncio.wait_for(swarm.plane("a").unreached.get(), 30)
         train(state, 2)
         await checkpointer.keep(state, ALONE, row(2), (), handed_in=False, copied=True, last=False)
         await until_there(checkpointer.snapshots, at(2))
-        assert await asyncio.wait_for(swarm.plane("a").unreached.get(), 5)
+        assert await asyncio.wait_for(swarm.plane("a").unreached.get(), 30)
         assert not checkpointer.is_idle
         await swarm.coordinate()
-        await asyncio.wait_for(checkpointer.settled(), 5)
+        await asyncio.wait_for(checkpointer.settled(), 30)
         assert [share.step for _, share, _ in swarm.handed_in] == [1]
 
 
@@ -435,7 +435,7 @@ async def test_a_matrix_that_both_ends_hold_is_written_by_the_first_one(swarm: S
     await swarm.coordinate()
     async with swarm.node("b", plan) as checkpointer:
         await checkpointer.keep(state, plan, row(1), (), handed_in=True, copied=True, last=False)
-        await asyncio.wait_for(checkpointer.settled(), 5)
+        await asyncio.wait_for(checkpointer.settled(), 30)
         written = checkpointer.snapshots.of(at(1)).keys()
     assert state.gradients.shared
     assert {key.partition("/")[2] for key in now(state).keys() - written} == state.gradients.shared
@@ -473,7 +473,7 @@ async def test_an_error_that_nobody_expects_ends_the_keeping_and_is_seen(
             await asyncio.Event().wait()  # as the daemon does until its job is done
 
     with pytest.raises(ExceptionGroup) as caught:
-        await asyncio.wait_for(train_on(), 10)
+        await asyncio.wait_for(train_on(), 30)
     bugs = caught.value.subgroup(lambda error: isinstance(error, RuntimeError) and "a bug, with" in str(error))
     assert bugs is not None
     assert caught.value.subgroup(lambda error: isinstance(error, TimeoutError)) is None

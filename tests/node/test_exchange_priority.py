@@ -100,7 +100,7 @@ class Swarm:
 async def swarm() -> AsyncIterator[Swarm]:
     network = MemoryNetwork()
     plane, uplink = LinePlane(network, "a"), UplinkPacer()
-    async with asyncio.timeout(10), contextlib.AsyncExitStack() as stack:
+    async with asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
         others = {}
         for name in ("b", "c"):
             other = MemoryDataPlane(network, name)
@@ -206,7 +206,7 @@ async def test_streams_are_paced_as_soon_as_a_link_was_measured() -> None:
             return stream
 
     plane = MemoryDataPlane(network, "b")
-    async with asyncio.timeout(5), Exchange.running(plane, 1, PEERS) as other:
+    async with asyncio.timeout(30), Exchange.running(plane, 1, PEERS) as other:
 
         async def serve(stream: Stream) -> None:
             hello = await read_message(stream, Hello)

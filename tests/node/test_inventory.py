@@ -201,7 +201,7 @@ async def test_who_asks_for_a_state_before_it_was_applied_is_given_it_then(holdi
         await asyncio.sleep(0)
     assert not asking.done()
     await holdings.redo(at(3), 0.75)
-    assert same(await asyncio.wait_for(asking, 5), now(state))
+    assert same(await asyncio.wait_for(asking, 30), now(state))
 
 
 async def test_who_asks_for_a_state_that_never_comes_is_told_so(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ async def test_frames_wait_at_both_ends_while_their_link_is_measured(monkeypatch
 
     monkeypatch.setattr(probe, "_transfer", watched)
     await MemoryDataPlane(network, "other").serve(probe.PROBE, lambda stream: probe.answer(stream, theirs))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await probe.probe(MemoryDataPlane(network, "me"), "other", ours)
         await asyncio.gather(*waiting)
 

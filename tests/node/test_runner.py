@@ -147,7 +147,7 @@ class Node:
     async def until(self, said: str) -> list[str]:
         """All that was said up to `said`, which is waited for."""
         heard: list[str] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while said not in heard:
                 heard.append(await self.said.get())
         return heard
@@ -299,7 +299,7 @@ async def test_what_breaks_the_work_ends_the_node(tmp_path: Path) -> None:
     await begun(node)
     node.worker.under_way.set_exception(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)
     assert node.said.empty(), "it does not say that it has finished"
 
 
@@ -309,7 +309,7 @@ async def test_a_swarm_that_has_failed_stops_the_work(tmp_path: Path) -> None:
     await begun(node)
     node.hear(Phase(name="failed", text="it diverged"))
     with pytest.raises(UserError, match="the swarm has stopped: it diverged"):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)
     assert (node.said.get_nowait(), node.said.empty()) == ("stops", True)
 
 

@@ -69,7 +69,7 @@ async def test_an_error_that_nobody_expects_is_its_owners_and_holds_up_no_update
             await writers[0].written()
 
     with pytest.raises(ExceptionGroup, match="TaskGroup") as caught:
-        await asyncio.wait_for(write(), 10)
+        await asyncio.wait_for(write(), 30)
     assert [str(error) for error in caught.value.exceptions] == ["a bug"]
     assert not writers[0].is_writing
     assert may_update(state)
@@ -78,7 +78,7 @@ async def test_an_error_that_nobody_expects_is_its_owners_and_holds_up_no_update
 @pytest.mark.parametrize("begun", [False, True])
 async def test_what_is_given_up_holds_up_no_update(tmp_path: Path, begun: bool) -> None:
     state, extract = a_state()
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         writer = writer_on(stuck, tmp_path, tasks)
         writer.begin(state, extract, last=False, then=fail)
         if begun:
@@ -101,7 +101,7 @@ async def test_while_a_state_is_written_its_update_waits(tmp_path: Path) -> None
         state.before_update()
         updated.set()
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         writer = writer_on(disk, tmp_path, tasks)
         writer.begin(state, extract, last=False, then=found.append)
         waiting = threading.Thread(target=update, daemon=True)
@@ -109,7 +109,7 @@ async def test_while_a_state_is_written_its_update_waits(tmp_path: Path) -> None
         assert not updated.wait(0.05)
         go_on.set()
         await writer.written()
-        assert await asyncio.to_thread(updated.wait, 5)
+        assert await asyncio.to_thread(updated.wait, 30)
     assert [written.hashes.keys() for written in found] == [extract.to_read.keys()]
 
 
@@ -124,7 +124,7 @@ async def test_a_last_state_is_written_once_there_is_room(tmp_path: Path) -> Non
             attempts.put_nowait(None)
             return await compute(function, *arguments)
 
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             writer = writer_on(disk, tmp_path, tasks)
             with full_disk(100):
                 writer.begin(state, extract, last=True, then=found.append)
@@ -139,7 +139,7 @@ async def test_a_last_state_is_written_once_there_is_room(tmp_path: Path) -> Non
 async def test_without_room_a_state_that_others_follow_is_let_go(tmp_path: Path) -> None:
     state, extract = a_state()
     with ThreadPoolExecutor(1) as thread:
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             writer = writer_on(on_thread(thread), tmp_path, tasks)
             with full_disk(100):
                 writer.begin(state, extract, last=False, then=fail)
@@ -154,7 +154,7 @@ async def test_a_vote_writes_no_file(tmp_path: Path) -> None:
     found: list[SnapshotWritten] = []
     with contextlib.ExitStack() as stack:
         disk = on_thread(stack.enter_context(ThreadPoolExecutor(1)))
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             writer = writer_on(disk, tmp_path, tasks)
             writer.begin(state, vote, last=False, then=found.append)
     assert [(written.snapshot, written.hashes.keys()) for written in found] == [(None, extract.to_read.keys())]

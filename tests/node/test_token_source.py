@@ -166,5 +166,5 @@ async def test_while_nobody_has_a_shard_the_step_waits_for_it(job: ResolvedJob, 
     await asked.wait()
     assert not waiting.done()
     await members.serve(OWNER)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 30)
     assert members.held("a") == wanted(job, "a", 1)

@@ -27,7 +27,7 @@ from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
 
 ALICE, BOB, CAROL = (Identity.generate().peer_id for _ in range(3))
 RESERVE, CONNECT = {1: 0}, {1: 1}
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 class Joined(MemoryStream):

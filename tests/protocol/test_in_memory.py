@@ -12,7 +12,7 @@ from dtfm_protocol.schema import Schema
 from dtfm_protocol.transport.in_memory import DHT, MemoryDataPlane, MemoryDiscovery, MemoryNetwork
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
 
-PATIENCE = 5.0
+PATIENCE = 30.0
 LATE = 0.05
 
 

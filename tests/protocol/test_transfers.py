@@ -30,7 +30,7 @@ async def test_a_file_comes_in_the_pieces_in_which_it_was_sent(
     async def turn() -> None:
         turns.append(None)
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         tasks.create_task(send_file(here, path if on_disk else data, turn))
         tasks.create_task(receive_file(there, size, came.append))
     assert b"".join(came) == data

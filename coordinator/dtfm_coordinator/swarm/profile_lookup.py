@@ -1,11 +1,11 @@
 """Lookup of the profiles of peers that are there: the DHT is read while there is something to find in it."""
 
-import time
 from collections.abc import Collection
 
 from dtfm_coordinator.membership.known_peers import KnownPeers
 from dtfm_coordinator.membership.members import Members
 from dtfm_protocol.discovery.dht import Discovery, Registry
+from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
 
 PATIENCE, RARELY_SECONDS = 1.5, 20.0
@@ -16,7 +16,15 @@ an answer."""
 class ProfileLookup:
     """Lookup of the profiles that are missing."""
 
-    def __init__(self, members: Members, discovery: Discovery, registry: Registry, known_peers: KnownPeers) -> None:
+    def __init__(
+        self,
+        members: Members,
+        discovery: Discovery,
+        registry: Registry,
+        known_peers: KnownPeers,
+        clock: MonotonicClock | None = None,
+    ) -> None:
+        self._clock = clock or MonotonicClock()
         self._members, self._discovery, self._registry = members, discovery, registry
         self._known_peers = known_peers
         self._missing: dict[str, str] = {}
@@ -27,10 +35,10 @@ class ProfileLookup:
         before, self._missing = self._missing, self._members.unlisted()
         if self._missing.items() - before.items():
             self._due, self._pause = 0.0, seconds
-        if self._missing and time.monotonic() >= self._due:
+        if self._missing and self._clock.now() >= self._due:
             await self._read(self._missing)
             self._pause = min(PATIENCE * self._pause, RARELY_SECONDS)
-            self._due = time.monotonic() + self._pause
+            self._due = self._clock.now() + self._pause
 
     async def _read(self, peers: Collection[str]) -> None:
         try:
