@@ -23,11 +23,11 @@ call does not reach. Its state has another mark than the same step of the newer 
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -39,13 +39,18 @@ from dtfm_coordinator.plan_change.recovery import Electorate
 from dtfm_coordinator.plan_change.tcp_liveness import TcpLiveness
 from dtfm_coordinator.swarm.event_log import PlanEvent
 from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_node.control.heard import HeardPlan
+from dtfm_node.engine.commit import Arbiter, Commit, Vote
+from dtfm_node.runner.follower import Follower, Pledge
 from dtfm_node.state.inventory import Inventory
 from dtfm_protocol.control.topics import Epoch, Report
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Plan
-from tests.coordinator.commit_model import THE_RULE, Rule, Setting, search
+from tests.coordinator.commit_model import search
+from tests.coordinator.commit_setting import Rule, Setting
+from tests.coordinator.commit_state import Memory, Part
 
 TWO = (("A",), ("B",))
 """Two stages, a peer each; A is the arbiter."""
@@ -82,7 +87,46 @@ def test_the_rule_holds_in_every_state(setting: Setting) -> None:
     assert found.states > 3000, "so few states prove nothing"
 
 
-# -- coordinators that decide wrongly
+# -- peers and coordinators that decide wrongly
+
+
+class WithoutVotes(Arbiter):
+    """One vote is enough."""
+
+    def take(self, peer: str, vote: Vote) -> Commit:
+        return super().take(peer, vote) or Commit()
+
+
+class ForgetsItsPromise(Follower):
+    """What is promised is not on the disk."""
+
+    @classmethod
+    def restarted(cls, pledge: Pledge) -> Self:
+        return super().restarted(Pledge())
+
+
+class Hasty(Follower):
+    """Begins what it has taken and hears now to be in force, even if it has promised since not to act under it."""
+
+    def _may_begin(self, plan: HeardPlan) -> bool:
+        taken = self.pledge._replace(version=self.pledge.accepted)
+        return Follower._may_begin(self._replace(pledge=taken), plan)
+
+
+class NothingPrepared(Memory):
+    """Whoever answers a call has dropped what it had prepared."""
+
+    @property
+    def shown(self) -> tuple[Part, ...]:
+        return tuple(part._replace(prepared=None) for part in self.parts)
+
+
+class LiveAlone(Memory):
+    """What is loaded, but not begun yet, and what was held before is neither reported nor given."""
+
+    @property
+    def shown(self) -> tuple[Part, ...]:
+        return (self.live,) if self.live is not None else ()
 
 
 class WithoutQuorum(PlanChange):
@@ -121,44 +165,44 @@ class LearnsNothing(PlanChange):
 
 
 NEEDED: dict[str, tuple[Rule, Setting, str]] = {
-    "all votes": (replace(THE_RULE, waits_for_votes=False), Setting(("A", "B"), TWO, (TWO,)), "a step is lost"),
+    "all votes": (Rule(arbiter=WithoutVotes), Setting(("A", "B"), TWO, (TWO,)), "a step is lost"),
     "lasting promises": (
-        replace(THE_RULE, keeps_promise=False),
+        Rule(follower=ForgetsItsPromise),
         Setting(("A", "B"), A, (A, B), steps=1, crashes=1, coordinators=("C", "X")),
         "may go on|in force|promised not to",
     ),
     "a quorum": (
-        replace(THE_RULE, coordinator=WithoutQuorum),
+        Rule(coordinator=WithoutQuorum),
         Setting(("A", "B"), PAIR, (PAIR,), steps=1),
         "may go on",
     ),
     "prepared gradients that outlive a call": (
-        replace(THE_RULE, keeps_prepared=False),
+        Rule(memory=NothingPrepared),
         Setting(("A", "B"), TWO, (TWO,), steps=1),
         "a step is lost",
     ),
     "no plan older than the promise": (
-        replace(THE_RULE, begins_only_what_it_promised=False),
+        Rule(follower=Hasty),
         Setting(("A",), A, (A,), versions=3, steps=1),
         "promised not to",
     ),
     "that only this plan's processes have ended": (
-        replace(THE_RULE, coordinator=WhosePlanDoesNotMatter),
+        Rule(coordinator=WhosePlanDoesNotMatter),
         Setting(("A", "D"), A, (A, D), versions=3, steps=1, crashes=1),
         "may go on",
     ),
     "the plan's file before its force": (
-        replace(THE_RULE, coordinator=SaysItFirst),
+        Rule(coordinator=SaysItFirst),
         Setting(("A", "B"), PAIR, (A, B), versions=3, steps=1, outages=1),
         "may go on",
     ),
     "what is loaded or was held before": (
-        replace(THE_RULE, stands_by_all=False),
+        Rule(memory=LiveAlone),
         Setting(("A", "B"), TWO, (SWAPPED,), versions=3, steps=1, all_answer=True),
         "a state is lost",
     ),
     "what others have taken": (
-        replace(THE_RULE, coordinator=LearnsNothing),
+        Rule(coordinator=LearnsNothing),
         Setting(("A", "D"), A, (D, A), versions=3, steps=1, coordinators=("C", "X")),
         "may go on",
     ),
@@ -217,7 +261,7 @@ async def test_a_coordinator_that_dies_when_a_plan_comes_into_force_knows_that_p
 
 
 @dataclass(eq=False)
-class Part:
+class Stage:
     """A stage's state, as far as a standing tells of it."""
 
     mark: Mark
@@ -234,8 +278,8 @@ def test_a_state_that_is_loaded_counts_before_its_plan_has_begun() -> None:
     """The others may have begun, and have dropped what they held of these layers before."""
     snapshots: Any = SimpleNamespace(holdings=list)
     holdings = Inventory(snapshots, inline)
-    live: Any = Part(Mark(step=1, plan=1), (1, 2))
-    coming: Any = Part(Mark(step=1, plan=1), (0, 1))
+    live: Any = Stage(Mark(step=1, plan=1), (1, 2))
+    coming: Any = Stage(Mark(step=1, plan=1), (0, 1))
     holdings.live, holdings.coming = live, coming
     found = [Holding(mark=live.mark, layers=layers, live=True, norm=1.0) for layers in ((1, 2), (0, 1))]
     assert holdings.standing(Promise()).holdings == tuple(found)

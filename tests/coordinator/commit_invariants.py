@@ -1,0 +1,85 @@
+"""What must hold in every state of the search of the commit rule, and whenever a plan is made."""
+
+from collections.abc import Iterable
+
+from dtfm_protocol.plan.peer_state import Mark
+from tests.coordinator.commit_state import LAYERS, MadePlan, Part, Peer, State
+from tests.harness.state_search import Violated
+
+
+def check_resume(before: Iterable[MadePlan], answered: tuple[Peer, ...], mark: Mark) -> None:
+    """No step is lost that the memory of those who answer could keep; `before`: the plans that the next one follows.
+
+    Raises:
+        Violated: the state that is resumed from, `mark`, is an older one.
+    """
+    # Who trained under the plan that ends, and kept its memory, stands at its last step, or can follow to it.
+    memories = [peer.memory for peer in answered]
+    for plan in before:
+        lives = [memory.live for memory in memories if memory.entered is plan and memory.live is not None]
+        newest = max((live.mark for live in lives), key=lambda mark: mark.order, default=mark)
+        if _whole(lives) and mark.order < newest.order:
+            raise Violated(f"a step is lost: {newest} was applied, and the new plan resumes from {mark}")
+    # Whatever lies in anybody's memory as a whole.
+    parts = [part for memory in memories for part in memory.parts]
+    norms = {part.mark for part in parts if part.norm is not None}
+    for there in {part.mark for part in parts}:
+        holders = [part for part in parts if part.mark == there or (part.prepared == there and there in norms)]
+        if _whole(holders) and mark.order < there.order:
+            raise Violated(f"a state is lost: {there} is there, and the new plan resumes from {mark}")
+
+
+def _whole(parts: list[Part]) -> bool:
+    return all(any(part.covers(layer) for part in parts) for layer in range(LAYERS))
+
+
+def check_stopped(state: State, version: int) -> None:
+    """Of every plan that came into force, somebody has stopped for good before plan `version` is made.
+
+    Raises:
+        Violated: all of one may go on.
+    """
+    for plan in state.forced:
+        if plan.version < version and all(_may_act(peer, plan) for peer in state.trainers(plan)):
+            raise Violated(f"plan {version} is made while all of plan {plan.version} may go on")
+
+
+def _may_act(peer: Peer, plan: MadePlan) -> bool:
+    """Whether a peer acts, or may still begin to act, under a plan."""
+    machine = peer.machine
+    if not peer.up or machine.pledge != (plan.version, plan.author, plan.version) or machine.forgotten >= plan.version:
+        return False
+    served = peer.served.version if peer.served is not None else 0
+    return served < plan.version or (peer.served is plan and peer.phase != "sealed")
+
+
+def check_state(state: State) -> None:
+    """What must hold always.
+
+    Raises:
+        Violated: it does not.
+    """
+    if len({plan.version for plan in state.begun}) != len(state.begun):
+        raise Violated("two plans of one version were begun")
+    if not state.begun <= state.forced:
+        raise Violated("a plan was begun that never was in force")
+    parts = [part for peer in state.peers for part in peer.memory.parts]
+    _check_contents([*parts, *(one.kept for one in state.coordinators if one.kept is not None)])
+    for peer in state.peers:
+        plan, coming = peer.served, peer.memory.coming
+        if plan is None or peer.phase == "sealed":
+            continue
+        if peer.phase == "ready" and coming is not None and coming.mark != plan.resume.mark:
+            raise Violated(f"a peer begins plan {plan.version} with {coming.mark}, not {plan.resume.mark}")
+        if plan.version < peer.machine.pledge.version:
+            raise Violated(f"a peer acts under plan {plan.version} after it promised not to")
+
+
+def _check_contents(parts: list[Part]) -> None:
+    """All that is in memories, or on disks, is what its mark says."""
+    contents: dict[Mark, Part] = {}
+    for part in parts:
+        if contents.setdefault(part.mark, part).history != part.history:
+            raise Violated(f"{part.mark} is two states: {contents[part.mark].history} and {part.history}")
+        if [step for step, _ in part.history] != list(range(1, part.mark.step + 1)):
+            raise Violated(f"{part.mark} has the history {part.history}")

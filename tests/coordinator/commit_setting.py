@@ -1,0 +1,44 @@
+"""What the search of the commit rule is given: how far to look, and which variants of the product decide."""
+
+from dataclasses import dataclass
+
+from dtfm_coordinator.plan_change.plan_change import PlanChange
+from dtfm_node.engine.commit import Arbiter
+from dtfm_node.runner.follower import Follower
+from tests.coordinator.commit_state import Layout, Memory
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What decides in peers and coordinators, and what a peer remembers; the defaults are the whole rule."""
+
+    follower: type[Follower] = Follower
+    coordinator: type[PlanChange] = PlanChange
+    arbiter: type[Arbiter] = Arbiter
+    memory: type[Memory] = Memory
+
+
+THE_RULE = Rule()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is searched, and how far."""
+
+    peers: tuple[str, ...]
+    first: Layout
+    layouts: tuple[Layout, ...]
+    """What later plans may look like."""
+    versions: int = 2
+    """The newest version that may be called for."""
+    steps: int = 2
+    crashes: int = 0
+    """Of peers; all may restart."""
+    outages: int = 0
+    """Of coordinators; they return at once, for one that is away just does nothing."""
+    coordinators: tuple[str, ...] = ("C",)
+    all_answer: bool = False
+    """Whether coordinators wait until everybody who is there has promised; else any of them may be late."""
+    checkpoints: bool = False
+    stalls: bool = False
+    """Whether a peer may notice that another one is gone before it is called."""

@@ -1,0 +1,273 @@
+"""What the search of the commit rule looks at: peers with their memories, coordinators with their disks, as values.
+
+Where the product has a value for something, that one is held: its machines, plans, marks, and where peers stand.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal, NamedTuple, Self, TypeVar
+
+from dtfm_coordinator.plan_change.plan_change import PlanChange
+from dtfm_coordinator.plan_change.plan_change_events import Action, ChangeEvent
+from dtfm_coordinator.plan_change.recovery import Electorate
+from dtfm_node.control.heard import HeardCall, HeardPlan
+from dtfm_node.runner.follower import Follower, FollowerAction, FollowerEvent
+from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState
+from dtfm_protocol.plan.plan import Plan, Resume
+
+LAYERS = 2
+Layout = tuple[tuple[str, ...], ...]
+"""For each stage the peers that serve it."""
+
+# -- plans --------------------------------------------------------------------------------------------------------
+
+
+class MadePlan(Plan):
+    """A plan that equals none but itself, for states are compared all the time; see `plan_of`."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __str__(self) -> str:
+        return f"plan {self.version} by {self.author}, routes {self.routes}, from {self.resume.mark}"
+
+
+@cache
+def plan_of(version: int, author: str, layout: Layout, idle: tuple[str, ...], resume: Resume) -> MadePlan:
+    """The one plan of these values: a route for each replica of the largest stage, to those of the others in turn."""
+    width = max(map(len, layout))
+    routes = tuple(tuple(stage[turn % len(stage)] for stage in layout) for turn in range(width))
+    stages = ((0, LAYERS),) if len(layout) == 1 else ((0, 1), (1, LAYERS))
+    return MadePlan(version=version, author=author, stages=stages, routes=routes, idle=idle, resume=resume)
+
+
+@cache
+def electorate(plan: MadePlan) -> Electorate:
+    """What of a plan the coordinators' machine knows."""
+    return Electorate.of(plan)
+
+
+@cache
+def heard_plan(plan: MadePlan, peer: str) -> HeardPlan:
+    """What of a plan the machine of a peer knows."""
+    return HeardPlan(plan.version, plan.author, trains=layers_of(plan, peer) is not None)
+
+
+@cache
+def layers_of(plan: MadePlan, peer: str) -> LayerRange | None:
+    """The layers that a peer trains under a plan."""
+    stage = plan.stage_of(peer)
+    return plan.stages[stage] if stage is not None else None
+
+
+# -- machines -----------------------------------------------------------------------------------------------------
+
+M = TypeVar("M", "Peer", "Coordinator")
+
+
+def drive(one: M, event: Any, do: Callable[[M, Any], tuple[M, list[Any]]]) -> M:
+    """What `one` is after an event, when all is done that follows from it: `do` tells what each action leads to."""
+    events = [event]
+    for due in events:
+        one, actions = one.on(due)
+        for action in actions:
+            one, more = do(one, action)
+            events += more
+    return one
+
+
+# -- peers --------------------------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """A state of some layers in memory, or a coordinator's checkpoint; for `norm` and `prepared` see `Holding`."""
+
+    layers: LayerRange
+    mark: Mark
+    history: tuple[tuple[int, MadePlan], ...] = ()
+    """Its content: the steps that were applied, and under which plans."""
+    norm: float | None = None
+    prepared: Mark | None = None
+
+    def covers(self, layer: int) -> bool:
+        """Whether the layer is in it."""
+        return self.layers[0] <= layer < self.layers[1]
+
+
+class Memory(NamedTuple):
+    """What a peer has in memory: see `Inventory`, whose names these are."""
+
+    live: Part | None = None
+    coming: Part | None = None
+    former: frozenset[Part] = frozenset()
+    """All of the mark that the newest plan begins with."""
+    entered: MadePlan | None = None
+    """The last plan that was trained under, if memory reaches back to that."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Everything, the live one first."""
+        former = sorted(self.former, key=lambda part: (part.layers, part.mark.order))
+        return tuple(part for part in (self.live, self.coming, *former) if part is not None)
+
+    @property
+    def shown(self) -> tuple[Part, ...]:
+        """What the peer reports and gives: also what it has loaded, but not begun yet, and what it held before."""
+        return self.parts
+
+    def redo(self, resume: Resume) -> Self:
+        """Apply what is prepared, if it leads to what a plan resumes from: its step was final."""
+        if self.live is None or self.live.prepared != resume.mark or resume.norm is None:
+            return self
+        return self._replace(live=self._applied(self.live))
+
+    def begin(self, layers: LayerRange, mark: Mark) -> Self:
+        """A state is going to be loaded; what was loaded for a plan that failed before it began stays."""
+        coming = self.coming
+        again = coming is not None and (coming.layers, coming.mark) == (layers, mark)
+        return self._keeping(coming, mark)._replace(coming=coming if again else None)
+
+    def enter(self, plan: MadePlan) -> Self:
+        """All peers hold what the new plan begins with."""
+        return self._keeping(self.live, plan.resume.mark)._replace(live=self.coming, coming=None, entered=plan)
+
+    def prepare(self, mark: Mark) -> Self:
+        """The gradients are reduced."""
+        assert self.live is not None
+        return self._replace(live=self.live._replace(prepared=mark))
+
+    def apply(self) -> Self:
+        """A step of the plan is final: what was before may go."""
+        assert self.live is not None
+        return self._replace(live=self._applied(self.live), former=frozenset())
+
+    def _applied(self, part: Part) -> Part:
+        assert part.prepared is not None
+        assert self.entered is not None
+        return Part(part.layers, part.prepared, (*part.history, (part.prepared.step, self.entered)), norm=1.0)
+
+    def _keeping(self, part: Part | None, mark: Mark) -> Self:
+        new = {part._replace(prepared=None)} if part is not None else set()
+        return self._replace(former=frozenset(one for one in self.former | new if one.mark == mark and mark.step))
+
+
+@cache
+def standing(shown: tuple[Part, ...]) -> PeerState:
+    """What a peer says that it holds."""
+    parts = [Holding(mark=p.mark, layers=p.layers, live=True, norm=p.norm, prepared=p.prepared) for p in shown]
+    return PeerState(holdings=tuple(parts))
+
+
+Step = tuple[MadePlan, int]
+"""What is voted on: that all hold the state after this step. The first one of a plan is what it resumes from."""
+
+
+class Peer(NamedTuple):
+    """One peer; only `life`, and what is promised, outlive its process."""
+
+    name: str
+    machine: Follower
+    memory: Memory
+    up: bool = True
+    life: int = 0
+    heard: MadePlan | None = None
+    """The newest plan that it has heard of."""
+    served: MadePlan | None = None
+    """The last one that it began."""
+    phase: Literal["sealed", "loading", "ready", "training"] = "sealed"
+    """Whether it works under that plan: ready has loaded, and waits for the others."""
+
+    def on(self, event: FollowerEvent) -> tuple[Self, tuple[FollowerAction, ...]]:
+        """See `Follower`."""
+        machine, actions = self.machine.on(event)
+        return self._replace(machine=machine), actions
+
+    @property
+    def vote(self) -> Step | None:
+        """What it has voted for."""
+        live, plan = self.memory.live, self.served
+        if self.phase == "ready" and plan is not None:
+            return plan, plan.resume.mark.step
+        if self.phase == "training" and plan is not None and live is not None and live.prepared is not None:
+            return plan, live.prepared.step
+        return None
+
+    def awaits(self, step: Step) -> bool:
+        """Whether it can still take the word that a step is final."""
+        if not self.up or self.served is not step[0]:
+            return False
+        live = self.memory.live
+        return self.phase in ("loading", "ready") or (
+            self.phase == "training" and live is not None and live.mark.step < step[1]
+        )
+
+
+# -- coordinators, and all ----------------------------------------------------------------------------------------
+
+
+class Coordinator(NamedTuple):
+    """One coordinator: what decides in it, its disk, and what it has published."""
+
+    machine: PlanChange
+    said: HeardCall
+    """Its epoch, as it last said it."""
+    file: MadePlan
+    """The plan that it comes back to, and, when nothing is left to do, knows to be in force."""
+    made: MadePlan
+    """The plan that it last made, or came back to."""
+    offers: MadePlan
+    """The one that it last published."""
+    kept: Part | None = None
+    """A checkpoint."""
+    doing: tuple[Action, ...] = ()
+    """What is decided, and not done yet."""
+
+    @property
+    def name(self) -> str:
+        """As peers know it."""
+        return self.machine.role.me
+
+    def on(self, event: ChangeEvent) -> tuple[Self, tuple[Action, ...]]:
+        """See `PlanChange`."""
+        machine, actions = self.machine.on(event)
+        return self._replace(machine=machine), actions
+
+
+class State(NamedTuple):
+    """Everything at one moment. The last three only serve the invariants."""
+
+    peers: tuple[Peer, ...]
+    coordinators: tuple[Coordinator, ...]
+    votes: frozenset[tuple[Step, str]] = frozenset()
+    """With the voter."""
+    commits: frozenset[Step] = frozenset()
+    crashes: int = 0
+    outages: int = 0
+    forced: frozenset[MadePlan] = frozenset()
+    """Plans that came into force."""
+    begun: frozenset[MadePlan] = frozenset()
+    late: frozenset[MadePlan] = frozenset()
+    """Plans of which a step became final after a newer plan came into force."""
+
+    def peer(self, name: str) -> Peer:
+        """That peer."""
+        return next(one for one in self.peers if one.name == name)
+
+    def trainers(self, plan: MadePlan) -> list[Peer]:
+        """The peers that a plan has train, the arbiter first."""
+        return [self.peer(name) for name in electorate(plan).peers]
+
+    def put(self, one: Peer | Coordinator) -> Self:
+        """The same with this peer, or coordinator, as it is now."""
+        if isinstance(one, Peer):
+            return self._replace(peers=tuple(one if old.name == one.name else old for old in self.peers))
+        return self._replace(coordinators=tuple(one if old.name == one.name else old for old in self.coordinators))
+
+    def accepted(self, peer: Peer) -> MadePlan | None:
+        """The plan that a peer took last; a promise names its version, and the peer keeps the plan beside it."""
+        version = peer.machine.pledge.accepted
+        known = [peer.heard] if peer.heard is not None else []
+        return next((plan for plan in (*known, *self.forced) if plan.version == version), None)
