@@ -33,15 +33,13 @@ import pytest
 
 from dtfm_coordinator.lead.controller import hold
 from dtfm_coordinator.plan_change.changeover import Changeover
-from dtfm_coordinator.plan_change.plan_change import PlanChange
-from dtfm_coordinator.plan_change.plan_change_events import Action, Base, Doors, Role, Stand
-from dtfm_coordinator.plan_change.recovery import Electorate
+from dtfm_coordinator.plan_change.plan_change import Decision, PlanChange
+from dtfm_coordinator.plan_change.plan_change_events import ChangeEvent, Durable, FindEnded, Held, Hold, Present, Role
 from dtfm_coordinator.plan_change.tcp_liveness import TcpLiveness
 from dtfm_coordinator.swarm.event_log import PlanEvent
 from dtfm_coordinator.swarm.swarm_state import SwarmState
-from dtfm_node.control.heard import HeardPlan
 from dtfm_node.engine.commit import Arbiter, Commit, Vote
-from dtfm_node.runner.follower import Follower, Pledge
+from dtfm_node.runner.follower import BeginPlan, Follower, FollowerAction, FollowerEvent, Pledge
 from dtfm_node.state.inventory import Inventory
 from dtfm_protocol.control.topics import Epoch, Report
 from dtfm_protocol.job.metrics_file import MetricsFile
@@ -108,9 +106,14 @@ class ForgetsItsPromise(Follower):
 class Hasty(Follower):
     """Begins what it has taken and hears now to be in force, even if it has promised since not to act under it."""
 
-    def _may_begin(self, plan: HeardPlan) -> bool:
-        taken = self.pledge._replace(version=self.pledge.accepted)
-        return Follower._may_begin(self._replace(pledge=taken), plan)
+    def on(self, event: FollowerEvent) -> tuple[Self, tuple[FollowerAction, ...]]:
+        machine, actions = super().on(event)
+        plan, served = machine.heard.plan, machine.served.version if machine.served is not None else 0
+        if actions or machine.work != "none" or machine.writing is not None or plan is None:
+            return machine, actions
+        if served < plan.version == machine.pledge.accepted <= machine.heard.call.in_force:
+            return machine._replace(served=plan, work="serving"), (BeginPlan(),)
+        return machine, actions
 
 
 class NothingPrepared(Memory):
@@ -132,36 +135,40 @@ class LiveAlone(Memory):
 class WithoutQuorum(PlanChange):
     """Whoever promises is enough."""
 
-    def _has_quorum(self, base: Base, promised: frozenset[str]) -> bool:
-        return True
+    @classmethod
+    def of(cls, role: Role, saved: Durable) -> Self:
+        return super().of(role._replace(without_quorum=True), saved)
 
 
 class WhosePlanDoesNotMatter(PlanChange):
     """A process counts as ended whatever plan it was seen under."""
 
-    def _doors_of(self, plan: Electorate) -> Doors:
-        return self.durable.doors
+    def on(self, event: ChangeEvent) -> Decision:
+        machine, actions = super().on(event)
+        doors = machine.durable.doors
+        return machine, tuple(one._replace(doors=doors) if isinstance(one, FindEnded) else one for one in actions)
 
 
 class SaysItFirst(PlanChange):
     """A plan is said to be in force, and then written down."""
 
-    def _take(self, stands: tuple[Stand, ...], time_is_up: bool) -> tuple[PlanChange, tuple[Action, ...]]:
-        machine, actions = super()._take(stands, time_is_up)
-        if machine.phase != "holding":
-            return machine, actions
-        machine, first = PlanChange._put_in_force(machine)
-        return machine, (*first, *actions)
-
-    def _put_in_force(self) -> tuple[PlanChange, tuple[Action, ...]]:
-        return self, ()
+    def on(self, event: ChangeEvent) -> Decision:
+        if isinstance(event, Held):
+            return self, ()
+        machine, actions = super().on(event)
+        if any(isinstance(one, Hold) for one in actions):
+            machine, first = PlanChange.on(machine, Held())
+            actions = (*first, *actions)
+        return machine, actions
 
 
 class LearnsNothing(PlanChange):
     """Only the plan before counts, whatever plan peers have taken since."""
 
-    def _taken_after(self, before: Electorate, stands: tuple[Stand, ...]) -> Electorate | None:
-        return None
+    def on(self, event: ChangeEvent) -> Decision:
+        if isinstance(event, Present):
+            event = event._replace(stands=tuple(stand._replace(taken=None) for stand in event.stands))
+        return super().on(event)
 
 
 NEEDED: dict[str, tuple[Rule, Setting, str]] = {
