@@ -10,7 +10,6 @@
 - `device_speed`: how fast a device is: matrix products in each precision, and the job's own decoder layer, forward and
   backward
 - `emulated_speed`: compute at a stated speed: actions take as long as on a device that is slower than this one
-- `engine_clock`: clock of the engine's waits: passed in, so that tests need not wait
 - `exchange`: frames to and from the other peers of one plan: `receiver` takes in what `mailbox` lets in, `sender`
   sends, and `heartbeat` tells who lives
 - `executor`: executor of a schedule: compute on its own thread, receives posted ahead, sends off that thread
