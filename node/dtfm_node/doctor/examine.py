@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from dtfm_node.doctor.checks import (
     broker,
-    clock,
+    clock_offset,
     first_peers,
     invite_text,
     ipv6,
@@ -244,12 +244,12 @@ def _judge_clock(
     """Judge the clock by the coordinator's own peer where it told the time, else by its broker, else by any peer."""
     for peer in invite.coordinators:
         if peer in seen.clocks:
-            return clock.judge(seen.clocks[peer].ahead, seen.clocks[peer].error)
+            return clock_offset.judge(seen.clocks[peer].ahead, seen.clocks[peer].error)
     for one in brokers:
         if one.clock_ahead is not None:
-            return clock.judge(one.clock_ahead)
+            return clock_offset.judge(one.clock_ahead)
     told = next(iter(seen.clocks.values()), None)
-    return clock.judge(None) if told is None else clock.judge(told.ahead, told.error)
+    return clock_offset.judge(None) if told is None else clock_offset.judge(told.ahead, told.error)
 
 
 def _port_of(addresses: tuple[str, ...]) -> int:

@@ -1,7 +1,7 @@
 """Checks of the doctor, one file a subject; in each, `look` gathers plain data and `judge` makes findings of it.
 
 - `broker`: check of the way to the coordinator: its broker's name, TCP, TLS and password, and who is connected there
-- `clock`: check of this machine's clock, by which records in the DHT expire
+- `clock_offset`: check of this machine's clock, by which records in the DHT expire
 - `first_peers`: check of the way to the other peers: TCP to the doors (addresses in the invite at which the DHT can be
   entered), the libp2p peers behind them, and the DHT that they keep
 - `invite_text`: check whether the text is an invite
