@@ -7,6 +7,7 @@
   step
 - `job_demand`: what a job asks of its peers: its model's sizes, for the allocator
 - `plan_in_force`: the plan in force, as a new one sees it: who holds what, and what going over to another layout takes
+- `why_no_plan`: why a search has found no plan, and what the owner can do about it
 - `workload`: what a plan is made for, and what a step of one would take on a view
 
 All are functions of their arguments but for two things: `allocate` ends by the clock that it is given, and `job_demand`

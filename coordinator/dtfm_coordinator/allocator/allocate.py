@@ -9,7 +9,6 @@ force unless another pays that back within the job's horizon.
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from dtfm_coordinator.allocator.step.problem import SCHEDULES, Problem
 from dtfm_coordinator.allocator.step.promising_shapes import ranked
 from dtfm_coordinator.allocator.step.starts import at_random, every, in_order, near_by_message, placements, starts
 from dtfm_coordinator.allocator.step.step_cost import StepCost
+from dtfm_coordinator.allocator.why_no_plan import why_no_plan
 from dtfm_coordinator.allocator.workload import Workload, as_cost, pose, predict
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning
@@ -96,7 +96,7 @@ def allocate(
         for finalist in _finalists(view, work, peers, problem, search)
     ]
     if not finalists:
-        raise UserError(_impossible(work, problems[0], shapes, any(search.fitted for search in searches)))
+        raise UserError(why_no_plan(work, problems[0], shapes, any(search.fitted for search in searches)))
     chosen = _chosen(finalists, old)
     plan, cost, reason = _or_stay(work, old, chosen, _reason(work, chosen, finalists))
     if in_force is not None and old.plan is None:
@@ -278,25 +278,3 @@ def _steps(move: float, saved: float) -> str:
 def _shape_words(counts: tuple[int, ...]) -> tuple[int, str]:
     """Return the number of stages, and the peers of a stage: one number where all have as many."""
     return len(counts), str(counts[0]) if len(set(counts)) == 1 else "+".join(map(str, counts))
-
-
-def _impossible(work: Workload, posed: Problem, shapes: tuple[Shape, ...], fitted: bool) -> str:
-    """Return why there is no plan, and what to do."""
-    if fitted:
-        return (
-            "every layout needs a pair of peers that cannot reach each other: open a port on one side of such pairs, "
-            "or fix fewer stages and replicas under [plan]"
-        )
-    demand, gigabyte = work.demand, 1e9
-    deepest = max(shape.stages for shape in shapes)
-    ends = np.linspace(0, demand.layers, deepest + 1).astype(int).tolist()
-    needs = [
-        min(demand.memory_bytes(first, end, 1, recompute=anew) for anew in (False, True))
-        for first, end in pairwise(ends)
-    ]
-    return (
-        f"no split of the model's {demand.layers} layers over {len(posed.memory)} peers fits in their memory: at "
-        f"{deepest} stages the smallest stage needs {min(needs) / gigabyte:.3g} GB and the largest "
-        f"{max(needs) / gigabyte:.3g} GB, the largest peer has {posed.memory.max() / gigabyte:.3g} GB and the smallest "
-        f"{posed.memory.min() / gigabyte:.3g} GB; add peers, or make the model or micro_batch smaller"
-    )
