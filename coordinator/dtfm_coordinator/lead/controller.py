@@ -188,7 +188,7 @@ class Controller:
         return Change("the coordinator is back, and the plan's peers are not all training")
 
     async def _change(self, change: Change) -> None:
-        """Bring a new plan into force."""
+        """Bring a new plan into force, as `change` asks for; nothing if no other plan is better."""
         before = self._state.plan
         if not change.gently or before is None:
             if before is not None:

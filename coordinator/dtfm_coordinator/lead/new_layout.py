@@ -155,7 +155,7 @@ class LayoutMaker:
             await self._have_probed(ProbeRound(id=_now(), fans=tuple(fanned), addresses=addresses))
 
     async def _have_probed(self, turn: ProbeRound) -> None:
-        """Ask for a round of measurements, and wait until those who are there have reported what they found."""
+        """Ask for a round of measurements, and wait until the peers that are there have reported what they found."""
         acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans]
         self._links.requests.ask(turn)
         await self._tools.control.publish(PROBE, turn)

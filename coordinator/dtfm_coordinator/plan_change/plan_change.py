@@ -108,7 +108,7 @@ class PlanChange(NamedTuple):
         return machine, (*actions, Wait(call.patience)) if waits else actions
 
     def _stop(self, stands: tuple[Stand, ...], time_is_up: bool) -> "Decision":
-        """Wait until the step under way has ended, but not for ever."""
+        """Wait until the step under way has ended; when time is up, end the plan in the middle of it."""
         assert self.before is not None
         if self._all_promised(self.before, stands):
             return self._replace(phase="called"), ()
@@ -132,7 +132,7 @@ class PlanChange(NamedTuple):
         return (found, actions) if found is not machine else (machine, (machine._search(),))
 
     def _gather(self) -> "Decision":
-        """Go on once enough have promised."""
+        """Go on once a quorum of the last plan's electors has promised."""
         base = self.bases[-1]
         if not self._has_quorum(base, self._promised()):
             return self, ()

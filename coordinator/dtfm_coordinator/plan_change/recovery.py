@@ -132,7 +132,7 @@ def has_quorum(plan: Plan | Electorate, promised: Iterable[str], ended: Iterable
 
 
 def _cover(spans: Iterable[LayerRange], layers: int) -> bool:
-    """Whether the spans leave no layer out."""
+    """Whether the spans, each `[first, end)`, leave none of `layers` layers out."""
     reached = 0
     for low, high in sorted(spans):
         if low > reached:

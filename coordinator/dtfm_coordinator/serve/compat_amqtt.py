@@ -1,4 +1,4 @@
-"""Patch for amqtt 0.12: its broker drops a client that connects while another one subscribes.
+"""Patch of amqtt 0.12, whose broker drops a client that connects while another one subscribes.
 
 No report was found upstream. As of amqtt 0.12.1, `Broker._run_broadcast` and `Broker._handle_client_session`
 (amqtt/broker.py) await inside loops over `self._subscriptions`, a plain dict that other tasks change meanwhile, which

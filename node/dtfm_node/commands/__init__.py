@@ -2,5 +2,6 @@
 
 - `bench`: `dtfm-node bench`: prints what this device would tell a swarm of its speed and memory
 - `leave`: `dtfm-node leave`: asks the daemon of a state dir to drain, and waits until it has ended
-- `solo`: the job in one process: the plain training loop that every swarm is compared with, and useful by itself
+- `solo`: solo training of a job in one process: the plain training loop that every swarm is compared with, useful by
+  itself
 """

@@ -1,4 +1,4 @@
-"""The job in one process: the plain training loop that every swarm is compared with, and useful by itself.
+"""Solo training of a job in one process: the plain training loop that every swarm is compared with, useful by itself.
 
 It uses the whole model as `transformers` builds it, and shares with the swarm only what defines the mathematics:
 initial weights, batches, learning rate, and AdamW's settings.

@@ -22,7 +22,7 @@ class HeardPlan(NamedTuple):
     version: int
     author: str
     trains: bool
-    """Whether this node serves a stage of it; else it is a spare."""
+    """Whether this node serves a stage of the plan; else it is a spare."""
 
 
 class Heard(NamedTuple):

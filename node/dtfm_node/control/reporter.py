@@ -53,7 +53,7 @@ class Reporter:
         self._due.set()
 
     def forget(self, *, recorded: int = 0, after: int | None = None) -> None:
-        """Drop the rows up to step `recorded`, and those of steps `after` one to which the swarm goes back."""
+        """Drop the rows up to step `recorded`, and, where the swarm goes back to step `after`, those of later steps."""
         self._rows = {
             step: row for step, row in self._rows.items() if step > recorded and (after is None or step <= after)
         }

@@ -1,4 +1,7 @@
-"""Runs all looks side by side, each within its time, and has what they saw judged. No fault of one stops another."""
+"""Examination of everything: runs all looks side by side, each within its time, and has what they saw judged.
+
+No fault of one stops another.
+"""
 
 import asyncio
 import contextlib

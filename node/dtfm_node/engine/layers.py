@@ -34,7 +34,7 @@ def compile_layers(stage: Stage) -> None:
 
 
 def check_compiler(device: torch.device) -> None:
-    """Try `torch.compile` on something small.
+    """Try `torch.compile` on a small layer.
 
     Raises:
         UserError: it does not work on this machine.

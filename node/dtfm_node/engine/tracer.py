@@ -54,7 +54,7 @@ class NoTrace:
     """Tracer that takes no note."""
 
     def span(self, lane: Lane, name: str, begin: float, end: float, /, **args: str | int) -> None:
-        """Do nothing."""
+        """Take no note of the span."""
 
 
 NO_TRACE: Tracer = NoTrace()

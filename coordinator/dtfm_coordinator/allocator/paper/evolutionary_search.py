@@ -42,7 +42,7 @@ LARGEST_FRESH = 256
 HOT = 0.15
 """Temperature that melts a placement, as a part of its cost, times the number of stages: a change is one boundary's."""
 COLD = 2e-4
-"""Temperature at the end, as a part of the cost."""
+"""Temperature at the end of an annealing, as a part of the cost."""
 KEPT = 0.5
 """Temperature to which the best placement is heated, as a part of `HOT`."""
 MIXED = 0.3
@@ -71,7 +71,7 @@ class SearchResult:
     history: tuple[tuple[float, float], ...]
     """Seconds since the start, and total cost, of each placement that was the best so far."""
     proven: bool
-    """Whether no placement is cheaper."""
+    """Whether it is proven that no placement is cheaper."""
 
 
 def search(

@@ -45,7 +45,7 @@ class FairShare:
             self._changed[resource] = None
 
     def remove(self, transfer: int) -> None:
-        """Let a transfer end."""
+        """Let a transfer end; the others' rates follow at the next `settle`."""
         rate = self.rate.pop(transfer)
         del self._cap[transfer]
         for resource in self._resources.pop(transfer):

@@ -48,7 +48,7 @@ class ModelDemand:
     """Bytes that the last stage keeps of a micro-batch beside that, until the gradient of the head's matrix is
     computed."""
     head_layers: float = 0.0
-    """Compute of the head and the loss, in decoder layers."""
+    """Compute of the head and the loss, as a multiple of a decoder layer's."""
     layer_flops: float | None = None
     """FLOP of one layer's forward on one micro-batch, for peers that publish only their FLOP/s; None: not known."""
 

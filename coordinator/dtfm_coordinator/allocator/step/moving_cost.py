@@ -29,7 +29,7 @@ class LayersInForce(NamedTuple):
     layer_bytes: float
     """Bytes of state of one layer."""
     archive: float
-    """Bytes a second at which the checkpoint is fetched."""
+    """Bytes a second at which state that no peer holds is fetched from the newest checkpoint."""
     horizon: float
     """Steps within which a move must pay back; infinite where nothing is in force, and moving costs nothing."""
 

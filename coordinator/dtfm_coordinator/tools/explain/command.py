@@ -27,7 +27,7 @@ class ExplainOptions:
     figure: Path | None
     seed: int
     budget: float
-    """Seconds of each of the two searches for what the next node would bring; 0 leaves that out."""
+    """Seconds of each of the two searches for what the next node would bring; 0 leaves the searches out."""
 
 
 def explain(question: ExplainOptions) -> None:

@@ -53,12 +53,12 @@ class PaperFindings:
 
     @property
     def data_parallel(self) -> float:
-        """Seconds of the slowest stage."""
+        """Seconds of the slowest stage's all-reduce, which a step pays once."""
         return max(stage.seconds for stage in self.stages)
 
     @property
     def pipeline(self) -> float:
-        """Seconds of all boundaries, both ways."""
+        """Seconds of the messages over all boundaries, both ways."""
         return sum(boundary.forward + boundary.backward for boundary in self.boundaries)
 
     @property

@@ -76,9 +76,9 @@ class LinkFindings:
     kinds: tuple[str, ...]
     bytes: float
     busy: float
-    """Seconds during which it carries bytes."""
+    """Seconds during which the link carries bytes."""
     gbps: float
-    """Gbit/s of the pair alone."""
+    """Gbit/s that the link carries when no other is in use."""
     latency_ms: float
     way: Way = "direct"
 

@@ -34,7 +34,7 @@ class BrokerObservation:
     tls: str | None = None
     """Fault of the TLS connection in words; "": there is none; None: the address is one without TLS."""
     certificate: bool = False
-    """Whether it is the certificate that is wrong."""
+    """Whether the fault of the TLS connection is the broker's certificate."""
     login: str = ""
     """Reason why the broker did not let this machine in; "": it did, or that was not tried."""
     entered: bool = False
@@ -149,7 +149,7 @@ async def _answer(control: ControlPlane) -> None:
 
 
 def _is_denied(why: str) -> bool:
-    """Whether the broker does not accept the password; in the words of MQTT's return codes 4 and 5."""
+    """Whether `why` says that the broker does not accept the password, in words of MQTT's return codes 4 and 5."""
     return any(word in why.lower() for word in ("authori", "password", "user name"))
 
 

@@ -42,7 +42,7 @@ class DhtMember:
 
     peer: str
     age: float
-    """Seconds since it wrote its record."""
+    """Seconds since the peer wrote its record."""
     version: str
     addresses: tuple[str, ...]
 
