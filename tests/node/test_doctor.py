@@ -29,7 +29,6 @@ from dtfm_coordinator.serve import embedded_broker as brokers
 from dtfm_node.doctor import examine, outside_view, report
 from dtfm_node.doctor.checks import (
     broker,
-    clock,
     first_peers,
     invite_text,
     ipv6,
@@ -512,7 +511,7 @@ async def test_all_looks_end_within_half_a_minute_though_one_waits_for_another(m
 def test_the_clocks_offset_is_judged_beyond_what_is_uncertain(
     ahead: float | None, error: float, verdict: Verdict
 ) -> None:
-    (said,) = clock.judge(ahead, error)
+    (said,) = clock_offset.judge(ahead, error)
     assert said.verdict is verdict
     if ahead == -3600.0:
         assert "3,600.0 s ahead of" in said.seen
