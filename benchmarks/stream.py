@@ -32,7 +32,7 @@ from rich.progress import track
 from benchmarks.tables import keep, markdown, show
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.certificates import Trust
-from dtfm_protocol.transport.direct import DirectDataPlane
+from dtfm_protocol.transport.direct_data_plane import DirectDataPlane
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.libp2p_stream import LibP2PStream
 from dtfm_protocol.transport.tls_stream import TlsStream

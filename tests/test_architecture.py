@@ -71,7 +71,11 @@ def test_packages_import_only_those_below_them() -> None:
         for module, to in imports()
         if (here := module.partition(".")[0]) != (there := to.partition(".")[0]) and there not in MAY_IMPORT[here]
     ]
-    assert [line for line in wrong if not re.fullmatch(r"dtfm_coordinator\.commands\.lab_commands imports dtfm_lab\..*", line)] == []
+    assert [
+        line
+        for line in wrong
+        if not re.fullmatch(r"dtfm_coordinator\.commands\.lab_commands imports dtfm_lab\..*", line)
+    ] == []
 
 
 def test_the_lab_stands_on_the_allocator_and_not_on_the_service() -> None:

@@ -21,7 +21,7 @@ from benchmarks.tables import keep, markdown, show, values_with
 from benchmarks.world.paced import Running, World, prediction
 from benchmarks.world.placements import searched
 from benchmarks.world.worlds import paper_world
-from dtfm_lab.emulation.world import Wiring
+from dtfm_lab.emulation.wiring import Wiring
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import View
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.tables import keep, markdown, show
 from dtfm_lab.emulation.accuracy import PAYLOAD, Gauge
-from dtfm_lab.emulation.lab import Lab
-from dtfm_lab.emulation.world import Wiring
+from dtfm_lab.emulation.emulated_network import EmulatedNetwork
+from dtfm_lab.emulation.wiring import Wiring
 
 LINKS = ((1.0, 1.0), (10.0, 10.0), (50.0, 1.0), (50.0, 100.0), (150.0, 2.0), (5.0, 200.0))
 """One-way milliseconds and Mbit/s."""
@@ -47,7 +47,7 @@ async def pairs() -> list[list[str]]:
     rows = []
     for milliseconds, rate in LINKS:
         asked = wiring(2, dict.fromkeys(permutations(range(2), 2), (milliseconds, rate)))
-        async with Lab.running(asked) as lab:
+        async with EmulatedNetwork.running(asked) as lab:
             gauge = Gauge(lab)
             try:
                 found = await gauge.pair(0, 1)
@@ -76,7 +76,7 @@ async def shares() -> list[list[str]]:
     rows = []
     for name, (links, fair) in cases.items():
         back = {(there, here): (link[0], 100.0) for (here, there), link in links.items()}
-        async with Lab.running(wiring(3, links | back, {0: SHARED_MBIT})) as lab:
+        async with EmulatedNetwork.running(wiring(3, links | back, {0: SHARED_MBIT})) as lab:
             gauge = Gauge(lab)
             try:
                 found = await gauge.rates([(0, 1), (0, 2)], 6.0)
@@ -98,7 +98,7 @@ async def both_ways(stretch: float, paced: float) -> list[str]:
     asked = wiring(2, dict.fromkeys(permutations(range(2), 2), (milliseconds, rate)))
     pace = str(paced * rate * 1.25e5)
     program = (sys.executable, "-m", "benchmarks.world.both_ways")
-    async with Lab.running(asked) as lab:
+    async with EmulatedNetwork.running(asked) as lab:
         serving = await asyncio.create_subprocess_exec(
             *lab.within(0), *program, "serve", str(size), pace, stdout=asyncio.subprocess.PIPE
         )

@@ -19,8 +19,8 @@ from tests.harness.swarm import Swarm
 
 from dtfm_coordinator.allocator.job_demand import workload
 from dtfm_coordinator.allocator.workload import Workload, predict
-from dtfm_lab.emulation.lab import Lab
-from dtfm_lab.emulation.world import Wiring
+from dtfm_lab.emulation.emulated_network import EmulatedNetwork
+from dtfm_lab.emulation.wiring import Wiring
 from dtfm_lab.networks.node_groups import V100_FLOPS
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.plan.plan import Plan
@@ -164,7 +164,7 @@ class Measured:
 class Running:
     """A swarm that trains in a world. Create it with `running`."""
 
-    def __init__(self, world: World, lab: Lab, swarm: Swarm) -> None:
+    def __init__(self, world: World, lab: EmulatedNetwork, swarm: Swarm) -> None:
         self.world, self.lab, self.swarm = world, lab, swarm
         self.peers: dict[str, str] = {}
         """Peer id of each node of the view."""
@@ -183,7 +183,7 @@ class Running:
             trains: whether to wait until the first step is done.
         """
         with _without_hystart():
-            async with Lab.running(world.wiring()) as lab, Swarm.running() as swarm:
+            async with EmulatedNetwork.running(world.wiring()) as lab, Swarm.running() as swarm:
                 running = cls(world, lab, swarm)
                 await running._start(options, forced)
                 if trains:

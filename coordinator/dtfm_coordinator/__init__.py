@@ -3,10 +3,12 @@
 - `allocator/`: the allocator: from a view of the swarm to a plan
 - `commands/`: the commands of `dtfm-coordinator`: what each takes, and which late import it runs
 - `lead/`: what a coordinator decides: when to measure, which plan comes next, and when another is better
-- `membership/`: who is in the swarm, how they are connected, and who has become slow
+- `links/`: the links between peers: which are known, asked for, or to be looked at again
+- `membership/`: who is in the swarm, where they are reached, and who has become slow
 - `plan_change/`: how one plan follows another, and from which state training goes on
+- `records/`: what a run leaves on the coordinator's disk
 - `serve/`: a running coordinator: its planes, its broker, and who takes over when it is gone
-- `swarm/`: the swarm as a coordinator knows it: what it hears, and what it writes down
+- `swarm/`: the swarm as a coordinator knows it: what it hears, and what it says of itself
 - `tools/`: what an owner runs on saved views, plans and state directories
 - `main`: `dtfm-coordinator`: the owner's command line
 

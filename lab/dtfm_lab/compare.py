@@ -234,9 +234,9 @@ def _by_paper(question: CompareOptions, view: View) -> tuple[Run, bool]:
 def _by_makespan(question: CompareOptions, view: View) -> tuple[Run, bool]:
     """Return a `Run` by the simulated step, and whether there are few enough placements to look at all."""
     from dtfm_coordinator.allocator.allocate import allocate, compile_now
+    from dtfm_coordinator.allocator.foundations.shapes import feasible_shapes
     from dtfm_coordinator.allocator.job_demand import workload
-    from dtfm_coordinator.allocator.placement.shapes import feasible_shapes
-    from dtfm_coordinator.allocator.step.starts import placements
+    from dtfm_coordinator.allocator.search.starts import placements
     from dtfm_coordinator.allocator.workload import pose
     from dtfm_protocol.job.job_file import Job
 

@@ -18,15 +18,15 @@ from dtfm_node.engine.tracer import NO_TRACE, TraceFile, Tracer
 from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
-from dtfm_node.runner.commitments import Commitments
 from dtfm_node.runner.plan_worker import PlanWorker
+from dtfm_node.runner.promise_store import PromiseStore
 from dtfm_node.runner.runner import Runner
 from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import Snapshots
 from dtfm_protocol.checkpoint.transfers import SHARDS, STATE, serve_shards, serve_state
+from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, Challenge, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
-from dtfm_protocol.control.topics import CHALLENGE, PRESENCE, Challenge, Presence
 from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.discovery.dht import Registry, go_by
 from dtfm_protocol.errors import UserError
@@ -145,13 +145,13 @@ class Daemon:
                 self._inbox.when_kept(checkpointer.confirm)
                 await plane.serve(STATE, lambda stream: serve_state(stream, holdings))
                 publisher = Publisher(plane, planes.discovery, registry, profile, uplink)
-                commitments = Commitments(self._folder / "promise.json", holdings, self._reporter)
-                say_standing = commitments.say_standing
+                promise_store = PromiseStore(self._folder / "promise.json", holdings, self._reporter)
+                say_standing = promise_store.say_standing
                 worker = PlanWorker(
                     job, machine, plane, shards, holdings, checkpointer, self._reporter, uplink, say_standing
                 )
                 await worker.listen()
-                runner = Runner(self._inbox, worker, commitments, holdings, checkpointer, self._reporter)
+                runner = Runner(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)
                 snapshots.when_added(say_standing)
                 self._reporter.say("idle", availability(job, profile))
                 self._serving = True

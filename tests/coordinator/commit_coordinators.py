@@ -7,7 +7,7 @@ from functools import cache, partial
 from dtfm_coordinator.plan_change import plan_change_events as change
 from dtfm_coordinator.plan_change.plan_change_events import Action, ChangeEvent, Durable, Role, Stand
 from dtfm_coordinator.plan_change.recovery import resume_from
-from dtfm_node.control.heard import HeardCall
+from dtfm_node.control.latest_plan import HeardCall
 from dtfm_protocol.plan.plan import Resume
 from tests.coordinator.commit_invariants import check_resume, check_stopped
 from tests.coordinator.commit_setting import Rule, Setting
@@ -114,7 +114,7 @@ def _queue(peers: tuple[Peer, ...], one: Coordinator, action: Action) -> tuple[C
 
 
 def _do(peers: tuple[Peer, ...], one: Coordinator, action: Action) -> tuple[Coordinator, list[ChangeEvent]]:
-    """See `Changeover`. A door is the life of the process that takes connections at it."""
+    """See `PlanChangeDriver`. A door is the life of the process that takes connections at it."""
     match action:
         case change.Write(durable) if durable == one.machine.durable:  # else a newer one is to be written
             return one, [change.Written(durable)]

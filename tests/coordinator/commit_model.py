@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterator
 
 from dtfm_coordinator.plan_change.plan_change_events import Announced, Durable
-from dtfm_node.control.heard import Heard, HeardCall
+from dtfm_node.control.latest_plan import Heard, HeardCall
 from dtfm_protocol.plan.plan import Resume
 from tests.coordinator.commit_coordinators import coordinator_moves, doors, returned
 from tests.coordinator.commit_invariants import check_state

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cache
 
-from dtfm_node.control.heard import Heard
+from dtfm_node.control.latest_plan import Heard
 from dtfm_node.engine.commit import Vote
 from dtfm_node.runner import follower
 from dtfm_node.runner.follower import FollowerAction, FollowerEvent, PromiseWritten, ServingEnded

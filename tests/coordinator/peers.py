@@ -7,15 +7,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from dtfm_coordinator.allocator.placement.shapes import NotEnoughNodes
-from dtfm_coordinator.lead.lead_context import Tools
+from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
+from dtfm_coordinator.lead.lead_context import LeadContext
 from dtfm_coordinator.membership.members import Member
+from dtfm_coordinator.records.metrics_recorder import MetricsRecorder
 from dtfm_coordinator.swarm.announcer import Announcer
 from dtfm_coordinator.swarm.message_handlers import MessageHandlers
-from dtfm_coordinator.swarm.metrics_recorder import MetricsRecorder
 from dtfm_coordinator.swarm.swarm_state import SwarmState
-from dtfm_protocol.control.mqtt import Reader
-from dtfm_protocol.control.topics import (
+from dtfm_protocol.control.messages import (
     LEDGER,
     PHASE,
     PRESENCE,
@@ -29,6 +28,7 @@ from dtfm_protocol.control.topics import (
     Report,
     Topic,
 )
+from dtfm_protocol.control.mqtt import Reader
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import Identity
@@ -187,12 +187,12 @@ class Peers:
             "discovery": object(),
             "registry": self.records,
         }
-        self.tools = Tools(
+        self.context = LeadContext(
             job=JOB, folder=folder, identity=ME, swarm="0123456789abcdef", coordinators=(ME.peer_id,), **fakes
         )
         self.state = SwarmState(folder, LAYERS, clock)
         self.rows = MetricsFile(folder / "metrics.jsonl")
-        self.announcer = Announcer(self.tools.control, self.state, self.rows)
+        self.announcer = Announcer(self.context.control, self.state, self.rows)
         self.recorder = MetricsRecorder(self.rows, lambda: self.state.plan, JOB.training.steps)
         self.stood: list[tuple[str, PeerState]] = []
         """What peers were heard to stand by."""
@@ -203,7 +203,7 @@ class Peers:
     def listen(self, stood: Callable[[str, PeerState], None], started: Callable[[Plan], bool]) -> None:
         """Have what peers say noted, and told to these."""
         MessageHandlers(self.state, self.recorder, self.announcer, (ME.peer_id,), stood=stood, started=started).listen(
-            self.tools.control, self.tools.archive
+            self.context.control, self.context.archive
         )
 
     def _started(self, plan: Plan) -> bool:

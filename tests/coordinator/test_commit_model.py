@@ -32,16 +32,16 @@ from typing import Any, Self
 import pytest
 
 from dtfm_coordinator.lead.controller import hold
-from dtfm_coordinator.plan_change.changeover import Changeover
 from dtfm_coordinator.plan_change.plan_change import Decision, PlanChange
+from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import ChangeEvent, Durable, FindEnded, Held, Hold, Present, Role
-from dtfm_coordinator.plan_change.tcp_liveness import TcpLiveness
-from dtfm_coordinator.swarm.event_log import PlanEvent
+from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
+from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_node.engine.commit import Arbiter, Commit, Vote
 from dtfm_node.runner.follower import BeginPlan, Follower, FollowerAction, FollowerEvent, Pledge
 from dtfm_node.state.inventory import Inventory
-from dtfm_protocol.control.topics import Epoch, Report
+from dtfm_protocol.control.messages import Epoch, Report
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState, Promise
@@ -251,9 +251,9 @@ async def test_a_coordinator_that_dies_when_a_plan_comes_into_force_knows_that_p
             )
         )  # fmt: skip
     event = PlanEvent(plan=1, why="test", called_at=0.0, in_force_at=0.0, step=2, repeated=1, source="replicas")
-    coordinator = Changeover(
+    coordinator = PlanChangeDriver(
         tmp_path, Role("C", alone=True), state.members, state, publish, say,
-        is_genuine=lambda _: True, liveness=TcpLiveness(state.members),
+        is_genuine=lambda _: True, liveness=ProcessLiveness(state.members),
     )  # fmt: skip
     working = asyncio.create_task(coordinator.run())
     assert await coordinator.call() == 1

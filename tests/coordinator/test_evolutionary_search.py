@@ -5,11 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtfm_coordinator.allocator.foundations.links import Matrix, pipeline_seconds
+from dtfm_coordinator.allocator.foundations.neighbourhoods import nearness, tiled
 from dtfm_coordinator.allocator.paper.cooling import anneal
+from dtfm_coordinator.allocator.paper.crossover import crossed
 from dtfm_coordinator.allocator.paper.evolutionary_search import SearchResult, search, warm_up
 from dtfm_coordinator.allocator.paper.exhaustive import partitions, walk_of, walk_on
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCostModel, cost_of_pipelines, data_parallel_seconds
-from dtfm_coordinator.allocator.paper.partition import (
+from dtfm_coordinator.allocator.paper.placement_state import (
     PairCosts,
     PlacementState,
     cost,
@@ -19,10 +22,7 @@ from dtfm_coordinator.allocator.paper.partition import (
     routes_of,
     state_of,
 )
-from dtfm_coordinator.allocator.paper.seeds import crossed
 from dtfm_coordinator.allocator.paper.swaps import exchange, turn
-from dtfm_coordinator.allocator.placement.links import Matrix, pipeline_seconds
-from dtfm_coordinator.allocator.placement.neighbourhoods import nearness, tiled
 from dtfm_lab.networks.paper_networks import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 
 A, G = 3e6, 5e6

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.step.fair_share import FairShare
+from dtfm_coordinator.allocator.simulator.fair_share import FairShare
 
 
 def filled(capacities: list[float], transfers: dict[int, tuple[float, tuple[int, ...]]]) -> dict[int, float]:

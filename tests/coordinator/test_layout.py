@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.step.layout import Layout
-from dtfm_coordinator.allocator.step.model_demand import (
+from dtfm_coordinator.allocator.cost_model.model_demand import (
     ModelDemand,
     layer_seconds,
     memory_needed,
@@ -17,11 +16,12 @@ from dtfm_coordinator.allocator.step.model_demand import (
     optimizer_seconds,
     stage_seconds,
 )
-from dtfm_coordinator.allocator.step.problem import SCHEDULES, Problem
+from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES, Problem
+from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.workload import pose
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import ScheduleName, Wire
-from dtfm_protocol.model.bytes_per_parameter import BYTES_PER_PARAMETER
+from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import most_in_flight, orders
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from dtfm_coordinator.membership.link_degradation import (
+from dtfm_coordinator.links.link_degradation import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     MUCH_SLOWER,

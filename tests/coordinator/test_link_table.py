@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dtfm_coordinator.membership.link_table import LinkTable
+from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.membership.members import Member
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.view.link_matrix import rows

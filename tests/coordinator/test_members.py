@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtfm_coordinator.membership.members import Members
-from dtfm_protocol.control.topics import Presence, Report
+from dtfm_protocol.control.messages import Presence, Report
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.view.view import LayerSeconds

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from dtfm_coordinator.lead.status_file import StatusFile
+from dtfm_coordinator.links.link_degradation import STEPS
 from dtfm_coordinator.membership.known_peers import KnownPeers
-from dtfm_coordinator.membership.link_degradation import STEPS
-from dtfm_coordinator.plan_change.changeover import Changeover
+from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
-from dtfm_coordinator.plan_change.tcp_liveness import TcpLiveness
-from dtfm_coordinator.swarm.event_log import PlanEvent, read
+from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
+from dtfm_coordinator.records.event_log import PlanEvent, read
 from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
-from dtfm_protocol.control.topics import CHALLENGE, Challenge, Ledger
+from dtfm_protocol.control.messages import CHALLENGE, Challenge, Ledger
 from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.step_metrics import StepMetrics
@@ -193,7 +193,7 @@ async def test_a_profile_is_looked_for_until_its_peers_present_one_is_found(tmp_
     peers = Peers(tmp_path)
     await peers.join("a")
     clock, known = ManualClock(), KnownPeers(tmp_path)
-    lookup = ProfileLookup(peers.state.members, peers.tools.discovery, peers.tools.registry, known, clock)
+    lookup = ProfileLookup(peers.state.members, peers.context.discovery, peers.context.registry, known, clock)
 
     async def look(times: int) -> None:
         for _ in range(times):
@@ -394,7 +394,7 @@ async def test_the_status_file_tells_who_is_there_and_what_is_done(tmp_path: Pat
     await peers.join("a")
     peers.state.plan = plan_of("a")
     await peers.announcer.say("training", "plan 1")
-    StatusFile(peers.tools, peers.state, peers.announcer, peers.rows).write()
+    StatusFile(peers.context, peers.state, peers.announcer, peers.rows).write()
     told = json.loads((tmp_path / "status.json").read_text())
     assert (told["phase"], told["text"], told["plan_version"], told["steps"]) == ("training", "plan 1", 1, 90)
     assert [(node["id"], node["state"], node["stage"], node["listed"]) for node in told["nodes"]] == [
@@ -420,24 +420,24 @@ async def test_what_follows_is_heard_at_once_and_in_order_whatever_a_change_of_p
 
     if trouble == "a full disk":
         monkeypatch.setattr(PlanRecord, "save", no_room)
-    changeover = Changeover(
+    driver = PlanChangeDriver(
         tmp_path,
         Role(ME.peer_id, alone=True),
         peers.state.members,
         peers.state,
-        peers.tools.control.publish,
+        peers.context.control.publish,
         lambda text: peers.announcer.say("waiting", text),
         is_genuine=lambda _: True,
-        liveness=TcpLiveness(peers.state.members, knock),
+        liveness=ProcessLiveness(peers.state.members, knock),
     )
     heard: list[tuple[str, int]] = []
 
     def stood(peer: str, standing: PeerState) -> None:
         heard.append((peer, standing.promise.version))
-        changeover.heard(peer, standing)
+        driver.heard(peer, standing)
 
-    peers.listen(stood, changeover.started)
-    working = asyncio.create_task(changeover.run())
+    peers.listen(stood, driver.started)
+    working = asyncio.create_task(driver.run())
     await peers.join("a", "b")
     door = "/ip4/192.0.2.1/tcp/1"
     listed = peers.records.listed.items()

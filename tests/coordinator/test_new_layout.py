@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dtfm_coordinator.lead.new_layout import LayoutMaker
-from dtfm_coordinator.membership.link_degradation import FIRST_PAUSE, Pair
-from dtfm_protocol.control.topics import ProbeResult, ProbeRound
+from dtfm_coordinator.links.link_degradation import FIRST_PAUSE, Pair
+from dtfm_protocol.control.messages import ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
@@ -35,7 +35,7 @@ class Swarm(Peers):
         super().__init__(folder, fewest_nodes, self.clock)
         self.first_rounds: list[ProbeRound] = []
         """Those before `trains`."""
-        self.one = LayoutMaker(self.tools, self.state, self.announcer.say, min_nodes, timeouts)
+        self.one = LayoutMaker(self.context, self.state, self.announcer.say, min_nodes, timeouts)
 
     async def layout(self) -> Plan:
         return await asyncio.wait_for(self.one.layout(), 30)

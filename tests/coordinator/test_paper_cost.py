@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtfm_coordinator.allocator.foundations.links import Matrix
 from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT, length, shortest_path
 from dtfm_coordinator.allocator.paper.matching import match_both_ways, settle
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCostModel, cost_of_pipelines
-from dtfm_coordinator.allocator.placement.links import Matrix
 from dtfm_lab.networks.paper_networks import ACTIVATION_BYTES, AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 
 A, G = 3e6, 5e6

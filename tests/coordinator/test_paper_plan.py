@@ -4,9 +4,9 @@ from itertools import permutations
 
 import pytest
 
+from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.paper.paper_cost import cost_of_pipelines
 from dtfm_coordinator.allocator.paper.paper_plan import allocate_paper
-from dtfm_coordinator.allocator.placement.shapes import NotEnoughNodes
 from dtfm_lab.networks.paper_networks import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan

@@ -8,9 +8,9 @@ import pytest
 from dtfm_coordinator.lead.comparison import Comparison
 from dtfm_coordinator.lead.new_layout import LayoutMaker
 from dtfm_coordinator.lead.plan_watch import CALM, TRUSTED_SECONDS, Change, PlanWatch, Situation, reason_to_compare
-from dtfm_coordinator.plan_change.changeover import Changeover
+from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
-from dtfm_coordinator.plan_change.tcp_liveness import TcpLiveness
+from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
 from tests.coordinator.peers import ME, Peers, plan_of
 
 
@@ -21,26 +21,26 @@ class Led(Peers):
         super().__init__(folder)
         self.now = 1000.0
         self.planner.is_forced = self.planner.is_changed = False  # type: ignore[attr-defined]
-        self.watch = PlanWatch(self.state, self.tools.planner, lambda: self.now)
-        self.layout_maker = LayoutMaker(self.tools, self.state, self.announcer.say, None)
-        changeover = Changeover(
+        self.watch = PlanWatch(self.state, self.context.planner, lambda: self.now)
+        self.layout_maker = LayoutMaker(self.context, self.state, self.announcer.say, None)
+        driver = PlanChangeDriver(
             folder,
             Role(ME.peer_id, alone=True),
             self.state.members,
             self.state,
-            self.tools.control.publish,
+            self.context.control.publish,
             lambda text: self.announcer.say("waiting", text),
             is_genuine=lambda _: True,
-            liveness=TcpLiveness(self.state.members),
+            liveness=ProcessLiveness(self.state.members),
         )
         self.comparison = Comparison(
             self.state,
             self.watch,
             self.layout_maker,
-            changeover,
+            driver,
             self.rows,
             self.announcer.say,
-            self.tools.job.plan.horizon,
+            self.context.job.plan.horizon,
         )
 
     async def trains(self, *peers: str) -> None:
@@ -90,7 +90,7 @@ async def test_what_did_not_pay_back_soon_enough_is_compared_again_until_the_job
     await led.becomes_slow()
     assert await led.kept(await led.change())
     horizons: list[float] = led.planner.horizons  # type: ignore[assignment]
-    while horizons[-1] < led.tools.job.plan.horizon:
+    while horizons[-1] < led.context.job.plan.horizon:
         assert led.state.plan is not None
         assert not led.watch.wish(led.state.plan)
         led.now += horizons[-1]

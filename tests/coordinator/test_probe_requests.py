@@ -2,8 +2,8 @@
 
 import pytest
 
-from dtfm_coordinator.membership.probe_requests import ProbeRequests
-from dtfm_protocol.control.topics import Fan, ProbeResult, ProbeRound
+from dtfm_coordinator.links.probe_requests import ProbeRequests
+from dtfm_protocol.control.messages import Fan, ProbeResult, ProbeRound
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport
 
 LIMITS = Limits(up_gbps=0.1)

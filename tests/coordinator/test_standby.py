@@ -10,7 +10,7 @@ import pytest
 
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
 from dtfm_coordinator.serve.standby import Standby
-from dtfm_protocol.control.topics import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report, Topic
+from dtfm_protocol.control.messages import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report, Topic
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from dtfm_coordinator.swarm.event_log import PlanEvent, read
+from dtfm_coordinator.records.event_log import PlanEvent, read
 from tests.harness.daemon import DEADLINE, Daemon
 from tests.harness.jobs import SMALL, Size
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.transport.direct import DirectDataPlane
+from dtfm_protocol.transport.direct_data_plane import DirectDataPlane
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import by_peer
 from dtfm_protocol.wire.stream import DataPlane, Stream, StreamClosed

@@ -14,8 +14,8 @@ import pytest
 
 from dtfm_coordinator import main
 from dtfm_lab.emulation import command
-from dtfm_lab.emulation.lab import Lab
-from dtfm_lab.emulation.world import Wiring
+from dtfm_lab.emulation.emulated_network import EmulatedNetwork
+from dtfm_lab.emulation.wiring import Wiring
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process import command_line
 
@@ -72,20 +72,20 @@ def emulators(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.subprocess.Proces
     made: list[asyncio.subprocess.Process] = []
 
     @contextlib.asynccontextmanager
-    async def running(wiring: Wiring) -> AsyncIterator[Lab]:
+    async def running(wiring: Wiring) -> AsyncIterator[EmulatedNetwork]:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", EMULATOR, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
         made.append(process)
         hosts: Any = Here()
         try:
-            yield Lab(hosts, process, wiring)
+            yield EmulatedNetwork(hosts, process, wiring)
         finally:
             if process.returncode is None:
                 process.kill()
             await process.communicate()
 
-    monkeypatch.setattr(Lab, "running", running)
+    monkeypatch.setattr(EmulatedNetwork, "running", running)
     return made
 
 

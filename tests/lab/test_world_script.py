@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtfm_lab.emulation.world import Wiring
+from dtfm_lab.emulation.wiring import Wiring
 from dtfm_lab.emulation.world_script import WAVE_SECONDS, WorldScript
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.view.view import NodeView, View

@@ -17,7 +17,7 @@ from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.expected_frames import step_frames
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_node.engine.refusals import FrameFault
+from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Compute, Runtime
 from dtfm_node.engine.stage_state import Diverged
 from dtfm_node.engine.staging import Staging

@@ -9,7 +9,7 @@ import pytest
 
 from dtfm_node.control.display import Display
 from dtfm_node.daemon import Daemon, NodeOptions
-from dtfm_protocol.control.topics import Topic
+from dtfm_protocol.control.messages import Topic
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity

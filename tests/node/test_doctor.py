@@ -45,15 +45,15 @@ from dtfm_node.doctor.examine import Examination
 from dtfm_node.doctor.findings import Finding, Verdict, as_json, bad, clean, good, things_to_do, warn, worst
 from dtfm_node.doctor.job_needs import Need
 from dtfm_node.doctor.tcp_look import Host, Kind, closed_because, door_of, kind_of, resolve, visit
+from dtfm_protocol.control.messages import PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
-from dtfm_protocol.control.topics import PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.state_dir import locked
+from dtfm_protocol.transport.libp2p_messages import packed, with_length
 from dtfm_protocol.transport.tcp_knock import Knock, knock
-from dtfm_protocol.wire.protobuf import packed, with_length
 
 HOST = "127.0.0.1"
 OWNER, OTHER = Identity.generate(), Identity.generate()

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from dtfm_coordinator.swarm.checkpoints import Checkpoints
+from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_node.commands.solo import Solo
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
@@ -39,7 +39,7 @@ from dtfm_protocol.data.token_shards import ShardFolder, TokenReader, write_shar
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
-from dtfm_protocol.model.anatomy import anatomy
+from dtfm_protocol.model.architecture_probe import anatomy
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan, Resume, Source
@@ -430,9 +430,9 @@ async def test_a_run_is_a_function_of_job_and_plan(home: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def owner(network: MemoryNetwork, job: ResolvedJob, folder: Path) -> AsyncIterator[Checkpoints]:
+async def owner(network: MemoryNetwork, job: ResolvedJob, folder: Path) -> AsyncIterator[CheckpointCollector]:
     """A coordinator that keeps checkpoints and gives them out."""
-    archive = Checkpoints(CheckpointStore(folder), job)
+    archive = CheckpointCollector(CheckpointStore(folder), job)
     plane = MemoryDataPlane(network, OWNER)
     await plane.serve(CHECKPOINT, archive.take)
     await plane.serve(STATE, lambda stream: serve_state(stream, archive))

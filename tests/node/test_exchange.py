@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dtfm_node.engine.exchange import TRAINING
 from dtfm_node.engine.mailbox import UNREAD_EVALUATIONS, PeerLost
-from dtfm_node.engine.refusals import FrameFault
+from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.sender import QUEUE_FRAMES
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.transport.in_memory import MemoryDataPlane

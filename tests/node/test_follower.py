@@ -2,7 +2,7 @@
 
 import pytest
 
-from dtfm_node.control.heard import Heard, HeardCall, HeardPlan
+from dtfm_node.control.latest_plan import Heard, HeardCall, HeardPlan
 from dtfm_node.runner.follower import (
     AnswerCall,
     BeginPlan,

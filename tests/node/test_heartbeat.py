@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dtfm_node.engine.refusals import FrameFault
+from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.in_memory import MemoryDataPlane
 from dtfm_protocol.wire.frames import HEADER_BYTES, FrameHeader, Key, Kind

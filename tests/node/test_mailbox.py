@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dtfm_node.engine.mailbox import UNREAD_EVALUATIONS, Mailbox, PeerLost
-from dtfm_node.engine.refusals import FrameFault, FrameRefused, Refusals
+from dtfm_node.engine.rejected_frames import FrameFault, FrameRefused, RejectedFrames
 from dtfm_protocol.wire.frames import FrameHeader, Key, Kind
 
 PLAN = 4
@@ -185,10 +185,10 @@ TestDeliveries.settings = settings(max_examples=60, stateful_step_count=30, dead
 def test_each_refusal_is_counted_and_named_once_a_peer_and_fault_and_strangers_are_one(
     refused: list[tuple[str, FrameFault]],
 ) -> None:
-    refusals, named = Refusals({"a", "b"}), []
+    rejected_frames, named = RejectedFrames({"a", "b"}), []
     for peer, fault in refused:
-        if refusals.note(peer, fault):
+        if rejected_frames.note(peer, fault):
             named.append(("stranger" if peer.startswith("s") else peer, fault))
-    assert refusals.counts.total() == len(refused)
+    assert rejected_frames.counts.total() == len(refused)
     assert len(named) == len(set(named))
     assert set(named) == {("stranger" if peer.startswith("s") else peer, fault) for peer, fault in refused}

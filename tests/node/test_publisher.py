@@ -12,7 +12,7 @@ from dtfm_node.control.reporter import Reporter
 from dtfm_node.links import publisher as listings
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
-from dtfm_protocol.control.topics import Fan, ProbeResult, ProbeRound, Report, Topic
+from dtfm_protocol.control.messages import Fan, ProbeResult, ProbeRound, Report, Topic
 from dtfm_protocol.discovery.dht import Registry
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.identity.envelope import Post

@@ -10,10 +10,10 @@ import pytest
 
 from dtfm_node.control.display import Display
 from dtfm_node.control.inbox import Inbox
-from dtfm_node.runner import commitments as on_disk
-from dtfm_node.runner.commitments import Commitments
+from dtfm_node.runner import promise_store as on_disk
+from dtfm_node.runner.promise_store import PromiseStore
 from dtfm_node.runner.runner import Runner
-from dtfm_protocol.control.topics import EPOCH, PHASE, PLAN, Epoch, Phase, Topic
+from dtfm_protocol.control.messages import EPOCH, PHASE, PLAN, Epoch, Phase, Topic
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
@@ -133,9 +133,9 @@ class Node:
         )
         self.inbox = Inbox(INVITE, ME, Display("plain"), self.reporter)
         self.inbox.read(self.broker)  # type: ignore[arg-type]
-        commitments = Commitments(self.promise_file, self.holdings, self.reporter)
+        promise_store = PromiseStore(self.promise_file, self.holdings, self.reporter)
         self.runner = Runner(
-            self.inbox, self.worker, commitments, self.holdings, self.checkpointer, self.reporter, retry_seconds=0.001
+            self.inbox, self.worker, promise_store, self.holdings, self.checkpointer, self.reporter, retry_seconds=0.001
         )
 
     def hear(self, *messages: Schema) -> None:

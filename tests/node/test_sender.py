@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dtfm_node.engine.exchange import Exchange
-from dtfm_node.engine.refusals import FrameFault
+from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.sender import QUEUE_FRAMES
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.frames import Kind

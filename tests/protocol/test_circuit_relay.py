@@ -22,7 +22,7 @@ from dtfm_protocol.transport.circuit_relay import (
     _send,
 )
 from dtfm_protocol.transport.in_memory import MemoryStream
-from dtfm_protocol.wire.protobuf import packed, unpacked, varint
+from dtfm_protocol.transport.libp2p_messages import packed, unpacked, varint
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
 
 ALICE, BOB, CAROL = (Identity.generate().peer_id for _ in range(3))

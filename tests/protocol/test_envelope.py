@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_protocol.control.topics import Phase, Presence, Report
+from dtfm_protocol.control.messages import Phase, Presence, Report
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.envelope import LIMIT, Post, read_body, signable
 from dtfm_protocol.identity.keys import Identity

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.transport.direct import DirectDataPlane
-from dtfm_protocol.transport.direct_bounds import DirectBounds
+from dtfm_protocol.transport.direct_data_plane import DirectDataPlane
+from dtfm_protocol.transport.direct_limits import DirectLimits
 from dtfm_protocol.transport.endpoint_exchange import DIRECT
 from dtfm_protocol.transport.hole_punching import PUNCH, SEEN
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
@@ -55,7 +55,7 @@ class World:
     async def built(
         cls,
         mirrors: tuple[str, ...] = (MIRROR.peer_id,),
-        bounds: DirectBounds = DirectBounds(),  # noqa: B008
+        limits: DirectLimits = DirectLimits(),  # noqa: B008
     ) -> AsyncIterator["World"]:
         network, planes = MemoryNetwork(), {}
         async with asyncio.timeout(PATIENCE), contextlib.AsyncExitStack() as stack:
@@ -63,7 +63,7 @@ class World:
                 meeting = Meeting(network, identity, host)
                 for other in {ALICE, BOB} - {identity} if identity is not MIRROR else ():
                     meeting.ways[other.peer_id] = "relayed"
-                running = DirectDataPlane.running(meeting, identity, listen="127.0.0.1", mirrors=mirrors, bounds=bounds)  # type: ignore[arg-type]
+                running = DirectDataPlane.running(meeting, identity, listen="127.0.0.1", mirrors=mirrors, limits=limits)  # type: ignore[arg-type]
                 planes[identity] = await stack.enter_async_context(running)
             world = cls(planes[ALICE], planes[BOB], planes[MIRROR], [])
             await world.b.serve("echo", world.echo)
@@ -118,14 +118,14 @@ async def test_without_a_third_peer_that_tells_where_they_are_seen_the_relay_ser
         assert world.seen == [(ALICE.peer_id, "relayed")]
 
 
-@pytest.mark.parametrize("bounds", [DirectBounds(meetings=0), DirectBounds(peer_meetings=0)], ids=["all", "one"])
-async def test_who_is_asked_to_punch_too_much_at_once_does_not(bounds: DirectBounds) -> None:
-    async with World.built(bounds=bounds) as world:
+@pytest.mark.parametrize("limits", [DirectLimits(meetings=0), DirectLimits(peer_meetings=0)], ids=["all", "one"])
+async def test_who_is_asked_to_punch_too_much_at_once_does_not(limits: DirectLimits) -> None:
+    async with World.built(limits=limits) as world:
         assert await world.way() == "relayed"
 
 
 async def test_a_hole_that_leads_to_another_peer_is_not_used() -> None:
-    async with World.built(bounds=DirectBounds(punch=0.5)) as world:
+    async with World.built(limits=DirectLimits(punch=0.5)) as world:
 
         async def mislead(stream: Stream) -> None:
             await read_message(stream, OutsideAddress, OUTSIDE_LIMIT)
@@ -170,7 +170,7 @@ async def test_what_one_side_finds_out_about_punching_the_other_one_knows(
         await proving(plane, stream, peer)
 
     monkeypatch.setattr(TlsConnections, "_prove", prove)
-    async with World.built(bounds=DirectBounds(punch=PATIENCE if works else 0.2)) as world:
+    async with World.built(limits=DirectLimits(punch=PATIENCE if works else 0.2)) as world:
         await world.a.serve("echo", world.echo)
         way = await world.way()
         assert way == ("punched" if works else "relayed")

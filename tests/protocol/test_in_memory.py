@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from dtfm_protocol.control.in_memory_control import BROKER, MemoryBroker, MemoryControlPlane
-from dtfm_protocol.control.topics import PHASE, PRESENCE, REPORT, Phase, Presence, Report
+from dtfm_protocol.control.messages import PHASE, PRESENCE, REPORT, Phase, Presence, Report
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.transport.in_memory import DHT, MemoryDataPlane, MemoryDiscovery, MemoryNetwork
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable

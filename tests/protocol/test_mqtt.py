@@ -15,8 +15,7 @@ import aiomqtt
 import pytest
 
 from dtfm_coordinator.serve import embedded_broker
-from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane, split_broker_url
-from dtfm_protocol.control.topics import (
+from dtfm_protocol.control.messages import (
     PHASE,
     PLAN,
     PRESENCE,
@@ -28,6 +27,7 @@ from dtfm_protocol.control.topics import (
     Report,
     Topic,
 )
+from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane, split_broker_url
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite

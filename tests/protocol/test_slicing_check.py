@@ -10,7 +10,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Model
-from dtfm_protocol.model.anatomy import _anatomy
+from dtfm_protocol.model.architecture_probe import _anatomy
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.slicing_check import TESTED, check_sliceable
 from dtfm_protocol.model.tiny_model import tiny_config

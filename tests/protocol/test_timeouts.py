@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_coordinator.plan_change.changeover import STEPS_OF_PATIENCE
+from dtfm_coordinator.plan_change.plan_change_driver import STEPS_OF_PATIENCE
 from dtfm_node.engine.failure_detector import ROUND_TRIPS, STUCK_TIMES
 from dtfm_protocol.control.mqtt import RETRY_PART
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts

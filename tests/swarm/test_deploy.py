@@ -20,8 +20,8 @@ import yaml
 from dtfm_protocol.control.mqtt import split_broker_url
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
+from tests.harness.requirements import PATH, needs
 from tests.harness.swarm import Swarm
-from tests.harness.tools import PATH, needs
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -1,8 +1,10 @@
 """The allocator: from a view of the swarm to a plan.
 
+- `cost_model/`: what a layout is judged by: the model's demand, peers and links as arrays, and what moving to it costs
+- `foundations/`: foundations that every search for a placement stands on
 - `paper/`: placements by the paper's communication cost (arXiv 2206.01288, section 3), and the search that it judges
-- `placement/`: foundations that every search for a placement stands on
-- `step/`: layouts by the simulated training step, and the search over whole layouts
+- `search/`: the search over whole layouts, judged by the simulated step
+- `simulator/`: the simulated training step: exactly, event by event, and fast, on arrays as machine code
 - `allocate`: allocator of `serve`, `plan`, `explain` and `compare`: from a view to the plan with the shortest simulated
   step
 - `job_demand`: what a job asks of its peers: its model's sizes, for the allocator

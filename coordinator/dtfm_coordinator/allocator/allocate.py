@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtfm_coordinator.allocator.placement.compiled import compiling
-from dtfm_coordinator.allocator.placement.search_budget import DEFAULT_SEARCH_SECONDS, Budget
-from dtfm_coordinator.allocator.placement.shapes import Shape, feasible_shapes
+from dtfm_coordinator.allocator.cost_model.model_demand import ModelDemand
+from dtfm_coordinator.allocator.cost_model.moving_cost import moving_seconds, standing
+from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES, Problem
+from dtfm_coordinator.allocator.foundations.compiled import compiling
+from dtfm_coordinator.allocator.foundations.search_budget import DEFAULT_SEARCH_SECONDS, Budget
+from dtfm_coordinator.allocator.foundations.shapes import Shape, feasible_shapes
 from dtfm_coordinator.allocator.plan_in_force import InForce
-from dtfm_coordinator.allocator.step.layout import Layout
-from dtfm_coordinator.allocator.step.layout_evolution import Evolution
-from dtfm_coordinator.allocator.step.model_demand import ModelDemand
-from dtfm_coordinator.allocator.step.moving_cost import moving_seconds, standing
-from dtfm_coordinator.allocator.step.problem import SCHEDULES, Problem
-from dtfm_coordinator.allocator.step.promising_shapes import ranked
-from dtfm_coordinator.allocator.step.starts import at_random, every, in_order, near_by_message, placements, starts
-from dtfm_coordinator.allocator.step.step_cost import StepCost
+from dtfm_coordinator.allocator.search.layout import Layout
+from dtfm_coordinator.allocator.search.layout_evolution import Evolution
+from dtfm_coordinator.allocator.search.promising_shapes import ranked
+from dtfm_coordinator.allocator.search.starts import at_random, every, in_order, near_by_message, placements, starts
+from dtfm_coordinator.allocator.simulator.step_cost import StepCost
 from dtfm_coordinator.allocator.why_no_plan import why_no_plan
 from dtfm_coordinator.allocator.workload import Workload, as_cost, pose, predict
 from dtfm_protocol.errors import UserError

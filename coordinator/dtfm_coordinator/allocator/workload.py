@@ -5,12 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtfm_coordinator.allocator.placement.links import Links
-from dtfm_coordinator.allocator.step.model_demand import ModelDemand, layer_seconds, optimizer_seconds, stage_seconds
-from dtfm_coordinator.allocator.step.problem import SCHEDULES, Problem, problem
-from dtfm_coordinator.allocator.step.simulated_timeline import Simulation
-from dtfm_coordinator.allocator.step.simulator import simulate
-from dtfm_coordinator.allocator.step.step_cost import StepCost
+from dtfm_coordinator.allocator.cost_model.model_demand import (
+    ModelDemand,
+    layer_seconds,
+    optimizer_seconds,
+    stage_seconds,
+)
+from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES, Problem, problem
+from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.simulator.simulated_timeline import Simulation
+from dtfm_coordinator.allocator.simulator.simulator import simulate
+from dtfm_coordinator.allocator.simulator.step_cost import StepCost
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning, ScheduleName
 from dtfm_protocol.plan.plan import Cost, Plan

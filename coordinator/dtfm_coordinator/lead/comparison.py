@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from dtfm_coordinator.lead.new_layout import LayoutMaker
 from dtfm_coordinator.lead.plan_watch import Change, PlanWatch
-from dtfm_coordinator.plan_change.changeover import Changeover
+from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
@@ -22,7 +22,7 @@ class Comparison:
         state: SwarmState,
         watch: PlanWatch,
         layout_maker: LayoutMaker,
-        changeover: Changeover,
+        driver: PlanChangeDriver,
         rows: MetricsFile,
         say: Callable[[str, str], Awaitable[None]],
         horizon: float,
@@ -33,7 +33,7 @@ class Comparison:
             say: tells the swarm what is done, by name and text of a phase, as `Announcer.say`.
             horizon: seconds within which a move must pay back, as the job says.
         """
-        self._state, self._watch, self._layout_maker, self._changeover = state, watch, layout_maker, changeover
+        self._state, self._watch, self._layout_maker, self._driver = state, watch, layout_maker, driver
         self._rows, self._say, self._horizon = rows, say, horizon
 
     async def better(self, plan: Plan, change: Change) -> Plan | None:
@@ -74,6 +74,6 @@ class Comparison:
     async def _park(self, leaving: str, why: UserError) -> None:
         """Have all stop at the end of a step with a checkpoint of it, so that peers that leave take nothing along."""
         await self._say("planning", f"{leaving} leaves, and without it {why}: keeping a checkpoint first")
-        await self._changeover.call(gently=True, parked=True)
+        await self._driver.call(gently=True, parked=True)
         reached = self._rows.last
         await self._state.wait(lambda: self._state.kept.step >= max(reached, self._rows.last), TIMEOUTS.park)

@@ -9,20 +9,20 @@ from functools import partial
 from pathlib import Path
 
 from dtfm_coordinator.lead.comparison import Comparison
-from dtfm_coordinator.lead.lead_context import Tools
+from dtfm_coordinator.lead.lead_context import LeadContext
 from dtfm_coordinator.lead.new_layout import LayoutMaker
 from dtfm_coordinator.lead.next_plan import event_of, next_plan
 from dtfm_coordinator.lead.plan_watch import Change, Failed, PlanWatch
 from dtfm_coordinator.lead.status_file import StatusFile
 from dtfm_coordinator.membership.known_peers import KnownPeers
-from dtfm_coordinator.plan_change.changeover import Changeover
+from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
-from dtfm_coordinator.plan_change.tcp_liveness import TcpLiveness
+from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
+from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector, mark_of
+from dtfm_coordinator.records.event_log import PlanEvent
+from dtfm_coordinator.records.metrics_recorder import MetricsRecorder
 from dtfm_coordinator.swarm.announcer import Announcer
-from dtfm_coordinator.swarm.checkpoints import Checkpoints, mark_of
-from dtfm_coordinator.swarm.event_log import PlanEvent
 from dtfm_coordinator.swarm.message_handlers import MessageHandlers
-from dtfm_coordinator.swarm.metrics_recorder import MetricsRecorder
 from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import Refused, UserError
@@ -54,7 +54,7 @@ class Controller:
 
     def __init__(
         self,
-        tools: Tools,
+        context: LeadContext,
         min_nodes: int | None,
         exit_when_done: bool,
         *,
@@ -68,37 +68,37 @@ class Controller:
             without_quorum: whether peers that do not answer are gone for good.
             taken_over: whether another coordinator has led so far.
         """
-        self._tools, self._exit_when_done, self._taken_over = tools, exit_when_done, taken_over
-        self._state = state = SwarmState(tools.folder, tools.planner.layers)
-        self._rows = MetricsFile(tools.folder / "metrics.jsonl")
-        self._announcer = Announcer(tools.control, state, self._rows)
+        self._context, self._exit_when_done, self._taken_over = context, exit_when_done, taken_over
+        self._state = state = SwarmState(context.folder, context.planner.layers)
+        self._rows = MetricsFile(context.folder / "metrics.jsonl")
+        self._announcer = Announcer(context.control, state, self._rows)
         self._say = self._announcer.say
-        self._changeover = Changeover(
-            tools.folder,
-            Role(tools.identity.peer_id, len(tools.coordinators) == 1, without_quorum),
+        self._driver = PlanChangeDriver(
+            context.folder,
+            Role(context.identity.peer_id, len(context.coordinators) == 1, without_quorum),
             state.members,
             state,
-            tools.control.publish,
+            context.control.publish,
             partial(self._say, "waiting"),
-            is_genuine=partial(_is_genuine, tools),
-            liveness=TcpLiveness(state.members),
+            is_genuine=partial(_is_genuine, context),
+            liveness=ProcessLiveness(state.members),
         )
-        self._status = StatusFile(tools, state, self._announcer, self._rows)
-        recorder = MetricsRecorder(self._rows, lambda: state.plan, tools.job.training.steps)
+        self._status = StatusFile(context, state, self._announcer, self._rows)
+        recorder = MetricsRecorder(self._rows, lambda: state.plan, context.job.training.steps)
         handlers = MessageHandlers(
             state,
             recorder,
             self._announcer,
-            tools.coordinators,
-            stood=self._changeover.heard,
-            started=self._changeover.started,
+            context.coordinators,
+            stood=self._driver.heard,
+            started=self._driver.started,
         )
-        handlers.listen(tools.control, tools.archive)
-        self._profiles = ProfileLookup(state.members, tools.discovery, tools.registry, KnownPeers(tools.folder))
-        self._layout_maker = LayoutMaker(tools, state, self._say, min_nodes)
-        self._watch = PlanWatch(state, tools.planner)
+        handlers.listen(context.control, context.archive)
+        self._profiles = ProfileLookup(state.members, context.discovery, context.registry, KnownPeers(context.folder))
+        self._layout_maker = LayoutMaker(context, state, self._say, min_nodes)
+        self._watch = PlanWatch(state, context.planner)
         self._comparison = Comparison(
-            state, self._watch, self._layout_maker, self._changeover, self._rows, self._say, tools.job.plan.horizon
+            state, self._watch, self._layout_maker, self._driver, self._rows, self._say, context.job.plan.horizon
         )
 
     async def attend(self, seconds: float) -> None:
@@ -106,7 +106,7 @@ class Controller:
         cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._announcer.run())
-            tasks.create_task(self._changeover.run())
+            tasks.create_task(self._driver.run())
             while True:
                 await self._profiles.look(seconds)
                 self._state.notify()
@@ -132,7 +132,7 @@ class Controller:
             await self._say("failed", str(error))
             await self._farewell()
             raise
-        done = f"all {self._steps} steps are done; the model is in {self._tools.folder / 'checkpoints'}"
+        done = f"all {self._steps} steps are done; the model is in {self._context.folder / 'checkpoints'}"
         await self._say("done", done)
         self._status.write()
         if self._exit_when_done:
@@ -142,7 +142,7 @@ class Controller:
 
     @property
     def _steps(self) -> int:
-        return self._tools.job.training.steps
+        return self._context.job.training.steps
 
     def _is_done(self) -> bool:
         return self._state.kept.step >= self._steps and self._rows.last >= self._steps
@@ -154,21 +154,21 @@ class Controller:
     async def _return(self) -> Change | None:
         """Take up the plan of an earlier process, which peers may still train under, and return what to change first,
         if anything."""
-        self._state.kept = await _newest(self._tools.archive)
-        path = self._tools.folder / "plan.json"
-        if self._changeover.epoch.in_force and not path.exists():
+        self._state.kept = await _newest(self._context.archive)
+        path = self._context.folder / "plan.json"
+        if self._driver.epoch.in_force and not path.exists():
             raise UserError(
-                f"plan {self._changeover.epoch.in_force} is in force, and this coordinator does not know it: it began "
+                f"plan {self._driver.epoch.in_force} is in force, and this coordinator does not know it: it began "
                 "to stand by in the middle of a change of plan; start it again while another one leads"
             )
         if self._state.kept.step >= self._steps or not path.exists():
             self._rows.forget_after(self._state.kept.step)
             return Change("the first plan")
         plan = self._state.plan = Plan.load(path)
-        self._tools.archive.expect(plan)
-        self._changeover.returns(plan)
+        self._context.archive.expect(plan)
+        self._driver.returns(plan)
         self._announcer.tell_ledger()
-        epoch = self._changeover.epoch
+        epoch = self._driver.epoch
         if epoch.called > min(plan.version, epoch.in_force):
             await self._layout_maker.recall({*plan.peers, *plan.idle})
             return Change("the coordinator is back, and was about to plan anew")
@@ -193,25 +193,25 @@ class Controller:
         if not change.gently or before is None:
             if before is not None:
                 await self._say("planning", change.why)
-            called_at, version = time.time(), await self._changeover.call()
+            called_at, version = time.time(), await self._driver.call()
             layout = await self._layout_maker.layout()
         else:
             found = change.layout or await self._comparison.better(before, change)
             if found is None:
                 return
             await self._say("planning", f"{change.why}: {found.reason}")
-            called_at, version = time.time(), await self._changeover.call(gently=True)
+            called_at, version = time.time(), await self._driver.call(gently=True)
             layout = found
         while True:
-            standings = await self._changeover.agree()
+            standings = await self._driver.agree()
             plan = await self._ordered(layout, version, standings)
-            self._tools.archive.expect(plan)
+            self._context.archive.expect(plan)
             event = event_of(plan, change.why, called_at, self._rows.last, standings)
-            keeping = partial(hold, self._tools.folder, self._rows, self._state, event)
-            if await self._changeover.establish(plan, keeping):
+            keeping = partial(hold, self._context.folder, self._rows, self._state, event)
+            if await self._driver.establish(plan, keeping):
                 break
             log.info("plan %d was not taken by all its peers: planning anew", version)
-            version = await self._changeover.call()
+            version = await self._driver.call()
             layout = await self._layout_maker.layout()
         self._watch.follows()
         self._announcer.tell_ledger()
@@ -219,10 +219,10 @@ class Controller:
 
     async def _ordered(self, layout: Plan, version: int, standings: dict[str, PeerState]) -> Plan:
         """Return `layout` as the signed plan of `version`, with what it goes on from."""
-        tools = self._tools
-        self._state.kept = await _newest(self._tools.archive)
-        kept = {tools.identity.peer_id: [self._state.kept]} if self._state.kept.step or tools.job.pretrained else {}
-        return next_plan(layout, version, standings, kept).signed(tools.identity, tools.swarm)
+        context = self._context
+        self._state.kept = await _newest(self._context.archive)
+        kept = {context.identity.peer_id: [self._state.kept]} if self._state.kept.step or context.job.pretrained else {}
+        return next_plan(layout, version, standings, kept).signed(context.identity, context.swarm)
 
     async def _stay(self) -> Change | None:
         """Stay with the plan until something is to be changed, and return that; None: the job is done.
@@ -230,7 +230,7 @@ class Controller:
         Raises:
             Failed: the training itself has gone wrong.
         """
-        plan, archive = self._state.plan, self._tools.archive
+        plan, archive = self._state.plan, self._context.archive
         assert plan is not None
 
         def due() -> bool:
@@ -251,16 +251,16 @@ class Controller:
         return Change(why)
 
 
-async def _newest(archive: Checkpoints) -> Mark:
+async def _newest(archive: CheckpointCollector) -> Mark:
     """Return the newest whole checkpoint of this coordinator."""
     newest = await asyncio.to_thread(archive.newest)
     return mark_of(newest) if newest is not None else Mark()
 
 
-def _is_genuine(tools: Tools, plan: Plan) -> bool:
+def _is_genuine(context: LeadContext, plan: Plan) -> bool:
     """Whether a plan that a peer shows is signed by a coordinator of this swarm."""
     try:
-        plan.verify(tools.coordinators, tools.swarm)
+        plan.verify(context.coordinators, context.swarm)
     except Refused as error:
         log.warning("%s", error)
         return False

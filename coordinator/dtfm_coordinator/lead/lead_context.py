@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtfm_coordinator.lead.planner import Planner
-from dtfm_coordinator.swarm.checkpoints import Checkpoints
+from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.discovery.dht import Discovery, Registry
 from dtfm_protocol.identity.keys import Identity
@@ -12,7 +12,7 @@ from dtfm_protocol.job.resolved_job import ResolvedJob
 
 
 @dataclass(frozen=True)
-class Tools:
+class LeadContext:
     """Job, folder, identity and planes of a coordinator that leads."""
 
     job: ResolvedJob
@@ -22,7 +22,7 @@ class Tools:
     coordinators: tuple[str, ...]
     """Peer ids of all coordinators that may lead, this one among them."""
     planner: Planner
-    archive: Checkpoints
+    archive: CheckpointCollector
     control: ControlPlane
     discovery: Discovery
     registry: Registry

@@ -5,12 +5,12 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Collection
 
-from dtfm_coordinator.allocator.placement.shapes import NotEnoughNodes
-from dtfm_coordinator.lead.lead_context import Tools
-from dtfm_coordinator.membership.link_degradation import Pair
+from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
+from dtfm_coordinator.lead.lead_context import LeadContext
+from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
-from dtfm_protocol.control.topics import PROBE, ProbeRound
+from dtfm_protocol.control.messages import PROBE, ProbeRound
 from dtfm_protocol.discovery.records import LinkReport
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
@@ -24,20 +24,20 @@ class LayoutMaker:
 
     def __init__(
         self,
-        tools: Tools,
+        context: LeadContext,
         state: SwarmState,
         say: Callable[[str, str], Awaitable[None]],
         min_nodes: int | None,
         timeouts: Timeouts = TIMEOUTS,
     ) -> None:
         self._timeouts = timeouts
-        self._tools, self._state, self._say, self._min_nodes = tools, state, say, min_nodes
+        self._context, self._state, self._say, self._min_nodes = context, state, say, min_nodes
         self._members, self._links = state.members, state.links
 
     async def layout(self) -> Plan:
         """Wait until enough nodes are ready for a plan, and return its layout."""
         # --min-nodes is for the start: a run that has lost a node goes on as soon as the others suffice.
-        needed = self._tools.planner.fewest_nodes
+        needed = self._context.planner.fewest_nodes
         if self._state.plan is None and self._min_nodes is not None:
             needed = self._min_nodes
         why = ""
@@ -71,9 +71,9 @@ class LayoutMaker:
         if not members:
             raise UserError("no node is left, or none of them reaches another one: `dtfm-node doctor` says why")
         await self._say("planning", f"planning for {len(members)} nodes")
-        view = self._links.view(members, self._tools.job.training.precision, self._state.pace.factors())
-        plan = await asyncio.to_thread(self._tools.planner.plan, view, self._state.plan, horizon)
-        view.save(self._tools.folder / "view.json")
+        view = self._links.view(members, self._context.job.training.precision, self._state.pace.factors())
+        plan = await asyncio.to_thread(self._context.planner.plan, view, self._state.plan, horizon)
+        view.save(self._context.folder / "view.json")
         return plan
 
     async def _gather(self, needed: int, why: str) -> list[Member]:
@@ -158,7 +158,7 @@ class LayoutMaker:
         """Ask for a round of measurements, and wait until the peers that are there have reported what they found."""
         acting = [peer for peer, _ in turn.pairs] + [fan.centre for fan in turn.fans]
         self._links.requests.ask(turn)
-        await self._tools.control.publish(PROBE, turn)
+        await self._context.control.publish(PROBE, turn)
 
         def awaited(peer: str) -> bool:
             member = self._members.get(peer)
@@ -185,7 +185,7 @@ class LayoutMaker:
 
     async def _read(self, peer: str, take: Callable[[str, LinkReport], None]) -> None:
         try:
-            record = await self._tools.registry.links(self._tools.discovery, peer)
+            record = await self._context.registry.links(self._context.discovery, peer)
         except (OSError, RuntimeError) as error:
             log.warning("cannot read the links of %s: %s", short(peer), error)
             return

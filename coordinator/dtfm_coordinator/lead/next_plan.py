@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dtfm_coordinator.plan_change.recovery import resume_from, shadows_of, source_of
-from dtfm_coordinator.swarm.event_log import PlanEvent
+from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dtfm_coordinator.lead.planner import Planner
-from dtfm_coordinator.membership.link_degradation import Pair
+from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short

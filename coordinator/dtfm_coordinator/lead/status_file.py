@@ -5,7 +5,7 @@ import json
 import time
 from typing import Any
 
-from dtfm_coordinator.lead.lead_context import Tools
+from dtfm_coordinator.lead.lead_context import LeadContext
 from dtfm_coordinator.swarm.announcer import Announcer
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.job.metrics_file import MetricsFile
@@ -15,8 +15,8 @@ from dtfm_protocol.process.state_dir import write_atomically
 class StatusFile:
     """Status of the swarm in a file, for people and for tests."""
 
-    def __init__(self, tools: Tools, state: SwarmState, announcer: Announcer, rows: MetricsFile) -> None:
-        self._tools, self._state, self._announcer, self._rows = tools, state, announcer, rows
+    def __init__(self, context: LeadContext, state: SwarmState, announcer: Announcer, rows: MetricsFile) -> None:
+        self._context, self._state, self._announcer, self._rows = context, state, announcer, rows
 
     def write(self) -> None:
         """Write the present status.
@@ -24,19 +24,19 @@ class StatusFile:
         Raises:
             UserError: there is no room on the disk.
         """
-        tools, state, phase = self._tools, self._state, self._announcer.phase
+        context, state, phase = self._context, self._state, self._announcer.phase
         plan = state.plan
         status: dict[str, Any] = {
             "at": time.time(),
             "tasks": len(asyncio.all_tasks()),
-            "swarm": tools.swarm,
+            "swarm": context.swarm,
             "phase": phase.name,
             "text": phase.text,
             "step": self._rows.last,
-            "steps": tools.job.training.steps,
+            "steps": context.job.training.steps,
             "checkpoint": state.kept.step,
             "plan_version": plan.version if plan else None,
-            "dropped": {"records": dict(tools.registry.dropped), "messages": dict(tools.control.dropped)},
+            "dropped": {"records": dict(context.registry.dropped), "messages": dict(context.control.dropped)},
             "nodes": [
                 {
                     "id": member.peer,
@@ -51,4 +51,4 @@ class StatusFile:
                 for member in state.members.online()
             ],
         }
-        write_atomically(tools.folder / "status.json", json.dumps(status, indent=1))
+        write_atomically(context.folder / "status.json", json.dumps(status, indent=1))

@@ -1,14 +1,10 @@
-"""Members of the swarm: who is there, how they are connected, and who has become slow.
+"""Who is in the swarm, where they are reached, and who has become slow.
 
 - `change_signal`: signal by which tasks wait until something that was heard makes a condition true
 - `known_peers`: addresses at which peers say they are reached: by them a coordinator that comes back enters the network
   again
-- `link_degradation`: degradation of links: which to measure anew, as training finds them slower, or they were slow a
-  while ago (pure)
-- `link_table`: which links are known, who measures next, and the view that follows (pure)
 - `members`: members of the swarm, as far as presence, reports and DHT records tell (pure)
 - `peer_limits`: what peers can send and receive in all, and who measures that next (pure)
-- `probe_requests`: requests for measurements: which peers were asked for, and which of their results are answers (pure)
 - `probe_rounds`: rounds in which pairs of peers measure their links, so that no probe disturbs another (pure)
 - `stragglers`: peers that have become slow since their plan began, beside the others (pure)
 - `tcp_check`: check whether something takes connections at a peer's addresses

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from dtfm_protocol.control.topics import Presence, Report
+from dtfm_protocol.control.messages import Presence, Report
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.process.timeouts import TIMEOUTS
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from dtfm_protocol.control.topics import Fan
+from dtfm_protocol.control.messages import Fan
 from dtfm_protocol.discovery.records import Limits
 
 FAN = 3

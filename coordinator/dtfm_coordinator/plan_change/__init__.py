@@ -2,15 +2,15 @@
 
 - `announcements`: what peers are told of plans: the plan that is offered, and the epoch, one after the other as it was
   decided
-- `changeover`: from one plan to the next on disk, wire and clock: carries out what `PlanChange` decides
 - `peer_stands`: promises of peers, as plain values for `PlanChange`
 - `plan_change`: change of plans, as one coordinator decides it: a call that ends the old plan, promises of peers, the
   new plan, its taking, and its coming into force (pure)
+- `plan_change_driver`: from one plan to the next on disk, wire and clock: carries out what `PlanChange` decides
 - `plan_change_events`: events and actions of `PlanChange` as plain values: what happens while one plan follows another,
   and what is to be done
 - `plan_record`: record of changes of plan in `epoch.json`: what a coordinator must not forget of them, whoever leads
+- `process_liveness`: liveness by TCP: a peer's process has ended if connections are refused at the very ports at which
+  it took them
 - `recovery`: recovery of state: from which state a new plan goes on, and who gives it, decided from what peers hold
   (pure)
-- `tcp_liveness`: liveness by TCP: a peer's process has ended if connections are refused at the very ports at which it
-  took them
 """

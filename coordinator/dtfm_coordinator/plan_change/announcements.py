@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.plan_change.plan_change_events import Announced
-from dtfm_protocol.control.topics import EPOCH, PLAN, Epoch, Topic
+from dtfm_protocol.control.messages import EPOCH, PLAN, Epoch, Topic
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.schema import Schema
 

@@ -2,7 +2,7 @@
 its taking, and its coming into force. Two coordinators may try at once; one plan a version comes of it. Pure.
 
 `PlanChange.on(event)` gives the machine's next value and the actions to carry out: no disk, clock or network is here
-(see `changeover`). What must be on the disk before anything follows from it is waited for as an event.
+(see `plan_change_driver`). What must be on the disk before anything follows from it is waited for as an event.
 """
 
 from typing import NamedTuple, Self

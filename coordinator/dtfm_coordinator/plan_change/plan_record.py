@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field
 
 from dtfm_coordinator.plan_change.plan_change_events import Announced, Durable
-from dtfm_protocol.control.topics import Epoch
+from dtfm_protocol.control.messages import Epoch
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.state_dir import write_atomically
 from dtfm_protocol.schema import Schema

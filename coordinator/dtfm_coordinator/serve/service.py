@@ -10,18 +10,18 @@ from pathlib import Path
 
 from dtfm_coordinator.allocator.job_demand import kept_requirements
 from dtfm_coordinator.lead.controller import Controller
-from dtfm_coordinator.lead.lead_context import Tools
+from dtfm_coordinator.lead.lead_context import LeadContext
 from dtfm_coordinator.lead.planner import Planner
 from dtfm_coordinator.membership.known_peers import KnownPeers
 from dtfm_coordinator.membership.tcp_check import open_doors
+from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_coordinator.serve import embedded_broker
 from dtfm_coordinator.serve.endpoints import Endpoints
 from dtfm_coordinator.serve.standby import Standby
-from dtfm_coordinator.swarm.checkpoints import Checkpoints
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import CHECKPOINT, SHARDS, STATE, serve_shards, serve_state
+from dtfm_protocol.control.messages import JOB, PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane, split_broker_url
-from dtfm_protocol.control.topics import JOB, PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.discovery.dht import Registry
@@ -98,7 +98,7 @@ class Coordinator:
         job = await asyncio.to_thread(prepare, self._job, folder, log.info)
         demand = await asyncio.to_thread(kept_requirements, job.config, job.training, folder)
         planner = Planner(job, demand, self._forced, options.seed)
-        archive = Checkpoints(CheckpointStore(folder / "checkpoints"), job)
+        archive = CheckpointCollector(CheckpointStore(folder / "checkpoints"), job)
         ends = Endpoints.choose(folder, options)
         invite = self._first or self._draft_invite(ends)
         post = Post(self._swarm, self._identity)
@@ -130,7 +130,7 @@ class Coordinator:
                 await self._open_broker(stack, ends, invite)
             address = BrokerAddress.of(invite, self._own_broker(ends))
             control = ControlPlane(address, self._swarm, invite.coordinators, post, secrets.token_hex(8))
-            tools = Tools(
+            context = LeadContext(
                 job,
                 folder,
                 self._identity,
@@ -143,7 +143,7 @@ class Coordinator:
                 registry,
             )
             controller = Controller(
-                tools,
+                context,
                 options.min_nodes,
                 options.exit_when_done,
                 without_quorum=options.without_quorum,
@@ -228,7 +228,7 @@ class Coordinator:
             ),
         )
 
-    async def _serve(self, plane: DataPlane, archive: Checkpoints) -> None:
+    async def _serve(self, plane: DataPlane, archive: CheckpointCollector) -> None:
         shards = ShardFolder(self._folder / "tokens")
         await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
         await plane.serve(STATE, lambda stream: serve_state(stream, archive))

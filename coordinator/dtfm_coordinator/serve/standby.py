@@ -4,8 +4,8 @@ import contextlib
 from pathlib import Path
 
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
+from dtfm_protocol.control.messages import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report
 from dtfm_protocol.control.mqtt import ControlPlane
-from dtfm_protocol.control.topics import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import short

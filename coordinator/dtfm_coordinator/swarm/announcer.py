@@ -3,8 +3,8 @@
 import asyncio
 
 from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.control.messages import LEDGER, PHASE, Ledger, Phase
 from dtfm_protocol.control.mqtt import ControlPlane
-from dtfm_protocol.control.topics import LEDGER, PHASE, Ledger, Phase
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.logs import log
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Collection
 
+from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector, mark_of
+from dtfm_coordinator.records.metrics_recorder import MetricsRecorder
 from dtfm_coordinator.swarm.announcer import Announcer
-from dtfm_coordinator.swarm.checkpoints import Checkpoints, mark_of
-from dtfm_coordinator.swarm.metrics_recorder import MetricsRecorder
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.checkpoint.manifest import Manifest
+from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, REPORT, Challenge, Presence, Report
 from dtfm_protocol.control.mqtt import ControlPlane
-from dtfm_protocol.control.topics import CHALLENGE, PRESENCE, REPORT, Challenge, Presence, Report
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan
@@ -38,7 +38,7 @@ class MessageHandlers:
         self._state, self._recorder, self._announcer = state, recorder, announcer
         self._coordinators, self._stood, self._started = coordinators, stood, started
 
-    def listen(self, control: ControlPlane, archive: Checkpoints) -> None:
+    def listen(self, control: ControlPlane, archive: CheckpointCollector) -> None:
         """Begin to read what peers say and hand in."""
         archive.subscribe(kept=self._keep, rows=self._recorder.record_for_good)
         control.on(PRESENCE, self._hear_presence)

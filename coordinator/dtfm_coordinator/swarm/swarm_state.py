@@ -3,13 +3,13 @@
 import time
 from pathlib import Path
 
+from dtfm_coordinator.links.link_degradation import LinkDegradation
+from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.membership.change_signal import ChangeSignal
-from dtfm_coordinator.membership.link_degradation import LinkDegradation
-from dtfm_coordinator.membership.link_table import LinkTable
 from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.membership.stragglers import Stragglers
 from dtfm_coordinator.plan_change.recovery import safe_mark
-from dtfm_coordinator.swarm.event_log import PlanEvent, append
+from dtfm_coordinator.records.event_log import PlanEvent, append
 from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.clock import MonotonicClock

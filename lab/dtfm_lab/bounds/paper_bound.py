@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.csgraph import minimum_spanning_tree
 
+from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.foundations.links import Matrix, pipeline_seconds
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCost, data_parallel_seconds
-from dtfm_coordinator.allocator.placement.compiled import compiled
-from dtfm_coordinator.allocator.placement.links import Matrix, pipeline_seconds
 
 Index = npt.NDArray[np.int64]
 """An array of numbers of devices or components."""

@@ -14,8 +14,8 @@ The least of these over the numbers of stages that fit in memory is the bound.
 
 import numpy as np
 
-from dtfm_coordinator.allocator.step.problem import ZERO_BUBBLE, Problem
-from dtfm_protocol.model.bytes_per_parameter import BYTES_PER_PARAMETER
+from dtfm_coordinator.allocator.cost_model.problem_arrays import ZERO_BUBBLE, Problem
+from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER
 
 STEPS = 60
 """Halvings of the interval in which the bound lies: so many that it is far below the precision of a double."""

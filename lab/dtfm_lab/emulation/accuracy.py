@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dtfm_lab.emulation.gauge import ECHO_BYTES
-from dtfm_lab.emulation.lab import Lab
-from dtfm_lab.emulation.world import Wiring
+from dtfm_lab.emulation.emulated_network import EmulatedNetwork
+from dtfm_lab.emulation.probe_program import ECHO_BYTES
+from dtfm_lab.emulation.wiring import Wiring
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.child_processes import end_with_parent
 
@@ -54,7 +54,7 @@ class LinkMeasurement:
 class Gauge:
     """A gauge of a lab, with a server on each of its hosts."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: EmulatedNetwork) -> None:
         self._lab = lab
         self._servers: dict[int, asyncio.subprocess.Process] = {}
 
@@ -118,7 +118,7 @@ class Gauge:
 
     async def _start(self, host: int, *arguments: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *self._lab.within(host), sys.executable, "-m", "dtfm_lab.emulation.gauge", *arguments,
+            *self._lab.within(host), sys.executable, "-m", "dtfm_lab.emulation.probe_program", *arguments,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             preexec_fn=end_with_parent(signal.SIGKILL),
         )  # fmt: skip

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtfm_lab.emulation.accuracy import Gauge, Unmeasured, pairs_to_try
-from dtfm_lab.emulation.lab import Lab
-from dtfm_lab.emulation.world import Wiring
+from dtfm_lab.emulation.emulated_network import EmulatedNetwork
+from dtfm_lab.emulation.wiring import Wiring
 from dtfm_lab.emulation.world_script import WorldScript
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.child_processes import end_with_parent
@@ -62,7 +62,7 @@ async def run(question: LabOptions) -> None:
         raise UserError(f"--on {question.on}: the view has no such node; it has {', '.join(view.ids[:8])} ...")
     wiring = Wiring.of(view, scale=question.scale, loss=question.loss, queue_ms=question.queue_ms)
     chosen = range(len(view.ids)) if question.everywhere else [view.ids.index(question.on or view.ids[0])]
-    async with Lab.running(wiring) as lab:
+    async with EmulatedNetwork.running(wiring) as lab:
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(lab.watch())]
             await _say_accuracy(lab, wiring, view)
@@ -82,7 +82,7 @@ async def run(question: LabOptions) -> None:
         raise CommandEnded(next(code for code in codes if code))
 
 
-async def _say_accuracy(lab: Lab, wiring: Wiring, view: View) -> None:
+async def _say_accuracy(lab: EmulatedNetwork, wiring: Wiring, view: View) -> None:
     """Print what the lab is asked to be, and what programs on its hosts find."""
     gauge = Gauge(lab)
     try:
@@ -96,7 +96,7 @@ async def _say_accuracy(lab: Lab, wiring: Wiring, view: View) -> None:
         await gauge.close()
 
 
-async def _change(lab: Lab, script: WorldScript, view: View, wiring: Wiring) -> None:
+async def _change(lab: EmulatedNetwork, script: WorldScript, view: View, wiring: Wiring) -> None:
     """Change the world when the script says."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
@@ -105,7 +105,7 @@ async def _change(lab: Lab, script: WorldScript, view: View, wiring: Wiring) -> 
         await lab.change(script.at(at, view, wiring))
 
 
-async def _run_all(lab: Lab, view: View, command: Sequence[str], chosen: Sequence[int]) -> list[int]:
+async def _run_all(lab: EmulatedNetwork, view: View, command: Sequence[str], chosen: Sequence[int]) -> list[int]:
     """Run `command` on the chosen hosts; return the exit codes, once all have ended."""
     hosts = json.dumps({node: lab.address(number) for number, node in enumerate(view.ids)})
     processes = []

@@ -16,7 +16,7 @@ import time
 
 from dtfm_lab.emulation.emulated_links import EmulatedLinks
 from dtfm_lab.emulation.tun import LARGEST_PACKET, destination, wire_bytes
-from dtfm_lab.emulation.world import Wiring
+from dtfm_lab.emulation.wiring import Wiring
 
 AT_ONCE = 32
 """Packets that are taken from one host before the others have their turn."""

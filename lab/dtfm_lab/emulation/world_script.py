@@ -26,7 +26,7 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from dtfm_lab.emulation.world import Wiring
+from dtfm_lab.emulation.wiring import Wiring
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.view.view import NodeView, View

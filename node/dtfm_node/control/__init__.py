@@ -2,10 +2,10 @@
 
 - `display`: output for the person at the machine: a live line in a terminal, plain lines in a pipe, a status file for
   other programs
-- `heard`: plain values that decide which plan a node follows: the newest call and the newest plan of those that
-  coordinators have sent
 - `inbox`: messages of coordinators: the job, plans, which of them is in force, the swarm's phase, whose links to
   measure
+- `latest_plan`: plain values that decide which plan a node follows: the newest call and the newest plan of those that
+  coordinators have sent
 - `reporter`: report of this node to the coordinator: its state, its progress, and the metrics rows that are not
   confirmed yet
 """

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dtfm_protocol.control.topics import Phase, Report
+from dtfm_protocol.control.messages import Phase, Report
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.process.logs import log

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 
 from dtfm_node.control.display import Display
-from dtfm_node.control.heard import Heard, HeardCall, HeardPlan
+from dtfm_node.control.latest_plan import Heard, HeardCall, HeardPlan
 from dtfm_node.control.reporter import Reporter
+from dtfm_protocol.control.messages import EPOCH, JOB, LEDGER, PHASE, PLAN, PROBE, Epoch, Ledger, Phase, ProbeRound
 from dtfm_protocol.control.mqtt import ControlPlane
-from dtfm_protocol.control.topics import EPOCH, JOB, LEDGER, PHASE, PLAN, PROBE, Epoch, Ledger, Phase, ProbeRound
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.job.resolved_job import ResolvedJob

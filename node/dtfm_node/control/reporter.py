@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dtfm_node.control.display import Display
+from dtfm_protocol.control.messages import REPORT, Report
 from dtfm_protocol.control.mqtt import ControlPlane
-from dtfm_protocol.control.topics import REPORT, Report
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.process.logs import log

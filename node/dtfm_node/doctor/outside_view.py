@@ -17,7 +17,7 @@ from dtfm_node.doctor.tcp_look import door_of
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.transport.circuit_relay import GUEST
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
-from dtfm_protocol.wire.protobuf import read_with_length, unpacked
+from dtfm_protocol.transport.libp2p_messages import read_with_length, unpacked
 from dtfm_protocol.wire.stream import Unreachable
 
 IDENTIFY = "/ipfs/id/1.0.0"

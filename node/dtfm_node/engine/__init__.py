@@ -26,8 +26,8 @@
   (pure)
 - `optimizer`: optimizer that swarm and `solo` share, the gradient clip, and their state by name
 - `receiver`: receiver of frames from streams: the waiting, on both sides, around what a `Mailbox` decides
-- `refusals`: frames that cannot be used: kinds of fault, how often each was, and whether one is worth a line in the log
-  (pure)
+- `rejected_frames`: frames that cannot be used: kinds of fault, how often each was, and whether one is worth a line in
+  the log (pure)
 - `runtime`: runtime of the engine: the device, the threads that use it, the way to and from its memory, and the tracer
 - `sender`: sender of frames to other peers: a queue for each peer and priority, each sent in order over a stream of its
   own

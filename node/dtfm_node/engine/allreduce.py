@@ -13,7 +13,7 @@ import torch
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.optimizer import sum_of_squares
-from dtfm_node.engine.refusals import FrameFault
+from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged
 from dtfm_node.engine.step_traffic import StepMessage, received, reduction_messages, sent

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from dtfm_node.engine.commit import Arbiter, Ballot, Commit, Vote, parse
 from dtfm_node.engine.exchange import Exchange
-from dtfm_node.engine.refusals import FrameFault
+from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.step_traffic import StepMessage, arbiter_of, ballot_messages, received, sent
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.plan.plan import Plan

@@ -18,7 +18,7 @@ from dtfm_node.engine.heartbeat import Heartbeat
 from dtfm_node.engine.link_rates import LinkRates
 from dtfm_node.engine.mailbox import UNREAD_EVALUATIONS, Mailbox, PeerLost
 from dtfm_node.engine.receiver import Receiver
-from dtfm_node.engine.refusals import FrameFault, FrameRefused, Refusals
+from dtfm_node.engine.rejected_frames import FrameFault, FrameRefused, RejectedFrames
 from dtfm_node.engine.sender import Sender
 from dtfm_node.engine.tracer import NO_TRACE, Tracer
 from dtfm_node.links.pacing import UplinkPacer
@@ -64,7 +64,7 @@ class Exchange:
         self._group, self._tasks = tasks, set[asyncio.Task[None]]()
         self._tracer, self._clock = tracer, clock
         self._mailbox = Mailbox(plan_version, unread_evaluations)
-        self._refusals = Refusals(self._peers)
+        self._rejected_frames = RejectedFrames(self._peers)
         self._receiver = Receiver(self._mailbox, self.inflow, clock, functools.partial(self._trace, "receive"))
         sent = functools.partial(self._trace, "send")
         self._sender = Sender(self._open, self._start, uplink, clock, self.lose, sent)
@@ -129,7 +129,7 @@ class Exchange:
     @property
     def refused(self) -> Counter[FrameFault]:
         """Number of frames that were refused, by their fault."""
-        return self._refusals.counts
+        return self._rejected_frames.counts
 
     @property
     def patience(self) -> dict[str, FailureDetector]:
@@ -208,7 +208,7 @@ class Exchange:
 
     def refuse(self, peer: str, fault: FrameFault, text: str) -> PeerLost:
         """Count a frame that cannot be used, log the first of its kind, count its sender as lost; return that loss."""
-        if self._refusals.note(peer, fault):
+        if self._rejected_frames.note(peer, fault):
             log.warning("refused a frame of %s: it sent %s", short(peer), text)
         lost = PeerLost(peer, f"it sent {text}")
         if peer in self._peers:

@@ -10,7 +10,7 @@ import torch
 from dtfm_node.engine.emulated_speed import least_seconds
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_node.engine.refusals import FrameFault
+from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import StageState
 from dtfm_node.engine.step_traffic import StepMessage, boundary_messages, evaluation_messages, received, sent, share_of

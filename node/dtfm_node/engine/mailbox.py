@@ -7,7 +7,7 @@ and a peer posts the next step's receives before it votes. So a frame that nobod
 from collections import Counter
 from dataclasses import dataclass
 
-from dtfm_node.engine.refusals import FrameFault, FrameRefused
+from dtfm_node.engine.rejected_frames import FrameFault, FrameRefused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.wire.frames import FrameHeader, Key, Kind
 from dtfm_protocol.wire.stream import Bytes

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from dtfm_node.engine.link_rates import FrameRun, LinkRates
 from dtfm_node.engine.mailbox import Mailbox, PeerLost
-from dtfm_node.engine.refusals import FrameFault, FrameRefused
+from dtfm_node.engine.rejected_frames import FrameFault, FrameRefused
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.wire.frames import HEADER_BYTES, FrameHeader, Key, Kind

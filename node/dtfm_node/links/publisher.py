@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.probe import fan, probe
-from dtfm_protocol.control.topics import ProbeResult, ProbeRound
+from dtfm_protocol.control.messages import ProbeResult, ProbeRound
 from dtfm_protocol.discovery.dht import Discovery, Registry
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
 from dtfm_protocol.errors import Refused

@@ -11,7 +11,7 @@ The shell (`runner`) feeds what it hears, and what became of the actions: it ans
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
-from dtfm_node.control.heard import Heard, HeardPlan
+from dtfm_node.control.latest_plan import Heard, HeardPlan
 
 
 class Pledge(NamedTuple):

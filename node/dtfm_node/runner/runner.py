@@ -10,7 +10,6 @@ from functools import partial
 
 from dtfm_node.control.inbox import Inbox
 from dtfm_node.control.reporter import Reporter
-from dtfm_node.runner.commitments import Commitments
 from dtfm_node.runner.follower import (
     AnswerCall,
     BeginPlan,
@@ -30,6 +29,7 @@ from dtfm_node.runner.follower import (
     TakePlan,
 )
 from dtfm_node.runner.plan_worker import PlanWorker
+from dtfm_node.runner.promise_store import PromiseStore
 from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.inventory import Inventory
 from dtfm_protocol.errors import UserError
@@ -45,7 +45,7 @@ class Runner:
         self,
         inbox: Inbox,
         worker: PlanWorker,
-        commitments: Commitments,
+        promise_store: PromiseStore,
         holdings: Inventory,
         checkpointer: Checkpointer,
         reporter: Reporter,
@@ -57,9 +57,9 @@ class Runner:
             retry_seconds: see `Timeouts.disk_retry`.
         """
         self._retry_seconds = retry_seconds
-        self._inbox, self._worker, self._commitments = inbox, worker, commitments
+        self._inbox, self._worker, self._promise_store = inbox, worker, promise_store
         self._holdings, self._checkpointer, self._reporter = holdings, checkpointer, reporter
-        self._follower = Follower.restarted(commitments.pledge)
+        self._follower = Follower.restarted(promise_store.pledge)
         self._plan: Plan | None = None
         """Plan that the follower has heard of last."""
         self._leaving = self._finished = False
@@ -71,7 +71,7 @@ class Runner:
             UserError: the swarm has failed.
         """
         self._reporter.remember(self._holdings.snapshots.rows())
-        self._commitments.say_standing()
+        self._promise_store.say_standing()
         self._reporter.hurry()
         try:
             while not self._finished:
@@ -136,9 +136,9 @@ class Runner:
                 await self._worker.stop()
                 return ServingEnded()
             case AnswerCall(pledge):
-                return await self._write(partial(self._commitments.promise, pledge), "after-promise")
+                return await self._write(partial(self._promise_store.promise, pledge), "after-promise")
             case TakePlan(pledge):
-                return await self._write(partial(self._commitments.take, self._heard_plan, pledge), "after-accept")
+                return await self._write(partial(self._promise_store.take, self._heard_plan, pledge), "after-accept")
             case BeginPlan():
                 self._worker.begin(self._heard_plan)
             case DeclinePlan():
@@ -147,7 +147,7 @@ class Runner:
                 self._reporter.say("stalled", text, plan_version=version)
             case DropFormer():
                 self._holdings.drop()
-                self._commitments.say_standing()
+                self._promise_store.say_standing()
             case Finish():
                 self._finished = True
         return None

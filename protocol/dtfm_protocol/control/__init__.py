@@ -1,7 +1,7 @@
 """The control plane: messages for plans, presence and reports, and MQTT that carries them.
 
-- `in_memory_control`: the in-memory twin of the control plane: the same interface without a broker, over links that
-  can fail
+- `in_memory_control`: the in-memory twin of the control plane: the same interface without a broker, over links that can
+  fail
+- `messages`: the control plane's messages, and the one table of topics that carry them
 - `mqtt`: the control plane over MQTT: signed messages on typed topics
-- `topics`: the control plane's messages, and the one table of topics that carry them
 """

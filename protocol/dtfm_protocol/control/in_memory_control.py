@@ -9,8 +9,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection
 
+from dtfm_protocol.control.messages import PRESENCE, Presence, Topic
 from dtfm_protocol.control.mqtt import Reader
-from dtfm_protocol.control.topics import PRESENCE, Presence, Topic
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.transport.in_memory import MemoryNetwork
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import aiomqtt
 
-from dtfm_protocol.control.topics import TOPICS, Presence, Topic
+from dtfm_protocol.control.messages import TOPICS, Presence, Topic
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.envelope import Post, read_body
 from dtfm_protocol.identity.invite import Invite

@@ -1,10 +1,10 @@
 """The model and its stages: any decoder-only model of `transformers`, cut where a plan says.
 
-- `anatomy`: the anatomy of an architecture, read off a tiny donor: where it can be cut, which parameters start as
+- `architecture_probe`: the probe of an architecture by a tiny donor: where it can be cut, which parameters start as
   constants
-- `bytes_per_parameter`: the memory of whoever trains a stage
 - `initial_weights`: the initial weights: a function of seed and parameter name, so that any cut of the model starts as
   the whole does
+- `memory_model`: the memory of whoever trains a stage
 - `model_config`: the job's model as one whole `transformers` config: every field spelled out, checked, ready for JSON
 - `model_sizes`: the sizes of a model: parameters of each part, and the memory that a micro-batch's activations take
 - `single_layer`: a single decoder layer, which a peer times and weighs before it knows its stage

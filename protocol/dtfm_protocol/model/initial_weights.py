@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dtfm_protocol.model.anatomy import anatomy
+from dtfm_protocol.model.architecture_probe import anatomy
 from dtfm_protocol.model.stage import Stage
 
 CHUNK = 1 << 22

@@ -13,8 +13,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dtfm_protocol.job.job_file import Precision
-from dtfm_protocol.model.anatomy import anatomy
-from dtfm_protocol.model.bytes_per_parameter import BOUNDARY_BYTES_PER_VALUE, stage_bytes
+from dtfm_protocol.model.architecture_probe import anatomy
+from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
 from dtfm_protocol.model.model_config import build_config
 from dtfm_protocol.model.stage import build_stage
 from dtfm_protocol.model.tiny_model import with_layers

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from dtfm_protocol.model.anatomy import anatomy
+from dtfm_protocol.model.architecture_probe import anatomy
 from dtfm_protocol.model.model_config import build_config
 from dtfm_protocol.model.stage import Stage, build_stage
 from dtfm_protocol.model.tiny_model import with_layers

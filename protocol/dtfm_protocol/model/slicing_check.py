@@ -8,7 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.model.anatomy import anatomy
+from dtfm_protocol.model.architecture_probe import anatomy
 from dtfm_protocol.model.initial_weights import standard_normal
 from dtfm_protocol.model.model_config import build_config, one_line
 from dtfm_protocol.model.stage import Stage, build_stage, loss_sum

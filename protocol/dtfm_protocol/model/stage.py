@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.model.anatomy import Anatomy, anatomy
+from dtfm_protocol.model.architecture_probe import Anatomy, anatomy
 from dtfm_protocol.model.tiny_model import per_layer_fields
 from dtfm_protocol.model.whole_model import build_skeleton
 

@@ -3,9 +3,9 @@
 - `certificates`: TLS between peers: certificates that carry the peers' own keys, and the contexts that trust those met
   so far
 - `circuit_relay`: members that nobody can connect to are reached through one that everybody can
-- `direct`: the data plane's short way: TLS 1.3 over TCP from peer to peer, where one can reach the other; libp2p for
-  the rest
-- `direct_bounds`: how long a direct plane waits, and how much it takes on at a time
+- `direct_data_plane`: the data plane's short way: TLS 1.3 over TCP from peer to peer, where one can reach the other;
+  libp2p for the rest
+- `direct_limits`: the limits of a direct plane: how long it waits, and how much it takes on at a time
 - `endpoint_exchange`: how two peers tell each other, over libp2p, where and with which certificates they take direct
   connections
 - `hole_punching`: a stream to a peer that nobody can connect to, over a connection that both sides open at the same
@@ -17,6 +17,7 @@
 - `libp2p`: the data plane on libp2p, through the daemon that `libp2p_daemon` starts and ends
 - `libp2p_daemon`: the libp2p daemon that hivemind ships, as one process: its folder, its command line, its start and
   its end
+- `libp2p_messages`: the wire format of protobuf, for the few messages of libp2p's own protocols that are spoken here
 - `libp2p_stream`: one stream of the libp2p plane: a connection to the daemon of this machine, which hands it on
 - `multiaddress`: multiaddresses: whose they are, where they lead, and how they are announced
 - `relay_guest`: the guest's side of relays: over which of them this peer can be reached, and where that is

@@ -19,7 +19,7 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import public_key_of, short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
-from dtfm_protocol.wire.protobuf import Fields, packed, read_with_length, unpacked, with_length
+from dtfm_protocol.transport.libp2p_messages import Fields, packed, read_with_length, unpacked, with_length
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
 
 HOP = "/libp2p/circuit/relay/0.2.0/hop"

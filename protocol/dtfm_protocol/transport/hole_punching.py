@@ -42,7 +42,7 @@ class HolePuncher:
             look: opens a stream to a mirror's `SEEN` from a hole.
         """
         self._connections, self._mirrors, self._meet, self._look = connections, mirrors, meet, look
-        self._bounds = connections.bounds
+        self._limits = connections.limits
         self._meetings: Counter[str] = Counter()
 
     async def open(self, peer: str, service: str) -> TlsStream:
@@ -59,7 +59,7 @@ class HolePuncher:
         try:
             with SimultaneousOpen() as hole:
                 async with self._seen(hole) as here:
-                    async with asyncio.timeout(self._bounds.handshake):
+                    async with asyncio.timeout(self._limits.handshake):
                         await write_message(meeting, here)
                         there = await read_message(meeting, OutsideAddress, OUTSIDE_LIMIT)
                     async with hole.meeting(there) as found:
@@ -81,17 +81,17 @@ class HolePuncher:
             TimeoutError: no such connection comes.
             Unreachable: `peer` does not offer the service.
         """
-        async with asyncio.timeout(self._bounds.punch) as limit:
+        async with asyncio.timeout(self._limits.punch) as limit:
             while True:
                 connection = await found.get()
-                limit.reschedule(asyncio.get_running_loop().time() + self._bounds.handshake)
+                limit.reschedule(asyncio.get_running_loop().time() + self._limits.handshake)
                 with contextlib.suppress(NoWay):
                     return await self._connections.over(connection, peer, service, "punched")
 
     async def answer(self, meeting: Stream) -> bool:
         """Answer a peer's `open`, and return whether a connection came about; it is then like one that was accepted."""
-        meetings, bounds = self._meetings, self._bounds
-        if meetings.total() >= bounds.meetings or meetings[meeting.peer] >= bounds.peer_meetings:
+        meetings, limits = self._meetings, self._limits
+        if meetings.total() >= limits.meetings or meetings[meeting.peer] >= limits.peer_meetings:
             raise Refused("too many connections to be opened from both sides at once")
         self._meetings[meeting.peer] += 1
         try:
@@ -103,7 +103,7 @@ class HolePuncher:
     async def _meets(self, meeting: Stream) -> bool:
         succeeded = False
         try:
-            async with asyncio.timeout(2 * self._bounds.handshake + self._bounds.punch):
+            async with asyncio.timeout(2 * self._limits.handshake + self._limits.punch):
                 there = await read_message(meeting, OutsideAddress, OUTSIDE_LIMIT)
                 with SimultaneousOpen() as hole:
                     async with self._seen(hole) as here, hole.meeting(there) as found:
@@ -132,7 +132,7 @@ class HolePuncher:
         for mirror in self._mirrors:
             try:
                 stream = await self._look(mirror, hole)
-                async with opening(stream, self._bounds.handshake):
+                async with opening(stream, self._limits.handshake):
                     seen = await read_message(stream, OutsideAddress, OUTSIDE_LIMIT)
             except (NoWay, Unreachable) as error:
                 log.debug("%s does not tell how this peer is seen from outside: %s", short(mirror), error)

@@ -20,7 +20,7 @@ from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.transport.certificates import CERTIFICATE_LIMIT, Trust
-from dtfm_protocol.transport.direct_bounds import DirectBounds
+from dtfm_protocol.transport.direct_limits import DirectLimits
 from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.simultaneous_open import SimultaneousOpen
 from dtfm_protocol.transport.sockets import connected_to
@@ -68,7 +68,7 @@ class TlsConnections:
     """The direct connections of this peer: it opens streams over its own, and takes those of others at a listener."""
 
     def __init__(
-        self, identity: Identity, listener: socket.socket, handlers: Mapping[str, Handler], bounds: DirectBounds
+        self, identity: Identity, listener: socket.socket, handlers: Mapping[str, Handler], limits: DirectLimits
     ) -> None:
         """Take the listener over; connections are taken within `running`.
 
@@ -81,7 +81,7 @@ class TlsConnections:
         self.turned_away: Counter[str] = Counter()
         """Number of connections that were not taken, by reason."""
         self.trust = Trust(identity)
-        self.bounds = bounds
+        self.limits = limits
         self._listener = listener
         self._handlers = handlers
         self._staging = memoryview(bytearray(PIECE_BYTES))  # used between two awaits only, so one does for all streams
@@ -128,7 +128,7 @@ class TlsConnections:
     async def _request(self, stream: TlsStream, service: str) -> TlsStream:
         """Ask for `service` on a connection to a peer. Raises as `dial`."""
         name = service.encode()
-        async with opening(stream, self.bounds.handshake):
+        async with opening(stream, self.limits.handshake):
             await stream.write(bytes([len(name)]), name)
             if await stream.read(1) != _YES:
                 raise Unreachable(f"{short(stream.peer)} does not offer {service}")
@@ -156,7 +156,7 @@ class TlsConnections:
 
     async def _connect(self, peer: str, host: str, port: int, hole: SimultaneousOpen | None = None) -> TlsStream:
         try:
-            async with asyncio.timeout(self.bounds.connect):
+            async with asyncio.timeout(self.limits.connect):
                 connection = await (connected_to(host, port) if hole is None else hole.connect(host, port))
         except (OSError, ValueError) as error:  # a ValueError: no host has such a name; a TimeoutError is an OSError
             raise NoWay(f"{host} port {port}: {error or 'no answer'}") from None
@@ -166,7 +166,7 @@ class TlsConnections:
 
     async def _prove(self, stream: TlsStream, peer: str) -> None:
         """Check that the other end is `peer` and has proven it. Raises NoWay where it is not."""
-        async with opening(stream, self.bounds.handshake):
+        async with opening(stream, self.limits.handshake):
             host, port = stream.remote
             stream.peer = self.trust.owner(await stream.handshake())
             if stream.peer != peer:
@@ -186,7 +186,7 @@ class TlsConnections:
 
     def admit(self, connection: socket.socket, way: Way = "direct") -> None:
         """Take a connection that has come about: let the other end prove a key, and serve it."""
-        if len(self._pending) >= self.bounds.pending:
+        if len(self._pending) >= self.limits.pending:
             oldest = next(iter(self._pending))
             del self._pending[oldest]
             oldest.abort()
@@ -197,7 +197,7 @@ class TlsConnections:
     async def _take(self, stream: TlsStream) -> None:
         """Find out who has connected and for which service, and let its handler have the stream."""
         try:
-            async with asyncio.timeout(self.bounds.handshake):
+            async with asyncio.timeout(self.limits.handshake):
                 stream.peer = self.trust.owner(await stream.handshake())
                 self._pending.pop(stream, None)
                 (size,) = await stream.read(1)

@@ -2,7 +2,6 @@
 
 - `codecs`: wire codecs, which turn a tensor into bytes between two peers, and back
 - `frames`: the frames of a training stream: a fixed header, then the payload that the header announces
-- `protobuf`: the wire format of protobuf, for the few messages of libp2p's own protocols that are spoken here
 - `stream`: the data plane's interface: ordered byte streams between peers that know each other by peer id
 - `tensor_sizes`: the bytes of coded tensors
 """

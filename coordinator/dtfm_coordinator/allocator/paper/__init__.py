@@ -2,6 +2,7 @@
 
 - `baselines`: placements without a search, to compare with
 - `cooling`: simulated annealing on the exact cost, one temperature at a time
+- `crossover`: crossover of two placements, and the widths of the tilings with which the evolutionary search starts
 - `evolutionary_search`: evolutionary search for a balanced placement that is cheapest by the paper's cost
 - `exhaustive`: looks at every placement of a small swarm, for the one that is provably best
 - `hamiltonian_path`: cheapest open Hamiltonian path: the order in which groups of devices become pipeline stages
@@ -10,7 +11,7 @@
 - `paper_cost`: communication cost of a placement by the paper (arXiv 2206.01288, section 3), extended to asymmetric
   links
 - `paper_plan`: plan by the paper's communication cost alone: what `dtfm-coordinator plan --cost paper` writes
-- `partition`: a placement with everything that its exact cost is made of, so that a change costs only what it touches
-- `seeds`: crossover of two placements, and the widths of the tilings with which the evolutionary search starts
+- `placement_state`: a placement with everything that its exact cost is made of, so that a change costs only what it
+  touches
 - `swaps`: changes of a placement, made only where the exact cost afterwards is within a limit
 """

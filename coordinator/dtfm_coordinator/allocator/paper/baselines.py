@@ -3,10 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
+from dtfm_coordinator.allocator.foundations.links import Matrix, pipeline_seconds
+from dtfm_coordinator.allocator.foundations.neighbourhoods import nearness, tiled
+from dtfm_coordinator.allocator.paper.crossover import widths
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCostModel, Pipelines
-from dtfm_coordinator.allocator.paper.seeds import widths
-from dtfm_coordinator.allocator.placement.links import Matrix, pipeline_seconds
-from dtfm_coordinator.allocator.placement.neighbourhoods import nearness, tiled
 
 
 def in_order(devices: int, stages: int, replicas: int) -> Pipelines:

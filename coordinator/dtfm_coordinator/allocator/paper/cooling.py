@@ -7,9 +7,9 @@ device that such a maximum hangs on: one of the slowest group, or of a boundary'
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.paper.partition import Index, PairCosts, PlacementState, cost
+from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.paper.placement_state import Index, PairCosts, PlacementState, cost
 from dtfm_coordinator.allocator.paper.swaps import exchange, turn
-from dtfm_coordinator.allocator.placement.compiled import compiled
 
 Words = npt.NDArray[np.uint64]
 

@@ -1,7 +1,7 @@
 """Evolutionary search for a balanced placement that is cheapest by the paper's cost.
 
-A population of placements starts from neighbourhood tilings (`seeds`). A new one comes from nothing, from the best, or
-from crossing two; each is annealed on the exact cost (`cooling`), from a temperature that depends on how much of its
+A population of placements starts from neighbourhood tilings (`crossover`). A new one comes from nothing, from the best,
+or from crossing two; each is annealed on the exact cost (`cooling`), from a temperature that depends on how much of its
 origin is worth keeping, and takes the place of the worst, or of its like. How long an annealing lasts is a share of
 the budget: of few evaluations one long annealing makes more than many short ones. Small swarms are searched to the
 end (`exhaustive`): the result is then the optimum.
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dtfm_coordinator.allocator.foundations.compiled import compiling
+from dtfm_coordinator.allocator.foundations.links import Matrix, pipeline_seconds
+from dtfm_coordinator.allocator.foundations.neighbourhoods import nearness, tiled
+from dtfm_coordinator.allocator.foundations.search_budget import Budget
 from dtfm_coordinator.allocator.paper.cooling import anneal
+from dtfm_coordinator.allocator.paper.crossover import crossed, widths
 from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable, walk_of, walk_on
 from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCost, Pipelines, cost_of_pipelines, data_parallel_seconds
-from dtfm_coordinator.allocator.paper.partition import network_of, refresh, reorder, routes_of, state_of
-from dtfm_coordinator.allocator.paper.seeds import crossed, widths
-from dtfm_coordinator.allocator.placement.compiled import compiling
-from dtfm_coordinator.allocator.placement.links import Matrix, pipeline_seconds
-from dtfm_coordinator.allocator.placement.neighbourhoods import nearness, tiled
-from dtfm_coordinator.allocator.placement.search_budget import Budget
+from dtfm_coordinator.allocator.paper.placement_state import network_of, refresh, reorder, routes_of, state_of
 
 Index = npt.NDArray[np.int64]
 

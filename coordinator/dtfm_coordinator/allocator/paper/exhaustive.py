@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dtfm_coordinator.allocator.foundations.compiled import compiled
 from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT, exact_path
 from dtfm_coordinator.allocator.paper.matching import match_both_ways
-from dtfm_coordinator.allocator.paper.partition import Index, Matrix, PairCosts
-from dtfm_coordinator.allocator.placement.compiled import compiled
+from dtfm_coordinator.allocator.paper.placement_state import Index, Matrix, PairCosts
 
 LARGEST_MASK = 62
 """Number of devices whose subsets fit a signed 64-bit mask."""

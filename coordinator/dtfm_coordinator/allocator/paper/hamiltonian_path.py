@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.placement.compiled import compiled
+from dtfm_coordinator.allocator.foundations.compiled import compiled
 
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.paper.partition import network_of, refresh, reorder, routes_of, state_of
-from dtfm_coordinator.allocator.placement.links import Matrix, pipeline_seconds, transfer_seconds
+from dtfm_coordinator.allocator.foundations.links import Matrix, pipeline_seconds, transfer_seconds
+from dtfm_coordinator.allocator.paper.placement_state import network_of, refresh, reorder, routes_of, state_of
 
 Pipelines = tuple[tuple[int, ...], ...]
 """Device indices `pipelines[route][stage]`: R pipelines of K devices."""

@@ -8,13 +8,13 @@ from typing import Literal
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
+from dtfm_coordinator.allocator.foundations.links import Matrix
+from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.paper import baselines
 from dtfm_coordinator.allocator.paper.evolutionary_search import LARGEST_ENUMERATION, search, warm_up
 from dtfm_coordinator.allocator.paper.exhaustive import partitions, provable
 from dtfm_coordinator.allocator.paper.hamiltonian_path import LARGEST_EXACT
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCost, Pipelines, cost_of_pipelines
-from dtfm_coordinator.allocator.placement.links import Matrix
-from dtfm_coordinator.allocator.placement.shapes import NotEnoughNodes
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Cost, Plan
 from dtfm_protocol.view.view import View

@@ -6,8 +6,9 @@ groups, one term a device, then what the newcomers' best partners cost, and only
 
 import numpy as np
 
+from dtfm_coordinator.allocator.foundations.compiled import compiled
 from dtfm_coordinator.allocator.paper.matching import match_both_ways
-from dtfm_coordinator.allocator.paper.partition import (
+from dtfm_coordinator.allocator.paper.placement_state import (
     Index,
     PairCosts,
     PlacementState,
@@ -15,7 +16,6 @@ from dtfm_coordinator.allocator.paper.partition import (
     cost,
     rearrange,
 )
-from dtfm_coordinator.allocator.placement.compiled import compiled
 
 
 @compiled

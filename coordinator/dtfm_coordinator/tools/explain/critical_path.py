@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from dtfm_coordinator.allocator.placement.links import Links
-from dtfm_coordinator.allocator.step.simulated_timeline import SimulatedSpan, Simulation, Transfer
+from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation, Transfer
 from dtfm_protocol.plan.plan import Plan
 
 Cause = Literal["compute", "transfer", "all-reduce", "sharing", "delay", "commit", "optimizer"]

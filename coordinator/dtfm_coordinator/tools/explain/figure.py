@@ -9,7 +9,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dtfm_coordinator.allocator.step.simulated_timeline import Simulation
+from dtfm_coordinator.allocator.simulator.simulated_timeline import Simulation
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.tools.explain import paper_report
 from dtfm_coordinator.tools.explain.network_chart import draw_network

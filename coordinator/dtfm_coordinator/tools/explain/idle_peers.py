@@ -4,7 +4,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dtfm_coordinator.allocator.step.model_demand import ActionSeconds, layer_seconds, memory_needed, stage_seconds
+from dtfm_coordinator.allocator.cost_model.model_demand import (
+    ActionSeconds,
+    layer_seconds,
+    memory_needed,
+    stage_seconds,
+)
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import orders

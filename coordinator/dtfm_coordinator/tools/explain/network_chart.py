@@ -16,7 +16,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.patheffects import withStroke
 
 from dtfm_coordinator.tools.explain.node_positions import places
-from dtfm_coordinator.tools.wording import named
+from dtfm_coordinator.tools.formatting import named
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import GBIT, View

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from dtfm_coordinator.allocator.foundations.links import pipeline_seconds
 from dtfm_coordinator.allocator.paper.paper_cost import data_parallel_seconds
-from dtfm_coordinator.allocator.placement.links import pipeline_seconds
-from dtfm_coordinator.tools.wording import link_named
+from dtfm_coordinator.tools.formatting import link_named
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import View

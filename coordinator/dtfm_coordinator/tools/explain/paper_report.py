@@ -5,7 +5,7 @@ from rich.table import Table
 
 from dtfm_coordinator.tools.explain.paper_findings import PaperFindings
 from dtfm_coordinator.tools.explain.step_report import DIFFERENT
-from dtfm_coordinator.tools.wording import link_named, named, seconds
+from dtfm_coordinator.tools.formatting import link_named, named, seconds
 
 
 def headline(found: PaperFindings) -> str:

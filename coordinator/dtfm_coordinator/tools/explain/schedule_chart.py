@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from dtfm_coordinator.allocator.step.simulated_timeline import SimulatedSpan, Simulation, Transfer
+from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation, Transfer
 from dtfm_coordinator.tools.explain.critical_path import Part
-from dtfm_coordinator.tools.wording import named
+from dtfm_coordinator.tools.formatting import named
 from dtfm_protocol.plan.plan import Plan
 
 MOST_LANES = 40

@@ -5,19 +5,19 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from dtfm_coordinator.allocator.placement.links import Links
-from dtfm_coordinator.allocator.step.model_demand import memory_needed
-from dtfm_coordinator.allocator.step.simulated_timeline import (
+from dtfm_coordinator.allocator.cost_model.model_demand import memory_needed
+from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.simulator.simulated_timeline import (
     SimulatedSpan,
     Simulation,
     SpanKind,
     Transfer,
     TransferKind,
 )
-from dtfm_coordinator.allocator.step.step_cost import StepCost
+from dtfm_coordinator.allocator.simulator.step_cost import StepCost
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.tools.explain.critical_path import Bottleneck, Part, bottleneck, critical_path
-from dtfm_coordinator.tools.wording import link_named
+from dtfm_coordinator.tools.formatting import link_named
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import GBIT, View

@@ -3,12 +3,12 @@
 from rich.console import Console
 from rich.table import Table
 
-from dtfm_coordinator.allocator.step.step_cost import StepCost
+from dtfm_coordinator.allocator.simulator.step_cost import StepCost
 from dtfm_coordinator.tools.explain.critical_path import Bottleneck, by_cause
 from dtfm_coordinator.tools.explain.idle_peers import IdlePeer
 from dtfm_coordinator.tools.explain.next_node import Growth
 from dtfm_coordinator.tools.explain.step_findings import StageFindings, StepFindings
-from dtfm_coordinator.tools.wording import link_named, named, percent, seconds, size
+from dtfm_coordinator.tools.formatting import link_named, named, percent, seconds, size
 
 MOST_LINKS = 10
 """Number of links that are listed."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dtfm_coordinator.tools.formatting import seconds
 from dtfm_coordinator.tools.trace.chrome_format import events
 from dtfm_coordinator.tools.trace.clock_alignment import Clocks, align
 from dtfm_coordinator.tools.trace.message_pairs import MatchedMessage, least_flights, matched
-from dtfm_coordinator.tools.wording import seconds
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.trace_format import FILES, NodeTrace, read_trace
 

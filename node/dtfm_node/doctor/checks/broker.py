@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
 from dtfm_node.doctor.tcp_look import OTHER_PROGRAM, Host, closed_because, visit
+from dtfm_protocol.control.messages import JOB, PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
-from dtfm_protocol.control.topics import JOB, PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short

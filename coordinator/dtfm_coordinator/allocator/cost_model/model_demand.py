@@ -1,0 +1,203 @@
+"""Demand of a model on the peers that serve its stages: parameters, memory, messages, gradients."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import median
+from typing import NamedTuple
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Wire
+from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.schedule import Action, most_in_flight, orders
+from dtfm_protocol.view.view import LayerSeconds, NodeView
+from dtfm_protocol.wire.tensor_sizes import BYTES_A_VALUE, payload_bytes
+
+
+class ActionSeconds(NamedTuple):
+    """Seconds that each kind of a schedule's actions takes on a peer, for one micro-batch through its stage."""
+
+    forward: float
+    backward: float
+    """Seconds of the backward, without `weight`."""
+    weight: float = 0.0
+    """Seconds of the weights' gradients, where the schedule makes them an action of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDemand:
+    """Sizes of a decoder-only model and of one micro-batch of its job."""
+
+    layer_parameters: tuple[int, ...]
+    """Number of parameters of each decoder layer."""
+    embedding_parameters: int
+    """Number of parameters that the first stage holds beside its layers."""
+    head_parameters: int
+    """Number of parameters that the last stage holds beside its layers: final norm and output matrix, a tied one
+    included."""
+    tied_parameters: int = 0
+    """Number of the embedding's parameters that the head shares: a single stage holds them once."""
+    message_values: int
+    """Number of values in one boundary message: sequences of a micro-batch x sequence length x hidden size."""
+    layer_activation_bytes: int
+    """Bytes kept from a micro-batch's forward to its backward, for each layer."""
+    head_bytes: int = 0
+    """Bytes of further memory of the last stage: logits of one micro-batch and what their backward takes."""
+    logits_gradient_bytes: int = 0
+    """Bytes that the last stage keeps of a micro-batch beside that, until the gradient of the head's matrix is
+    computed."""
+    head_layers: float = 0.0
+    """Compute of the head and the loss, as a multiple of a decoder layer's."""
+    layer_flops: float | None = None
+    """FLOP of one layer's forward on one micro-batch, for peers that publish only their FLOP/s; None: not known."""
+
+    @property
+    def layers(self) -> int:
+        """Number of decoder layers."""
+        return len(self.layer_parameters)
+
+    def parameters(self, first: int, end: int) -> int:
+        """Return the number of parameters of the stage that holds layers `[first, end)`, with the embedding or head
+        beside them."""
+        count = sum(self.layer_parameters[first:end])
+        if first == 0:
+            count += self.embedding_parameters
+        if end == self.layers:
+            count += self.head_parameters
+            if first == 0:
+                count -= self.tied_parameters
+        return count
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of one micro-batch between two layers, and so of a message once it is decoded."""
+        return BOUNDARY_BYTES_PER_VALUE * self.message_values
+
+    def memory_bytes(
+        self,
+        first: int,
+        end: int,
+        in_flight: int,
+        *,
+        waiting: int = 0,
+        recompute: bool = False,
+        feedback: bool = False,
+    ) -> int:
+        """Return the bytes of memory of a peer that serves `[first, end)`; the other arguments are those of
+        `stage_bytes`."""
+        return stage_bytes(
+            self.parameters(first, end),
+            end - first,
+            1 if end - first == self.layers else 2,
+            in_flight,
+            activation_bytes=self.layer_activation_bytes,
+            boundary_bytes=self.input_bytes,
+            waiting=waiting,
+            recompute=recompute,
+            feedback=feedback,
+            head_bytes=self.head_bytes + waiting * self.logits_gradient_bytes if end == self.layers else 0,
+        )
+
+    def message_bytes(self, wire: Wire) -> tuple[int, int]:
+        """Return the bytes of one micro-batch's messages over one boundary: ahead, and back."""
+        shape = (self.message_values,)
+        return payload_bytes(wire.activations, shape), payload_bytes(wire.gradients, shape)
+
+    def gradient_bytes(self, first: int, end: int, wire: Wire) -> float:
+        """Return the bytes of gradients that the replicas of `[first, end)` reduce a step, however they are cut into
+        parts."""
+        return self.parameters(first, end) * BYTES_A_VALUE[wire.gradients]
+
+    def stage_seconds(
+        self, first: int, end: int, layer: LayerSeconds, *, split: bool = False, recompute: bool = False
+    ) -> ActionSeconds:
+        """Return the seconds of one micro-batch through `[first, end)` on a peer that takes `layer` a layer.
+
+        Args:
+            split: whether the gradients of the weights are an action of their own.
+            recompute: whether the backward begins with one more forward through the layers.
+        """
+        layers = end - first + (self.head_layers if end == self.layers else 0.0)
+        weight = layers * layer.weight_part if split else 0.0
+        backward = layers * layer.backward - weight
+        return ActionSeconds(
+            layers * layer.forward, backward + (end - first) * layer.forward if recompute else backward, weight
+        )
+
+
+def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, LayerSeconds]:
+    """Return the seconds of one layer on each peer: as measured, else by its FLOP/s, else those of the slowest
+    measured.
+
+    FLOP/s become seconds by the median of the peers that have both figures, else by `demand.layer_flops` with a
+    backward of twice the forward. An optimizer step that was not measured takes as long as the slowest measured, or
+    nothing where none was.
+
+    Raises:
+        UserError: nothing is known of any peer's speed.
+    """
+    known = {node.id: node.layer_seconds for node in nodes if node.layer_seconds is not None}
+    both = [(node.flops, node.layer_seconds) for node in nodes if node.flops and node.layer_seconds]
+    forward = median(flops * seconds.forward for flops, seconds in both) if both else demand.layer_flops
+    backward = median(flops * seconds.backward for flops, seconds in both) if both else None
+    for node in nodes:
+        if node.id not in known and node.flops and forward:
+            known[node.id] = LayerSeconds(forward=forward / node.flops, backward=(backward or 2 * forward) / node.flops)
+    if not known:
+        raise UserError(
+            "no peer's speed is known: the view has neither layer_seconds nor flops that can be used; "
+            "let at least one peer measure the job's layer"
+        )
+    slowest = max(known.values(), key=lambda seconds: seconds.forward + seconds.backward)
+    everyone = {node.id: known.get(node.id, slowest) for node in nodes}
+    measured = [seconds.optimizer for seconds in everyone.values() if seconds.optimizer is not None]
+    slowest_update = max(measured, default=0.0)
+    return {
+        peer: seconds if seconds.optimizer is not None else seconds.model_copy(update={"optimizer": slowest_update})
+        for peer, seconds in everyone.items()
+    }
+
+
+def stage_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, ActionSeconds]:
+    """Return the seconds of one micro-batch through its stage on each peer of `plan`; `layers` has one layer's."""
+    split = plan.schedule == "zero-bubble"
+    return {
+        peer: demand.stage_seconds(*layer_range, layers[peer], split=split, recompute=stage in plan.recompute)
+        for stage, layer_range in enumerate(plan.stages)
+        for peer in plan.replicas(stage)
+    }
+
+
+def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, LayerSeconds]) -> dict[str, float]:
+    """Return the seconds of the optimizer step of its stage on each peer of `plan`."""
+    each = sum(demand.layer_parameters) / demand.layers
+    return {
+        peer: (layers[peer].optimizer or 0.0) * demand.parameters(*layer_range) / each
+        for stage, layer_range in enumerate(plan.stages)
+        for peer in plan.replicas(stage)
+    }
+
+
+def memory_needed(plan: Plan, demand: ModelDemand) -> dict[str, int]:
+    """Return the bytes of memory that each peer of `plan` needs."""
+    return {
+        peer: demand.memory_bytes(
+            *layer_range,
+            most_in_flight(orders(plan)[peer]),
+            waiting=most_waiting(orders(plan)[peer]),
+            recompute=stage in plan.recompute,
+            feedback=plan.wire.gradients == "int8" and len(plan.replicas(stage)) > 1,
+        )
+        for stage, layer_range in enumerate(plan.stages)
+        for peer in plan.replicas(stage)
+    }
+
+
+def most_waiting(actions: Iterable[Action]) -> int:
+    """Return the largest number of micro-batches whose backward has begun and whose weights' gradients are still to
+    come."""
+    kinds = [action.kind for action in actions]
+    if "weight" not in kinds:
+        return 0
+    return max(accumulate((kind == "backward") - (kind == "weight") for kind in kinds))

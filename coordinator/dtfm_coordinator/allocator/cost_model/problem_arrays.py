@@ -1,0 +1,125 @@
+"""Problem of placement as plain arrays for the compiled cost: peers, links, model and job."""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_coordinator.allocator.cost_model.model_demand import ModelDemand
+from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_protocol.job.job_file import ScheduleName, Wire
+from dtfm_protocol.model.memory_model import FEEDBACK_BYTES_PER_PARAMETER
+from dtfm_protocol.view.view import LayerSeconds
+from dtfm_protocol.wire.tensor_sizes import BYTES_A_VALUE
+
+Floats = npt.NDArray[np.float64]
+
+SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "zero-bubble", "gpipe")
+"""Names of the schedules, by their numbers; of those that are as good, the first is taken."""
+ONE_F_ONE_B, ZERO_BUBBLE, GPIPE = range(3)
+
+
+class Problem(NamedTuple):
+    """Job on N peers as plain arrays. Seconds, bytes, and bytes a second throughout."""
+
+    forward: Floats
+    """Seconds of one layer's forward on one micro-batch, shape (N,)."""
+    backward: Floats
+    """Seconds of one layer's whole backward on one micro-batch, shape (N,)."""
+    weight: Floats
+    """Seconds of the part of the backward that the weights' gradients take, shape (N,)."""
+    optimizer: Floats
+    """Seconds of one layer's optimizer step, once a step, shape (N,)."""
+    memory: Floats
+    """Bytes of memory, shape (N,); infinite where unknown."""
+    alpha: Floats
+    """One-way delay in seconds, shape (N, N)."""
+    beta: Floats
+    """Bandwidth of a pair alone in bytes a second, shape (N, N); 0 is a pair that cannot talk."""
+    uplink: Floats
+    downlink: Floats
+    layers: int
+    micro_batches: int
+    schedule: int
+    """Index of the schedule in `SCHEDULES`."""
+    ahead_bytes: float
+    """Bytes of one micro-batch's message over one boundary."""
+    back_bytes: float
+    """Bytes of the message that brings its gradient back."""
+    gradient_before: Floats
+    """Bytes of gradients of all layers before each, shape (layers + 1,)."""
+    embedding_gradients: float
+    head_gradients: float
+    tied_gradients: float
+    """Bytes of the head's gradients that are held once where one stage has both ends."""
+    head_layers: float
+    layer_parameters: float
+    """Number of parameters of the largest layer."""
+    embedding_parameters: float
+    head_parameters: float
+    tied_parameters: float
+    feedback_bytes: float
+    """Bytes of further memory of a parameter where a stage has replicas."""
+    logits_bytes: float
+    """Bytes of further memory of the last stage."""
+    logits_gradient_bytes: float
+    """Bytes of further memory of the last stage for each micro-batch whose weights' gradients wait."""
+    activation_bytes: float
+    """Bytes kept for each layer and micro-batch in flight."""
+    input_bytes: float
+    """Bytes kept instead by a stage that recomputes; also those of a message once it is decoded."""
+
+    @property
+    def message_bytes(self) -> float:
+        """Bytes of a message, the mean of both ways."""
+        return (self.ahead_bytes + self.back_bytes) / 2
+
+
+def problem(
+    peers: Sequence[str],
+    links: Links,
+    layer_seconds: Mapping[str, LayerSeconds],
+    memory: Mapping[str, float],
+    demand: ModelDemand,
+    micro_batches: int,
+    schedule: ScheduleName,
+    wire: Wire,
+) -> Problem:
+    """Return the arrays of a job on `peers`, in their order."""
+    rows = [links.index[peer] for peer in peers]
+    seconds = [layer_seconds[peer] for peer in peers]
+    width = BYTES_A_VALUE[wire.gradients]
+    ahead_bytes, back_bytes = demand.message_bytes(wire)
+    alpha, beta = links.pairs(peers, peers)
+    return Problem(
+        forward=np.array([one.forward for one in seconds]),
+        backward=np.array([one.backward for one in seconds]),
+        weight=np.array([one.weight_part for one in seconds]),
+        optimizer=np.array([one.optimizer or 0.0 for one in seconds]),
+        memory=np.array([memory[peer] for peer in peers], dtype=np.float64),
+        alpha=np.ascontiguousarray(alpha),
+        beta=np.ascontiguousarray(beta),
+        uplink=links.uplink[rows],
+        downlink=links.downlink[rows],
+        layers=demand.layers,
+        micro_batches=micro_batches,
+        schedule=SCHEDULES.index(schedule),
+        ahead_bytes=float(ahead_bytes),
+        back_bytes=float(back_bytes),
+        gradient_before=np.array([0.0, *accumulate(width * count for count in demand.layer_parameters)]),
+        embedding_gradients=width * demand.embedding_parameters,
+        head_gradients=width * demand.head_parameters,
+        tied_gradients=width * demand.tied_parameters,
+        head_layers=float(demand.head_layers),
+        layer_parameters=float(max(demand.layer_parameters)),
+        embedding_parameters=float(demand.embedding_parameters),
+        head_parameters=float(demand.head_parameters),
+        tied_parameters=float(demand.tied_parameters),
+        feedback_bytes=float(FEEDBACK_BYTES_PER_PARAMETER if wire.gradients == "int8" else 0),
+        logits_bytes=float(demand.head_bytes),
+        logits_gradient_bytes=float(demand.logits_gradient_bytes),
+        activation_bytes=float(demand.layer_activation_bytes),
+        input_bytes=float(demand.input_bytes),
+    )

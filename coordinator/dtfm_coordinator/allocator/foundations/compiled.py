@@ -1,0 +1,82 @@
+"""Compiler of the search's inner loops to machine code: one decorator over numba's.
+
+They are compiled once a machine. The machine code is kept in a folder named after the sources: numba itself would not
+notice
+that a compiled function calls another one whose file has changed.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import numba
+
+import dtfm_coordinator.allocator
+from dtfm_protocol.model import memory_model
+from dtfm_protocol.plan import schedule_rules
+from dtfm_protocol.process.source_digest import sources_digest
+
+SHARED = (schedule_rules, memory_model)
+"""Modules of the protocol whose functions are compiled, too."""
+STALE_SECONDS = 7 * 86400.0
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _keep_machine_code() -> bool:
+    """Choose the folder in which machine code is kept; False if none can be written to."""
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return True
+    here = Path(dtfm_coordinator.allocator.__path__[0])
+    digest = sources_digest(here, *(Path(str(module.__file__)) for module in SHARED))
+    for parent in (here / "__pycache__", _user_cache()):
+        kept = parent / "machine-code"
+        folder = kept / digest[:16]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            for other in kept.iterdir():
+                # Another version may still be running.
+                if other != folder and time.time() - other.stat().st_mtime > STALE_SECONDS:
+                    shutil.rmtree(other, ignore_errors=True)
+            numba.config.CACHE_DIR = str(folder)
+            return True
+    return False
+
+
+def _user_cache() -> Path:
+    home = Path("/nonexistent")
+    with contextlib.suppress(RuntimeError):
+        home = Path.home()
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "dtfm"
+
+
+_KEPT = _keep_machine_code()
+
+
+@contextlib.contextmanager
+def compiling(search: str, say: Callable[[str], object]) -> Iterator[None]:
+    """Surround the first use of a search's functions: `say` that they are compiled, unless machine code is kept."""
+    done = Path(str(numba.config.CACHE_DIR)) / f"{search}.compiled"
+    if not (_KEPT and done.exists()):
+        say("compiling the allocator, once on this machine: ten seconds to half a minute")
+    yield
+    if _KEPT:
+        with contextlib.suppress(OSError):
+            done.touch()
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile `function` when it is first called; `NUMBA_DISABLE_JIT=1` leaves it plain Python, for a debugger.
+
+    Floating-point arithmetic stays strict, so that the same seed gives the same plan on every machine.
+    """
+    wrapped: Callable[P, R] = numba.njit(cache=_KEPT, nogil=True)(function)
+    return wrapped

@@ -1,0 +1,202 @@
+"""A placement with everything that its exact cost is made of, so that a change costs only what it touches.
+
+A placement is an array of all devices: K groups of R in path order, then the idle ones. Beside it stand each device's
+all-reduce load, each group's slowest, each boundary's matching and its cost. Exchanging two devices
+(`swaps`) changes the loads of two groups by one term each, and at most four boundaries, whose matchings are
+repaired (`matching`).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.paper.hamiltonian_path import shortest_path
+from dtfm_coordinator.allocator.paper.matching import match_both_ways
+
+Matrix = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+
+class PairCosts(NamedTuple):
+    """Cost of every pair of devices, in seconds. Pairs that cannot talk are finite, and dearer than any path around
+    them."""
+
+    stages: int
+    replicas: int
+    symmetric: bool
+    """Whether every link is alike in both directions."""
+    reduce: Matrix
+    """Seconds that row spends on column in an all-reduce, shape (N, N)."""
+    reduce_back: Matrix
+    """`reduce` transposed, for reading along rows; the same array where symmetric."""
+    forward: Matrix
+    """Seconds of a boundary message from row to column, shape (N, N)."""
+    backward: Matrix
+    """`forward` transposed; the same array where symmetric."""
+
+
+class PlacementState(NamedTuple):
+    """Placement, and what its cost is made of."""
+
+    order: Index
+    """Devices, shape (N,): K groups of R in path order, then the idle ones."""
+    loads: Matrix
+    """All-reduce seconds of the device at each active position, shape (K * R,)."""
+    slowest: Matrix
+    """Largest load of each group, seconds, shape (K,)."""
+    mates: Index
+    """Replica of the later stage that each replica of the earlier one feeds, for each boundary, shape (K - 1, R)."""
+    edges: Matrix
+    """Seconds of each boundary, both directions, shape (K - 1,)."""
+    room: Index
+    """Work space of matchings, shape (9, R): five rows of theirs, four trial matchings."""
+    slack: Matrix
+    """Work space of matchings, shape (R,)."""
+    changed: Matrix
+    """Work space: the loads of two groups after an exchange, shape (2, R)."""
+    kept: Matrix
+    """Work space: trial costs of up to four boundaries, shape (4,)."""
+
+
+def network_of(reduce: Matrix, forward: Matrix, stages: int, replicas: int) -> PairCosts:
+    """Return a network from seconds of all-reduce and boundary messages of each ordered pair, which may be infinite."""
+    reduce, forward = _finite(reduce), _finite(forward)
+    symmetric = np.array_equal(reduce, reduce.T) and np.array_equal(forward, forward.T)
+    if symmetric:
+        return PairCosts(stages, replicas, True, reduce, reduce, forward, forward)
+    back = np.ascontiguousarray(reduce.T), np.ascontiguousarray(forward.T)
+    return PairCosts(stages, replicas, False, reduce, back[0], forward, back[1])
+
+
+def state_of(network: PairCosts, order: Index) -> PlacementState:
+    """Return a placement with nothing computed yet: `refresh` it."""
+    stages, replicas = network.stages, network.replicas
+    return PlacementState(
+        order=np.array(order, dtype=np.int64),
+        loads=np.zeros(stages * replicas),
+        slowest=np.zeros(stages),
+        mates=np.tile(np.arange(replicas), (stages - 1, 1)),
+        edges=np.zeros(stages - 1),
+        room=np.zeros((9, replicas), dtype=np.int64),
+        slack=np.zeros(replicas),
+        changed=np.zeros((2, replicas)),
+        kept=np.zeros(4),
+    )
+
+
+def _finite(seconds: Matrix) -> Matrix:
+    """Return seconds in which pairs that cannot talk are dearer than any placement that avoids them, instead of
+    infinite."""
+    usable = np.isfinite(seconds)
+    if usable.all():
+        return np.ascontiguousarray(seconds)
+    dear = 1e3 * max(float(seconds.max(where=usable, initial=0.0)), 1e-9)
+    return np.where(usable, seconds, dear)
+
+
+@compiled
+def refresh(network: PairCosts, state: PlacementState) -> float:
+    """Compute loads and boundaries anew, from the matchings there, and return the placement's cost in seconds."""
+    stages, replicas = network.stages, network.replicas
+    order = state.order
+    for stage in range(stages):
+        first = stage * replicas
+        state.slowest[stage] = 0.0
+        for position in range(first, first + replicas):
+            load = 0.0
+            for other in range(first, first + replicas):
+                if other != position:
+                    load += network.reduce[order[position], order[other]]
+            state.loads[position] = load
+            state.slowest[stage] = max(state.slowest[stage], load)
+    for boundary in range(stages - 1):
+        state.edges[boundary] = boundary_seconds(network, state, boundary, state.mates[boundary], np.inf)
+    return cost(state)
+
+
+@compiled
+def cost(state: PlacementState) -> float:
+    """Return the placement's cost in seconds."""
+    return float(state.slowest.max() + state.edges.sum())
+
+
+@compiled
+def boundary_seconds(network: PairCosts, state: PlacementState, boundary: int, mate: Index, stop: float) -> float:
+    """Return the seconds of both directions between a stage and the next, from and into the matching `mate`, by
+    `match_both_ways`."""
+    middle = (boundary + 1) * network.replicas
+    rows = state.order[middle - network.replicas : middle]
+    columns = state.order[middle : middle + network.replicas]
+    return match_both_ways(
+        network.forward, network.backward, network.symmetric, rows, columns, mate, state.room[:5], state.slack, stop
+    )
+
+
+@compiled
+def rearrange(network: PairCosts, state: PlacementState, permutation: Index) -> None:
+    """Put the stages into another order, with the boundaries that stay; the others' matchings and costs are stale."""
+    stages, replicas = network.stages, network.replicas
+    order, loads = state.order[: stages * replicas].copy(), state.loads.copy()
+    slowest, mates, edges = state.slowest.copy(), state.mates.copy(), state.edges.copy()
+    for stage in range(stages):
+        old = permutation[stage]
+        state.order[stage * replicas : (stage + 1) * replicas] = order[old * replicas : (old + 1) * replicas]
+        state.loads[stage * replicas : (stage + 1) * replicas] = loads[old * replicas : (old + 1) * replicas]
+        state.slowest[stage] = slowest[old]
+        if stage < stages - 1:
+            new = permutation[stage + 1]
+            if new == old + 1:
+                state.mates[stage], state.edges[stage] = mates[old], edges[old]
+            elif new == old - 1:
+                state.edges[stage] = edges[new]
+                for replica in range(replicas):
+                    state.mates[stage, mates[new, replica]] = replica
+
+
+@compiled
+def reorder(network: PairCosts, state: PlacementState) -> float:
+    """Put the stages into the cheapest order over all their matchings, and return the placement's cost in seconds."""
+    stages, replicas = network.stages, network.replicas
+    order = state.order
+    between = np.zeros((stages, stages))
+    mate = state.room[5]
+    for one in range(stages):
+        for other in range(one + 1, stages):
+            if other == one + 1:
+                between[one, other] = between[other, one] = state.edges[one]
+                continue
+            mate[:] = np.arange(replicas)
+            between[one, other] = between[other, one] = match_both_ways(
+                network.forward,
+                network.backward,
+                network.symmetric,
+                order[one * replicas : (one + 1) * replicas],
+                order[other * replicas : (other + 1) * replicas],
+                mate,
+                state.room[:5],
+                state.slack,
+                np.inf,
+            )
+    found = shortest_path(between, np.arange(stages))
+    length = 0.0
+    for stage in range(stages - 1):
+        length += between[found[stage], found[stage + 1]]
+    if length < state.edges.sum() * (1 - 1e-12):
+        rearrange(network, state, found)
+        for stage in range(stages - 1):
+            if abs(found[stage] - found[stage + 1]) != 1:
+                state.mates[stage] = np.arange(replicas)
+                state.edges[stage] = boundary_seconds(network, state, stage, state.mates[stage], np.inf)
+    return cost(state)
+
+
+def routes_of(network: PairCosts, state: PlacementState) -> Index:
+    """Return the devices of each pipeline along the boundaries' matchings, shape (R, K)."""
+    groups = state.order[: network.stages * network.replicas].reshape(network.stages, network.replicas)
+    row, routes = np.arange(network.replicas), [groups[0]]
+    for boundary in range(network.stages - 1):
+        row = state.mates[boundary, row]
+        routes.append(groups[boundary + 1, row])
+    return np.stack(routes, axis=1)

@@ -1,0 +1,11 @@
+"""The search over whole layouts, judged by the simulated step.
+
+- `annealing`: the local search over layouts: simulated annealing on the fast form of the simulated step, as machine
+  code
+- `layout`: which peer stands in which slot, and how micro-batches and layers are shared out; its cost and its plan
+- `layout_evolution`: the evolutionary search over whole layouts: depth, peers of each stage, who stands where, shares,
+  layers, idle peers
+- `layout_variation`: new stages out of known ones: mutation and crossover of the evolutionary search over layouts
+- `promising_shapes`: which numbers of stages and replicas are worth a search, most promising first
+- `starts`: placements from which the search by the simulated step starts, and placements that are made without a search
+"""

@@ -1,0 +1,218 @@
+"""Local search over layouts: simulated annealing on the fast form of the simulated step, as machine code.
+
+A try changes one thing: two peers exchange places (idle ones included, and two of one stage, which re-pairs them); a
+peer moves to another stage, joins, or goes home; a layer moves from one stage to another; a micro-batch moves from one
+peer of a stage to another. After peers have changed, the stages' shares follow their speeds again, and the layers are
+shared out anew where the old ones no longer fit. (Kirkpatrick, Gelatt and Vecchi, 1983.)
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_coordinator.allocator.cost_model.moving_cost import LayersInForce, moving_seconds
+from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
+from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.search.layout import layers_by_load
+from dtfm_coordinator.allocator.simulator.compute_order import Course, course_of
+from dtfm_coordinator.allocator.simulator.fast_simulator import play
+from dtfm_coordinator.allocator.simulator.slot_memory import most_layers
+from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+SWAP, MOVE, LAYER, SHARE, REFILL = 0, 1, 2, 3, 4
+"""Kinds of change: exchange two peers, move a peer, move a layer, move a micro-batch, share the layers out anew."""
+
+
+@compiled
+def anneal(
+    problem: Problem,
+    now: LayersInForce,
+    order: Ints,
+    counts: Ints,
+    shares: Ints,
+    layers: Ints,
+    uneven: bool,
+    warm: float,
+    cool: float,
+    tries: int,
+    rng: np.random.Generator,
+) -> tuple[float, Ints, Ints, Ints, Ints]:
+    """Try `tries` changes, and return the best layout met with its objective.
+
+    Args:
+    order: numbers of all peers, shape (N,): those in slots first, then the idle ones.
+    counts, shares, layers: peers of each stage, micro-batches of each slot, layers of each stage, as in `Layout`.
+    uneven: whether the numbers of peers of the stages may change.
+    warm, cool: temperatures at the first and the last try, as fractions of the step.
+
+    Returns:
+    Seconds of a step, plus those of moving there spread over the horizon; order, counts, shares, layers.
+    """
+    slots, stages = len(shares), len(counts)
+    course = course_of(counts, shares, problem.schedule)
+    current = _objective(problem, now, order[:slots], counts, layers, course)
+    best, best_order, best_counts, best_shares, best_layers = current, order, counts, shares, layers
+    for attempt in range(tries):
+        temperature = warm * (cool / warm) ** (attempt / tries)
+        new_order, new_counts, new_shares, new_layers = order, counts, shares, layers
+        change = _draw_change(rng, slots, stages, uneven)
+        if change in (SWAP, MOVE):
+            if change == SWAP:
+                new_order, new_shares = _swapped(problem, order, counts, shares, rng)
+            else:
+                new_order, new_counts, new_shares = _moved(problem, order, counts, shares, rng)
+            if len(new_order) == 0:
+                continue
+        elif change == LAYER:
+            giver, taker = rng.integers(0, stages), rng.integers(0, stages)
+            if giver == taker or layers[giver] == 1:
+                continue
+            new_layers = layers.copy()
+            new_layers[giver] -= 1
+            new_layers[taker] += 1
+        elif change == SHARE:
+            new_shares = _shared_otherwise(counts, shares, rng)
+            if len(new_shares) == 0:
+                continue
+        new_slots = len(new_shares)
+        same = new_slots == slots and (new_counts == counts).all() and (new_shares == shares).all()
+        new_course = course if same else course_of(new_counts, new_shares, problem.schedule)
+        most = most_layers(problem, new_order[:new_slots], new_counts, new_course)[0]
+        if change == REFILL or (new_layers > most).any():
+            new_layers = layers_by_load(problem, new_order[:new_slots], new_counts, new_shares, new_course)
+            if len(new_layers) == 0:
+                continue
+        objective = _objective(problem, now, new_order[:new_slots], new_counts, new_layers, new_course)
+        worse = objective - current
+        if worse <= 0.0 or rng.random() < np.exp(-worse / (temperature * current)):
+            order, counts, shares, layers, slots, current = (
+                new_order,
+                new_counts,
+                new_shares,
+                new_layers,
+                new_slots,
+                objective,
+            )
+            course = new_course
+            if current < best * (1 - 1e-9):
+                best, best_order, best_counts, best_shares, best_layers = current, order, counts, shares, layers
+    return best, best_order, best_counts, best_shares, best_layers
+
+
+@compiled
+def _objective(
+    problem: Problem,
+    now: LayersInForce,
+    peers: Ints,
+    counts: Ints,
+    layers: Ints,
+    course: Course,
+) -> float:
+    step = play(problem, peers, counts, layers, course)[3]
+    if now.horizon == np.inf:
+        return step
+    return step + moving_seconds(problem, now, peers, counts, layers) / now.horizon
+
+
+@compiled
+def _draw_change(rng: np.random.Generator, slots: int, stages: int, uneven: bool) -> int:
+    """Draw the kind of change to try."""
+    dice = rng.random()
+    if uneven and dice < 0.25:
+        return MOVE
+    if stages > 1 and dice > 0.85:
+        return LAYER if dice > 0.88 else REFILL
+    if slots > stages and dice > 0.75:
+        return SHARE
+    return SWAP
+
+
+@compiled
+def _stage_of(counts: Ints, slot: int | np.int64) -> tuple[int, int]:
+    """Return the stage of a slot and the stage's first slot; the number of stages for a place among the idle."""
+    first = 0
+    for stage in range(len(counts)):
+        if slot < first + counts[stage]:
+            return stage, first
+        first += counts[stage]
+    return len(counts), first
+
+
+@compiled
+def _swapped(problem: Problem, order: Ints, counts: Ints, shares: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Return the order with two places exchanged, and the shares of their stages anew; empty where nothing changes."""
+    slots = len(shares)
+    here, there = rng.integers(0, slots), rng.integers(0, len(order))
+    if here == there:
+        return order[:0], shares
+    order = order.copy()
+    order[here], order[there] = order[there], order[here]
+    stage, first = _stage_of(counts, here)
+    other, other_first = _stage_of(counts, there)
+    if stage != other:
+        shares = shares.copy()
+        _share_out(problem, order, counts, shares, stage, first)
+        if other < len(counts):
+            _share_out(problem, order, counts, shares, other, other_first)
+    return order, shares
+
+
+@compiled
+def _moved(
+    problem: Problem, order: Ints, counts: Ints, shares: Ints, rng: np.random.Generator
+) -> tuple[Ints, Ints, Ints]:
+    """Return order, counts and shares with one peer in another stage, or idle, or no longer idle; empty where that
+    cannot be."""
+    stages, slots = len(counts), len(shares)
+    place = rng.integers(0, len(order))
+    stage = _stage_of(counts, place)[0]
+    target = rng.integers(0, stages + 1)
+    if target == stage or (stage < stages and counts[stage] == 1):
+        return order[:0], counts, shares
+    if target < stages and counts[target] == problem.micro_batches:
+        return order[:0], counts, shares
+    counts = counts.copy()
+    if stage < stages:
+        counts[stage] -= 1
+    rest = np.concatenate((order[:place], order[place + 1 :]))
+    target_first = counts[:target].sum() if target < stages else counts.sum()
+    to = target_first + (rng.integers(0, counts[target] + 1) if target < stages else 0)
+    if target < stages:
+        counts[target] += 1
+    moved = np.concatenate((rest[:to], order[place : place + 1], rest[to:]))
+    fresh = np.empty(counts.sum(), dtype=np.int64)
+    old, new = 0, 0
+    for number in range(stages):
+        count = counts[number]
+        if number in (stage, target):
+            _share_out(problem, moved, counts, fresh, number, new)
+        else:
+            fresh[new : new + count] = shares[old : old + count]
+        old += count + (1 if number == stage else 0) - (1 if number == target else 0)
+        new += count
+    assert old == slots
+    return moved, counts, fresh
+
+
+@compiled
+def _share_out(problem: Problem, order: Ints, counts: Ints, shares: Ints, stage: int, first: int) -> None:
+    """Set the shares of one stage in proportion to its peers' speeds."""
+    members = order[first : first + counts[stage]]
+    speeds = 1.0 / (problem.forward[members] + problem.backward[members])
+    shares[first : first + counts[stage]] = assign_shares(speeds, problem.micro_batches)
+
+
+@compiled
+def _shared_otherwise(counts: Ints, shares: Ints, rng: np.random.Generator) -> Ints:
+    """Return the shares with one micro-batch handed from one peer of a stage to another; empty where that cannot be."""
+    giver = rng.integers(0, len(shares))
+    stage, first = _stage_of(counts, giver)
+    taker = first + rng.integers(0, counts[stage])
+    if taker == giver or shares[giver] == 1:
+        return shares[:0]
+    shares = shares.copy()
+    shares[giver] -= 1
+    shares[taker] += 1
+    return shares

@@ -1,0 +1,217 @@
+"""The evolutionary search over whole layouts: depth, peers of each stage, who stands where, shares, layers, idle peers.
+
+A population keeps the best layout of each row of peer counts. A new one comes from one parent, annealed from where it
+is; from two, stage by stage; or from splitting or merging stages. Each is annealed (`annealing`) and kept if it is the
+best of its counts. Every number is the fast form's (`fast_simulator`), plus what moving there costs (`moving_cost`).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dtfm_coordinator.allocator.cost_model.moving_cost import LayersInForce, moving_seconds
+from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
+from dtfm_coordinator.allocator.foundations.search_budget import Budget
+from dtfm_coordinator.allocator.foundations.shapes import Shape
+from dtfm_coordinator.allocator.search.annealing import anneal
+from dtfm_coordinator.allocator.search.layout import Layout
+from dtfm_coordinator.allocator.search.layout_variation import crossed, regrouped
+from dtfm_coordinator.allocator.search.starts import Stages, near_by_message, starts
+from dtfm_coordinator.allocator.simulator.compute_order import kinds_of
+
+SURVEY = 0.35
+"""Most of the budget that goes into looking at every shape once."""
+SHORT = 48
+"""Micro-batches of the short steps from which a long one is foretold."""
+PARENTS = 8
+"""Rows of counts that have children."""
+LONG = 4
+"""Times as many micro-batches make a step long."""
+WARM, COOL = 0.06, 0.003
+"""Temperatures of a descent, as fractions of the step's seconds."""
+TRIES_A_PEER = 40
+"""Changes tried in one descent, for each peer."""
+ACTIONS_A_CALL = 400_000
+"""About how many actions are played between two looks at the clock: some milliseconds."""
+
+Counts = tuple[int, ...]
+
+
+class Evolution:
+    """One search."""
+
+    def __init__(
+        self, problem: Problem, standing: LayersInForce, budget: Budget, seed: int, *, any_depth: bool, any_counts: bool
+    ) -> None:
+        """`any_depth` lets children change the number of stages, `any_counts` the numbers of their peers."""
+        self._problem, self._standing, self._budget = problem, standing, budget
+        self._any_depth, self._any_counts = any_depth, any_counts
+        self._rng = np.random.default_rng(seed)
+        self.best_of: dict[Counts, tuple[float, Layout]] = {}
+        """The best objective and layout of each row of peer counts."""
+        self.history: list[tuple[float, float]] = []
+        """(seconds, objective) of each layout that was the best so far."""
+        self.fitted = False
+        """Whether any layout was within every peer's memory."""
+
+    def ranked(self) -> list[tuple[float, Layout]]:
+        """What was kept, best first."""
+        return sorted(self.best_of.values(), key=lambda kept: kept[0])
+
+    def finalists(self, count: int) -> list[Layout]:
+        """The `count` best, and as many of different depths."""
+        best = [layout for _, layout in self.ranked()[:count]]
+        return best + [layout for layout in self._parents()[:count] if layout not in best]
+
+    def look_at(self, placements: Iterable[Stages]) -> None:
+        """Price placements as they are, to the last one whatever the budget."""
+        for stages in placements:
+            self._admit(Layout.of(self._problem, stages))
+
+    def run(self, shapes: Sequence[Shape], seeds: Sequence[Layout]) -> None:
+        """Look at `seeds` and at every shape once, then evolve until the budget is spent.
+
+        Layers of seeds that do not fit, because they are another schedule's, are shared out anew.
+        """
+        for layout in seeds:
+            fits = layout.fits(self._problem)
+            self._admit(layout if fits else Layout.of(self._problem, _stages(layout)))
+        self._survey(shapes)
+        annealed: set[int] = set()
+        while self.best_of and not self._budget.spent():
+            fresh = [layout for layout in self._parents() if len(layout.counts) not in annealed]
+            if fresh:
+                annealed.add(len(fresh[0].counts))
+                self._descend(fresh[0], WARM)
+            else:
+                self._descend(self._child(), WARM * float(self._rng.choice((0.2, 1.0, 2.0))))
+
+    def _survey(self, shapes: Sequence[Shape]) -> None:
+        """Look at the shapes' first placements: foretell all, then price the best of the best depths."""
+        near = near_by_message(self._problem)
+        foretold: dict[int, tuple[float, Stages]] = {}
+        for shape in shapes:
+            if self._budget.used() >= SURVEY and (foretold or self.best_of):
+                break
+            for stages in starts(self._problem, near, shape, self._any_counts):
+                seconds = self._foretold(stages)
+                if np.isfinite(seconds) and seconds < foretold.get(len(stages), (np.inf, []))[0]:
+                    foretold[len(stages)] = (seconds, stages)
+        for _, stages in sorted(foretold.values(), key=lambda one: one[0])[:PARENTS]:
+            self._admit(Layout.of(self._problem, stages))
+
+    def _foretold(self, stages: Stages) -> float:
+        """Seconds of a step, a long one's from two short ones: what it takes more for more micro-batches is steady."""
+        most = max(map(len, stages))
+        if most > self._problem.micro_batches:
+            return np.inf
+        longer = min(self._problem.micro_batches, max(SHORT, 2 * most))
+        shorter = max(longer // 2, most)
+        counts = [longer, shorter] if longer < self._problem.micro_batches else [self._problem.micro_batches]
+        seconds = []
+        for count in counts:
+            short = self._problem._replace(micro_batches=count)
+            layout = Layout.of(short, stages)
+            if layout is None:
+                return np.inf
+            self.fitted = True
+            self._budget.spend(1)
+            seconds.append(layout.cost(short).total)
+        if len(seconds) == 1 or not np.isfinite(seconds[0]):
+            return seconds[0]
+        more = (seconds[0] - seconds[1]) / max(1, longer - shorter)
+        return seconds[0] + max(0.0, more) * (self._problem.micro_batches - longer)
+
+    def _admit(self, layout: Layout | None) -> None:
+        """Price a layout and keep it if it is the best of its counts."""
+        if layout is None:
+            return
+        self.fitted = True
+        self._budget.spend(1)
+        self._keep(self._objective(layout), layout)
+
+    def _objective(self, layout: Layout) -> float:
+        peers, counts, _, layers = layout.arrays()
+        total = layout.cost(self._problem).total
+        if np.isinf(self._standing.horizon):
+            return total
+        return total + moving_seconds(self._problem, self._standing, peers, counts, layers) / self._standing.horizon
+
+    def _keep(self, objective: float, layout: Layout) -> None:
+        if not np.isfinite(objective):
+            return
+        best = min((kept[0] for kept in self.best_of.values()), default=np.inf)
+        known = self.best_of.get(layout.counts)
+        if known is None or objective < known[0]:
+            self.best_of[layout.counts] = (objective, layout)
+        if objective < best:
+            self.history.append((self._budget.elapsed(), objective))
+
+    def _descend(self, layout: Layout, warm: float) -> None:
+        """Anneal from a layout: a long step on a short one first, as placements and layers are alike for both."""
+        if self._problem.micro_batches > LONG * SHORT and self._rng.random() < 0.8:
+            short = self._problem._replace(micro_batches=max(SHORT, 2 * max(layout.counts)))
+            begun = Layout.of(short, _stages(layout))
+            found = self._annealed(short, begun, warm, lambda objective, one: None) if begun is not None else None
+            if found is not None:
+                again = Layout.of(self._problem, _stages(found))
+                self._admit(again)
+                if again is not None and again.layers != found.layers:
+                    kept = replace(again, layers=found.layers)
+                    self._admit(kept if kept.fits(self._problem) else None)
+            return
+        self._annealed(self._problem, layout, warm, self._keep)
+
+    def _annealed(self, problem: Problem, layout: Layout, warm: float, met: Callable[[float, Layout], None]) -> Layout:
+        """The last of the best layouts that an annealing `met`, in parts short enough to look at the clock between."""
+        _, counts, shares, layers = layout.arrays()
+        standing = set(layout.peers)
+        order = np.array([*layout.peers, *(p for p in range(len(problem.forward)) if p not in standing)])
+        work = kinds_of(problem.schedule) * problem.micro_batches * len(counts) + int((counts**2).sum())
+        tries = max(1, min(ACTIONS_A_CALL // work, TRIES_A_PEER * len(order)))
+        parts = max(1, min(8, TRIES_A_PEER * len(order) // tries))
+        cooling = (COOL / WARM) ** (1 / parts)
+        for part in range(parts):
+            if self._budget.spent():
+                break
+            hot = warm * cooling**part
+            tries = self._budget.left(tries)
+            objective, order, counts, shares, layers = anneal(
+                problem, self._standing, order, counts, shares, layers, self._any_counts, hot, hot * cooling, tries,
+                self._rng,
+            )  # fmt: skip
+            self._budget.spend(tries)
+            layout = Layout.from_arrays(order[: len(shares)], counts, shares, layers)
+            met(objective, layout)
+        return layout
+
+    def _parents(self) -> list[Layout]:
+        """The best layout of each number of stages, best first."""
+        best: dict[int, Layout] = {}
+        for _, layout in self.ranked():
+            best.setdefault(len(layout.counts), layout)
+        return list(best.values())[:PARENTS]
+
+    def _child(self) -> Layout:
+        """A new layout out of those kept."""
+        parents = self._parents()
+        parent = parents[int(self._rng.integers(len(parents), size=2).min())]
+        dice = self._rng.random()
+        stages = _stages(parent)
+        if self._any_depth and dice < 0.4:
+            stages = regrouped(stages, self._problem.layers, self._problem.micro_batches, self._rng)
+        elif dice < 0.6:
+            alike = [one for _, one in self.ranked() if len(one.counts) == len(parent.counts) and one != parent]
+            mates = alike[:PARENTS]
+            if mates:
+                stages = crossed(stages, _stages(mates[int(self._rng.integers(len(mates)))]), self._rng)
+        else:
+            return parent
+        return Layout.of(self._problem, stages) or parent
+
+
+def _stages(layout: Layout) -> Stages:
+    """The peers of each stage."""
+    ends = np.cumsum(layout.counts)[:-1]
+    return [part.tolist() for part in np.split(np.array(layout.peers), ends)]

@@ -1,0 +1,248 @@
+"""Order of compute as the runtime has it (`dtfm_protocol.plan.schedule.orders`), over slots, as machine code.
+
+What may be started when, how long it takes, and how many micro-batches a peer may keep are the runtime's own rules
+(`plan.schedule_rules`), compiled. The run itself is written twice: the runtime's works on names and actions, and
+must not need a compiler; this one works on arrays. A test holds the two to each other; a plan that is published always
+takes the runtime's own.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_coordinator.allocator.cost_model.problem_arrays import GPIPE, ZERO_BUBBLE
+from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.simulator.heap import pop, push
+from dtfm_coordinator.allocator.simulator.slot_routes import route_micro_batches
+from dtfm_protocol.plan import schedule_rules
+from dtfm_protocol.plan.schedule_rules import FORWARD_COST, WEIGHT_COST
+
+Ints = npt.NDArray[np.int64]
+
+KINDS = 3
+FORWARD, BACKWARD, WEIGHT = range(KINDS)
+"""Kinds of action; an action's number is `KINDS * micro_batch` and one of these."""
+
+
+_backward_cost = compiled(schedule_rules.backward_cost)
+_may_go_back = compiled(schedule_rules.may_go_back)
+_may_go_ahead = compiled(schedule_rules.may_go_ahead)
+_peer_limits = compiled(schedule_rules.limits)
+
+
+class Course(NamedTuple):
+    """Routes and order of compute, which follow from stages' counts and shares alone, whoever stands in the slots."""
+
+    routes: Ints
+    """Slot of every micro-batch at every stage, shape (M, K)."""
+    crossed: Ints
+    """Number, in `pairs`, of the pair of slots that each micro-batch crosses at each boundary, shape (M, K - 1)."""
+    pairs: Ints
+    """Pairs of slots between which micro-batches go, shape (P, 2)."""
+    actions: Ints
+    """Actions of each slot in order; this and the next three as `order_actions` returns them."""
+    starts: Ints
+    peaks: Ints
+    waits: Ints
+    kinds: int
+    """Number of actions that each micro-batch takes on each peer: two, or three."""
+
+
+Bools = npt.NDArray[np.bool_]
+
+
+@compiled
+def course_of(counts: Ints, shares: Ints, schedule: int) -> Course:
+    """Return routes and order of compute; arguments as for `order_actions`."""
+    routes, crossed, pairs = route_micro_batches(counts, shares)
+    actions, starts, peaks, waits = order_actions(routes, counts, shares, schedule)
+    return Course(routes, crossed, pairs, actions, starts, peaks, waits, kinds_of(schedule))
+
+
+@compiled
+def kinds_of(schedule: int) -> int:
+    """Return the number of actions that each micro-batch takes on each peer."""
+    return 3 if schedule == ZERO_BUBBLE else 2
+
+
+@compiled
+def order_actions(routes: Ints, counts: Ints, shares: Ints, schedule: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the order in which each slot computes.
+
+    One long function on purpose: it runs for every change that a search tries, and its parts would hand each other a
+    dozen arrays.
+
+    Args:
+    routes: slot of every micro-batch at every stage, shape (M, K).
+    counts: number of peers of each stage, shape (K,).
+    shares: number of micro-batches of each slot, shape (slots,).
+    schedule: index into `problem_arrays.SCHEDULES`.
+
+    Returns:
+    Actions (`KINDS * micro_batch + FORWARD` and so on), the slots' runs one after the other; where each slot's run
+    begins, shape (slots + 1,); the most micro-batches whose activations each slot keeps: from their forward to the
+    last of their backward; and the most whose weights' gradients wait for their own action.
+    """
+    micro_batches, stages = routes.shape
+    slots = len(shares)
+    gpipe, split, kinds = schedule == GPIPE, schedule == ZERO_BUBBLE, kinds_of(schedule)
+    starts = np.zeros(slots + 1, dtype=np.int64)
+    starts[1:] = np.cumsum(kinds * shares)
+    actions = np.empty(starts[slots], dtype=np.int64)
+    own, stage_of = _own_micro_batches(routes, counts, shares)
+    limits, most = _limits(counts, shares, split)
+    # What each slot could start: [stage, micro-batch]; `first` skips what it has started.
+    forwards = np.zeros((stages, micro_batches), dtype=np.bool_)
+    backwards = np.zeros((stages, micro_batches), dtype=np.bool_)
+    forwards[0, :] = True
+    first_forward, first_backward = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+    forwards_done, in_flight = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+    kept, peaks = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+    waits, done = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+    # Weights come in the order of the backwards that have ended, the slots' runs one after the other.
+    weights = np.empty_like(own)
+    weights_ready, weights_done = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+    busy = np.zeros(slots, dtype=np.bool_)
+    keys, values, size = np.empty(slots + 1, dtype=np.float64), np.empty(slots + 1, dtype=np.int64), 0
+    started, total = 0, kinds * micro_batches * stages
+    durations = np.array([FORWARD_COST, _backward_cost(split), WEIGHT_COST])
+
+    turn = np.empty(max(2, counts[0]), dtype=np.int64)
+    waiting, now = 0, 0
+    for micro_batch in range(micro_batches):  # slots of the first stage, by first use
+        if own[starts[routes[micro_batch, 0]] // kinds] == micro_batch:
+            turn[waiting] = routes[micro_batch, 0]
+            waiting += 1
+    while True:
+        for number in range(waiting):
+            slot = turn[number]
+            if busy[slot]:
+                continue
+            stage = stage_of[slot]
+            base = starts[slot] // kinds
+            action = -1
+            if _may_go_back(gpipe, forwards_done[slot], shares[slot]):
+                found, first_backward[slot] = _lowest(
+                    backwards[stage], own, base, base + shares[slot], first_backward[slot]
+                )
+                if found >= 0:
+                    backwards[stage, found] = False
+                    action = KINDS * found + BACKWARD
+                    if split:
+                        waits[slot] = max(waits[slot], weights_ready[slot] - weights_done[slot] + 1)
+            if action < 0 and _may_go_ahead(gpipe, in_flight[slot], limits[slot], kept[slot], most[slot]):
+                found, first_forward[slot] = _lowest(
+                    forwards[stage], own, base, base + shares[slot], first_forward[slot]
+                )
+                if found >= 0:
+                    forwards[stage, found] = False
+                    action = KINDS * found + FORWARD
+                    in_flight[slot] += 1
+                    kept[slot] += 1
+                    peaks[slot] = max(peaks[slot], kept[slot])
+            if action < 0 and weights_done[slot] < weights_ready[slot]:
+                action = KINDS * weights[base + weights_done[slot]] + WEIGHT
+                weights_done[slot] += 1
+            if action < 0:
+                continue
+            busy[slot] = True
+            actions[starts[slot] + done[slot]] = action
+            done[slot] += 1
+            started += 1
+            # Whoever started first goes first among those that end together.
+            end = now + durations[action % KINDS]
+            size = push(keys, values, size, float(end * (total + 1) + started), slot)
+        if size == 0:
+            if started == total:
+                return actions, starts, peaks, waits
+            # Every slot stands at its limit and waits for a forward that another one holds back.
+            turn[0] = _held_back(forwards, own, starts // kinds, shares, stage_of)
+            limits[turn[0]] += 1
+            most[turn[0]] += 1
+            waiting, now = 1, 0
+            continue
+        key, slot, size = pop(keys, values, size)
+        now = int(key) // (total + 1)
+        action, stage = actions[starts[slot] + done[slot] - 1], stage_of[slot]
+        micro_batch, kind = action // KINDS, action % KINDS
+        busy[slot] = False
+        turn[0], waiting = slot, 1
+        if kind == FORWARD:
+            forwards_done[slot] += 1
+            if stage == stages - 1:
+                backwards[stage, micro_batch] = True
+            else:
+                forwards[stage + 1, micro_batch] = True
+                turn[1], waiting = routes[micro_batch, stage + 1], 2
+        elif kind == WEIGHT:
+            kept[slot] -= 1
+        else:
+            in_flight[slot] -= 1
+            if split:
+                weights[starts[slot] // kinds + weights_ready[slot]] = micro_batch
+                weights_ready[slot] += 1
+            else:
+                kept[slot] -= 1
+            if stage > 0:
+                backwards[stage - 1, micro_batch] = True
+                turn[1], waiting = routes[micro_batch, stage - 1], 2
+
+
+@compiled
+def _own_micro_batches(routes: Ints, counts: Ints, shares: Ints) -> tuple[Ints, Ints]:
+    """Return the micro-batches of each slot, ascending, the slots' runs one after the other; and each slot's stage."""
+    micro_batches, stages = routes.shape
+    slots = len(shares)
+    own, stage_of = np.empty(shares.sum(), dtype=np.int64), np.empty(slots, dtype=np.int64)
+    place = np.zeros(slots, dtype=np.int64)
+    place[1:] = np.cumsum(shares)[:-1]
+    for stage in range(stages):
+        for micro_batch in range(micro_batches):
+            slot = routes[micro_batch, stage]
+            own[place[slot]] = micro_batch
+            place[slot] += 1
+    slot = 0
+    for stage in range(stages):
+        stage_of[slot : slot + counts[stage]] = stage
+        slot += counts[stage]
+    return own, stage_of
+
+
+@compiled
+def _limits(counts: Ints, shares: Ints, split: bool) -> tuple[Ints, Ints]:
+    """Return the two limits of `schedule_rules.limits` for each slot: micro-batches in flight, and those kept."""
+    limits, most = np.ones(len(shares), dtype=np.int64), np.ones(len(shares), dtype=np.int64)
+    end, least = len(shares), 0
+    for later in range(len(counts)):
+        stage = len(counts) - 1 - later
+        for slot in range(end - counts[stage], end):
+            limits[slot], most[slot] = _peer_limits(shares[slot], least, stage, len(counts), split)
+        smallest = shares[end - counts[stage] : end].min()
+        least = min(least, smallest) if later else smallest
+        end -= counts[stage]
+    return limits, most
+
+
+@compiled
+def _lowest(ready: Bools, own: Ints, start: int, end: int, first: int) -> tuple[int, int]:
+    """Return the lowest micro-batch of a slot that is ready, or -1; and how many at the front need not be looked at
+    again."""
+    place = start + first
+    while place < end:
+        if ready[own[place]]:
+            return own[place], (first + 1 if place == start + first else first)
+        place += 1
+    return -1, first
+
+
+@compiled
+def _held_back(forwards: Bools, own: Ints, firsts: Ints, shares: Ints, stage_of: Ints) -> int:
+    """Return the slot with the lowest micro-batch whose forward is ready; each slot's own begin at `firsts`."""
+    chosen, least = -1, forwards.shape[1]
+    for slot in range(len(shares)):
+        for place in range(firsts[slot], firsts[slot] + shares[slot]):
+            if own[place] < least and forwards[stage_of[slot], own[place]]:
+                chosen, least = slot, own[place]
+                break
+    return chosen

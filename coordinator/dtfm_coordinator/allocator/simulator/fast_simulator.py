@@ -1,0 +1,226 @@
+"""Fast form of the simulated training step: `simulator` on arrays, as machine code, for the search.
+
+Both play every action in the runtime's order and every message over its link:
+
+- a peer computes one action at a time, as soon as what it needs has arrived; sending costs no compute;
+- an ordered link carries its messages one after another and delivers each `alpha` seconds after its last byte left;
+- a stage's peers reduce their gradients by sharded parameter servers as soon as each is through with its actions, while
+  other stages still compute; a commit is collected and sent out; then each peer takes its optimizer step.
+
+They differ in how transfers that meet at one peer share its uplink or downlink. The simulator gives each its fair share
+at every moment; here they queue for the bytes that the peer can take in all, in the order in which they begin, and the
+all-reduce does not see what is left of the pipeline. Where no such limit binds the two agree exactly.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_coordinator.allocator.cost_model.problem_arrays import ZERO_BUBBLE, Problem
+from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.simulator.compute_order import BACKWARD, FORWARD, KINDS, WEIGHT, Course
+from dtfm_coordinator.allocator.simulator.heap import pop, push
+from dtfm_coordinator.allocator.simulator.slot_memory import Bools, recomputed
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@compiled
+def play(
+    problem: Problem,
+    peers: Ints,
+    counts: Ints,
+    layers: Ints,
+    course: Course,
+) -> tuple[float, float, float, float]:
+    """Play one training step.
+
+    Args:
+    peers: number of the peer in each slot, shape (slots,).
+    counts: number of peers of each stage, shape (K,).
+    layers: number of layers of each stage, shape (K,).
+    course: routes and order of compute of these counts and their shares (`compute_order.course_of`).
+
+    Returns:
+    The compute of the busiest peer; when the last action has ended, when all have the commit, and when all have
+    taken their optimizer step. Seconds, infinite where a pair that cannot talk would have to.
+    """
+    slots, stages = len(peers), len(counts)
+    again = recomputed(problem, peers, counts, layers, course)
+    ends = _last_actions(problem, peers, counts, layers, course, again)
+    busiest, last, slot = 0.0, 0.0, 0
+    committed, arbiter = 0.0, peers[course.routes[0, 0]]
+    layer, update_layers = 0, np.empty(stages, dtype=np.float64)  # of a stage's parameters, in layers
+    for stage in range(stages):
+        first_slot = slot
+        depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
+        for member in range(first_slot, first_slot + counts[stage]):
+            count = (course.starts[member + 1] - course.starts[member]) // course.kinds
+            peer = peers[member]
+            work = count * depth * (problem.forward[peer] + problem.backward[peer])
+            if again[stage]:
+                work += count * layers[stage] * problem.forward[peer]
+            busiest = max(busiest, work)
+            last = max(last, ends[member])
+        slot += counts[stage]
+        gradients = problem.gradient_before[layer + layers[stage]] - problem.gradient_before[layer]
+        if stage == 0:
+            gradients += problem.embedding_gradients
+        if stage == stages - 1:
+            gradients += problem.head_gradients - (problem.tied_gradients if stages == 1 else 0.0)
+        layer += layers[stage]
+        update_layers[stage] = gradients * problem.layers / problem.gradient_before[problem.layers]
+        reduced = _all_reduced(problem, peers[first_slot:slot], ends[first_slot:slot], gradients)
+        for member in range(first_slot, slot):
+            committed = max(committed, reduced[member - first_slot] + problem.alpha[peers[member], arbiter])
+            if problem.beta[peers[member], arbiter] == 0.0 or problem.beta[arbiter, peers[member]] == 0.0:
+                committed = np.inf  # it could not vote, or not hear the commit
+    answered, applied, slot = 0.0, 0.0, 0
+    for stage in range(stages):
+        for member in range(slot, slot + counts[stage]):
+            heard = committed + problem.alpha[arbiter, peers[member]]
+            answered = max(answered, heard)
+            applied = max(applied, heard + update_layers[stage] * problem.optimizer[peers[member]])
+        slot += counts[stage]
+    assert slot == slots
+    return busiest, last, answered, applied
+
+
+@compiled
+def _last_actions(
+    problem: Problem,
+    peers: Ints,
+    counts: Ints,
+    layers: Ints,
+    course: Course,
+    again: Bools,
+) -> Floats:
+    """Return the seconds at which each slot has ended its last action; the stages marked in `again` recompute.
+
+    One long function on purpose, as `order_actions` is.
+    """
+    routes, crossed, pairs, actions, starts = course.routes, course.crossed, course.pairs, course.actions, course.starts
+    micro_batches, stages = routes.shape
+    slots = len(peers)
+    took = np.zeros((KINDS, slots), dtype=np.float64)
+    stage_of = np.empty(slots, dtype=np.int64)
+    slot = 0
+    for stage in range(stages):
+        depth = layers[stage] + (problem.head_layers if stage == stages - 1 else 0.0)
+        for member in range(slot, slot + counts[stage]):
+            stage_of[member] = stage
+            peer = peers[member]
+            took[FORWARD, member] = depth * problem.forward[peer]
+            took[WEIGHT, member] = depth * problem.weight[peer] if problem.schedule == ZERO_BUBBLE else 0.0
+            took[BACKWARD, member] = depth * problem.backward[peer] - took[WEIGHT, member]
+            if again[stage]:
+                took[BACKWARD, member] += layers[stage] * problem.forward[peer]
+        slot += counts[stage]
+    # Each pair's seconds on the link, delay, and when the link is free again; by FORWARD and BACKWARD.
+    bytes_of = np.array([problem.ahead_bytes, problem.back_bytes])
+    seconds, delay = np.empty((2, len(pairs)), dtype=np.float64), np.empty((2, len(pairs)), dtype=np.float64)
+    free = np.zeros((2, len(pairs)), dtype=np.float64)
+    for pair in range(len(pairs)):
+        here, there = peers[pairs[pair, 0]], peers[pairs[pair, 1]]
+        seconds[FORWARD, pair] = _transfer(problem.ahead_bytes, problem.beta[here, there])
+        seconds[BACKWARD, pair] = _transfer(problem.back_bytes, problem.beta[there, here])
+        delay[FORWARD, pair], delay[BACKWARD, pair] = problem.alpha[here, there], problem.alpha[there, here]
+    sent_free, received_free = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.float64)
+
+    arrived = np.full((2, stages, micro_batches), -1.0)
+    arrived[FORWARD, 0, :] = 0.0
+    done, clock = starts[:-1].copy(), np.zeros(slots, dtype=np.float64)
+    busy = np.zeros(slots, dtype=np.bool_)
+    keys, values, size = np.empty(slots + 1, dtype=np.float64), np.empty(slots + 1, dtype=np.int64), 0
+    for slot in range(counts[0]):
+        busy[slot] = True
+        size = push(keys, values, size, took[FORWARD, slot], slot)
+    while size > 0:
+        now, slot, size = pop(keys, values, size)
+        busy[slot] = False
+        clock[slot] = now
+        action, stage = actions[done[slot]], stage_of[slot]
+        done[slot] += 1
+        way, micro_batch = action % KINDS, action // KINDS
+        touched = -1
+        if way == FORWARD and stage == stages - 1:
+            arrived[BACKWARD, stage, micro_batch] = now
+        elif way == FORWARD or (way == BACKWARD and stage > 0):
+            boundary = stage if way == FORWARD else stage - 1
+            towards = stage + 1 if way == FORWARD else stage - 1
+            pair, touched = crossed[micro_batch, boundary], routes[micro_batch, towards]
+            begun = max(now, free[way, pair])
+            if problem.uplink[peers[slot]] < np.inf:
+                begun = max(begun, sent_free[slot])
+            ended = max(
+                begun + seconds[way, pair],
+                received_free[touched] + _transfer(bytes_of[way], problem.downlink[peers[touched]]),
+            )
+            sent_free[slot] = max(now, sent_free[slot]) + _transfer(bytes_of[way], problem.uplink[peers[slot]])
+            if problem.downlink[peers[touched]] < np.inf:
+                received_free[touched] = ended
+            free[way, pair] = ended
+            arrived[way, towards, micro_batch] = ended + delay[way, pair]
+        for number in range(2):
+            other = slot if number == 0 else touched
+            if other < 0 or busy[other] or done[other] == starts[other + 1]:
+                continue
+            following = actions[done[other]]
+            kind = following % KINDS
+            # A weight needs nothing but its own backward, which comes before it in the slot's order.
+            there = 0.0 if kind == WEIGHT else arrived[kind, stage_of[other], following // KINDS]
+            if there < 0.0:
+                continue
+            busy[other] = True
+            size = push(keys, values, size, max(clock[other], there) + took[kind, other], other)
+    for slot in range(slots):
+        assert done[slot] == starts[slot + 1]
+    return clock
+
+
+@compiled
+def _all_reduced(problem: Problem, peers: Ints, ends: Floats, gradients: float) -> Floats:
+    """Return the seconds at which each peer of a stage holds the reduced gradients, if all actions have ended at
+    `ends`."""
+    count = len(peers)
+    if count == 1:
+        return ends.copy()
+    part = gradients / count
+    summed = _exchanged(problem, peers, ends, ends, part)
+    return _exchanged(problem, peers, ends, summed, part)
+
+
+@compiled
+def _exchanged(problem: Problem, peers: Ints, ends: Floats, ready: Floats, part: float) -> Floats:
+    """Return when each has received a part from all others, who send it when they are `ready`, each to all at once.
+
+    Where the peers were ready later than their `ends`, they sent other parts from then on, and each link is taken
+    until its own has left.
+    """
+    count = len(peers)
+    again = (ready != ends).any()
+    done = ready.copy()
+    for receiver in range(count):
+        there = peers[receiver]
+        earliest, least_delay = np.inf, np.inf
+        for sender in range(count):
+            if sender == receiver:
+                continue
+            here = peers[sender]
+            took = max(_transfer(part, problem.beta[here, there]), _transfer((count - 1) * part, problem.uplink[here]))
+            begun = max(ready[sender], ends[sender] + took) if again else ready[sender]
+            done[receiver] = max(done[receiver], begun + took + problem.alpha[here, there])
+            earliest = min(earliest, ready[sender])
+            least_delay = min(least_delay, problem.alpha[here, there])
+        if problem.downlink[there] < np.inf:
+            all_in = earliest + _transfer((count - 1) * part, problem.downlink[there])
+            done[receiver] = max(done[receiver], all_in + least_delay)
+    return done
+
+
+@compiled
+def _transfer(size: float, bandwidth: float) -> float:
+    """Return the seconds that `size` bytes take alone at `bandwidth` bytes a second; infinite where that is 0."""
+    if size == 0.0:
+        return 0.0
+    return size / bandwidth if bandwidth > 0.0 else np.inf

@@ -1,0 +1,52 @@
+"""Timeline of a simulated training step, for charts, and to say where the time goes."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from dtfm_coordinator.allocator.simulator.step_cost import StepCost
+
+SpanKind = Literal["forward", "backward", "weight", "optimizer"]
+TransferKind = Literal["activation", "gradient", "all-reduce"]
+
+
+class SimulatedSpan(NamedTuple):
+    """Piece of compute; times in seconds since the step began."""
+
+    peer: str
+    kind: SpanKind
+    micro_batch: int | None
+    """Micro-batch that is computed; None for the optimizer."""
+    start: float
+    end: float
+
+
+class Transfer(NamedTuple):
+    """Message between two peers; times in seconds since the step began, `ready <= start <= end <= arrival`."""
+
+    sender: str
+    receiver: str
+    kind: TransferKind
+    micro_batch: int | None
+    """Micro-batch to which it belongs; None in an all-reduce."""
+    bytes: float
+    ready: float
+    """Time when it was handed over; until `start` it waits for earlier messages of its link."""
+    start: float
+    end: float
+    """Time when its last byte left; from `start` on it shares uplink and downlink with other links' messages."""
+    arrival: float
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """Training step played out. What cannot happen, behind a pair that cannot talk, is missing."""
+
+    cost: StepCost
+    compute: tuple[SimulatedSpan, ...]
+    """Compute of all peers, by start."""
+    transfers: tuple[Transfer, ...]
+    """Messages that crossed a link, by start."""
+    last_backward: float
+    """Seconds when the last backward ends; where weights are an action of their own, the last of both."""
+    committed: float
+    """Seconds when the last peer learns of the commit."""

@@ -1,0 +1,70 @@
+"""Memory of peers, for the search: how many layers fit by `dtfm_protocol.model.memory_model.stage_bytes`.
+
+Its parts are the protocol's own, compiled; a test holds what fits to what is needed. A stage that would not fit in the
+memory of each of its peers recomputes.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
+from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.simulator.compute_order import Course
+from dtfm_protocol.model import memory_model
+from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_layer_kept_bytes = compiled(memory_model.layer_kept_bytes)
+_messages_bytes = compiled(memory_model.messages_bytes)
+
+
+@compiled
+def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> tuple[Ints, Ints]:
+    """Return the number of layers that fit in the memory of each stage's peers, as if all were as large as the largest.
+
+    Args:
+    peers: number of the peer in each slot, shape (slots,).
+    counts: number of peers of each stage, shape (K,).
+    course: routes and order of compute of these counts and their shares (`compute_order.course_of`).
+
+    Returns:
+    The numbers with recomputing, where that allows more, and without, each of shape (K,).
+    """
+    stages = len(counts)
+    kept, anew = np.full(stages, problem.layers, dtype=np.int64), np.full(stages, problem.layers, dtype=np.int64)
+    slot = 0
+    for stage in range(stages):
+        parameter = BYTES_PER_PARAMETER + (problem.feedback_bytes if counts[stage] > 1 else 0.0)
+        beside = _messages_bytes(problem.input_bytes, stages)
+        if stage == 0:
+            beside += parameter * problem.embedding_parameters
+        if stage == stages - 1:
+            beside += parameter * (problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0))
+            beside += problem.logits_bytes
+        for member in range(slot, slot + counts[stage]):
+            layer, flying, waiting = parameter * problem.layer_parameters, course.peaks[member], course.waits[member]
+            room = problem.memory[peers[member]] - beside
+            if stage == stages - 1:
+                room -= waiting * problem.logits_gradient_bytes
+            whole = _layer_kept_bytes(flying, waiting, problem.activation_bytes, problem.input_bytes, False)
+            kept[stage] = _no_more(kept[stage], room, layer + whole)
+            room -= problem.activation_bytes
+            inputs = _layer_kept_bytes(flying, waiting, problem.activation_bytes, problem.input_bytes, True)
+            anew[stage] = _no_more(anew[stage], room, layer + inputs)
+        slot += counts[stage]
+    return np.maximum(kept, anew), kept
+
+
+@compiled
+def _no_more(most: int, room: float, each: float) -> int:
+    """Return `most`, or as many of `each` bytes as `room` bytes hold if that is less."""
+    return max(0, int(room // each)) if room < each * most else most
+
+
+@compiled
+def recomputed(problem: Problem, peers: Ints, counts: Ints, layers: Ints, course: Course) -> Bools:
+    """Return for each stage whether it must recompute to fit in its peers' memory, shape (K,)."""
+    stages: Bools = layers > most_layers(problem, peers, counts, course)[1]
+    return stages

@@ -1,0 +1,23 @@
+"""The limits of a direct plane: how long it waits, and how much it takes on at a time."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DirectLimits:
+    """The bounds of one direct plane; times are seconds."""
+
+    connect: float = 2.0
+    """Seconds for a TCP connection, to all of a peer's addresses at once."""
+    handshake: float = 10.0
+    """Seconds for each of what follows until a stream is open, TLS and the service's name. A busy machine is slow to
+    answer."""
+    punch: float = 4.0
+    """Seconds until a connection from both sides stands, once both know where the other is: a lost request is repeated
+    after one second, and after three."""
+    pending: int = 64
+    """Connections that have not proven a key yet; with one more, the oldest has to go."""
+    meetings: int = 64
+    """Connections that others may have this peer open from both sides at once: each takes a few sockets."""
+    peer_meetings: int = 8
+    """Connections that one peer may have this one open from both sides at once, of all such."""

@@ -1,0 +1,340 @@
+"""The coordinator's checkpoints: whole once every stage and every replica has handed in, and only then."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtfm_coordinator.records.checkpoint_collector import KEPT, CheckpointCollector, mark_of
+from dtfm_protocol.checkpoint.manifest import Manifest
+from dtfm_protocol.checkpoint.shard import decode_tensor, encode_shard
+from dtfm_protocol.checkpoint.store import CheckpointStore
+from dtfm_protocol.checkpoint.transfers import CHECKPOINT, HandIn, Receipt, hand_in
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training
+from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.model.model_config import resolve_config
+from dtfm_protocol.plan.peer_state import Mark
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
+from dtfm_protocol.wire.stream import Stream, StreamClosed, write_message
+
+OWNER = "owner"
+ROUTES = (("a", "x"), ("b", "y"))
+PLAN = Plan(version=3, stages=((0, 2), (2, 4)), routes=ROUTES)
+SMALL = {"hidden_size": 8, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 16}
+JOB = ResolvedJob(
+    name="tiny",
+    config=resolve_config(Model.model_validate({"architecture": "llama", **SMALL}), vocab_size=17, sequence_length=8),
+    corpus=Corpus(dtype="uint16", vocab_size=17, shards=(Shard(sha256="0" * 64, tokens=1000),)),
+    training=Training(steps=90, global_batch=2, micro_batch=1, sequence_length=8, learning_rate=1e-3),
+    evaluation=Evaluation(),
+    plan=Planning(),
+    checkpoint=Checkpointing(),
+)
+
+
+def state(step: int, stage: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + stage)
+    return {f"{kind}/layer.{stage}": torch.randn(3, 5, generator=generator) for kind in ("weight", "exp_avg")}
+
+
+def share_of(
+    peer: str, step: int = 50, data: bytes | None = None, plan: Plan = PLAN, **change: Any
+) -> tuple[HandIn, bytes]:
+    """What `peer` hands in: each replica a digest, the first of each stage the file."""
+    stage = plan.stage_of(peer) or 0
+    if data is None:
+        data = encode_shard(state(step, stage)) if plan.replicas(stage)[0] == peer else b""
+    values = {
+        "step": step,
+        "plan_version": plan.version,
+        "stage": stage,
+        "digest": hashlib.sha256(f"{step} {stage}".encode()).hexdigest(),
+        "eval_loss": 1.5,
+        "size": len(data),
+        "sha256": hashlib.sha256(data).hexdigest() if data else None,
+    }
+    return HandIn.model_validate(values | change), data
+
+
+class Swarm:
+    """An archive on a network, and what it said."""
+
+    def __init__(self, folder: Path, plan: Plan | None = PLAN) -> None:
+        self.store = CheckpointStore(folder)
+        self.kept: list[Manifest] = []
+        self.archive = CheckpointCollector(self.store, JOB)
+        self.archive.subscribe(self.kept.append, lambda _: None)
+        self.refused: list[str] = []
+        self._network = MemoryNetwork()
+        if plan is not None:
+            self.archive.expect(plan)
+
+    async def take(self, stream: Stream) -> None:
+        try:
+            await self.archive.take(stream)
+        except Refused as error:
+            self.refused.append(str(error))
+            raise
+
+    async def hand_in(self, peer: str, share: HandIn, data: bytes) -> Receipt:
+        await MemoryDataPlane(self._network, OWNER).serve(CHECKPOINT, self.take)
+        return await asyncio.wait_for(hand_in(MemoryDataPlane(self._network, peer), OWNER, share, data), 30)
+
+    async def give(self, *peers: str, **change: Any) -> None:
+        """Hand in for each of `peers` what belongs to it."""
+        for peer in peers:
+            assert (await self.hand_in(peer, *share_of(peer, **change))).taken
+
+
+@given(order=st.permutations(["a", "b", "x", "y"]))
+@settings(max_examples=24, deadline=None)
+def test_a_checkpoint_is_kept_when_the_last_share_is_here_whatever_the_order(
+    order: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async def run() -> None:
+        swarm = Swarm(tmp_path_factory.mktemp("archive"))
+        await swarm.give(*order[:-1])
+        assert swarm.store.steps() == []
+        assert swarm.kept == []
+        await swarm.give(order[-1])
+        assert swarm.store.steps() == [50]
+        assert len(swarm.kept) == 1
+
+    asyncio.run(run())
+
+
+async def test_the_manifest_says_what_is_kept_of_whom(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("a", "b", "x", "y")
+    manifest = swarm.archive.newest()
+    assert manifest == swarm.kept[0]
+    assert (manifest.job, manifest.step, manifest.plan_version, manifest.eval_loss) == ("tiny", 50, 3, 1.5)
+    assert manifest.config == JOB.config
+    assert [(file.name, file.layers) for file in manifest.files] == [
+        ("stage-0.safetensors", (0, 2)),
+        ("stage-1.safetensors", (2, 4)),
+    ]
+    assert [set(replicas) for replicas in manifest.replicas] == [{"a", "b"}, {"x", "y"}]
+    assert all(len(set(replicas.values())) == 1 for replicas in manifest.replicas)
+
+
+async def test_a_checkpoint_is_given_to_those_who_resume_from_it(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("a", "b", "x", "y")
+    mark = mark_of(swarm.kept[0])
+    assert mark == Mark(step=50, plan=3)
+    # The second one has just started, and has read nothing yet.
+    for archive in (swarm.archive, CheckpointCollector(swarm.store, JOB)):
+        entries = await archive.catalogue(mark)
+        wanted = {key: value for stage in range(2) for key, value in state(50, stage).items()}
+        assert entries.keys() == wanted.keys()
+        for key, value in wanted.items():
+            size = entries[key].bytes
+            pieces = [await archive.read(mark, key, offset, min(16, size - offset)) for offset in range(0, size, 16)]
+            assert torch.equal(decode_tensor(entries[key], b"".join(piece or b"" for piece in pieces)), value)
+        assert await archive.read(mark, "weight/none", 0, 1) is None
+
+
+async def test_only_the_state_that_was_asked_for_is_given(tmp_path: Path) -> None:
+    """A step may have been run again under another plan: that is another state, whatever its step."""
+    swarm = Swarm(tmp_path)
+    await swarm.give("a", "b", "x", "y")
+    for mark in (Mark(step=49, plan=3), Mark(step=51, plan=3), Mark(step=50, plan=2), Mark(step=50, plan=4)):
+        assert await swarm.archive.catalogue(mark) == {}
+    assert await swarm.archive.read(Mark(step=49, plan=3), "weight/layer.0", 0, 1) is None
+
+
+async def test_a_checkpoint_that_was_damaged_is_not_given(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("a", "b", "x", "y")
+    file = tmp_path / "step-00000050" / "stage-1.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    assert await CheckpointCollector(swarm.store, JOB).catalogue(Mark(step=50, plan=3)) == {}
+    file.unlink()
+    assert await swarm.archive.read(Mark(step=50, plan=3), "weight/layer.1", 0, 1) is None
+
+
+async def test_replicas_that_differ_are_a_fault_that_names_them_and_no_checkpoint(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("a", "b", "x")
+    await swarm.give("y", digest="f" * 64)
+    fault = swarm.archive.fault
+    assert fault is not None
+    assert "replicas of stage 1 hold different weights after step 50" in fault
+    assert "y: ffffffff" in fault
+    assert "x: " in fault
+    assert "\n" not in fault
+    assert swarm.store.steps() == []
+    assert swarm.kept == []
+
+
+@pytest.mark.parametrize(
+    ("peer", "change"),
+    [
+        ("stranger", {}),
+        ("a", {"stage": 1}),
+        ("y", {"stage": 0}),
+        ("a", {"plan_version": 2}),
+        ("a", {"plan_version": 4}),
+        ("a", {"stage": 7}),
+    ],
+)
+async def test_what_is_not_from_a_stage_of_the_plan_in_force_is_not_taken(
+    tmp_path: Path, peer: str, change: dict[str, Any]
+) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("b", "x", "y")
+    share, data = share_of(peer)
+    receipt = await swarm.hand_in(peer, share.model_copy(update=change), data)
+    assert not receipt.taken
+    assert "no such stage" in receipt.text
+    assert swarm.store.steps() == []
+    await swarm.give("a")
+    assert swarm.store.steps() == [50]
+
+
+async def test_before_there_is_a_plan_nothing_is_taken(tmp_path: Path) -> None:
+    """A coordinator that has just returned gives no answer, so that the peer keeps its share and tries again."""
+    swarm = Swarm(tmp_path, plan=None)
+    with pytest.raises(StreamClosed):
+        await swarm.hand_in("a", *share_of("a"))
+    swarm.archive.expect(PLAN)
+    await swarm.give("a", "b", "x", "y")
+    assert swarm.store.steps() == [50]
+
+
+async def test_a_refusal_reaches_its_peer_also_when_the_file_is_large(tmp_path: Path) -> None:
+    """Else a node offers the checkpoint of a plan that is over again and again, and waits for an answer for ever."""
+    swarm = Swarm(tmp_path)
+    share, data = share_of("a", data=bytes(5 << 20), plan_version=2)
+    assert not (await swarm.hand_in("a", share, data)).taken
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sha256": "0" * 64}, "the file of stage 0 from a has another hash"),
+        ({"sha256": None}, "the file of stage 0 from a has another hash"),
+        ({"size": 1 << 50}, f"a offers {1 << 50} bytes for a stage"),
+    ],
+)
+async def test_a_file_that_is_not_what_it_says_is_refused_and_leaves_nothing(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("b", "x", "y")
+    share, data = share_of("a")
+    with pytest.raises(StreamClosed):
+        await swarm.hand_in("a", share.model_copy(update=change), data)
+    assert swarm.refused == [said]
+    assert swarm.store.steps() == []
+    await swarm.give("a")
+    assert swarm.store.steps() == [50]
+
+
+async def test_a_file_that_breaks_off_is_not_counted_and_may_come_again(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("b", "x", "y")
+    share, data = share_of("a")
+    at_owner, ours = MemoryStream.pair(OWNER, "a")
+    taking = asyncio.create_task(swarm.archive.take(at_owner))
+    await write_message(ours, share)
+    await ours.write(data[:-1])
+    await ours.close()
+    with pytest.raises(StreamClosed):
+        await taking
+    assert swarm.store.steps() == []
+    await swarm.give("a")
+    assert swarm.store.steps() == [50]
+
+
+async def test_what_is_no_safetensors_file_does_not_become_a_checkpoint(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("b", "x", "y")
+    with pytest.raises(StreamClosed):
+        await swarm.hand_in("a", *share_of("a", data=b"no safetensors file"))
+    assert "is not a safetensors file" in swarm.refused[0]
+    assert swarm.store.steps() == []
+    await swarm.give("a")
+    assert swarm.store.steps() == [50]
+
+
+async def test_a_share_that_comes_twice_counts_once(tmp_path: Path) -> None:
+    """A receipt may be lost on its way."""
+    swarm = Swarm(tmp_path)
+    await swarm.give("a", "a", "b", "b", "x")
+    assert swarm.store.steps() == []
+    await swarm.give("y")
+    assert swarm.store.steps() == [50]
+    assert not (await swarm.hand_in("y", *share_of("y"))).taken  # it is whole already
+    assert len(swarm.kept) == 1
+
+
+async def test_a_new_plan_drops_what_was_not_whole(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("a", "b", "x")
+    swarm.archive.expect(PLAN.model_copy(update={"version": 4}))
+    assert list(tmp_path.iterdir()) == []
+    assert not (await swarm.hand_in("y", *share_of("y"))).taken
+    assert swarm.store.steps() == []
+
+
+async def test_a_hand_in_that_a_new_plan_overtakes_is_not_taken_and_breaks_nothing(tmp_path: Path) -> None:
+    alone = Plan(version=3, stages=((0, 4),), routes=(("a",),))
+    swarm = Swarm(tmp_path, alone)
+    share, data = share_of("a", plan=alone)
+    at_owner, ours = MemoryStream.pair(OWNER, "a")
+    taking = asyncio.create_task(swarm.archive.take(at_owner))
+    await write_message(ours, share)
+    await ours.write(data[:10])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    next_plan = alone.model_copy(update={"version": 4})
+    swarm.archive.expect(next_plan)
+    await ours.write(data[10:])
+    await asyncio.wait([taking], timeout=5)
+    assert taking.exception() is None or isinstance(taking.exception(), Refused)
+    assert swarm.kept == []
+    await swarm.give("a", plan=next_plan)
+    assert swarm.store.steps() == [50]
+
+
+async def test_a_newer_checkpoint_makes_an_unfinished_older_one_void_and_old_ones_go(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("a", step=10)
+    for step in (20, 30, 40):
+        await swarm.give("a", "b", "x", "y", step=step)
+    assert swarm.store.steps() == [20, 30, 40][-KEPT:]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000030", "step-00000040"]
+    assert [manifest.step for manifest in swarm.kept] == [20, 30, 40]
+
+
+async def test_shares_of_two_steps_may_come_mixed(tmp_path: Path) -> None:
+    """A fast replica is a checkpoint ahead of a slow one."""
+    swarm = Swarm(tmp_path)
+    for step, peer in [(10, "a"), (10, "x"), (20, "a"), (10, "b"), (20, "x"), (20, "b"), (10, "y"), (20, "y")]:
+        await swarm.give(peer, step=step)
+    assert [manifest.step for manifest in swarm.kept] == [10, 20]
+    assert swarm.store.steps() == [10, 20]
+
+
+async def test_the_metrics_that_come_with_a_share_are_told_before_the_checkpoint_is_kept(tmp_path: Path) -> None:
+    """A checkpoint that is ahead of `metrics.jsonl` would leave a gap that no later row could close."""
+    row = StepMetrics(
+        step=50, loss=1.0, tokens=8, seconds=0.1, plan_version=3, learning_rate=1e-3, grad_norm=1.0,
+        predicted_seconds=None,
+    )  # fmt: skip
+    swarm = Swarm(tmp_path)
+    told: list[tuple[int, int]] = []
+    swarm.archive.subscribe(lambda _: None, lambda rows: told.extend((each.step, len(swarm.kept)) for each in rows))
+    await swarm.give("a", "b", "x", "y", rows=(row.model_dump(),))
+    assert told == [(50, 0)] * 4
+    assert len(swarm.kept) == 1

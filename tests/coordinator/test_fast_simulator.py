@@ -1,0 +1,75 @@
+"""The fast form of the simulated step against the exact simulator, which has its own closed forms."""
+
+import numpy as np
+import pytest
+
+from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES, Problem
+from dtfm_coordinator.allocator.search.layout import Layout
+from dtfm_coordinator.allocator.simulator.step_cost import StepCost
+from dtfm_coordinator.allocator.workload import Workload, pose, predict
+from dtfm_protocol.view.view import View
+from tests.coordinator.swarms import drawn_stages, drawn_view, workload
+
+PARTS = ("compute", "pipeline", "data_parallel", "optimizer")
+
+
+def drawn(
+    seed: int, *, limited: bool, schedule: str, wire: str = "fp32", tight: bool = False
+) -> tuple[View, Workload, Problem, Layout]:
+    """A random layout; where `tight`, in memories that make some stages recompute."""
+    rng = np.random.default_rng(seed)
+    nodes = int(rng.integers(1, 13))
+    view = drawn_view(nodes, seed, limited=limited)
+    stages = drawn_stages(nodes, int(rng.integers(1, min(nodes, 5) + 1)), seed)
+    work = workload(int(rng.integers(max(map(len, stages)), 30)), schedule=schedule, wire=wire)
+    posed = pose(view, work, view.ids)
+    layout = Layout.of(posed, stages)
+    assert layout is not None
+    if tight:
+        posed = posed._replace(memory=rng.uniform(0.05, 0.6, nodes) * 1e9)
+    return view, work, posed, layout
+
+
+def both(view: View, work: Workload, posed: Problem, layout: Layout) -> tuple[StepCost, StepCost]:
+    """Its step by the fast form and exactly."""
+    plan = layout.plan(view.ids, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
+    return layout.cost(posed), predict(view, work, plan).cost
+
+
+@pytest.mark.parametrize("tight", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", range(40))
+def test_without_limits_a_peer_both_agree_exactly(seed: int, schedule: str, tight: bool) -> None:
+    wire = ("fp32", "bf16", "fp16", "int8")[seed % 4]
+    fast, exact = both(*drawn(seed, limited=False, schedule=schedule, wire=wire, tight=tight))
+    for part in PARTS:
+        assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
+
+
+def test_some_stages_of_those_recompute_and_some_do_not() -> None:
+    layouts = [drawn(seed, limited=False, schedule="1f1b", tight=True)[2:] for seed in range(40)]
+    recomputing = sum(len(layout.recomputed(posed)) for posed, layout in layouts)
+    assert 0.2 < recomputing / sum(len(layout.counts) for _, layout in layouts) < 0.8
+
+
+def test_with_limits_a_peer_the_fast_form_is_close_and_ranks_alike() -> None:
+    pairs = [both(*drawn(seed, limited=True, schedule=SCHEDULES[seed % 3])) for seed in range(120)]
+    ratios = np.array([fast.total / exact.total for fast, exact in pairs])
+    assert ratios.min() > 0.8
+    assert ratios.max() < 1.1
+    assert 0.97 < np.median(ratios) < 1.03
+    ranks = np.argsort(np.argsort([[cost.total for cost in pair] for pair in pairs], axis=0), axis=0)
+    assert np.corrcoef(ranks.T)[0, 1] > 0.98
+
+
+def test_an_unreachable_pair_costs_infinity() -> None:
+    view, work = drawn_view(2, 0), workload(4)
+    cut = View(nodes=view.nodes, latency_ms=view.latency_ms, bandwidth_gbps=np.array([[0.0, 1.0], [0.0, 0.0]]))
+    posed = pose(cut, work, cut.ids)
+    for stages in ([[0], [1]], [[0, 1]]):
+        layout = Layout.of(posed, stages)
+        assert layout is not None
+        assert np.isinf(layout.cost(posed).total)
+    alone = Layout.of(posed, [[0]])
+    assert alone is not None
+    assert np.isfinite(alone.cost(posed).total)
