@@ -29,6 +29,7 @@ from dtfm_coordinator.serve import embedded_broker as brokers
 from dtfm_node.doctor import examine, outside_view, report
 from dtfm_node.doctor.checks import (
     broker,
+    clock_offset,
     first_peers,
     invite_text,
     ipv6,
