@@ -407,6 +407,17 @@ async def test_the_broker_ends_in_time_while_its_members_talk(port: int) -> None
             await until(lambda: not owner.control.connected.is_set() and not alice.control.connected.is_set())
 
 
+async def test_nobody_stays_connected_to_a_broker_that_has_ended(port: int) -> None:
+    """Those who have just lost it come back while it ends: it would take them in, and hand on nothing."""
+    async with on_broker(port):
+        reader, writer = await asyncio.open_connection(HOST, port)
+        async with member(port, ALICE):
+            pass  # who came later has been let in: the broker knows of the one who has not introduced itself
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(1), PATIENCE) == b""
+    writer.close()
+
+
 def unsigned() -> bytes:
     return b'{"online": true, "session": "s"}'
 

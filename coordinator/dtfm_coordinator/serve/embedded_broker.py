@@ -17,6 +17,44 @@ USERNAME = "swarm"
 BROKER_SHUTDOWN_SECONDS = 2.0
 
 
+class EndingBroker(Broker):  # type: ignore[misc]
+    """A broker whose connections end with it.
+
+    amqtt 0.12 ends those that it knows, and only then stops listening: who connects meanwhile, as members do that have
+    just lost it, would stay connected to a broker that hands on nothing any more.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._connections: set[asyncio.StreamWriter] = set()
+        self._is_over = False
+
+    async def stream_connected(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str
+    ) -> None:
+        """See amqtt."""
+        if self._is_over:
+            writer.transport.abort()
+            return
+        self._connections.add(writer)
+        try:
+            await super().stream_connected(reader, writer, listener_name)
+        finally:
+            self._connections.discard(writer)
+
+    async def end(self) -> None:
+        """Shut down, and let nobody stay connected."""
+        self._is_over = True
+        try:
+            # amqtt cancels each reader once and waits for it: where the reader misses that, without end.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BROKER_SHUTDOWN_SECONDS):
+                    await self.shutdown()
+        finally:
+            for writer in self._connections:
+                writer.transport.abort()
+
+
 class MembersOnly(BaseAuthPlugin):  # type: ignore[misc]
     """Authentication of MQTT clients by the swarm's password. What members say is checked by signature, not here."""
 
@@ -38,7 +76,7 @@ async def embedded(host: str, port: int, password: str) -> AsyncIterator[None]:
     # amqtt reports every client that vanishes as an error; who is gone is the last will's to tell.
     for name in ("amqtt", "transitions"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    broker = Broker(
+    broker = EndingBroker(
         {
             "listeners": {"default": {"type": "tcp", "bind": f"{host}:{port}"}},
             "plugins": {f"{__name__}.{MembersOnly.__name__}": {"password": password}},
@@ -50,7 +88,4 @@ async def embedded(host: str, port: int, password: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        # amqtt cancels each reader once and waits for it: where the reader misses that, without end.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BROKER_SHUTDOWN_SECONDS):
-                await broker.shutdown()
+        await broker.end()
