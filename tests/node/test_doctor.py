@@ -42,7 +42,7 @@ from dtfm_node.doctor.checks import (
 from dtfm_node.doctor.checks.first_peers import AddressObservation, DhtMember, FirstPeer
 from dtfm_node.doctor.checks.reachability import Nat
 from dtfm_node.doctor.doctor_options import DoctorOptions
-from dtfm_node.doctor.examine import Examination
+from dtfm_node.doctor.examine import Examination, LookLimits
 from dtfm_node.doctor.findings import Finding, Verdict, as_json, bad, clean, good, things_to_do, warn, worst
 from dtfm_node.doctor.job_needs import Need
 from dtfm_node.doctor.tcp_look import Host, Kind, closed_because, door_of, kind_of, resolve, visit
@@ -244,14 +244,11 @@ async def coordinator() -> AsyncIterator[tuple[Invite, ControlPlane]]:
         await asyncio.wait([running])
 
 
-async def test_a_live_coordinator_is_seen_and_its_phase(
-    coordinator: tuple[Invite, ControlPlane], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker, "RETAINED_SECONDS", 0.5)  # there is no job to come
+async def test_a_live_coordinator_is_seen_and_its_phase(coordinator: tuple[Invite, ControlPlane]) -> None:
     swarm, control = coordinator
     await control.publish(PRESENCE, Presence(online=True, session="s"))
     await control.publish(PHASE, Phase(name="waiting", text="waiting for 2 more nodes"))
-    seen = await broker.look(swarm, BrokerAddress.of(swarm))
+    seen = await broker.look(swarm, BrokerAddress.of(swarm), retained=0.5)  # there is no job to come
     assert seen.coordinators == (OWNER.peer_id,)
     assert {one.name: one.verdict for one in broker.judge([seen])} == {
         "broker": Verdict.good,
@@ -263,17 +260,16 @@ async def test_a_live_coordinator_is_seen_and_its_phase(
 
 
 async def test_a_password_that_is_wrong_is_told_from_a_broker_that_is_none(
-    coordinator: tuple[Invite, ControlPlane], monkeypatch: pytest.MonkeyPatch
+    coordinator: tuple[Invite, ControlPlane],
 ) -> None:
     swarm = coordinator[0].model_copy(update={"secret": "1" * 32})
     said = broker.judge([await broker.look(swarm, BrokerAddress.of(swarm))])[-1]
     assert (said.name, said.verdict) == ("password", Verdict.bad)
     assert "newest invite" in said.todo
 
-    monkeypatch.setattr(broker, "LOGIN_SECONDS", 0.2)
     with socket.create_server((HOST, 0)) as mute:
         swarm = INVITE.model_copy(update={"broker": f"mqtt://{HOST}:{mute.getsockname()[1]}"})
-        said = broker.judge([await broker.look(swarm, BrokerAddress.of(swarm))])[-1]
+        said = broker.judge([await broker.look(swarm, BrokerAddress.of(swarm), login=0.2)])[-1]
     assert "does not answer as an MQTT broker" in said.seen
 
 
@@ -299,11 +295,8 @@ def certificate(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_named(
-    certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_certificate_that_nobody_vouches_for_is_named(certificate: Path) -> None:
     """And one that the invite vouches for is accepted."""
-    monkeypatch.setattr(broker, "LOGIN_SECONDS", 0.2)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server = await asyncio.start_server(lambda _, writer: writer.close(), HOST, 0, ssl=context)
@@ -314,7 +307,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_named(
         assert (said.name, said.verdict) == ("TLS", Verdict.bad)
         assert "self-signed" in said.seen or "self signed" in said.seen
         swarm = swarm.model_copy(update={"broker_ca": certificate.read_text().partition("-----BEGIN PRIVATE")[0]})
-        seen = await broker.look(swarm, BrokerAddress.of(swarm))
+        seen = await broker.look(swarm, BrokerAddress.of(swarm), login=0.2)
         assert seen.tls == ""
 
 
@@ -435,8 +428,7 @@ async def test_a_driver_that_hangs_is_given_up_and_all_else_is_told(
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(1000)"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setattr(examine, "DEVICE_SECONDS", 1.0)
-    examination = Examination("no invite", DoctorOptions(), lambda what: None)
+    examination = Examination("no invite", DoctorOptions(), lambda what: None, LookLimits(device=1.0))
     async with asyncio.timeout(30):
         await examination.run()
     assert "looking at this machine was given up after 1 s" in [one.seen for one in examination.findings]
@@ -462,14 +454,14 @@ async def test_this_machine_and_the_other_peers_are_looked_at_side_by_side(monke
 
     monkeypatch.setattr(resources, "look", wait)
     monkeypatch.setattr(Examination, "_visit", wait)
-    monkeypatch.setattr(examine, "DEVICE_SECONDS", 10.0)
-    examination = Examination(INVITE.encode(), DoctorOptions(), lambda what: None)
+    examination = Examination(INVITE.encode(), DoctorOptions(), lambda what: None, LookLimits(device=10.0))
     await examination.run()
     assert "doctor" not in {one.group for one in examination.findings}
 
 
 async def test_all_looks_end_within_half_a_minute_though_one_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert max(examine.BROKER_SECONDS, examine.SWARM_SECONDS, examine.DEVICE_SECONDS) <= examine.LOOK_SECONDS < 30
+    usual = LookLimits()
+    assert max(usual.broker, usual.swarm, usual.device) <= usual.total < 30
 
     async def nothing(*_: object) -> None:
         return None
@@ -483,15 +475,14 @@ async def test_all_looks_end_within_half_a_minute_though_one_waits_for_another(m
         await asyncio.Event().wait()
         return Need()
 
-    monkeypatch.setattr(examine, "LOOK_SECONDS", 0.8)
     monkeypatch.setattr(examine, "need_of", never)
     monkeypatch.setattr(broker, "look", late)
     monkeypatch.setattr(Examination, "_visit", nothing)
     monkeypatch.setattr(resources, "look", nothing)
-    examination = Examination(INVITE.encode(), DoctorOptions(), lambda what: None)
+    examination = Examination(INVITE.encode(), DoctorOptions(), lambda what: None, LookLimits(total=0.8))
     begun = time.monotonic()
     await examination.run()
-    assert time.monotonic() - begun < 12.0 < examine.NEED_SECONDS
+    assert time.monotonic() - begun < 12.0 < usual.need
     assert any("looking at what the job needs was given up" in one.seen for one in examination.findings)
 
 

@@ -35,17 +35,25 @@ from dtfm_protocol.transport.multiaddress import announced, announced_port
 
 T = TypeVar("T")
 
-EXAMINATION_SECONDS = 24.0
-"""For all looks together: with reading the libraries before and tidying up after, half a minute."""
-BROKER_SECONDS = 16.0
-SWARM_SECONDS = 20.0
-"""For all about the other peers; what is under way then is given up, and what was seen until then is judged."""
-DEVICE_SECONDS = 20.0
-NEED_SECONDS = 18.0
-"""Or less, where the broker has taken long."""
 PEER_SECONDS = 4.0
 PEER_LIMIT = 3
 """Number of nodes, beside the doors' peers, that are asked at which address they see this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookLimits:
+    """Seconds that looks may take; what is under way then is given up, and what was seen until then is judged."""
+
+    total: float = 24.0
+    """All of them together: with reading the libraries before and tidying up after, half a minute."""
+    broker: float = 16.0
+    """Each broker."""
+    swarm: float = 20.0
+    """All about the other peers."""
+    device: float = 20.0
+    """This machine."""
+    need: float = 18.0
+    """What the job needs; less where the broker has taken long."""
 
 
 @dataclass
@@ -62,7 +70,10 @@ class Ways:
 class Examination:
     """One look at everything; `findings` is what came of it."""
 
-    def __init__(self, text: str, options: DoctorOptions, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, text: str, options: DoctorOptions, progress: Callable[[str], None], limits: LookLimits = LookLimits()
+    ) -> None:
+        self._limits = limits
         self._options, self._progress = options, progress
         self._invite, said = invite_text.look(text)
         self.findings: list[Finding] = [said]
@@ -78,7 +89,7 @@ class Examination:
         need, others = None, list[str]()
         async with asyncio.TaskGroup() as tasks:
             looking = resources.look(options.state_dir, options.device)
-            here = tasks.create_task(self._within("this machine", DEVICE_SECONDS, looking))
+            here = tasks.create_task(self._within("this machine", self._limits.device, looking))
             if self._invite is not None:
                 seen, ways = first_peers.FirstPeersObservation(), Ways(port)
                 need = await self._look_around(self._invite, seen, ways, listen, 0 if free[0].fault else port)
@@ -102,7 +113,7 @@ class Examination:
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(self._ask_coordinator(invite))
             visiting = self._visit(invite, seen, ways, listen, port)
-            tasks.create_task(self._within("the other peers", SWARM_SECONDS, visiting))
+            tasks.create_task(self._within("the other peers", self._limits.swarm, visiting))
         brokers, need = asking.result()
         hosts = [*(door.host for door in seen.doors), *(one.host for one in brokers)]
         self._judge("the coordinator's broker", lambda: broker.judge(brokers))
@@ -130,16 +141,18 @@ class Examination:
     async def _ask_coordinator(self, invite: Invite) -> tuple[list[broker.BrokerObservation], Need | None]:
         """Look at the coordinator's brokers, and at what its job needs."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + EXAMINATION_SECONDS
+        end = loop.time() + self._limits.total
         addresses = (BrokerAddress.of(invite), *BrokerAddress.others(invite))
         looks = (
-            self._within("the coordinator's broker", BROKER_SECONDS, broker.look(invite, one)) for one in addresses
+            self._within("the coordinator's broker", self._limits.broker, broker.look(invite, one)) for one in addresses
         )
         brokers = [found for found in await asyncio.gather(*looks) if found is not None]
         job = next((one.job for one in brokers if one.job is not None), None)
         if job is None:
             return brokers, None
-        return brokers, await self._within("what the job needs", min(NEED_SECONDS, end - loop.time()), need_of(job))
+        return brokers, await self._within(
+            "what the job needs", min(self._limits.need, end - loop.time()), need_of(job)
+        )
 
     async def _visit(
         self, invite: Invite, seen: first_peers.FirstPeersObservation, ways: Ways, listen: str, port: int

@@ -50,8 +50,15 @@ class BrokerObservation:
     """Reasons why messages from the broker were dropped, at most three."""
 
 
-async def look(invite: Invite, address: BrokerAddress) -> BrokerObservation:
-    """Connect to a broker, go as far in as it lets, and return what was seen."""
+async def look(
+    invite: Invite, address: BrokerAddress, *, login: float = LOGIN_SECONDS, retained: float = RETAINED_SECONDS
+) -> BrokerObservation:
+    """Connect to a broker, go as far in as it lets, and return what was seen.
+
+    Args:
+        login: seconds in which it is to let this machine in.
+        retained: seconds in which what it keeps of the coordinator is to come.
+    """
     seen = BrokerObservation(await visit(address.host, address.port))
     if not seen.host.open:
         return seen
@@ -59,7 +66,7 @@ async def look(invite: Invite, address: BrokerAddress) -> BrokerObservation:
         seen = await _look_at_tls(seen, address)
         if seen.tls:
             return seen
-    return await _enter(seen, invite, address)
+    return await _enter(seen, invite, address, login, retained)
 
 
 async def _look_at_tls(seen: BrokerObservation, address: BrokerAddress) -> BrokerObservation:
@@ -81,8 +88,10 @@ async def _look_at_tls(seen: BrokerObservation, address: BrokerAddress) -> Broke
     return replace(seen, tls="")
 
 
-async def _enter(seen: BrokerObservation, invite: Invite, address: BrokerAddress) -> BrokerObservation:
-    """Connect as a node does, under an identity that is thrown away, and read the broker's messages without writing."""
+async def _enter(
+    seen: BrokerObservation, invite: Invite, address: BrokerAddress, login: float, retained: float
+) -> BrokerObservation:
+    """Connect as a node does, under an identity that is thrown away, and read without writing."""
     control = ControlPlane(
         address, invite.swarm, invite.coordinators, Post(invite.swarm, Identity.generate()), secrets.token_hex(8)
     )
@@ -113,12 +122,12 @@ async def _enter(seen: BrokerObservation, invite: Invite, address: BrokerAddress
     connection = asyncio.create_task(control.run())
     try:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOGIN_SECONDS):
+            async with asyncio.timeout(login):
                 await _answer(control)
         if not control.connected.is_set():
-            return replace(seen, login=control.last_error or f"no answer for {LOGIN_SECONDS:g} s")
+            return replace(seen, login=control.last_error or f"no answer for {login:g} s")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RETAINED_SECONDS):
+            async with asyncio.timeout(retained):
                 while not (jobs and phases and coordinators()):
                     changed.clear()
                     await changed.wait()
