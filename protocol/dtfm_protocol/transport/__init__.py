@@ -6,8 +6,8 @@
 - `direct_data_plane`: the data plane's short way: TLS 1.3 over TCP from peer to peer, where one can reach the other;
   libp2p for the rest
 - `direct_limits`: the limits of a direct plane: how long it waits, and how much it takes on at a time
-- `endpoint_exchange`: how two peers tell each other, over libp2p, where and with which certificates they take direct
-  connections
+- `endpoint_exchange`: the exchange, over libp2p, in which two peers tell each other where and with which certificates
+  to connect
 - `hole_punching`: a stream to a peer that nobody can connect to, over a connection that both sides open at the same
   time
 - `in_memory`: in-memory twins of the data plane and of discovery: the same interfaces without processes or sockets
@@ -18,7 +18,7 @@
 - `libp2p_daemon`: the libp2p daemon that hivemind ships, as one process: its folder, its command line, its start and
   its end
 - `libp2p_messages`: the wire format of protobuf, for the few messages of libp2p's own protocols that are spoken here
-- `libp2p_stream`: one stream of the libp2p plane: a connection to the daemon of this machine, which hands it on
+- `libp2p_stream`: a stream of the libp2p plane: a connection to the daemon of this machine, which hands it on
 - `multiaddress`: multiaddresses: whose they are, where they lead, and how they are announced
 - `relay_guest`: the guest's side of relays: over which of them this peer can be reached, and where that is
 - `route`: the route to one peer: what is known of the ways that lead there, and which one is to be tried next

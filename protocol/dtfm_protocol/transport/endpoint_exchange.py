@@ -1,4 +1,4 @@
-"""How two peers tell each other, over libp2p, where and with which certificates they take direct connections."""
+"""The exchange, over libp2p, in which two peers tell each other where and with which certificates to connect."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,11 +14,12 @@ ENDPOINT_LIMIT = 16 << 10
 """Bytes of the largest `Endpoint` message."""
 
 Learn = Callable[[str, Endpoint, Way, bool], None]
-"""Told of a peer, whose peer id libp2p has proven, its endpoint, the way it came, and whether it was asked for it."""
+"""A function that is told of a peer, whose peer id libp2p has proven, its endpoint, the way it came, and whether it
+was asked for it."""
 
 
 class EndpointExchange:
-    """One peer's exchanges of endpoints, one at a time with each other peer."""
+    """The exchanges of endpoints of one peer, one at a time with each other peer."""
 
     def __init__(
         self,
@@ -28,13 +29,20 @@ class EndpointExchange:
         learn: Learn,
         patience: float,
     ) -> None:
-        """`own`: this peer's endpoint; `known`: what `learn` was told last of a peer; `patience`: seconds for both."""
+        """Keep what is needed; nothing is exchanged before `ask` or `answer`.
+
+        Args:
+            own: returns this peer's endpoint.
+            known: returns the endpoint that `learn` was told last of a peer, or None.
+            learn: a function that is told every endpoint that comes.
+            patience: seconds for both messages of an exchange.
+        """
         self._libp2p, self._own, self._known, self._learn = libp2p, own, known, learn
         self._patience = patience
         self._asking: dict[str, asyncio.Lock] = {}
 
     async def ask(self, peer: str, outdated: Endpoint | None) -> Endpoint:
-        """The endpoint of `peer`, exchanged for this peer's unless somebody else just has.
+        """Return the endpoint of `peer`, exchanged for this peer's unless somebody else just has.
 
         Args:
             outdated: what was known of it, and does not hold any more.
@@ -60,7 +68,7 @@ class EndpointExchange:
             return told
 
     async def answer(self, stream: Stream) -> None:
-        """The other side of `ask`."""
+        """Answer a peer's `ask`."""
         told = await read_message(stream, Endpoint, ENDPOINT_LIMIT)
         self._learn(stream.peer, told, stream.way, False)
         await write_message(stream, await self._own())

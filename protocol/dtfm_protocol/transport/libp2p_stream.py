@@ -1,4 +1,4 @@
-"""One stream of the libp2p plane: a connection to the daemon of this machine, which hands it on."""
+"""A stream of the libp2p plane: a connection to the daemon of this machine, which hands it on."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, Way
 
 CLOSE_SECONDS = 1.0
 CIRCUIT = "/p2p-circuit"
-"""In a multiaddress: what comes before is a relay's, and what follows is reached over it."""
+"""Part of a multiaddress: what comes before is a relay's, and what follows is reached over it."""
 _CHUNK = 1 << 18
 
 
@@ -24,7 +24,7 @@ class LibP2PStream:
         self._writer = writer
 
     async def read(self, size: int) -> Bytes:
-        """See `Stream.read`."""
+        """Read exactly `size` bytes, as `Stream.read`."""
         try:
             if size <= _CHUNK:
                 return await self._reader.readexactly(size)
@@ -42,7 +42,7 @@ class LibP2PStream:
             raise StreamClosed(f"{short(self.peer)} closed the stream") from None
 
     async def write(self, *buffers: Bytes) -> None:
-        """See `Stream.write`."""
+        """Send all of `buffers` to the daemon, as `Stream.write`."""
         try:
             for buffer in buffers:
                 self._writer.write(buffer)
@@ -51,7 +51,7 @@ class LibP2PStream:
             raise StreamClosed(f"{short(self.peer)} closed the stream") from None
 
     async def forward(self, other: Stream) -> None:
-        """See `Pipe.forward`."""
+        """Send what comes on this stream to `other`, as `Pipe.forward`."""
         while True:
             try:
                 piece = await self._reader.read(_CHUNK)
@@ -62,18 +62,18 @@ class LibP2PStream:
             await other.write(piece)
 
     def pace(self, bytes_per_second: float) -> None:
-        """See `Stream.pace`. The socket is the daemon's, which cannot do that."""
+        """Do nothing: the socket is the daemon's, which cannot pace. As `Stream.pace`."""
 
     def delivered(self) -> float | None:
-        """See `Stream.delivered`. The socket is the daemon's."""
+        """Return None: the socket is the daemon's. As `Stream.delivered`."""
         return None
 
     def queued(self) -> float | None:
-        """See `Stream.queued`."""
+        """Return None: the socket is the daemon's. As `Stream.queued`."""
         return None
 
     async def close(self) -> None:
-        """See `Stream.close`."""
+        """End the stream, as `Stream.close`."""
         self._writer.close()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):

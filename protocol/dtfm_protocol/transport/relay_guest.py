@@ -12,7 +12,9 @@ from dtfm_protocol.transport.libp2p_stream import CIRCUIT
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
 
 Introduce = Callable[[str, tuple[str, ...]], Coroutine[Any, Any, None]]
+"""A function that connects to a peer at the multiaddresses given (`DataPlane.introduce`)."""
 Open = Callable[[str, str], Coroutine[Any, Any, Stream]]
+"""A function that opens a stream to a service of a peer (`DataPlane.open`)."""
 
 
 class RelayGuest:
@@ -34,7 +36,7 @@ class RelayGuest:
         self.hosts: set[str] = set()
         """Relays over which this peer can be reached now."""
         self.is_guest = asyncio.Event()
-        """Set while there is one."""
+        """Event that is set while this peer can be reached over a relay."""
 
     @contextlib.asynccontextmanager
     async def staying(self) -> AsyncIterator[None]:
@@ -55,7 +57,7 @@ class RelayGuest:
             await asyncio.gather(*stays, return_exceptions=True)
 
     async def _stay(self, relay: str, tried: asyncio.Event) -> None:
-        """Be the guest of `relay`, again whenever that has ended, until cancelled."""
+        """Stay the guest of `relay`, again whenever that has ended, until cancelled."""
         while True:
             try:
                 await self._introduce(relay, self._relays[relay])
@@ -77,11 +79,11 @@ class RelayGuest:
             await asyncio.sleep(self._retry)
 
     def addresses(self, me: str) -> tuple[str, ...]:
-        """Where this peer, `me`, is reached over relays now."""
+        """Return the multiaddresses at which this peer, `me`, is reached over relays now."""
         return self._over(self.hosts, me)
 
     def may_reach(self, peer: str) -> tuple[str, ...]:
-        """Where another peer is reached if it is a guest of the same relays."""
+        """Return the multiaddresses at which another peer is reached if it is a guest of the same relays."""
         return self._over(set(self._relays) - {peer}, peer)
 
     def _over(self, relays: Collection[str], peer: str) -> tuple[str, ...]:

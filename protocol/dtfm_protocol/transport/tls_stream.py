@@ -236,8 +236,7 @@ class TlsStream:
 
 
 def _pieces(buffers: tuple[Bytes, ...]) -> Iterator[Bytes]:
-    """Yield what to encrypt at once, a part of a large buffer or small ones together: each costs a record and a
-    packet."""
+    """Yield what to encrypt at once, a part of a large buffer or small ones together: each costs a record."""
     small = bytearray()
     for buffer in buffers:
         view = memoryview(buffer).cast("B")
