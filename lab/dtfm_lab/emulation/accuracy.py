@@ -14,16 +14,16 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.child_processes import end_with_parent
 
 PAYLOAD = 1448 / 1500
-"""Of a full packet, what TCP with timestamps carries for its user."""
+"""Part of a full packet that TCP with timestamps carries for its user."""
 _TRANSFER_SECONDS = 2.0
 _ENOUGH_BYTES = 32 << 10
-"""So that there are some packets to count on a slow link."""
+"""Bytes that a transfer has at least, so that there are some packets to count on a slow link."""
 _LONGEST_TRANSFER_SECONDS = 60.0
-"""For one transfer: what is slower is measured by fewer packets, or not at all."""
+"""Seconds of the longest transfer: what is slower is measured by fewer packets, or not at all."""
 _PACKET_BYTES = 28 + ECHO_BYTES
-"""Of an echo, as IP packet."""
+"""Bytes of an echo, as an IP packet."""
 _STRAY_SECONDS = 1.0
-"""By so much an echo may be late on a busy machine; a later one is lost."""
+"""Seconds that an echo may be late on a busy machine; a later one is lost."""
 
 
 class Unmeasured(UserError):
@@ -131,7 +131,7 @@ def echo_seconds(wiring: Wiring, here: int, there: int) -> float:
 
 
 def transfer_seconds(rate: float, trip: float) -> float:
-    """How long to send at `rate` bytes a second until the window has opened, and there is enough to count."""
+    """Return the seconds to send at `rate` bytes a second until the window has opened, and there is enough to count."""
     return min(max(_TRANSFER_SECONDS + 10 * trip, _ENOUGH_BYTES / rate), _LONGEST_TRANSFER_SECONDS)
 
 

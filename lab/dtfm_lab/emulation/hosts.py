@@ -22,7 +22,7 @@ _QUEUE_PACKETS = 5000
 _CONGESTION_CONTROL = "cubic"
 """TCP's congestion control as volunteers' machines have it, whatever this one is set to."""
 _GRACE_SECONDS = 3.0
-"""For what still runs on a host to end when it is asked to."""
+"""Seconds that what still runs on a host has to end when it is asked to."""
 _ENDED_LOOK_SECONDS = 0.05
 _NAMESPACES = Path("/run/netns")
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")

@@ -101,7 +101,7 @@ class ControlPlane:
             post: signs what is sent and verifies what comes.
             session: this run of the program, as its presence says it.
             others: brokers to try, in turn, when that one cannot be reached.
-            timeouts: those of the broker are meant.
+            timeouts: seconds of each wait, of which those that begin with `broker_` are used.
         """
         self._timeouts = timeouts
         self.connected = asyncio.Event()

@@ -30,8 +30,8 @@ SHELVES = 16
 has the peers around that key send all that lies there, over their uplinks: with one key for all, what homes send
 for that would grow with the square of their number."""
 REPLICAS = 20
-"""As many as a bucket of the routing table has peers, as in Kademlia: in a swarm that is not larger, everyone holds
-every record that reached them, so that a lookup finds it whoever answers late."""
+"""Peers that keep each record: as many as a bucket of the routing table has, as in Kademlia. In a swarm that is not
+larger, everyone holds every record that reached them, so that a lookup finds it whoever answers late."""
 
 
 class Discovery(Protocol):
@@ -167,7 +167,7 @@ class Registry:
         """Number of records dropped, by reason."""
 
     async def publish(self, discovery: Discovery, record: Record) -> bool:
-        """Sign `record` and store it as this peer's."""
+        """Sign `record` and store it as this peer's; return whether any peer took it."""
         seconds = TIMEOUTS.links_lifetime if isinstance(record, LinkReport) else TIMEOUTS.profile_lifetime
         sealed = self._post.seal("record", Entry(record=record))
         return await discovery.publish(self._key(record.kind, self._post.peer_id), sealed, seconds)

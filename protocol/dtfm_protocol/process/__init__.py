@@ -2,8 +2,8 @@
 
 - `compat/`: repairs of faults of other people's libraries, each for the versions that have the fault
 - `child_processes`: child processes that do not outlive their parent
-- `clock`: time as waits see it: passed in, so that tests need not wait
-- `command_line`: how a command runs: one event loop, signals that end it cleanly, errors as one line and an exit code
+- `clock`: the clock of waits, which is passed in, so that tests need not wait
+- `command_line`: the run of a command: one event loop, signals that end it cleanly, errors as one line and an exit code
 - `console`: the console on which commands print tables for people
 - `extras`: packages that only some commands need, and that pip installs where they are asked for (`dtfm[NAME]`)
 - `fault_injection`: named points at which a test may have a process die, stop or wait; nothing happens at them

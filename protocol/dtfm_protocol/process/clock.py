@@ -1,20 +1,20 @@
-"""Time as waits see it: passed in, so that tests need not wait."""
+"""The clock of waits, which is passed in, so that tests need not wait."""
 
 import asyncio
 import time
 
 
 class MonotonicClock:
-    """The seconds of `time.monotonic()`, and sleeps and limits that take as long."""
+    """A clock of the seconds of `time.monotonic()`, with sleeps and limits that take as long."""
 
     def now(self) -> float:
-        """Seconds since some time in the past."""
+        """Return the seconds since some time in the past."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Sleep for so many seconds."""
         await asyncio.sleep(seconds)
 
     def timeout(self, seconds: float | None) -> asyncio.Timeout:
-        """A block that may last so long, and then ends with a TimeoutError; None: as long as it likes."""
+        """Limit a block to so many seconds, after which it ends with a TimeoutError; None: no limit."""
         return asyncio.timeout(seconds)

@@ -72,7 +72,7 @@ class LibP2PDataPlane:
             announce: host or HOST:PORT at which others reach this peer, e.g. a forwarded port.
             bootstrap: multiaddresses of peers to enter the network by; those of them that are relays relay to this one.
             relay: whether this peer is a relay.
-            relay_retry: see `Timeouts`.
+            relay_retry: seconds that the start waits for a relay, and between attempts (`Timeouts.relay_retry`).
 
         Raises:
             UserError: the daemon does not start, with what it said.

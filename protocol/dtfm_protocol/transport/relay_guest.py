@@ -29,7 +29,7 @@ class RelayGuest:
             relays: addresses of the relays that this peer may have.
             introduce: tells the plane where a relay is reached.
             open_stream: opens the plane's stream to a service of a relay.
-            retry: see `Timeouts.relay_retry`.
+            retry: seconds that the start waits for a relay, and between attempts (`Timeouts.relay_retry`).
         """
         self._relays, self._retry = relays, retry
         self._introduce, self._open = introduce, open_stream
