@@ -1,4 +1,4 @@
-"""How long anyone waits, and how often anyone looks: one table of what a person may want to change, with the reasons.
+"""Table of timeouts that a person may want to change: how long anyone waits, how often anyone looks, and why.
 
 What follows from a protocol of others, from an algorithm, or is only a turn of a loop, stands beside its use. The rows
 of `docs/guarantees.md` about waiting are held to this table.
@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, kw_only=True)
 class Timeouts:
-    """Seconds, all of them.
+    """Timeouts and intervals of all programs, in seconds.
 
     Raises:
         ValueError: one is negative, or two do not fit together; the message says why they must.
@@ -23,8 +23,8 @@ class Timeouts:
     broker_retry_shortest: float = 0.2
     """Pause before a broker that was just lost is tried again, give or take half: a hiccup costs no more than that."""
     broker_retry_longest: float = 4.0
-    """The same for one that is away for long; in between, a tenth of the time that it is away. No shorter than
-    `broker_retry_shortest`."""
+    """Pause before a broker that is away for long is tried again; in between, a tenth of the time that it is away. No
+    shorter than `broker_retry_shortest`."""
     broker_answer: float = 10.0
     """Limit of the broker's answer to each thing that it is asked: long enough for a line that training fills."""
     broker_login: float = 15.0
@@ -37,7 +37,7 @@ class Timeouts:
     report_silence: float = 4.0
     """Time without a report after which a node is given no work: several `report`s, for one may be lost or late."""
     report_return: float = 5.0
-    """How long peers that train are waited for, should one be silent, before a better plan is made without it: longer
+    """Time that peers that train are waited for, should one be silent, before a better plan is made without it: longer
     than a `report`, and a moment of deafness must not cost a peer its place."""
     cut_off: float = 20.0
     """Time without a report after which a trainer is cut off from here, though its connection to the broker stands:
@@ -61,24 +61,23 @@ class Timeouts:
     # -- coming and going
 
     leave: float = 60.0
-    """How long a node that wants to leave waits for a plan without it: longer than a plan may wait for the `step_end`,
+    """Time that a node that wants to leave waits for a plan without it: longer than a plan may wait for the `step_end`,
     and no shorter than a checkpoint is waited for (`park`)."""
     leave_alone: float = 1.0
-    """The same where the broker is gone, too: nobody hears that it wants to leave."""
+    """Time that it waits where the broker is gone, too: nobody hears that it wants to leave."""
     identity_challenge: float = 1.0
-    """How long a live daemon with the same identity has to answer when a node joins: a round trip, and a busy
-    machine."""
+    """Time that a live daemon with the same identity has to answer when a node joins: a round trip, and more."""
     comeback: float = 20.0
-    """How long a returning coordinator waits for the peers of its last plan before it plans anew: longer than two
+    """Time that a returning coordinator waits for the peers of its last plan before it plans anew: longer than two
     pauses of `broker_retry_longest`, for where there are two brokers they are tried in turn."""
     takeover: float = 15.0
-    """How long no coordinator must have been heard of before another one takes over: longer than two pauses of
+    """Time without word of a coordinator after which another one takes over: longer than two pauses of
     `broker_retry_longest`, after which one that lives is heard again."""
     first_look: float = 4.0
-    """How long the first coordinator, when it starts, looks whether another one has taken over: shorter than
+    """Time that the first coordinator, when it starts, looks whether another one has taken over: shorter than
     `takeover`, so that the second one does not become impatient meanwhile."""
     goodbye: float = 15.0
-    """How long a coordinator that is done waits for the nodes to hear so and leave."""
+    """Time that a coordinator that is done waits for the nodes to hear so and leave."""
 
     # -- from one plan to the next
 
@@ -86,23 +85,24 @@ class Timeouts:
     """Time in which nobody must have joined or left before the first plan, four times as long while somebody there is
     not ready: volunteers arrive in bursts."""
     settle_in_run: float = 0.2
-    """The same in the middle of a run, where everyone waits, and who is there is known: no longer than `settle`."""
+    """Time in which nobody must have joined or left before a plan in the middle of a run, where everyone waits, and who
+    is there is known: no longer than `settle`."""
     layout_retry: float = 60.0
     """Pause after a view that no plan fits; sooner if somebody comes: links may be well again."""
     broken_plan_pause: float = 30.0
     """Longest pause after plans that broke before their first step; it doubles from half a second."""
     late_promise: float = 3.0
-    """How long peers that are heard of may take to promise once enough have: whoever is late brings no state. Shorter
+    """Time that peers that are heard of may take to promise once enough have: whoever is late brings no state. Shorter
     than `report_silence`, after which they are not waited for anyway."""
     promise_look: float = 1.0
     """Interval of looks at who may have promised, or ended, while there are too few."""
     step_end: float = 30.0
-    """How long the step under way may take to end before a plan is ended in the middle of it, longer where steps are;
-    and how long peers may take to take a plan."""
+    """Time that the step under way may take to end before a plan is ended in the middle of it, longer where steps are;
+    and that peers may take to take a plan."""
     park: float = 60.0
-    """How long a checkpoint is waited for before a peer leaves without which there is no plan."""
+    """Time that a checkpoint is waited for before a peer leaves without which there is no plan."""
     early_stream: float = 120.0
-    """How long another peer's stream may be ahead of the plan that it belongs to: plans reach peers one by one, over
+    """Time that another peer's stream may be ahead of the plan that it belongs to: plans reach peers one by one, over
     a broker that may be away."""
 
     # -- measuring and publishing
@@ -111,8 +111,8 @@ class Timeouts:
     """Limit of one node's part of a round: the longest search for a rate, waits for queues to drain, and a start over
     a relay."""
     probe_round: float = 75.0
-    """A round of probes that takes longer goes on without the slow ones: longer than a `probe`, whose failure is to be
-    heard."""
+    """Limit of a round of probes, after which it goes on without the slow ones: longer than a `probe`, whose failure is
+    to be heard."""
     frames_held: float = 30.0
     """Longest time for which frames wait for a link to be measured, for a peer that says it measures could hold them
     back: no longer than a `probe`."""
@@ -125,9 +125,9 @@ class Timeouts:
     publish_look: float = 20.0
     """Interval of looks at whether something is to be published: shorter than a third of `profile_lifetime`."""
     profile_lifetime: float = 180.0
-    """How long a profile stays in the DHT; its writer refreshes it three times as often."""
+    """Time that a profile stays in the DHT; its writer refreshes it three times as often."""
     links_lifetime: float = 600.0
-    """The same for links: they are long in a large swarm, and say nothing of who is here. No shorter than
+    """Time that links stay in the DHT: they are long in a large swarm, and say nothing of who is here. No shorter than
     `profile_lifetime`."""
     dht_answer: float = 5.0
     """Limit of a DHT peer's answer: half a world away, over a line that is being measured, one takes longer than
@@ -138,11 +138,11 @@ class Timeouts:
     # -- connections
 
     detour: float = 60.0
-    """How long a peer that could not be connected to is not dialled again: streams take the relay meanwhile."""
+    """Time that a peer that could not be connected to is not dialled again: streams take the relay meanwhile."""
     circuit_request: float = 10.0
     """Limit of each message until a circuit over a relay stands."""
     relay_retry: float = 5.0
-    """How long the start waits for a relay; and the pause between attempts to be the guest of one that is away."""
+    """Time that the start waits for a relay; and the pause between attempts to be the guest of one that is away."""
     knock: float = 1.0
     """Limit of a host's answer at a port, by which a process that has ended is told from one that is cut off."""
 
@@ -153,9 +153,9 @@ class Timeouts:
     piece: float = 60.0
     """Limit of each piece of a state from a source; then another one is asked."""
     state_redo: float = 10.0
-    """How long a state that this node is to have may take until it has it: the new plan reaches peers one by one."""
+    """Time that a state that this node is to have may take until it has it: the new plan reaches peers one by one."""
     checkpoint_confirm: float = 15.0
-    """How long the coordinator may take to say that a checkpoint is whole before it is handed in again: longer than
+    """Time that the coordinator may take to say that a checkpoint is whole before it is handed in again: longer than
     `upload_retry`."""
     upload_retry: float = 2.0
     """Pause between two attempts to reach a coordinator that is away."""
@@ -257,4 +257,4 @@ class Timeouts:
 
 
 TIMEOUTS = Timeouts()
-"""Those that hold where nobody passes others."""
+"""Timeouts that hold where nobody passes others."""
