@@ -388,8 +388,8 @@ async def test_what_is_no_child_of_a_lab_ends_with_it_or_at_the_next_start(tmp_p
 @real
 async def test_a_lab_that_is_killed_while_links_are_measured_leaves_no_gauge(tmp_path: Path) -> None:
     process = await lab_command(view(tmp_path, 0.001), "--", "true")
-    await until(lambda: started(process.pid, "emulation.gauge send"), "a transfer is measured")
-    running = started(process.pid, "emulation.gauge")
+    await until(lambda: started(process.pid, "emulation.probe_program send"), "a transfer is measured")
+    running = started(process.pid, "emulation.probe_program")
     assert len(running) == 2
     process.kill()
     await process.wait()
@@ -399,7 +399,7 @@ async def test_a_lab_that_is_killed_while_links_are_measured_leaves_no_gauge(tmp
 @real
 async def test_ctrl_c_while_links_are_measured_leaves_nothing_either(tmp_path: Path) -> None:
     process = await lab_command(view(tmp_path, 0.001), "--", "true")
-    await until(lambda: started(process.pid, "emulation.gauge send"), "a transfer is measured")
+    await until(lambda: started(process.pid, "emulation.probe_program send"), "a transfer is measured")
     running = started(process.pid)
     process.send_signal(signal.SIGINT)
     said = (await process.communicate())[0].decode()
