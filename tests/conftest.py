@@ -41,8 +41,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not any(item.get_closest_marker(name) for name in ("process", "root")):
             item.add_marker(pytest.mark.unit)
-    # What waits for processes comes first: beside it the other workers' tests compute, and take from it when they end.
-    items.sort(key=lambda item: item.get_closest_marker("unit") is not None)
+    # Each worker begins with its share of those that wait for processes: the longest ones must not be left for the end.
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    units = [item for item in items if item.get_closest_marker("unit")]
+    waiting = [item for item in items if not item.get_closest_marker("unit")]
+    size = -(-len(units) // workers)
+    items[:] = [
+        item
+        for one in range(workers)
+        for part in (waiting[one::workers], units[one * size : (one + 1) * size])
+        for item in part
+    ]
 
 
 @pytest.fixture(autouse=True)
