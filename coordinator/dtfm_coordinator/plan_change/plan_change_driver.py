@@ -86,7 +86,7 @@ class PlanChangeDriver:
         """The one that is offered, or else in force."""
         self._hold: Callable[[Plan], None] = lambda _: None
         self._disk: asyncio.Queue[Write | Hold] = asyncio.Queue()
-        self._street: asyncio.Queue[FindDoors | FindEnded | Lack] = asyncio.Queue()
+        self._lookups: asyncio.Queue[FindDoors | FindEnded | Lack] = asyncio.Queue()
 
     @property
     def epoch(self) -> Epoch:
@@ -99,7 +99,7 @@ class PlanChangeDriver:
             tasks.create_task(self._write_all())
             tasks.create_task(self._announcements.run())
             while True:
-                tasks.create_task(self._look(await self._street.get()))
+                tasks.create_task(self._look(await self._lookups.get()))
 
     # -- what is heard
 
@@ -184,7 +184,7 @@ class PlanChangeDriver:
                 assert self._plan is not None
                 self._announcements.put(self._plan)
             case FindDoors() | FindEnded() | Lack():
-                self._street.put_nowait(action)
+                self._lookups.put_nowait(action)
             case Wait(seconds):
                 self._deadline = self._signal.clock.now() + seconds
 
@@ -203,7 +203,7 @@ class PlanChangeDriver:
     def _is_said(self) -> bool:
         return self._announcements.said == self._machine.durable.epoch
 
-    # -- the disk and the street
+    # -- the disk and the network
 
     async def _write_all(self) -> None:
         """Write one thing after the other: so nothing older is ever written over something newer."""
