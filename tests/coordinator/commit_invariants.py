@@ -21,7 +21,7 @@ def check_resume(before: Iterable[MadePlan], answered: tuple[Peer, ...], mark: M
         if _whole(lives) and mark.order < newest.order:
             raise Violated(f"a step is lost: {newest} was applied, and the new plan resumes from {mark}")
     # Whatever lies in anybody's memory as a whole.
-    parts = [part for memory in memories for part in memory.parts]
+    parts = [part for memory in memories for part in memory.held.whole]
     norms = {part.mark for part in parts if part.norm is not None}
     for there in {part.mark for part in parts}:
         holders = [part for part in parts if part.mark == there or (part.prepared == there and there in norms)]
@@ -63,10 +63,10 @@ def check_state(state: State) -> None:
         raise Violated("two plans of one version were begun")
     if not state.begun <= state.forced:
         raise Violated("a plan was begun that never was in force")
-    parts = [part for peer in state.peers for part in peer.memory.parts]
+    parts = [part for peer in state.peers for part in peer.memory.held.whole]
     _check_contents([*parts, *(one.kept for one in state.coordinators if one.kept is not None)])
     for peer in state.peers:
-        plan, coming = peer.served, peer.memory.coming
+        plan, coming = peer.served, peer.memory.held.coming
         if plan is None or peer.phase == "sealed":
             continue
         if peer.phase == "ready" and coming is not None and coming.mark != plan.resume.mark:

@@ -7,6 +7,7 @@ from dtfm_node.control.latest_plan import Heard
 from dtfm_node.engine.commit import Vote
 from dtfm_node.runner import follower
 from dtfm_node.runner.follower import FollowerAction, FollowerEvent, PromiseWritten, ServingEnded
+from dtfm_node.state.held_states import HeldStates
 from dtfm_protocol.plan.peer_state import Mark
 from tests.coordinator.commit_setting import Rule, Setting
 from tests.coordinator.commit_state import MadePlan, Part, Peer, State, drive, electorate, heard_plan, layers_of
@@ -19,7 +20,7 @@ def first_peer(name: str, plan: MadePlan, rule: Rule, heard: Heard) -> Peer:
     layers = layers_of(plan, name)
     if layers is None:
         return peer
-    memory = peer.memory._replace(coming=Part(layers, plan.resume.mark))
+    memory = peer.memory._replace(held=HeldStates(coming=Part(layers, plan.resume.mark)))
     return peer._replace(phase="training", memory=memory.enter(plan))
 
 
@@ -78,7 +79,7 @@ def _work(state: State, peer: Peer, plan: MadePlan, steps: int) -> Iterator[Move
     if peer.phase == "loading":
         loaded = _loaded(state, peer, plan)
         if loaded is not None:
-            ready = peer._replace(phase="ready", memory=memory._replace(coming=loaded))
+            ready = peer._replace(phase="ready", memory=memory._replace(held=memory.held._replace(coming=loaded)))
             yield ("has loaded",), _voted(state, ready)
     elif peer.phase == "ready":
         if peer.vote in state.commits:
@@ -103,7 +104,7 @@ def _loaded(state: State, peer: Peer, plan: MadePlan) -> Part | None:
     assert layers is not None
     history = Part(layers, resume.mark).history
     for layer in range(*layers) if resume.mark.step else ():
-        there = [part for part in (*peer.memory.parts, *_given(state, plan, layer)) if part.mark == resume.mark]
+        there = [part for part in (*peer.memory.held.whole, *_given(state, plan, layer)) if part.mark == resume.mark]
         found = next((part for part in there if part.covers(layer)), None)
         if found is None:
             return None

@@ -12,6 +12,7 @@ from dtfm_coordinator.plan_change.plan_change_events import Action, ChangeEvent
 from dtfm_coordinator.plan_change.recovery import Electorate
 from dtfm_node.control.latest_plan import HeardCall, HeardPlan
 from dtfm_node.runner.follower import Follower, FollowerAction, FollowerEvent
+from dtfm_node.state.held_states import HeldStates
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState
 from dtfm_protocol.plan.plan import Plan, Resume
 
@@ -98,60 +99,57 @@ class Part(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a peer has in memory: see `Inventory`, whose names these are."""
+    """What a peer has in memory, and what becomes of it: see `Inventory` and `StageState`."""
 
-    live: Part | None = None
-    coming: Part | None = None
-    former: frozenset[Part] = frozenset()
-    """All of the mark that the newest plan begins with."""
+    held: HeldStates[Part] = HeldStates()
     entered: MadePlan | None = None
     """The last plan that was trained under, if memory reaches back to that."""
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """Everything, the live one first."""
-        former = sorted(self.former, key=lambda part: (part.layers, part.mark.order))
-        return tuple(part for part in (self.live, self.coming, *former) if part is not None)
+    def live(self) -> Part | None:
+        """What is trained, or was."""
+        return self.held.live
 
     @property
     def shown(self) -> tuple[Part, ...]:
         """What the peer reports and gives: also what it has loaded, but not begun yet, and what it held before."""
-        return self.parts
+        return self.held.whole
 
     def redo(self, resume: Resume) -> Self:
         """Apply what is prepared, if it leads to what a plan resumes from: its step was final."""
         if self.live is None or self.live.prepared != resume.mark or resume.norm is None:
             return self
-        return self._replace(live=self._applied(self.live))
+        return self._applied(self.live)
 
     def begin(self, layers: LayerRange, mark: Mark) -> Self:
         """A state is going to be loaded; what was loaded for a plan that failed before it began stays."""
-        coming = self.coming
-        again = coming is not None and (coming.layers, coming.mark) == (layers, mark)
-        return self._keeping(coming, mark)._replace(coming=coming if again else None)
+        before = self.held.coming
+        again = before is not None and (before.layers, before.mark) == (layers, mark)
+        return self._replace(held=self.held.begin(before if again else None, mark))
 
     def enter(self, plan: MadePlan) -> Self:
-        """All peers hold what the new plan begins with."""
-        return self._keeping(self.live, plan.resume.mark)._replace(live=self.coming, coming=None, entered=plan)
+        """All peers hold what the new plan begins with; gradients of the old one are applied no more."""
+        coming, live = self.held.coming, self.live
+        assert coming is not None
+        held = self.held._replace(live=live._replace(prepared=None)) if live is not None else self.held
+        return self._replace(held=held.enter(coming, plan.resume.mark), entered=plan)
 
     def prepare(self, mark: Mark) -> Self:
         """The gradients are reduced."""
         assert self.live is not None
-        return self._replace(live=self.live._replace(prepared=mark))
+        return self._replace(held=self.held._replace(live=self.live._replace(prepared=mark)))
 
     def apply(self) -> Self:
         """A step of the plan is final: what was before may go."""
         assert self.live is not None
-        return self._replace(live=self._applied(self.live), former=frozenset())
+        after = self._applied(self.live)
+        return after._replace(held=after.held.begun())
 
-    def _applied(self, part: Part) -> Part:
+    def _applied(self, part: Part) -> Self:
         assert part.prepared is not None
         assert self.entered is not None
-        return Part(part.layers, part.prepared, (*part.history, (part.prepared.step, self.entered)), norm=1.0)
-
-    def _keeping(self, part: Part | None, mark: Mark) -> Self:
-        new = {part._replace(prepared=None)} if part is not None else set()
-        return self._replace(former=frozenset(one for one in self.former | new if one.mark == mark and mark.step))
+        after = Part(part.layers, part.prepared, (*part.history, (part.prepared.step, self.entered)), norm=1.0)
+        return self._replace(held=self.held._replace(live=after))
 
 
 @cache

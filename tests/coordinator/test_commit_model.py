@@ -40,6 +40,7 @@ from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_node.engine.commit import Arbiter, Commit, Vote
 from dtfm_node.runner.follower import BeginPlan, Follower, FollowerAction, FollowerEvent, Pledge
+from dtfm_node.state.held_states import HeldStates
 from dtfm_node.state.inventory import Inventory
 from dtfm_protocol.control.messages import Epoch, Report
 from dtfm_protocol.job.metrics_file import MetricsFile
@@ -121,7 +122,7 @@ class NothingPrepared(Memory):
 
     @property
     def shown(self) -> tuple[Part, ...]:
-        return tuple(part._replace(prepared=None) for part in self.parts)
+        return tuple(part._replace(prepared=None) for part in self.held.whole)
 
 
 class LiveAlone(Memory):
@@ -287,6 +288,6 @@ def test_a_state_that_is_loaded_counts_before_its_plan_has_begun() -> None:
     holdings = Inventory(snapshots, inline)
     live: Any = Stage(Mark(step=1, plan=1), (1, 2))
     coming: Any = Stage(Mark(step=1, plan=1), (0, 1))
-    holdings.live, holdings.coming = live, coming
+    holdings.held = HeldStates(live, coming)
     found = [Holding(mark=live.mark, layers=layers, live=True, norm=1.0) for layers in ((1, 2), (0, 1))]
     assert holdings.standing(Promise()).holdings == tuple(found)

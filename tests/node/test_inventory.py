@@ -228,7 +228,7 @@ def test_what_was_loaded_for_a_plan_that_failed_is_there_for_the_next_one_with_t
     put(holdings, first, whole, keys)
     holdings.begin(second, at(2))
     assert holdings.loaded == set(keys)
-    assert holdings.coming is second
+    assert holdings.held.coming is second
     taken = dict(state_tensors(second.parameters, second.optimizer))
     given = dict(state_tensors(first.parameters, first.optimizer))
     assert all(torch.equal(taken[key], whole[key]) for key in keys)
@@ -252,7 +252,7 @@ def test_of_other_layers_only_what_both_have_stays(holdings: Inventory) -> None:
     holdings.begin(second, at(2))
     assert holdings.loaded == set(state_keys(list(second.parameters), 2))
     holdings.enter(second)
-    assert (holdings.live, holdings.coming) == (second, None)
+    assert (holdings.live, holdings.held.coming) == (second, None)
 
 
 def job() -> ResolvedJob:
@@ -324,8 +324,8 @@ async def test_what_is_nowhere_is_lacking_and_what_was_loaded_stays(holdings: In
     with pytest.raises(ConnectionError, match="nobody who answers has"):
         await load(holdings, resuming(at(2)))
     assert holdings.loaded == set(some)
-    assert holdings.coming is not None
-    assert holdings.coming.mark is None
+    assert holdings.held.coming is not None
+    assert holdings.held.coming.mark is None
 
 
 def change_a_bit(path: Path) -> None:
@@ -385,13 +385,13 @@ async def test_what_was_trained_before_counts_until_a_step_of_the_new_plan_is_fi
     snapshot(holdings, trained(2))
     state = await load(holdings, resuming(at(2), 1.0))
     holdings.enter(state)
-    assert holdings.states == [state, former]
+    assert holdings.held.whole == (state, former)
     assert (await given(holdings, at(2))).keys() == now(state).keys() | now(former).keys()
     reduce(state, 3)
     state.apply(1.5)
     assert (holdings.at(at(2)), holdings.at(at(3))) == ([former], [state])
     holdings.begun()
-    assert holdings.states == [state]
+    assert holdings.held.whole == (state,)
     assert [found.mark for found in holdings.standing(PROMISE).holdings if found.live] == [at(3)]
 
 
@@ -405,7 +405,7 @@ async def test_an_update_ends_the_states_whose_tensors_it_took_over(holdings: In
     reduce(state, 3)
     assert len(holdings.at(at(2))) == 2
     state.apply(1.5)
-    assert holdings.states == [state]
+    assert holdings.held.whole == (state,)
     assert await holdings.catalogue(at(2)) == {}
 
 
@@ -418,7 +418,7 @@ async def test_an_update_ends_states_whose_tensors_were_taken_over_twice(holding
     holdings.enter(state)
     reduce(state, 3)
     state.apply(1.5)
-    assert holdings.states == [state]
+    assert holdings.held.whole == (state,)
 
 
 async def test_an_update_waits_for_a_snapshot_of_the_state_that_its_tensors_were_taken_over_from(
@@ -442,7 +442,7 @@ async def test_gradients_that_are_applied_late_end_states_that_took_the_tensors_
     holdings.enter(former)
     await load(holdings, resuming(at(2), 1.0))
     await holdings.redo(at(3), 0.75)
-    assert [state.mark for state in holdings.states] == [at(3)]
+    assert [state.mark for state in holdings.held.whole] == [at(3)]
 
 
 async def test_what_a_standing_says_may_become_of_a_state_it_becomes(holdings: Inventory) -> None:
@@ -453,7 +453,7 @@ async def test_what_a_standing_says_may_become_of_a_state_it_becomes(holdings: I
     holdings.enter(await load(holdings, resuming(at(2), 1.0)))
     found = {one.prepared for one in holdings.standing(PROMISE).holdings} - {None}
     await holdings.redo(at(3), 0.75)
-    assert {state.mark for state in holdings.states} >= found
+    assert {state.mark for state in holdings.held.whole} >= found
 
 
 def test_an_entry_of_a_live_state_is_that_of_its_bytes() -> None:

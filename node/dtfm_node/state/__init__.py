@@ -6,6 +6,7 @@
   a share of the coordinator's checkpoint
 - `fetch`: fetch of a state from all peers that hold it at once, piece by piece; nothing is believed but hashes that
   they agree on
+- `held_states`: states of the model that a node keeps in memory from one plan to the next: which stays, and until when
 - `inventory`: inventory of the states of the model that this node holds, and gives to others: what it trains on, what
   it trained on before as long as others may lack it, and snapshots
 - `restore`: restoring of a stage to the state that its plan begins with: from this node's memory and disk, else from

@@ -9,6 +9,7 @@ import torch
 from dtfm_node.engine.optimizer import state_tensors
 from dtfm_node.engine.runtime import Compute
 from dtfm_node.engine.stage_state import StageState
+from dtfm_node.state.held_states import HeldStates
 from dtfm_node.state.snapshots import Snapshots, read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import tensor_entry
@@ -23,25 +24,18 @@ LIVE = "live.safetensors"
 class Inventory:
     """Inventory of the states that this node holds. `catalogue` and `read` give them to others (as a `StateSource`).
 
-    Between a plan and the first step of the next one every part of the state is kept that the new plan goes on from:
-    if that plan fails before it has begun, the one after it may have to go on from the same.
-
     Args:
         redo_seconds: see `Timeouts.state_redo`.
     """
 
     def __init__(self, snapshots: Snapshots, compute: Compute, redo_seconds: float = TIMEOUTS.state_redo) -> None:
         self.snapshots = snapshots
-        self.live: StageState | None = None
-        """Stage's state that the plan in force trains, or trained."""
-        self.coming: StageState | None = None
-        """Stage's state that the next plan will train, while it is being loaded. What of it is there stays if that plan
-        fails."""
+        self.held: HeldStates[StageState] = HeldStates()
+        """States in memory."""
         self.loaded: set[str] = set()
-        """Keys of the tensors of `coming` that are loaded."""
-        self._coming_mark = Mark()
-        self._former: list[StageState] = []
-        """States that former plans trained, or were about to."""
+        """Keys of the tensors of the coming state that are loaded. They stay if its plan fails."""
+        self._begins = Mark()
+        """Mark that the newest plan begins with."""
         self._compute = compute
         self._redo_seconds = redo_seconds
         self._entries: dict[tuple[int, Mark], dict[str, TensorEntry]] = {}
@@ -49,14 +43,13 @@ class Inventory:
         self._changed = asyncio.Condition()
 
     @property
-    def states(self) -> list[StageState]:
-        """All states in memory that are whole."""
-        found = [self.live, self.coming, *self._former]
-        return [state for state in dict.fromkeys(found) if state is not None and state.mark is not None]
+    def live(self) -> StageState | None:
+        """Stage's state that the plan in force trains, or trained."""
+        return self.held.live
 
     def at(self, mark: Mark) -> list[StageState]:
         """Return the states in memory that are parts of the swarm's state `mark`."""
-        return [state for state in self.states if state.mark == mark]
+        return [state for state in self.held.whole if state.mark == mark]
 
     def standing(self, promise: Promise) -> PeerState:
         """Return what a new plan must know of this node."""
@@ -68,7 +61,7 @@ class Inventory:
                 norm=state.norm,
                 prepared=state.prepared if state is self.live else None,  # what `redo` can apply
             )
-            for state in self.states
+            for state in self.held.whole
             if state.mark is not None
         ]
         holdings = [*dict.fromkeys(found), *self.snapshots.holdings()]
@@ -85,33 +78,28 @@ class Inventory:
     def begin(self, state: StageState, mark: Mark) -> None:
         """Begin to load `state`, which is to become `mark`; what was loaded of it for a plan that failed before it
         began stays."""
-        before, self.coming = self.coming, state
-        loaded, self.loaded = self.loaded, set()
-        if before is not None and mark == self._coming_mark:
+        before, loaded, self.loaded = self.held.coming, self.loaded, set()
+        if before is not None and mark == self._begins:
             tensors = dict(state_tensors(before.parameters, before.optimizer))
             for key in loaded:
                 if key.partition("/")[2] in state.parameters:
                     state.adopt(key, tensors[key], before)
                     self.loaded.add(key)
-            if before.mark is not None:
-                self._former.append(before)
-        self._coming_mark = mark
+        self.held, self._begins = self.held.begin(state, mark), mark
 
     def enter(self, state: StageState) -> None:
         """Make `state` the one that is trained: all peers hold what the new plan begins with."""
-        if self.live is not None:
-            self._former.append(self.live)
-        self.live, self.coming = state, None
+        self.held = self.held.enter(state, self._begins)
 
     def begun(self) -> None:
         """Let go of the states of former plans: a step of the new plan is final."""
-        self._former.clear()
+        self.held = self.held.begun()
         self._entries.clear()
 
     def drop(self) -> None:
         """Let go of all states in memory: this node serves no stage any more, and nobody needs what it trained."""
-        self.live = self.coming = None
-        self.begun()
+        self.held = HeldStates()
+        self._entries.clear()
 
     async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:
         """Return the tensors of the state `mark` that are here, by key; wait a while for it if this node is about to
