@@ -7,6 +7,7 @@ says nothing and starts a process all the same fails, so that the marks stay tru
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # at this size threads only wait for each other; before torch is imported
+os.environ.setdefault("SWARM_WARM", "1")  # see `tests.harness.warm_start`; unset it to start each process cold
 
 import sys
 from collections.abc import Iterator

@@ -3,6 +3,8 @@
 - `daemon`: one process, which may be started several times (`Daemon`)
 - `jobs`: the little jobs that they train (`Size`, `TINY`, `SMALL`)
 - `swarm`: a coordinator, nodes and whatever else runs in a folder of their own (`Swarm`); the same job alone (`solo`)
+- `warm_start`: console scripts as forks of a process that has imported everything; `SWARM_WARM` in the environment
+  asks for them
 - `requirements`: what a machine may lack (`needs`)
 - `disks`: a disk that is full
 - `manual_clock`: a clock that stands until a test moves it (`ManualClock`), and one that is fast (`FastClock`)

@@ -8,7 +8,10 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from dtfm_protocol.process.child_processes import end_with_parent
+from tests.harness import warm_start
 
 BIN = Path(sys.executable).parent
 """Where the console scripts are."""
@@ -25,9 +28,11 @@ class Daemon:
     arguments: tuple[str, ...]
     folder: Path
     """Its state dir; its log and what is to befall it lie beside that."""
-    process: asyncio.subprocess.Process | None = None
+    process: "asyncio.subprocess.Process | warm_start.WarmProcess | None" = None
     peer: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+    warm: list[psutil.Process] = field(default_factory=list)
+    """All its processes that were started warm: their environment does not tell whose they are."""
     within: tuple[str, ...] = ()
     """What it is started by, e.g. `ip netns exec NAME`."""
 
@@ -56,6 +61,13 @@ class Daemon:
         """Start it, or start it again."""
         self.fault_file.write_text("", encoding="ascii")
         environment = os.environ | {"OMP_NUM_THREADS": "1", "DTFM_FAULT_FILE": str(self.fault_file)} | self.environment
+        script, *arguments = self.arguments
+        # What is loaded into a process before its program, or around it, needs a new process.
+        is_cold = bool(self.within) or "LD_PRELOAD" in environment
+        if "SWARM_WARM" in os.environ and script in warm_start.SCRIPTS and not is_cold:
+            self.process = await warm_start.start(script, tuple(arguments), environment, self.log)
+            self.warm.append(psutil.Process(self.process.pid))
+            return
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self.within, str(BIN / self.arguments[0]), *self.arguments[1:],

@@ -217,10 +217,12 @@ class Swarm:
 
     def _processes(self) -> list[psutil.Process]:
         """All that live and have this swarm's folder for temporary files, whoever has started them."""
+        warm = {process for daemon in self._all() for process in daemon.warm}
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get("TMPDIR") == str(self.temporary) and process.status() != psutil.STATUS_ZOMBIE:
+                own = process in warm or process.environ().get("TMPDIR") == str(self.temporary)
+                if own and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
 

@@ -1,0 +1,159 @@
+"""Warm start of console scripts: a fork of a process that has imported everything, instead of five seconds of imports.
+
+`python -m tests.harness.warm_start SOCKET` is that process. It takes a request a connection, forks, answers with the
+child's process id and, when that has ended, with its exit code.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from dtfm_protocol.process.child_processes import end_with_parent
+
+SCRIPTS = {"dtfm-node": "dtfm_node.main", "dtfm-coordinator": "dtfm_coordinator.main"}
+"""Console scripts that start warm, and the modules of their `main`."""
+_IMPORTED = (
+    "dtfm_node.daemon",
+    "dtfm_node.commands.solo",
+    "dtfm_coordinator.serve.service",
+    "dtfm_coordinator.tools.local_swarm",
+    "transformers.models.llama.modeling_llama",
+)
+_START_SECONDS = 120.0
+
+
+class WarmProcess:
+    """A process that was started warm, as far as it is used like one of `asyncio.subprocess`."""
+
+    def __init__(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._writer = writer
+        self._watching = asyncio.create_task(self._watch(reader))
+
+    async def _watch(self, reader: asyncio.StreamReader) -> None:
+        self.returncode = int(await reader.readline())
+        self._writer.close()
+
+    async def wait(self) -> int:
+        """Wait for its end; return the exit code, or the signal that ended it as a negative number."""
+        await asyncio.shield(self._watching)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and nobody has said so yet
+                os.kill(self.pid, number)
+
+
+async def start(script: str, arguments: tuple[str, ...], environment: dict[str, str], log: Path) -> WarmProcess:
+    """Start a console script; its output goes to the end of the file `log`."""
+    sys.audit("subprocess.Popen", script, arguments, None, None)  # what counts processes counts this one, too
+    reader, writer = await asyncio.open_unix_connection(_server())
+    request = {"script": script, "arguments": arguments, "environment": environment, "log": str(log)}
+    writer.write(json.dumps(request | {"folder": os.getcwd()}).encode() + b"\n")
+    return WarmProcess(int(await reader.readline()), reader, writer)
+
+
+_running: list[Path] = []
+"""Socket of this process's server, once there is one."""
+
+
+def _server() -> Path:
+    """Return the socket of the server; the first caller waits until it has imported everything."""
+    if not _running:
+        folder = Path(tempfile.mkdtemp(prefix="warm-"))
+        path = folder / "socket"
+        server = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(path)], preexec_fn=end_with_parent(signal.SIGKILL),
+            stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert server.stdout is not None
+        assert select.select([server.stdout], [], [], _START_SECONDS)[0], "nothing was imported in two minutes"
+        assert server.stdout.readline() == b"ready\n", "what the tests start cannot be imported"
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        atexit.register(server.kill)
+        _running.append(path)
+    return _running[0]
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+def _serve(path: Path) -> dict[str, Any]:
+    """Answer requests for ever. It returns in each child alone, with what was asked for."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(64)
+    ended, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    print("ready", flush=True)
+    children: dict[int, socket.socket] = {}
+    while True:
+        found, _, _ = select.select([listener, ended], [], [])
+        if ended in found:
+            os.read(ended, 1 << 16)
+            while children:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    break
+                with children.pop(pid) as asked, contextlib.suppress(OSError):
+                    asked.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        if listener in found:
+            asked, _ = listener.accept()
+            with asked.makefile("rb") as lines:
+                request = json.loads(lines.readline())
+            pid = os.fork()
+            if not pid:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for each in (listener, asked, *children.values()):
+                    each.close()
+                os.close(ended)
+                os.close(wake)
+                return dict(request)
+            children[pid] = asked
+            with contextlib.suppress(OSError):
+                asked.sendall(f"{pid}\n".encode())
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Make this process what a new one would be, that was started with these arguments and this environment."""
+    os.setsid()
+    ask = end_with_parent(signal.SIGKILL)
+    if ask is not None:
+        ask()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for opened, number in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(opened, number)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    tempfile.tempdir = None  # where the environment says, not where the server's said
+    importlib.reload(importlib.import_module("dtfm_protocol.process.fault_injection"))  # it reads the environment
+    sys.argv = [request["script"], *request["arguments"]]
+
+
+if __name__ == "__main__":
+    for _module in (*SCRIPTS.values(), *_IMPORTED):
+        importlib.import_module(_module)
+    _request = _serve(Path(sys.argv[1]))
+    _become(_request)
+    importlib.import_module(SCRIPTS[_request["script"]]).main()
