@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "dtfm_lab": {"dtfm_protocol", "dtfm_coordinator"},
 }
 LEVELS = {
-    "dtfm_protocol": "errors schema identity process job wire view plan transport discovery control "
+    "dtfm_protocol": "errors bounds schema identity process job wire view plan transport discovery control "
     "checkpoint model data open_planes",
     "dtfm_node": "control links engine state runner doctor commands daemon main",
     "dtfm_coordinator": "allocator membership links records plan_change swarm lead serve tools commands main",

@@ -13,9 +13,10 @@
 - `transport/`: transports of bytes from peer to peer: libp2p, TLS, relays, and holes through routers
 - `view/`: what is known of a swarm's devices and links, on which plans are made
 - `wire/`: streams, frames, and tensors as bytes between peers
+- `bounds`: bounds of what others may write: one vocabulary of types for the fields of messages, records and files
 - `errors`: the two errors of the product: the user's to mend, and something from the network that is refused
 - `open_planes`: the stack of planes on which peers meet: libp2p below, direct streams beside it, the DHT on its daemon
-- `schema`: the base of every message and file: frozen, strict about unknown keys, with one-line errors
+- `schema`: the bases of every message and file: frozen, with one-line errors; only some let unknown keys pass
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The base of every message and file: frozen, strict about unknown keys, with one-line errors."""
+"""The bases of every message and file: frozen, with one-line errors; only some let unknown keys pass."""
 
 from typing import Any, Self
 
@@ -23,6 +23,16 @@ class Schema(BaseModel):
             return cls.model_validate(value)
         except ValidationError as error:
             raise UserError(f"{what}: {first_fault(error)}") from None
+
+
+class Message(Schema):
+    """The base of what travels between programs that may be of unlike versions: keys that are not known are ignored.
+
+    So a later version may say more. What binds, or decides what is computed (a job, a plan, an epoch, a promise, a
+    vote, a commit, a manifest), is a `Schema`: half understood, it would be understood wrongly.
+    """
+
+    model_config = ConfigDict(extra="ignore")
 
 
 def first_fault(error: ValidationError) -> str:

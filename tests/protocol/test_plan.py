@@ -20,9 +20,10 @@ OWNER, STRANGER = Identity.generate(), Identity.generate()
 
 codecs = st.sampled_from(["fp32", "fp16", "bf16", "int8"])
 seconds = st.floats(0, 1e9)
+names = st.text(max_size=5).filter(str.isprintable)
 costs = st.builds(Cost, kind=st.just("paper"), total=seconds, data_parallel=seconds, pipeline=seconds)
 marks = st.builds(Mark, step=st.integers(0, 1000), plan=st.integers(0, 1 << 31))
-sources = st.builds(Source, peer=st.text(max_size=5), layers=st.just(((0, 1), (2, 4))))
+sources = st.builds(Source, peer=names, layers=st.just(((0, 1), (2, 4))))
 resumes = st.builds(Resume, mark=marks, norm=st.none() | seconds, sources=st.lists(sources, max_size=2).map(tuple))
 
 
@@ -37,13 +38,13 @@ def plans(draw: st.DrawFn) -> Plan:
         version=draw(st.integers(0, 1 << 31)),
         stages=tuple(zip([0, *ends[:-1]], ends, strict=True)),
         routes=tuple(routes),
-        idle=tuple(draw(st.lists(st.text(max_size=5), max_size=2))),
+        idle=tuple(draw(st.lists(names, max_size=2))),
         schedule=draw(st.sampled_from(["1f1b", "gpipe", "zero-bubble"])),
         wire=Wire(activations=draw(codecs), gradients=draw(codecs)),
         recompute=tuple(sorted(draw(st.sets(st.integers(0, depth - 1))))),
         resume=draw(resumes),
         shadows=draw(st.sampled_from([(), (None,) * (depth - 1) + ("z",)])),
-        reason=draw(st.text(max_size=20)),
+        reason=draw(names),
         seconds=draw(st.none() | st.floats(0, 1e6)),
         cost=draw(st.none() | costs),
         history=tuple(draw(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), max_size=3))),

@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dtfm_protocol.bounds import MOST_PEERS, MOST_STAGES, MOST_TENSORS, Count, Label, Loss, PeerName, Step, Version
 from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.plan.peer_state import LayerRange
 from dtfm_protocol.schema import Schema
 
-Count = Annotated[int, Field(ge=0)]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors$", max_length=200)]
 """A plain file name that cannot lead out of the checkpoint's folder, nor stand in the manifest's place."""
 Key = Annotated[str, Field(pattern=r"^(weight|exp_avg|exp_avg_sq)/\S+$", max_length=512)]
@@ -54,18 +54,20 @@ class Manifest(Schema):
     """The table of contents of a checkpoint."""
 
     version: Literal[1] = 1
-    job: str
+    job: Label
     """The job's name."""
     config: dict[str, Any]
     """The whole `transformers` config as JSON."""
-    step: Count
+    step: Step
     """The last step that the state includes; 0 is the initial weights."""
-    plan_version: Count
-    files: Annotated[tuple[File, ...], Field(min_length=1)]
-    tensors: dict[Key, TensorEntry]
-    replicas: tuple[dict[str, Sha256], ...] = ()
+    plan_version: Version
+    files: Annotated[tuple[File, ...], Field(min_length=1, max_length=MOST_STAGES)]
+    tensors: Annotated[dict[Key, TensorEntry], Field(max_length=MOST_TENSORS)]
+    replicas: Annotated[
+        tuple[Annotated[dict[PeerName, Sha256], Field(max_length=MOST_PEERS)], ...], Field(max_length=MOST_STAGES)
+    ] = ()
     """The digest of the weights on each peer of each stage, by stage and peer; equal digests are equal weights."""
-    eval_loss: float | None = None
+    eval_loss: Loss | None = None
     """Mean loss a token on the evaluation windows after this step, in nats."""
 
     @model_validator(mode="after")

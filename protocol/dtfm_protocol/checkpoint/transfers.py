@@ -7,13 +7,14 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
+from dtfm_protocol.bounds import MOST_ROWS, MOST_TENSORS, Count, Index, Loss, Step, Text, Version
 from dtfm_protocol.checkpoint.manifest import Key, TensorEntry
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.schema import Message, Schema
 from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, read_message, write_message
 
 SHARDS = "shards"
@@ -35,22 +36,21 @@ CATALOGUE_LIMIT = 64 << 20
 HAND_IN_LIMIT = 16 << 20
 """Bytes of the largest `HandIn` message, its rows of metrics included."""
 _PIECE = 1 << 20
-Count = Annotated[int, Field(ge=0)]
 
 
-class WantShard(Schema):
+class WantShard(Message):
     """A request for a token shard."""
 
     sha256: Sha256
 
 
-class TransferReply(Schema):
+class TransferReply(Message):
     """The answer to a request: `size` bytes follow; None: there is no such thing here."""
 
     size: Count | None
 
 
-class WantCatalogue(Schema):
+class WantCatalogue(Message):
     """A request for the list of a state's tensors that a peer can give; requests for pieces follow on the stream."""
 
     mark: Mark
@@ -59,10 +59,10 @@ class WantCatalogue(Schema):
 class Catalogue(Schema):
     """The tensors of a state that a peer can give; none where it has nothing of it."""
 
-    tensors: dict[Key, TensorEntry]
+    tensors: Annotated[dict[Key, TensorEntry], Field(max_length=MOST_TENSORS)]
 
 
-class WantPiece(Schema):
+class WantPiece(Message):
     """A request for bytes of one tensor of the catalogue."""
 
     key: Key
@@ -83,7 +83,7 @@ class StateSource(Protocol):
 class Deposit(Schema):
     """An offer of a stage's snapshot to a peer that the plan has keep a copy."""
 
-    plan_version: Count
+    plan_version: Version
     mark: Mark
     layers: LayerRange
     size: Count
@@ -94,27 +94,27 @@ class Deposit(Schema):
 class HandIn(Schema):
     """A stage's share of a checkpoint: every replica's digest, and from the stage's first one the file."""
 
-    step: Count
-    plan_version: Count
-    stage: Count
+    step: Step
+    plan_version: Version
+    stage: Index
     digest: Sha256
     """Digest of the replica's weights (`digest_weights`); those of a stage must be equal."""
-    eval_loss: float | None
+    eval_loss: Loss | None
     size: Count
     """Bytes of the safetensors file that follow; 0 from the other replicas."""
     sha256: Sha256 | None
-    rows: tuple[StepMetrics, ...] = ()
+    rows: Annotated[tuple[StepMetrics, ...], Field(max_length=MOST_ROWS)] = ()
     """Metrics that the coordinator may lack, so that a checkpoint is never ahead of the history that leads to it."""
 
 
-class Receipt(Schema):
+class Receipt(Message):
     """The answer to an offer: whether it is taken.
 
     Where a file belongs to the offer there are two: one before the file is sent, and one after it.
     """
 
     taken: bool
-    text: Annotated[str, Field(max_length=500)]
+    text: Text
     """Reason in one line, e.g. why the offer is not taken."""
 
 

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dtfm_protocol.identity.keys import PeerName
+from dtfm_protocol.bounds import Addresses, Count, Label, PeerName, Session
 from dtfm_protocol.job.job_file import Precision
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.schema import Message
 from dtfm_protocol.view.link_matrix import LEAST, MOST
 from dtfm_protocol.view.view import Amount, LayerSeconds
 from dtfm_protocol.wire.stream import Way
@@ -14,27 +14,32 @@ from dtfm_protocol.wire.stream import Way
 Measured = Annotated[float, Field(ge=4 * LEAST, le=MOST)]
 """A measured figure of a link, in milliseconds or Gbit/s, that a view takes even when it is halved."""
 
+MOST_NEIGHBOURS = 512
+"""Neighbours of which one report or record may tell."""
+RECORD_LIMIT = 1 << 18
+"""Bytes of the largest record in its envelope."""
 
-class Profile(Schema):
+
+class Profile(Message):
     """A peer's device, measured with the job's own layer, and where to reach the peer."""
 
     kind: Literal["profile"] = "profile"
-    device: Annotated[str, Field(max_length=128)]
+    device: Label
     """Name of the device for people, e.g. "cuda:0 NVIDIA GeForce RTX 3090" or "cpu, 2 threads"."""
     flops: dict[Precision, Amount]
     """Effective FLOP/s of a large matrix product, by precision."""
     layer_seconds: LayerSeconds
     memory_bytes: Amount
     """Bytes of memory that are free for training."""
-    addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)]
+    addresses: Addresses
     """libp2p multiaddresses at which the peer is reached."""
-    version: Annotated[str, Field(max_length=32)]
+    version: Annotated[Label, Field(max_length=32)]
     """Version of the program that the peer runs."""
-    session: Annotated[str, Field(max_length=64)] = ""
+    session: Session = ""
     """The daemon's run, as in its `Presence`: what an earlier one has published may be found for a while."""
 
 
-class Link(Schema):
+class Link(Message):
     """A probe's findings on the link between its reporter and another peer."""
 
     round_trip_ms: Measured
@@ -45,25 +50,25 @@ class Link(Schema):
     """Gbit/s from the other peer to the reporter."""
     way: Way = "direct"
     """The way that the probe's stream took."""
-    round: int = 0
+    round: Count = 0
     """The round of probes in which it was measured (`ProbeRound.id`), or after which: both ends may hold one."""
 
 
-class Limits(Schema):
+class Limits(Message):
     """The Gbit/s that a peer can send and receive in all; null where its links together have no more."""
 
     up_gbps: Amount | None = None
     down_gbps: Amount | None = None
 
 
-class LinkReport(Schema):
+class LinkReport(Message):
     """The links that one peer has probed, by the other peer."""
 
     kind: Literal["links"] = "links"
-    links: dict[PeerName, Link]
+    links: Annotated[dict[PeerName, Link], Field(max_length=MOST_NEIGHBOURS)]
     limits: Limits | None = None
     """Gbit/s that the peer can send and receive in all; None where that was not measured."""
-    probed: int = 0
+    probed: Count = 0
     """The last round of probes of which the report tells (`ProbeRound.id`)."""
 
 
@@ -71,7 +76,9 @@ Record = Profile | LinkReport
 """A record that a peer publishes of itself."""
 
 
-class Entry(Schema):
+class Entry(Message):
     """The body of a sealed envelope on the DHT: one record of any kind."""
 
     record: Annotated[Record, Field(discriminator="kind")]
+    until: Annotated[float, Field(ge=0, le=1e12)]
+    """Unix seconds, on the clock of the DHT, up to which the record counts: whoever stores it anew can add nothing."""

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
 
 import base58
 from cryptography import x509
@@ -15,12 +14,9 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
-from pydantic import Field
 
-from dtfm_protocol.errors import Refused, UserError
-
-PeerName = Annotated[str, Field(max_length=128)]
-"""A peer id in a message, before anybody has checked that it is one."""
+from dtfm_protocol.bounds import PEER_NAME_LIMIT
+from dtfm_protocol.errors import Cause, Refused, UserError
 
 # libp2p peer-ids spec: protobuf PrivateKey/PublicKey {1: type = Ed25519 (1), 2: data}; an Ed25519 peer id is the
 # identity multihash (0x00, length) of the public key's protobuf.
@@ -99,12 +95,13 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
         Refused: `peer_id` is not that of an Ed25519 key.
     """
     try:
-        data = base58.b58decode(peer_id)
+        # Decoding takes time that grows with the square of the length.
+        data = base58.b58decode(peer_id) if len(peer_id) <= PEER_NAME_LIMIT else b""
     except ValueError:
         data = b""
     prefix = _MULTIHASH_PREFIX + _PUBLIC_PREFIX
     if len(data) != len(prefix) + 32 or not data.startswith(prefix):
-        raise Refused(f"{peer_id[:80]!r} is not a peer id")
+        raise Refused(f"{peer_id[:80]!r} is not a peer id", Cause.SIGNATURE)
     return Ed25519PublicKey.from_public_bytes(data[len(prefix) :])
 
 
@@ -117,7 +114,7 @@ def verify(peer_id: str, message: bytes, signature: bytes) -> None:
     try:
         public_key_of(peer_id).verify(signature, message)
     except InvalidSignature:
-        raise Refused(f"signature is not {short(peer_id)}'s") from None
+        raise Refused(f"signature is not {short(peer_id)}'s", Cause.SIGNATURE) from None
 
 
 def short(peer_id: str) -> str:

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from dtfm_protocol.bounds import MOST_AMOUNT, MOST_UINT32
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.schema import Schema
 
-Positive = Annotated[int, Field(gt=0, strict=True)]
-NotNegative = Annotated[int, Field(ge=0, strict=True)]
+Positive = Annotated[int, Field(gt=0, le=MOST_UINT32, strict=True)]
+NotNegative = Annotated[int, Field(ge=0, le=MOST_UINT32, strict=True)]
 CodecName = Literal["fp32", "fp16", "bf16", "int8"]
 """Name of a codec of tensors between peers (`wire.codecs`)."""
 Precision = Literal["fp32", "bf16"]
@@ -78,14 +79,14 @@ class Training(Schema):
     """Sequences in a micro-batch; it divides `global_batch`."""
     sequence_length: Positive
     """Target tokens in a sequence; one token more is read."""
-    learning_rate: Annotated[float, Field(gt=0)]
+    learning_rate: Annotated[float, Field(gt=0, le=1e38)]
     """The peak learning rate, reached at step `warmup_steps`; a cosine leads from there to a tenth of it at the last
     step."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.1
     """AdamW's weight decay, on matrices only."""
     warmup_steps: NotNegative = 0
     """Steps in which the learning rate rises from 0 to its peak."""
-    clip_norm: Annotated[float, Field(ge=0)] = 1.0
+    clip_norm: Annotated[float, Field(ge=0, le=MOST_AMOUNT)] = 1.0
     """Largest global gradient norm; 0 turns clipping off."""
     precision: Precision = "fp32"
     """The arithmetic of forward and backward; parameters are fp32 in either."""
@@ -158,7 +159,7 @@ class Planning(Schema):
     """Peers in a stage; "auto" may be uneven."""
     schedule: ScheduleName | Literal["auto"] = "auto"
     wire: Wire = Wire()
-    horizon: Annotated[float, Field(gt=0)] = 600.0
+    horizon: Annotated[float, Field(gt=0, le=1e9)] = 600.0
     """Seconds of training within which going over to another plan must pay back what moving state takes."""
 
 
@@ -167,7 +168,7 @@ class Checkpointing(Schema):
 
     every: NotNegative = 50
     """Steps between checkpoints; 0: only the last step's."""
-    shadow: Annotated[int, Field(gt=0, strict=True)] = 10
+    shadow: Positive = 10
     """Steps between the snapshots that a stage with one peer alone leaves with another peer."""
 
 

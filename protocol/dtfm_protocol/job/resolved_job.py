@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from dtfm_protocol.bounds import MOST_UINT32, Label
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
 from dtfm_protocol.schema import Schema
 
@@ -15,15 +16,15 @@ class Shard(Schema):
     """A run of consecutive tokens of the corpus, in one file named by its hash."""
 
     sha256: Sha256
-    tokens: Annotated[int, Field(gt=0)]
+    tokens: Annotated[int, Field(gt=0, le=MOST_UINT32)]
 
 
 class Corpus(Schema):
     """The tokenized text, in order, as shards of little-endian integers."""
 
     dtype: Literal["uint16", "uint32"]
-    vocab_size: Annotated[int, Field(gt=0)]
-    shards: tuple[Shard, ...] = Field(min_length=1)
+    vocab_size: Annotated[int, Field(gt=0, le=MOST_UINT32)]
+    shards: tuple[Shard, ...] = Field(min_length=1, max_length=1 << 16)
 
     @property
     def tokens(self) -> int:
@@ -34,7 +35,7 @@ class Corpus(Schema):
 class ResolvedJob(Schema):
     """A job as the coordinator publishes it: all that a node needs to know of it."""
 
-    name: str
+    name: Label
     config: dict[str, Any]
     """The whole `transformers` config as JSON, `model_type` and `vocab_size` included."""
     pretrained: bool = False

@@ -4,31 +4,32 @@ from typing import Annotated
 
 from pydantic import Field
 
+from dtfm_protocol.bounds import MOST_UINT32, Count, Loss, Norm, Seconds, Version
 from dtfm_protocol.schema import Schema
 
 
 class StepMetrics(Schema):
     """The metrics of a committed training step; the same on every peer that took part."""
 
-    step: Annotated[int, Field(gt=0)]
+    step: Annotated[int, Field(gt=0, le=MOST_UINT32)]
     """Number of the step, from 1."""
-    loss: float
+    loss: Loss
     """Mean loss over all target tokens of the global batch, in nats."""
-    tokens: int
+    tokens: Count
     """Target tokens of this step."""
-    seconds: float
+    seconds: Seconds
     """Seconds from the commit before (or from the plan's start) to this one, the optimizer included; evaluations left
     out."""
-    plan_version: int
+    plan_version: Version
     """The plan under which the step was made; 0 under `dtfm-node solo`."""
     learning_rate: float
-    grad_norm: float
+    grad_norm: Norm
     """Norm of the whole model's gradient, before clipping."""
     predicted_seconds: float | None
     """Seconds that the plan's cost said the step would take; null where no plan is in force."""
-    bytes_sent: Annotated[int, Field(ge=0)] = 0
+    bytes_sent: Count = 0
     """Bytes that all peers together sent each other for this step, headers included; 0 under `dtfm-node solo`."""
-    eval_loss: float | None = None
+    eval_loss: Loss | None = None
     """Mean loss over the target tokens of the evaluation, after this step, in nats; null when not evaluated."""
 
     def line(self, steps: int) -> str:

@@ -4,13 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dtfm_protocol.identity.keys import PeerName
+from dtfm_protocol.bounds import MOST_UINT32, Norm, PeerName, Step, Version
 from dtfm_protocol.schema import Schema
 
-LayerRange = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(gt=0)]]
+LayerRange = tuple[Annotated[int, Field(ge=0, le=MOST_UINT32)], Annotated[int, Field(gt=0, le=MOST_UINT32)]]
 """A run of decoder layers, `[first, end)`."""
-Version = Annotated[int, Field(ge=0)]
-"""Version of a plan, from 1; 0: none."""
 HOLDINGS_LIMIT = 32
 """Holdings of which one message may tell."""
 
@@ -21,7 +19,7 @@ class Mark(Schema):
     A step may be run again under a later plan; what the two lead to differs in rounding, so it is not the same state.
     """
 
-    step: Annotated[int, Field(ge=0)] = 0
+    step: Step = 0
     plan: Version = 0
 
     @property
@@ -41,7 +39,7 @@ class Holding(Schema):
     """Decoder layers `[first, end)`; with the first one goes the embedding, with the last one norm and head."""
     live: bool = False
     """Whether the part is in the peer's memory; else it is in a file."""
-    norm: float | None = None
+    norm: Norm | None = None
     """The gradient norm with which the state's last step was applied: what others need to apply it, too."""
     prepared: Mark | None = None
     """The state that the part becomes when the reduced gradients that the peer holds are applied."""

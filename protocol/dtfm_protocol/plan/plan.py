@@ -8,6 +8,20 @@ from typing import Annotated, Self
 
 from pydantic import Field, computed_field, field_validator, model_validator
 
+from dtfm_protocol.bounds import (
+    MOST_INT64,
+    MOST_MICRO_BATCHES,
+    MOST_PEERS,
+    MOST_STAGES,
+    Count,
+    Index,
+    Label,
+    Norm,
+    PeerName,
+    Text,
+    Version,
+    printable,
+)
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.envelope import signable
 from dtfm_protocol.identity.keys import Identity, verify
@@ -15,14 +29,18 @@ from dtfm_protocol.job.job_file import ScheduleName, Wire
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.schema import Schema
 
-Route = tuple[str, ...]
+Route = Annotated[tuple[PeerName, ...], Field(max_length=MOST_STAGES)]
 """Peers that serve the stages of one micro-batch, in order."""
+HISTORY_LIMIT = 1 << 16
+"""Entries of a search's history."""
+REASON_LIMIT = 500
+"""Characters of a plan's reason."""
 
 
 class Cost(Schema):
     """The predicted seconds of a training step under a plan, in all and by part."""
 
-    kind: str
+    kind: Label
     """Cost model: "paper", communication only, arXiv 2206.01288 section 3, or "makespan", a simulated training step."""
     total: float
     data_parallel: float
@@ -34,8 +52,8 @@ class Cost(Schema):
 class Source(Schema):
     """A peer that has parts of a state, and the layers of those parts."""
 
-    peer: str
-    layers: tuple[LayerRange, ...]
+    peer: PeerName
+    layers: Annotated[tuple[LayerRange, ...], Field(max_length=MOST_STAGES)]
 
 
 class Resume(Schema):
@@ -43,10 +61,10 @@ class Resume(Schema):
 
     mark: Mark = Mark()
     """The name of that state; step 0 is the initial weights, which nobody has to hold."""
-    norm: float | None = None
+    norm: Norm | None = None
     """The gradient norm of the mark's step: peers that hold its reduced gradients, but did not hear that it became
     final, apply them."""
-    sources: tuple[Source, ...] = ()
+    sources: Annotated[tuple[Source, ...], Field(max_length=MOST_PEERS)] = ()
     """Peers that give layers of the state to those that lack them; the coordinator, with its checkpoint, is among
     them."""
 
@@ -58,35 +76,35 @@ class Plan(Schema):
     A peer serves one stage.
     """
 
-    version: Annotated[int, Field(ge=0)] = 0
+    version: Version = 0
     """Number of the plan, which grows by one with every plan that is published; 0 for a plan that never was."""
-    stages: tuple[LayerRange, ...] = Field(min_length=1)
+    stages: tuple[LayerRange, ...] = Field(min_length=1, max_length=MOST_STAGES)
     """Decoder layers `[first, end)` of each stage, in order, without gaps."""
-    routes: tuple[Route, ...] = Field(min_length=1)
-    idle: tuple[str, ...] = ()
+    routes: tuple[Route, ...] = Field(min_length=1, max_length=MOST_MICRO_BATCHES)
+    idle: Annotated[tuple[PeerName, ...], Field(max_length=MOST_PEERS)] = ()
     """Peers of the view that the plan leaves out."""
     schedule: ScheduleName = "1f1b"
     wire: Wire = Wire()
-    recompute: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    recompute: Annotated[tuple[Index, ...], Field(max_length=MOST_STAGES)] = ()
     """Stages that keep their layers' inputs alone between forward and backward, and compute the rest anew."""
     resume: Resume = Resume()
-    shadows: tuple[str | None, ...] = ()
+    shadows: Annotated[tuple[PeerName | None, ...], Field(max_length=MOST_STAGES)] = ()
     """The peer that keeps a copy of the snapshots of each stage, for stages that one peer alone serves, else None.
     Empty where there is no stage such as that."""
-    author: str = ""
+    author: PeerName = ""
     """Peer id of the coordinator that made the plan."""
     cost: Cost | None = None
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-MOST_INT64, le=MOST_INT64)] | None = None
     """Seed of the search that found the plan."""
-    evaluations: int | None = None
+    evaluations: Count | None = None
     """Number of placements that the search looked at."""
     seconds: float | None = None
     """Seconds that the search took."""
-    reason: str = ""
+    reason: Text = ""
     """The reason for this plan, in one line for people."""
-    history: tuple[tuple[float, float], ...] = ()
+    history: Annotated[tuple[tuple[float, float], ...], Field(max_length=HISTORY_LIMIT)] = ()
     """Pairs of seconds of the search and the best total cost found by then, in seconds of a step."""
-    signature: str | None = None
+    signature: Annotated[str, Field(max_length=128)] | None = None
     """The author's Ed25519 signature in hexadecimal digits; None: not signed."""
 
     @field_validator("routes")
@@ -173,7 +191,9 @@ class Plan(Schema):
 
     def signed(self, identity: Identity, swarm: str) -> Self:
         """Return the same plan with its author and the author's signature."""
-        mine = self.model_copy(update={"author": identity.peer_id})
+        # The reason as others will read it, for they check the signature with what they have read.
+        reason = printable(self.reason)[:REASON_LIMIT]
+        mine = self.model_copy(update={"author": identity.peer_id, "reason": reason})
         return mine.model_copy(update={"signature": identity.sign(mine._signable(swarm)).hex()})
 
     def verify(self, coordinators: Collection[str], swarm: str) -> None:

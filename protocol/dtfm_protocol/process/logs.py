@@ -7,6 +7,8 @@ import time
 from enum import StrEnum
 from typing import Literal
 
+from dtfm_protocol.bounds import printable
+
 log = logging.getLogger("dtfm")
 """The logger of all programs of this product."""
 
@@ -24,7 +26,9 @@ class _Plain(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        text = f"{clock} {level}{record.getMessage()}"
+        # Whoever logs a stranger's words may have forgotten what they can do to a terminal.
+        said = "\n".join(map(printable, record.getMessage().splitlines()))
+        text = f"{clock} {level}{said}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 

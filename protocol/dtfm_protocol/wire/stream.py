@@ -6,6 +6,7 @@ from typing import Literal, Protocol, TypeVar
 
 from pydantic import ValidationError
 
+from dtfm_protocol.bounds import printable
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.schema import Schema
 
@@ -115,4 +116,4 @@ async def read_message(stream: Stream, schema: type[S], limit: int = MESSAGE_LIM
     try:
         return schema.model_validate_json(bytes(data))
     except ValidationError as error:
-        raise Refused(f"{schema.__name__}: {error.errors()[0]['msg']}") from None
+        raise Refused(f"{schema.__name__}: {printable(error.errors()[0]['msg'])}") from None
