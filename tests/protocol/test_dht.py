@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dtfm_protocol.discovery.dht import Discovery, HivemindDiscovery, Registry
+from dtfm_protocol.discovery.dht import LATE_SECONDS, Discovery, HivemindDiscovery, Registry
 from dtfm_protocol.discovery.records import Entry, Link, LinkReport, Profile
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.errors import Cause, UserError
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.schema import Schema
@@ -20,6 +20,7 @@ from dtfm_protocol.view.view import LayerSeconds
 
 SWARM = "0123456789abcdef"
 PATIENCE = 30.0
+UNTIL = 1e10
 
 
 def profile(device: str = "cpu") -> Profile:
@@ -124,9 +125,9 @@ async def test_records_are_found_by_all_replaced_by_their_writer_and_dropped_if_
         # b stores under its own name what a has signed, and what it signed for another swarm
         key = b.registry._key("profile", b.peer)
         for forged in (
-            a.post().seal("record", Entry(record=profile("forged"))),
-            b.post("f" * 16).seal("record", Entry(record=profile("foreign"))),
-            b.post().seal("presence", Entry(record=profile("another kind"))),
+            a.post().seal("record", Entry(record=profile("forged"), until=UNTIL)),
+            b.post("f" * 16).seal("record", Entry(record=profile("foreign"), until=UNTIL)),
+            b.post().seal("presence", Entry(record=profile("another kind"), until=UNTIL)),
             b"no envelope",
         ):
             await b.discovery.publish(key, forged, 60.0)
@@ -144,7 +145,7 @@ async def test_records_are_found_by_all_replaced_by_their_writer_and_dropped_if_
 def test_a_registry_counts_what_it_drops_by_cause() -> None:
     a, b = Identity.generate(), Identity.generate()
     registry = Registry(SWARM, Post(SWARM, a))
-    good = Post(SWARM, b).seal("record", Entry(record=profile()))
+    good = Post(SWARM, b).seal("record", Entry(record=profile(), until=UNTIL))
     assert registry.check(b.peer_id, good) == profile()
     assert registry.dropped == {}
     for data in (good, good, b"", good[:-5]):
@@ -153,18 +154,44 @@ def test_a_registry_counts_what_it_drops_by_cause() -> None:
     changed[good.index(b"cpu")] ^= 1
     assert registry.check(b.peer_id, bytes(changed)) is None
     assert registry.dropped == {
-        "signed by another peer than it is stored under": 2,
-        "not an envelope": 2,
-        f"signature is not {b.peer_id[-6:]}'s": 1,
+        Cause.AUTHOR: 2,
+        Cause.FORM: 2,
+        Cause.SIGNATURE: 1,
     }
+
+
+def test_of_a_peers_records_the_newest_counts_whatever_is_stored_again() -> None:
+    b = Identity.generate()
+    registry, writer = Registry(SWARM, Post(SWARM, Identity.generate())), Post(SWARM, b)
+    old, new = (writer.seal("record", Entry(record=profile(name), until=UNTIL)) for name in ("old", "new"))
+    measured = writer.seal("record", Entry(record=links("x"), until=UNTIL))
+    assert registry.check(b.peer_id, old) == profile("old")
+    assert [registry.check(b.peer_id, data) for data in (new, measured, new)] == [
+        profile("new"),
+        links("x"),
+        profile("new"),
+    ]
+    assert registry.check(b.peer_id, old) is None
+    assert registry.dropped == {Cause.STALE: 1}
+
+
+def test_a_record_is_stored_no_longer_than_its_writer_has_said() -> None:
+    """Else who replays it could keep it there for ever."""
+    b = Identity.generate()
+    registry = Registry(SWARM, Post(SWARM, Identity.generate()))
+    data = Post(SWARM, b).seal("record", Entry(record=profile(), until=1000.0))
+    assert registry.check(b.peer_id, data, 1000.0 + LATE_SECONDS) == profile()
+    assert registry.check(b.peer_id, data, 1001.0 + LATE_SECONDS) is None
 
 
 async def test_links_in_a_profiles_place_are_no_profile() -> None:
     async with in_memory() as (a, b):
         place = b.registry._key("profile", b.peer)
-        await b.discovery.publish(place, b.post().seal("record", Entry(record=links(a.peer))), 60.0)
+        await b.discovery.publish(place, b.post().seal("record", Entry(record=links(a.peer), until=UNTIL)), 60.0)
         assert await a.registry.profiles(a.discovery) == {}
-        await b.discovery.publish(f"{SWARM}/links/{b.peer}", b.post().seal("record", Entry(record=profile())), 60.0)
+        await b.discovery.publish(
+            f"{SWARM}/links/{b.peer}", b.post().seal("record", Entry(record=profile(), until=UNTIL)), 60.0
+        )
         assert await a.registry.links(a.discovery, b.peer) is None
 
 
@@ -178,13 +205,12 @@ async def test_links_in_a_profiles_place_are_no_profile() -> None:
         {"addresses": ["/ip4/192.0.2.1"] * 17},
         {"layer_seconds": {"forward": 0.0, "backward": 1.0}},
         {"kind": "other"},
-        {"more": 1},
     ],
 )
 def test_a_well_signed_record_that_does_not_fit_is_dropped(change: dict[str, object]) -> None:
     b = Identity.generate()
     registry = Registry(SWARM, Post(SWARM, Identity.generate()))
-    data = Post(SWARM, b).seal("record", Anything(record=profile().model_dump(mode="json") | change))
+    data = Post(SWARM, b).seal("record", Anything(record=profile().model_dump(mode="json") | change, until=UNTIL))
     assert registry.check(b.peer_id, data) is None
     assert registry.dropped.total() == 1
 
@@ -193,6 +219,7 @@ class Anything(Schema):
     """An entry with whatever in it."""
 
     record: dict[str, Any]
+    until: float
 
 
 @pytest.mark.process

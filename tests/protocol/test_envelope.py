@@ -12,6 +12,7 @@ from dtfm_protocol.control.messages import Phase, Presence, Report
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.envelope import LIMIT, Post, read_body, signable
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.identity.message_counter import MessageCounter
 
 SWARM = "0123456789abcdef"
 ALICE, BOB = Identity.generate(), Identity.generate()
@@ -35,11 +36,14 @@ def signed_by_hand(identity: Identity, payload: Any) -> bytes:
 
 def test_a_letter_comes_out_as_it_was_put_in() -> None:
     letter = post(BOB).open(sealed(), "presence")
-    assert (letter.sender, letter.kind, letter.at) == (ALICE.peer_id, "presence", 12.5)
+    assert (letter.sender, letter.kind, letter.at, letter.will) == (ALICE.peer_id, "presence", 12.5, 0)
     assert read_body(letter, Presence) == HELLO
 
 
-@given(text=st.text(max_size=100), step=st.integers(0, 1 << 40), lost=st.lists(st.text(max_size=20), max_size=3))
+printing = st.text(max_size=20).filter(str.isprintable)
+
+
+@given(text=printing, step=st.integers(0, (1 << 32) - 1), lost=st.lists(printing, max_size=3))
 @settings(max_examples=50)
 def test_any_body_survives(text: str, step: int, lost: list[str]) -> None:
     report = Report(session="s", state="training", text=text, step=step, lost=tuple(lost))
@@ -95,7 +99,7 @@ def test_a_message_of_another_kind_is_refused() -> None:
 
 def test_an_oversized_envelope_is_refused_before_it_is_read() -> None:
     padded = sealed() + b" " * (LIMIT + 1 - len(sealed()))
-    with pytest.raises(Refused, match="more than an envelope may have"):
+    with pytest.raises(Refused, match="more than such an envelope may have"):
         post().open(padded, "presence")
     assert post().open(padded[:-1], "presence").sender == ALICE.peer_id
 
@@ -116,10 +120,13 @@ def test_what_is_no_signature_is_refused(signature: str) -> None:
         "{",
         "[" * 100_000,
         {"swarm": SWARM, "kind": "presence", "at": 1.0},
-        {"swarm": SWARM, "kind": "presence", "at": 1.0, "body": [], "more": 1},
-        {"swarm": SWARM, "kind": "presence", "at": float("nan"), "body": {}},
-        {"swarm": SWARM, "kind": "presence", "at": float("inf"), "body": {}},
-        {"swarm": SWARM, "kind": "presence", "at": 1.0, "body": []},
+        {"swarm": SWARM, "kind": "presence", "at": 1.0, "body": {}},
+        {"swarm": SWARM, "kind": "presence", "at": 1.0, "counter": 1, "body": []},
+        {"swarm": SWARM, "kind": "presence", "at": 1.0, "counter": -1, "body": {}},
+        {"swarm": SWARM, "kind": "presence", "at": 1.0, "counter": 1 << 63, "body": {}},
+        {"swarm": SWARM, "kind": "presence", "at": 1.0, "counter": 1.5, "body": {}},
+        {"swarm": SWARM, "kind": "presence", "at": float("nan"), "counter": 1, "body": {}},
+        {"swarm": SWARM, "kind": "presence", "at": float("inf"), "counter": 1, "body": {}},
     ],
 )
 def test_a_well_signed_payload_that_is_no_message_is_refused(payload: object) -> None:
@@ -132,21 +139,66 @@ def test_a_well_signed_payload_that_is_no_message_is_refused(payload: object) ->
     [
         {},
         {"online": True},
-        {"online": True, "session": "s", "more": 1},
         {"online": "perhaps", "session": "s"},
         {"online": True, "session": "s" * 65},
     ],
 )
 def test_a_body_that_does_not_fit_its_schema_is_refused(body: dict[str, Any]) -> None:
-    payload = {"swarm": SWARM, "kind": "presence", "at": 1.0, "body": body}
+    payload = {"swarm": SWARM, "kind": "presence", "at": 1.0, "counter": 1, "body": body}
     letter = post().open(signed_by_hand(BOB, payload), "presence")
     with pytest.raises(Refused, match="presence: "):
         read_body(letter, Presence)
 
 
+def test_what_a_later_version_says_beside_is_ignored_and_breaks_no_signature() -> None:
+    body = {"online": True, "session": "s", "mood": "good"}
+    payload = {"swarm": SWARM, "kind": "presence", "at": 1.0, "counter": 7, "body": body, "more": [1]}
+    letter = post().open(signed_by_hand(BOB, payload), "presence")
+    assert (letter.counter, read_body(letter, Presence)) == (7, HELLO)
+
+
+def test_a_promise_that_a_later_version_worded_otherwise_is_refused_and_not_half_understood() -> None:
+    """What binds is understood as a whole or not at all."""
+    standing = {"promise": {"version": 1, "unless": "it rains"}}
+    body = {"session": "s", "state": "idle", "standing": standing}
+    payload = {"swarm": SWARM, "kind": "report", "at": 1.0, "counter": 7, "body": body}
+    with pytest.raises(Refused, match="report: "):
+        read_body(post().open(signed_by_hand(BOB, payload), "report"), Report)
+
+
+def test_a_fault_in_a_strangers_words_is_told_without_them() -> None:
+    body = {"session": "s", "state": "idle", "lost": ["\x1b[2J"]}
+    payload = {"swarm": SWARM, "kind": "report", "at": 1.0, "counter": 7, "body": body}
+    with pytest.raises(Refused) as caught:
+        read_body(post().open(signed_by_hand(BOB, payload), "report"), Report)
+    assert str(caught.value).isprintable()
+
+
+def test_each_envelope_has_a_higher_number_than_the_one_before() -> None:
+    writer = post()
+    numbers = [post().open(writer.seal("presence", HELLO), "presence").counter for _ in range(3)]
+    assert numbers == [numbers[0], numbers[0] + 1, numbers[0] + 2]
+    early = writer.number()
+    later = post().open(writer.seal("presence", HELLO, will=early), "presence")
+    will = post().open(writer.seal("presence", HELLO, counter=early), "presence")
+    assert (later.will, will.counter) == (early, early)
+    assert will.counter < later.counter
+
+
+def test_who_hears_a_number_of_its_own_goes_on_after_it() -> None:
+    """Its disk was restored, and its clock set back."""
+    ahead = Post(SWARM, ALICE, counter=MessageCounter(5_000_000, clock=lambda: 0.0)).seal("presence", HELLO)
+    behind = Post(SWARM, ALICE, counter=MessageCounter(clock=lambda: 0.0))
+    heard = behind.open(ahead, "presence").counter
+    assert behind.number() == heard + 1
+    other = Post(SWARM, BOB, counter=MessageCounter(clock=lambda: 0.0))
+    other.open(ahead, "presence")
+    assert other.number() == 1, "what others have used is nothing to it"
+
+
 def test_a_plans_signature_opens_no_envelope() -> None:
     """The two uses of a key sign under prefixes of their own."""
-    payload = json.dumps({"swarm": SWARM, "kind": "presence", "at": 1.0, "body": {}})
+    payload = json.dumps({"swarm": SWARM, "kind": "presence", "at": 1.0, "counter": 1, "body": {}})
     signature = base64.b64encode(ALICE.sign(b"dtfm/1/document:" + payload.encode())).decode()
     outer = {"sender": ALICE.peer_id, "payload": payload, "signature": signature}
     with pytest.raises(Refused, match="signature is not"):

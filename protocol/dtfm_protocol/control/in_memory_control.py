@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 from dtfm_protocol.control.messages import PRESENCE, Presence, Topic
 from dtfm_protocol.control.mqtt import Reader
+from dtfm_protocol.errors import Cause
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.transport.in_memory import MemoryNetwork
 
@@ -47,7 +48,7 @@ class MemoryControlPlane:
     def __init__(self, broker: MemoryBroker, peer_id: str, coordinators: Collection[str], session: str) -> None:
         self.peer_id = peer_id
         self.connected = asyncio.Event()
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[Cause] = Counter()
         self.last_error = ""
         self.clock_ahead: float | None = None
         self._broker, self._coordinators, self._session = broker, coordinators, session
@@ -113,7 +114,7 @@ class MemoryControlPlane:
         while True:
             author, topic, body = await self._inbox.get()
             if topic.author == "coordinator" and author not in self._coordinators:
-                self.dropped[f"{topic.name}: {author} may not write this"] += 1
+                self.dropped[Cause.AUTHOR] += 1
                 continue
             done = self._readers[topic.name][0](author, body)
             if done is not None:

@@ -1,6 +1,7 @@
 """The control plane over MQTT: signed messages on typed topics. It reconnects, and repeats what is retained."""
 
 import asyncio
+import logging
 import random
 import re
 import ssl
@@ -13,11 +14,13 @@ from urllib.parse import unquote, urlsplit
 
 import aiomqtt
 
-from dtfm_protocol.control.messages import TOPICS, Presence, Topic
-from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.identity.envelope import Post, read_body
+from dtfm_protocol.control.messages import PRESENCE, TOPICS, Presence, Topic
+from dtfm_protocol.errors import Cause, Refused, UserError
+from dtfm_protocol.identity.envelope import Letter, Post, read_body
+from dtfm_protocol.identity.freshness import Freshness
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.freshness_files import FreshnessFile
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.schema import Schema
@@ -90,6 +93,7 @@ class ControlPlane:
         session: str,
         others: Sequence[BrokerAddress] = (),
         *,
+        heard: FreshnessFile | None = None,
         timeouts: Timeouts = TIMEOUTS,
     ) -> None:
         """Set the connection up; `run` opens it.
@@ -101,11 +105,14 @@ class ControlPlane:
             post: signs what is sent and verifies what comes.
             session: this run of the program, as its presence says it.
             others: brokers to try, in turn, when that one cannot be reached.
+            heard: keeps what was heard on the disk, so that an earlier run's messages tell nothing new; None: only
+                those of this run do not.
             timeouts: seconds of each wait, of which those that begin with `broker_` are used.
         """
         self._timeouts = timeouts
         self.connected = asyncio.Event()
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[Cause] = Counter()
+        """Number of messages that were dropped, by cause."""
         self.last_error = ""
         self.clock_ahead: float | None = None
         """Seconds that the coordinator's clock is ahead of this machine's, transit included; None: not known."""
@@ -120,7 +127,11 @@ class ControlPlane:
         self._readers: dict[str, Reader] = {}
         self._filters: list[str] = []
         self._only: dict[str, str] = {}
-        self._retained: dict[str, bytes] = {}
+        self._retained: dict[str, tuple[Topic, Schema]] = {}
+        self._file = heard
+        self._heard = heard.load() if heard is not None else Freshness()
+        self._will = 0
+        """Number of the last will that the broker has for the present connection."""
 
     def on(self, topic: Topic, reader: Reader, peer: str = "+") -> None:
         """Have `reader` called with each message of `topic` (of one `peer`, or of all). Call it before `run`."""
@@ -132,14 +143,18 @@ class ControlPlane:
     async def publish(self, topic: Topic, body: Schema) -> None:
         """Send a message now if there is a connection; a retained one also after every reconnection."""
         name = f"{self._root}/{topic.name}" + (f"/{self._post.peer_id}" if topic.author == "peer" else "")
-        data = self._post.seal(topic.name, body)
         if topic.retained:
-            self._retained[name] = data
+            self._retained[name] = topic, body
         if self._client is not None and self.connected.is_set():
             try:
-                await self._client.publish(name, data, qos=1, retain=topic.retained)
+                await self._client.publish(name, self._sealed(topic, body), qos=1, retain=topic.retained)
             except aiomqtt.MqttError as error:
                 self.last_error = str(error)
+
+    def _sealed(self, topic: Topic, body: Schema) -> bytes:
+        """Seal a message at the moment when it goes: what is repeated on another connection is newer than on the
+        last."""
+        return self._post.seal(topic.name, body, will=self._will if topic is PRESENCE else 0)
 
     @property
     def _address(self) -> BrokerAddress:
@@ -169,9 +184,14 @@ class ControlPlane:
             pause = min(self._timeouts.broker_retry_longest, pause)
             await asyncio.sleep(pause * (0.5 + random.random()))
 
+    def _save(self, *, now: bool = False) -> None:
+        if self._file is not None:
+            self._file.save(self._heard, now=now)
+
     async def _connection(self) -> None:
         """Serve one connection, from the first message to its end."""
         gone = Presence(online=False, session=self._session)
+        self._will = self._post.number()
         here = f"{self._root}/presence/{self._post.peer_id}"
         async with aiomqtt.Client(
             hostname=self._address.host,
@@ -179,7 +199,7 @@ class ControlPlane:
             username=self._address.username,
             password=self._address.password,
             identifier=f"{self._post.peer_id[-12:]}-{self._session[:8]}",
-            will=aiomqtt.Will(here, self._post.seal("presence", gone), qos=1, retain=True),
+            will=aiomqtt.Will(here, self._post.seal(PRESENCE.name, gone, counter=self._will), qos=1, retain=True),
             keepalive=self._timeouts.broker_keep_alive,
             protocol=aiomqtt.ProtocolVersion.V311,
             tls_context=self._tls(),
@@ -188,20 +208,22 @@ class ControlPlane:
             self._client = client
             for name in self._filters:
                 await client.subscribe(name, qos=1)
-            sent: dict[str, bytes] = {}
-            while due := {name: data for name, data in self._retained.items() if sent.get(name) is not data}:
-                for name, data in due.items():  # any of which may be published anew in the meantime
-                    await client.publish(name, data, qos=1, retain=True)
+            sent: dict[str, tuple[Topic, Schema]] = {}
+            while due := {name: said for name, said in self._retained.items() if sent.get(name) is not said}:
+                for name, (topic, body) in due.items():  # any of which may be published anew in the meantime
+                    await client.publish(name, self._sealed(topic, body), qos=1, retain=True)
                 sent |= due
             self.connected.set()
             try:
                 async for message in client.messages:
                     await self._read(message)
+                    self._save()
             except asyncio.CancelledError:
                 self._leaving = True
+                self._save(now=True)
                 if here in self._retained:
                     # Not acknowledged: the broker may be ending at the same moment, and its last will says the same.
-                    await client.publish(here, self._post.seal("presence", gone), qos=0, retain=True)
+                    await client.publish(here, self._sealed(PRESENCE, gone), qos=0, retain=True)
                 raise
 
     async def _read(self, message: aiomqtt.Message) -> None:
@@ -214,19 +236,35 @@ class ControlPlane:
         if topic.name not in self._readers or self._only.get(topic.name, parts[-1]) != parts[-1]:
             return  # amqtt 0.12 also gives a new client the retained messages that others have subscribed to
         try:
-            letter = self._post.open(bytes(payload), topic.name)
+            letter = self._post.open(bytes(payload), topic.name, topic.limit)
             authors = self._coordinators if topic.author == "coordinator" else (parts[-1],)
             if letter.sender not in authors:
-                raise Refused(f"{topic.name}: {short(letter.sender)} may not write this")
+                raise Refused(f"{topic.name}: {short(letter.sender)} may not write this", Cause.AUTHOR)
+            body = read_body(letter, topic.schema)
+            if not self._is_news(letter, body):
+                return
             if topic.author == "coordinator" and not message.retain:  # a retained one may be of any age
                 self.clock_ahead = letter.at - time.time()
-            done = self._readers[topic.name](letter.sender, read_body(letter, topic.schema))
+            done = self._readers[topic.name](letter.sender, body)
             if done is not None:
                 await done
         except Refused as error:
-            if not self.dropped[str(error)]:
-                log.warning("dropped a control message: %s", error)
-            self.dropped[str(error)] += 1
+            if not self.dropped[error.cause]:
+                level = logging.DEBUG if error.cause is Cause.STALE else logging.WARNING  # brokers keep what is old
+                log.log(level, "dropped a control message: %s", error)
+            self.dropped[error.cause] += 1
+
+    def _is_news(self, letter: Letter, body: Schema) -> bool:
+        """Whether a message is to be handed on; False: it was heard before.
+
+        Raises:
+            Refused: a newer one was heard before it.
+        """
+        if not isinstance(body, Presence):
+            return self._heard.admit(letter.sender, letter.kind, letter.counter)
+        if body.online:
+            return self._heard.admit_hello(letter.sender, letter.kind, letter.counter, letter.will)
+        return self._heard.admit_goodbye(letter.sender, letter.kind, letter.counter)
 
     def _tls(self) -> ssl.SSLContext | None:
         if not self._address.tls:

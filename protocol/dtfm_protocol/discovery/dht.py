@@ -15,9 +15,11 @@ from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.utils import timed_storage
 
-from dtfm_protocol.discovery.records import Entry, LinkReport, Profile, Record
-from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.bounds import printable
+from dtfm_protocol.discovery.records import RECORD_LIMIT, Entry, LinkReport, Profile, Record
+from dtfm_protocol.errors import Cause, Refused, UserError
 from dtfm_protocol.identity.envelope import Post, read_body
+from dtfm_protocol.identity.freshness import Freshness
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.compat.hivemind import replace_clock
 from dtfm_protocol.process.logs import log
@@ -32,6 +34,9 @@ for that would grow with the square of their number."""
 REPLICAS = 20
 """Peers that keep each record: as many as a bucket of the routing table has, as in Kademlia. In a swarm that is not
 larger, everyone holds every record that reached them, so that a lookup finds it whoever answers late."""
+
+LATE_SECONDS = 30.0
+"""A record is stored so much later than it was signed, at most: peers that were lost are met again in between."""
 
 
 class Discovery(Protocol):
@@ -163,13 +168,15 @@ class Registry:
     def __init__(self, swarm: str, post: Post) -> None:
         self._swarm = swarm
         self._post = post
-        self.dropped: Counter[str] = Counter()
-        """Number of records dropped, by reason."""
+        self.dropped: Counter[Cause] = Counter()
+        """Number of records dropped, by cause."""
+        self._heard = Freshness()
 
     async def publish(self, discovery: Discovery, record: Record) -> bool:
         """Sign `record` and store it as this peer's; return whether any peer took it."""
         seconds = TIMEOUTS.links_lifetime if isinstance(record, LinkReport) else TIMEOUTS.profile_lifetime
-        sealed = self._post.seal("record", Entry(record=record))
+        until = timed_storage.get_dht_time() + seconds
+        sealed = self._post.seal("record", Entry(record=record, until=until))
         return await discovery.publish(self._key(record.kind, self._post.peer_id), sealed, seconds)
 
     async def profiles(self, discovery: Discovery, wanted: Collection[str] | None = None) -> dict[str, Profile]:
@@ -196,17 +203,25 @@ class Registry:
         record = self.check(peer, data) if data is not None else None
         return record if isinstance(record, LinkReport) else None
 
-    def check(self, peer: str, data: bytes) -> Record | None:
-        """Return the record that `peer` signed, or None after counting what is wrong with it."""
+    def check(self, peer: str, data: bytes, expires: float = 0.0) -> Record | None:
+        """Return the record that `peer` signed, or None after counting what is wrong with it.
+
+        Args:
+            expires: Unix seconds up to which it is to be stored; 0: it is not to be.
+        """
         try:
-            letter = self._post.open(data, "record")
+            letter = self._post.open(data, "record", RECORD_LIMIT)
             if letter.sender != peer:
-                raise Refused("signed by another peer than it is stored under")
-            return read_body(letter, Entry).record
+                raise Refused("signed by another peer than it is stored under", Cause.AUTHOR)
+            entry = read_body(letter, Entry)
+            if expires > entry.until + LATE_SECONDS:
+                raise Refused("a record that somebody stores for longer than its writer has", Cause.STALE)
+            self._heard.admit(peer, entry.record.kind, letter.counter, again=True)
+            return entry.record
         except Refused as error:
-            if not self.dropped[str(error)]:
-                log.warning("dropped a DHT record of %s: %s", short(peer), error)
-            self.dropped[str(error)] += 1
+            if not self.dropped[error.cause]:
+                log.warning("dropped a DHT record of %s: %s", printable(short(peer)), error)
+            self.dropped[error.cause] += 1
             return None
 
     def _key(self, kind: str, peer: str) -> str:
@@ -228,4 +243,6 @@ class _Validator(RecordValidatorBase):  # type: ignore[misc]
             peer, data = msgpack.unpackb(record.subkey), msgpack.unpackb(record.value)
         except (ValueError, TypeError, msgpack.UnpackException):
             return False
-        return isinstance(peer, str) and isinstance(data, bytes) and self._registry.check(peer, data) is not None
+        if not isinstance(peer, str) or not isinstance(data, bytes):
+            return False
+        return self._registry.check(peer, data, record.expiration_time) is not None

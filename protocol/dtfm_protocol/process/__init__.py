@@ -8,6 +8,8 @@
 - `extras`: packages that only some commands need, and that pip installs where they are asked for (`dtfm[NAME]`)
 - `fault_injection`: named points at which a test may have a process die, stop or wait; nothing happens at them
   otherwise
+- `freshness_files`: files in a state dir by which counters outlive a process: this program's own, and those that it has
+  heard of others
 - `logs`: logging for both programs: short lines for people, or one JSON object a line
 - `source_digest`: the digest of Python sources: what is kept under it is outdated once the sources have changed
 - `state_dir`: a program's state directory: locked while it runs, its files replaced whole

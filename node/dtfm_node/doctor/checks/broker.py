@@ -240,7 +240,7 @@ def _judge_coordinator(seen: BrokerObservation) -> list[Finding]:
             warn(
                 GROUP,
                 "messages",
-                f"the broker keeps messages that are not rightly signed: {'; '.join(seen.refused)}",
+                f"the broker keeps messages that are refused: {'; '.join(seen.refused)}",
                 "tell the swarm's owner: somebody else writes to the broker",
             )
         )
