@@ -35,6 +35,7 @@ from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
+from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.transport.multiaddress import announced_port
 
@@ -79,11 +80,11 @@ class Daemon:
         self._timeouts = timeouts
         self._invite, self._folder, self._options, self._display = invite, folder, options, display
         self._identity = Identity.load_or_create(folder / "key")
-        self._post = Post(invite.swarm, self._identity)
+        self._post = Post(invite.swarm, self._identity, counter=message_counter(folder))
         self._me = self._identity.peer_id
         self._session = secrets.token_hex(8)
         self._reporter = Reporter(self._session, folder / "status.json", display)
-        self._inbox = Inbox(invite, self._me, display, self._reporter)
+        self._inbox = Inbox(invite, self._me, display, self._reporter, self._session)
         self._twin: str | None = None
         """The session of another daemon with this identity."""
         self._leave = asyncio.Event()
@@ -201,6 +202,7 @@ class Daemon:
             self._post,
             self._session,
             BrokerAddress.others(self._invite),
+            heard=FreshnessFile(self._folder),
         )
         self._inbox.read(control)
 

@@ -13,7 +13,7 @@ from dtfm_node.control.inbox import Inbox
 from dtfm_node.runner import promise_store as on_disk
 from dtfm_node.runner.promise_store import PromiseStore
 from dtfm_node.runner.runner import Runner
-from dtfm_protocol.control.messages import EPOCH, PHASE, PLAN, Epoch, Phase, Topic
+from dtfm_protocol.control.messages import ANSWERS, EPOCH, PHASE, PLAN, Answers, Challenge, Epoch, Phase, Topic
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
@@ -25,6 +25,7 @@ C = Identity.generate()
 """The coordinator."""
 ME, OTHER = "a", "b"
 SWARM = "0123456789abcdef"
+SESSION, RUN = "this node's run", "the coordinator's run"
 INVITE = Invite(
     swarm=SWARM,
     coordinator=C.peer_id,
@@ -44,12 +45,20 @@ class Broker:
 
     def __init__(self) -> None:
         self._readers: dict[str, Callable[[str, Any], Awaitable[None] | None]] = {}
+        self.challenges = 0
 
     def on(self, topic: Topic, reader: Any) -> None:
         self._readers[topic.name] = reader
 
     def say(self, topic: Topic, message: Schema) -> None:
-        self._readers[topic.name](C.peer_id, message)
+        done = self._readers[topic.name](C.peer_id, message)
+        if done is not None:
+            with pytest.raises(StopIteration):
+                done.send(None)  # type: ignore[attr-defined]  # it waits for nothing
+
+    async def publish(self, topic: Topic, message: Schema) -> None:
+        assert isinstance(message, Challenge)
+        self.challenges += 1
 
 
 class Worker:
@@ -131,8 +140,9 @@ class Node:
             standing=lambda promise: PeerState(promise=promise),
             drop=lambda: self.said.put_nowait("drops all"),
         )
-        self.inbox = Inbox(INVITE, ME, Display("plain"), self.reporter)
+        self.inbox = Inbox(INVITE, ME, Display("plain"), self.reporter, SESSION)
         self.inbox.read(self.broker)  # type: ignore[arg-type]
+        self.broker.say(ANSWERS, Answers(to=("another", SESSION), session=RUN))
         promise_store = PromiseStore(self.promise_file, self.holdings, self.reporter)
         self.runner = Runner(
             self.inbox, self.worker, promise_store, self.holdings, self.checkpointer, self.reporter, retry_seconds=0.001
@@ -163,7 +173,7 @@ async def node(tmp_path: Path) -> Any:
     await asyncio.wait({task})
 
 
-DONE = Phase(name="done", text="all steps done")
+DONE = Phase(name="done", text="all steps done", session=RUN, called=9)
 
 
 async def test_a_plan_is_promised_taken_and_begun_each_before_the_next_is_said(node: Node) -> None:
@@ -307,7 +317,7 @@ async def test_a_swarm_that_has_failed_stops_the_work(tmp_path: Path) -> None:
     node = Node(tmp_path)
     task = asyncio.create_task(node.runner.follow())
     await begun(node)
-    node.hear(Phase(name="failed", text="it diverged"))
+    node.hear(Phase(name="failed", text="it diverged", session=RUN, called=1))
     with pytest.raises(UserError, match="the swarm has stopped: it diverged"):
         await asyncio.wait_for(task, 30)
     assert (node.said.get_nowait(), node.said.empty()) == ("stops", True)
@@ -319,3 +329,40 @@ async def test_a_plan_that_no_coordinator_signed_is_not_heard(node: Node) -> Non
         node.hear(forged)
     assert node.inbox.plan is None
     assert node.inbox.heard.plan is None
+
+
+@pytest.mark.parametrize("name", ["failed", "done"])
+@pytest.mark.parametrize(
+    "replayed",
+    [
+        {"session": "an earlier run"},
+        {"session": ""},
+        {"called": 1},
+    ],
+    ids=["an earlier run's", "of no run", "an earlier epoch's"],
+)
+async def test_an_end_that_an_earlier_run_or_epoch_spoke_of_makes_no_node_go(
+    node: Node, name: str, replayed: dict[str, Any]
+) -> None:
+    """Anybody who can write to the broker can say again what a coordinator once signed."""
+    await begun(node)
+    node.hear(Epoch(called=2, in_force=1, gently=True))
+    await node.until("ends, kept: False")
+    values = {"name": name, "text": "it is over", "session": RUN, "called": 2} | replayed
+    node.hear(Phase.model_validate(values))
+    node.worker.under_way.set_result(None)
+    assert await node.until("promised 2, took 1") == ["promised 2, took 1"]
+    assert not node.inbox.is_over
+
+
+async def test_a_coordinator_that_has_started_anew_is_challenged_once_and_believed_when_it_answers(node: Node) -> None:
+    for text in ("waiting for one", "waiting for another"):
+        node.hear(Phase(name="waiting", text=text, session="its next run"))
+    assert node.broker.challenges == 1
+    node.hear(DONE.model_copy(update={"session": "its next run"}))
+    assert node.broker.challenges == 2
+    assert not node.inbox.is_over
+    node.broker.say(ANSWERS, Answers(to=("another",), session="its next run"))
+    assert not node.inbox.is_over
+    node.broker.say(ANSWERS, Answers(to=(SESSION,), session="its next run"))
+    assert await node.until("finished: all steps done") == ["drops all", "finished: all steps done"]

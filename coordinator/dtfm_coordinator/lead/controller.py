@@ -71,7 +71,9 @@ class Controller:
         self._context, self._exit_when_done, self._taken_over = context, exit_when_done, taken_over
         self._state = state = SwarmState(context.folder, context.planner.layers)
         self._rows = MetricsFile(context.folder / "metrics.jsonl")
-        self._announcer = Announcer(context.control, state, self._rows)
+        self._announcer = Announcer(
+            context.control, state, self._rows, context.session, lambda: self._driver.epoch.called
+        )
         self._say = self._announcer.say
         self._driver = PlanChangeDriver(
             context.folder,

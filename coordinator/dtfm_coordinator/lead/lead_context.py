@@ -26,3 +26,5 @@ class LeadContext:
     control: ControlPlane
     discovery: Discovery
     registry: Registry
+    session: str = ""
+    """Random text of this run of the coordinator, as it says it of itself."""

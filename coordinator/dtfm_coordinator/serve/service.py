@@ -34,6 +34,7 @@ from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
 from dtfm_protocol.process.timeouts import TIMEOUTS
@@ -101,7 +102,7 @@ class Coordinator:
         archive = CheckpointCollector(CheckpointStore(folder / "checkpoints"), job)
         ends = Endpoints.choose(folder, options)
         invite = self._first or self._draft_invite(ends)
-        post = Post(self._swarm, self._identity)
+        post = Post(self._swarm, self._identity, counter=message_counter(folder))
         registry = Registry(self._swarm, post)
         async with contextlib.AsyncExitStack() as stack:
             is_alone = not invite.standbys
@@ -129,7 +130,10 @@ class Coordinator:
             if not is_alone:
                 await self._open_broker(stack, ends, invite)
             address = BrokerAddress.of(invite, self._own_broker(ends))
-            control = ControlPlane(address, self._swarm, invite.coordinators, post, secrets.token_hex(8))
+            session = secrets.token_hex(8)
+            control = ControlPlane(
+                address, self._swarm, invite.coordinators, post, session, heard=FreshnessFile(folder)
+            )
             context = LeadContext(
                 job,
                 folder,
@@ -141,6 +145,7 @@ class Coordinator:
                 control,
                 discovery,
                 registry,
+                session,
             )
             controller = Controller(
                 context,
@@ -152,7 +157,7 @@ class Coordinator:
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(control.run()), tasks.create_task(plane.watch())]
                 await self._reach_broker(control, address)
-                await self._announce(control, job, invite)
+                await self._announce(control, job, invite, session)
                 ready(invite.encode())
                 background.append(tasks.create_task(controller.attend(DHT_LOOK_SECONDS)))
                 if options.plan is not None:
@@ -161,12 +166,12 @@ class Coordinator:
                 for task in background:
                     task.cancel()
 
-    async def _announce(self, control: ControlPlane, job: ResolvedJob, invite: Invite) -> None:
+    async def _announce(self, control: ControlPlane, job: ResolvedJob, invite: Invite, session: str) -> None:
         """Say that this coordinator leads, and what is trained; keep the invite to hand out."""
-        await control.publish(PRESENCE, Presence(online=True, session=secrets.token_hex(8)))
+        await control.publish(PRESENCE, Presence(online=True, session=session))
         await control.publish(JOB, job)
         # A broker of its own may still hold the last life's phase, which would send new nodes away.
-        await control.publish(PHASE, Phase(name="waiting", text="the coordinator is starting"))
+        await control.publish(PHASE, Phase(name="waiting", text="the coordinator is starting", session=session))
         write_atomically(self._folder / "invite", invite.encode() + "\n", private=True)
 
     async def _open_broker(self, stack: contextlib.AsyncExitStack, ends: Endpoints, invite: Invite) -> None:
@@ -190,7 +195,13 @@ class Coordinator:
             urls.pop(mine)
         addresses = [BrokerAddress.of(invite, url) for url in urls]
         control = ControlPlane(
-            addresses[0], self._swarm, invite.coordinators, post, secrets.token_hex(8), addresses[1:]
+            addresses[0],
+            self._swarm,
+            invite.coordinators,
+            post,
+            secrets.token_hex(8),
+            addresses[1:],
+            heard=FreshnessFile(self._folder),
         )
         standby = Standby(self._folder, self._identity.peer_id, invite, job, control)
         first = self._first is None

@@ -1,37 +1,71 @@
 """Announcer of what a coordinator does, and of what it has on disk."""
 
 import asyncio
+from collections.abc import Callable
 
 from dtfm_coordinator.swarm.swarm_state import SwarmState
-from dtfm_protocol.control.messages import LEDGER, PHASE, Ledger, Phase
+from dtfm_protocol.bounds import SEEN_LIMIT
+from dtfm_protocol.control.messages import ANSWERS, LEDGER, PHASE, Answers, Ledger, Phase
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.logs import log
+
+BREATH_SECONDS = 0.1
+"""Pause between two ledgers: whoever asks for them again and again has everybody told no more often."""
 
 
 class Announcer:
     """Announcer of the coordinator's phase and of its ledger (what is on disk), for nodes and for people."""
 
-    def __init__(self, control: ControlPlane, state: SwarmState, rows: MetricsFile) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        state: SwarmState,
+        rows: MetricsFile,
+        session: str = "",
+        called: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Say nothing yet.
+
+        Args:
+            session: random text of this run of the coordinator, to which its phases belong.
+            called: returns the version of the plan that is called for, the epoch to which they belong.
+        """
         self._control, self._state, self._rows = control, state, rows
-        self.phase = Phase(name="waiting", text="starting")
+        self._session, self._called = session, called
+        self.phase = Phase(name="waiting", text="starting", session=session)
         self._due = asyncio.Event()
+        self._asked: dict[str, str] = {}
+        """Session of each peer that has called for a sign of life, and was not answered yet."""
 
     async def run(self) -> None:
-        """Publish the ledger whenever it is due, until cancelled."""
+        """Publish the ledger whenever it is due, and answer who has asked, until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()
+            if self._asked:
+                answers = Answers(to=tuple(self._asked.values()), session=self._session)
+                self._asked.clear()
+                await self._control.publish(ANSWERS, answers)
             ledger = Ledger(recorded=self._rows.last, kept=self._state.kept.step, safe=self._state.safe)
             await self._control.publish(LEDGER, ledger)
+            await self._state.clock.sleep(BREATH_SECONDS)
 
     async def say(self, name: str, text: str) -> None:
         """Change the phase to `name`, with `text` for people, for nodes, log and status."""
-        phase = Phase.model_validate({"name": name, "text": text[:480]})
-        if phase != self.phase:
+        values = {"name": name, "text": text[:480], "session": self._session, "called": self._called()}
+        phase, before = Phase.model_validate(values), self.phase
+        if (phase.name, phase.text) != (before.name, before.text):
             self.phase = phase
             log.info("%s: %s", name, text)
             await self._control.publish(PHASE, phase)
+
+    def answer(self, peer: str, session: str) -> None:
+        """Have `peer`, which calls in its `session`, answered, and told the ledger; who is in time for none of
+        `SEEN_LIMIT` places calls again."""
+        if peer in self._asked or len(self._asked) < SEEN_LIMIT:
+            self._asked[peer] = session
+        self._due.set()
 
     def tell_ledger(self) -> None:
         """Have the ledger published, with what is on disk by then."""

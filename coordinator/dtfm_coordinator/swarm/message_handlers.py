@@ -66,9 +66,9 @@ class MessageHandlers:
                 self._state.links.forget(peer)
         self._state.notify()
 
-    def _hear_challenge(self, peer: str, _: Challenge) -> None:
-        """Answer a node that enters: it learns the time from whatever is said now."""
-        self._announcer.tell_ledger()
+    def _hear_challenge(self, peer: str, challenge: Challenge) -> None:
+        """Answer a node that enters: it learns that this coordinator lives, and the time from whatever is said now."""
+        self._announcer.answer(peer, challenge.session)
 
     def _hear_report(self, peer: str, message: Report) -> None:
         state = self._state
@@ -87,6 +87,7 @@ class MessageHandlers:
             self._recorder.record(message.rows)
         if plan is not None:
             self._recorder.reached(plan, message.step)
-        if message.rows or state.is_safer():
+        is_safer = state.is_safer()  # asked in any case: with fast steps every report brings rows
+        if message.rows or is_safer:
             self._announcer.tell_ledger()
         state.notify()

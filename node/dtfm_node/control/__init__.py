@@ -8,4 +8,5 @@
   coordinators have sent
 - `reporter`: report of this node to the coordinator: its state, its progress, and the metrics rows that are not
   confirmed yet
+- `swarm_phase`: the swarm's phase as a node has heard it, and whether it ends the swarm for this node (pure)
 """

@@ -1,12 +1,29 @@
 """Messages of coordinators: the job, plans, which of them is in force, the swarm's phase, whose links to measure."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from dtfm_node.control.display import Display
 from dtfm_node.control.latest_plan import Heard, HeardCall, HeardPlan
 from dtfm_node.control.reporter import Reporter
-from dtfm_protocol.control.messages import EPOCH, JOB, LEDGER, PHASE, PLAN, PROBE, Epoch, Ledger, Phase, ProbeRound
+from dtfm_node.control.swarm_phase import SwarmPhase
+from dtfm_protocol.control.messages import (
+    ANSWERS,
+    CHALLENGE,
+    EPOCH,
+    JOB,
+    LEDGER,
+    PHASE,
+    PLAN,
+    PROBE,
+    Answers,
+    Challenge,
+    Epoch,
+    Ledger,
+    Phase,
+    ProbeRound,
+)
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.invite import Invite
@@ -19,7 +36,12 @@ from dtfm_protocol.process.logs import log
 class Inbox:
     """Receiver of the coordinators' messages, which lets others wait for them."""
 
-    def __init__(self, invite: Invite, me: str, display: Display, reporter: Reporter) -> None:
+    def __init__(self, invite: Invite, me: str, display: Display, reporter: Reporter, session: str = "") -> None:
+        """Nothing is heard before `read`.
+
+        Args:
+            session: random text of this run of the node, with which it challenges coordinators.
+        """
         self.rounds: asyncio.Queue[ProbeRound] = asyncio.Queue()
         self.changed = asyncio.Event()
         """Event that is set whenever a coordinator has said something new; whoever waits clears it."""
@@ -30,7 +52,11 @@ class Inbox:
         self._invite, self._me, self._display, self._reporter = invite, me, display, reporter
         self._job: ResolvedJob | None = None
         self._job_came = asyncio.Event()
-        self._phase: Phase | None = None
+        self._session = session
+        self._phase = SwarmPhase()
+        self._challenged: dict[str, str] = {}
+        """Session of each coordinator, by peer id, that this node has asked for a sign of life last."""
+        self._challenge: Callable[[], Awaitable[None]] | None = None
         self._told_of_kept: list[Callable[[int, Mark], None]] = []
 
     def when_kept(self, told: Callable[[int, Mark], None]) -> None:
@@ -44,8 +70,10 @@ class Inbox:
         control.on(PLAN, self._take_plan)
         control.on(EPOCH, self._take_epoch)
         control.on(PHASE, self._take_phase)
+        control.on(ANSWERS, self._take_answers)
         control.on(LEDGER, self._take_ledger)
         control.on(PROBE, self._take_round)
+        self._challenge = partial(control.publish, CHALLENGE, Challenge(session=self._session))
 
     async def job(self) -> ResolvedJob:
         """Return the swarm's job, once it is known."""
@@ -60,14 +88,15 @@ class Inbox:
         Raises:
             UserError: the swarm has failed.
         """
-        if self._phase is not None and self._phase.name == "failed":
-            raise UserError(f"the swarm has stopped: {self._phase.text}")
-        return self._phase is not None and self._phase.name == "done"
+        phase = self._phase.ending(self.heard.call.called)
+        if phase is not None and phase.name == "failed":
+            raise UserError(f"the swarm has stopped: {phase.text}")
+        return phase is not None
 
     @property
     def last_words(self) -> str:
         """The swarm's phase in words for people; "" before the first."""
-        return self._phase.text if self._phase is not None else ""
+        return self._phase.phase.text if self._phase.phase is not None else ""
 
     def _take_job(self, _: str, job: ResolvedJob) -> None:
         if self._job is None:
@@ -91,10 +120,21 @@ class Inbox:
             self.heard = heard
             self.changed.set()
 
-    def _take_phase(self, _: str, phase: Phase) -> None:
+    def _take_phase(self, sender: str, phase: Phase) -> Awaitable[None] | None:
+        """Note the phase; have its coordinator challenged where it has not shown yet that this run of it lives."""
         self._display.phase(phase)
-        self._phase = phase
+        self._phase = self._phase.heard(sender, phase)
         self.changed.set()
+        is_asked = self._challenged.get(sender) == phase.session and phase.name not in {"done", "failed"}
+        if self._challenge is None or is_asked or not self._phase.is_doubtful:
+            return None
+        self._challenged[sender] = phase.session
+        return self._challenge()
+
+    def _take_answers(self, sender: str, answers: Answers) -> None:
+        if self._session in answers.to:
+            self._phase = self._phase.answered(sender, answers.session)
+            self.changed.set()
 
     def _take_ledger(self, _: str, ledger: Ledger) -> None:
         self._reporter.forget(recorded=ledger.recorded)

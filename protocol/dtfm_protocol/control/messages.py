@@ -5,41 +5,50 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dtfm_protocol.discovery.records import Limits, Link, Measured
-from dtfm_protocol.identity.keys import PeerName
+from dtfm_protocol.bounds import MOST_PEERS, SEEN_LIMIT, Addresses, Count, PeerName, Session, Step, Text, Version
+from dtfm_protocol.discovery.records import MOST_NEIGHBOURS, Limits, Link, Measured
+from dtfm_protocol.identity.envelope import LIMIT
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.schema import Message, Schema
 
-MOST_NEIGHBOURS = 512
-"""Neighbours of which one report may tell."""
-Text = Annotated[str, Field(max_length=500)]
+ROWS_LIMIT = 128
+"""Rows of metrics in one report."""
+LOST_LIMIT = 512
+"""Peers that one report may name as lost."""
+FAN_LIMIT = 16
+"""Peers to which one sends at the same time in a probe."""
+Pair = tuple[PeerName, PeerName]
 
 
-class Presence(Schema):
+class Presence(Message):
     """A daemon's word that it is there, or gone. The broker publishes the offline one as the daemon's last will."""
 
     online: bool
-    session: Annotated[str, Field(max_length=64)]
+    session: Session
     """Random text of every start of a daemon, which tells a returning peer from a second one with the same key."""
 
 
-class Phase(Schema):
+class Phase(Message):
     """The activity of the swarm as a whole, as the coordinator announces it."""
 
     name: Literal["waiting", "probing", "planning", "training", "done", "failed"]
     text: Text
     """The phase in one line for people."""
+    session: Session = ""
+    """Random text of every start of a coordinator: a phase that ends the swarm counts only if this one lives."""
+    called: Version = 0
+    """The version that the coordinator had called for (`Epoch`): a phase of an earlier epoch ends nothing."""
 
 
-class Ledger(Schema):
+class Ledger(Message):
     """The coordinator's account of what it has on disk."""
 
-    recorded: int
+    recorded: Step
     """The last step in `metrics.jsonl`: peers may forget rows up to here."""
-    kept: int
+    kept: Step
     """The step of the newest whole checkpoint: peers need not hand in what is older."""
     safe: Mark = Mark()
     """The newest state of which every layer lies on disks of two peers, or of the coordinator: peers may delete what is
@@ -49,40 +58,40 @@ class Ledger(Schema):
 class Epoch(Schema):
     """The coordinator's word on which plans are over and which one is in force. Peers answer with their `PeerState`."""
 
-    called: int = 0
+    called: Version = 0
     """The version that the coordinator calls for: every plan below it is to end."""
     gently: bool = False
     """Whether a plan that is to end may finish the step under way: all is well, and a better plan is coming."""
     parked: bool = False
     """Whether no plan can follow for now: a checkpoint is to be handed in first."""
-    in_force: int = 0
+    in_force: Version = 0
     """Version of the newest plan that most electors of the one before have taken."""
-    started: int = 0
+    started: Version = 0
     """Version of the newest plan whose peers all hold its state: nobody needs what was held for it before."""
 
 
-class Fan(Schema):
+class Fan(Message):
     """A star of peers whose centre measures what it can send to, and receive from, all the others at once."""
 
     centre: PeerName
-    gbps: dict[PeerName, tuple[Measured, Measured]]
+    gbps: Annotated[dict[PeerName, tuple[Measured, Measured]], Field(max_length=FAN_LIMIT)]
     """Gbit/s from the centre to each of the others, and back, as measured alone."""
 
 
-class ProbeRound(Schema):
+class ProbeRound(Message):
     """A round of measurements: disjoint pairs and groups that measure at the same time; the first of a pair acts."""
 
-    id: int
-    pairs: tuple[tuple[PeerName, PeerName], ...] = ()
-    fans: tuple[Fan, ...] = ()
-    addresses: dict[PeerName, tuple[str, ...]]
+    id: Count
+    pairs: Annotated[tuple[Pair, ...], Field(max_length=MOST_PEERS)] = ()
+    fans: Annotated[tuple[Fan, ...], Field(max_length=MOST_PEERS)] = ()
+    addresses: Annotated[dict[PeerName, Addresses], Field(max_length=MOST_PEERS)]
     """Multiaddresses at which the peers of the round are reached, by peer."""
 
 
-class ProbeResult(Schema):
+class ProbeResult(Message):
     """A peer's findings in a round of probes. Of whom is not said: the coordinator knows whom it has asked for."""
 
-    round: Annotated[int, Field(ge=0, lt=1 << 63)]
+    round: Count
     """The round in which the peer measured (`ProbeRound.id`)."""
     link: Link | None = None
     """The link to the other peer of its pair; None where it could not be measured, or was not asked for."""
@@ -91,17 +100,17 @@ class ProbeResult(Schema):
     was not asked for."""
 
 
-class Report(Schema):
+class Report(Message):
     """A peer's progress, and metrics rows that the coordinator has not confirmed yet."""
 
-    session: str
+    session: Session
     state: Literal["measuring", "idle", "starting", "training", "stalled", "diverged", "finished"]
     """The peer's activity. idle: available, no tasklet; stalled: its step broke off, and it waits for a new plan."""
-    plan_version: int = 0
-    step: int = 0
+    plan_version: Version = 0
+    step: Step = 0
     """The last step that is applied to this peer's state."""
     text: Text = ""
-    lost: tuple[PeerName, ...] = ()
+    lost: Annotated[tuple[PeerName, ...], Field(max_length=LOST_LIMIT)] = ()
     """Peers whose streams broke."""
     standing: PeerState = PeerState()
     taken: Plan | None = None
@@ -109,7 +118,7 @@ class Report(Schema):
     it."""
     leaving: bool = False
     """Whether this peer wants to leave, and waits only until others have what it holds."""
-    fetched_bytes: Annotated[int, Field(ge=0)] = 0
+    fetched_bytes: Count = 0
     """Bytes of state that this peer has fetched for the plan that it is under."""
     busy_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     """Seconds of compute in the last step, as measured: a peer that has become slow is not a dead one."""
@@ -117,14 +126,25 @@ class Report(Schema):
     """Gbit/s from each neighbour in the last step, by its fastest frame: a link that became slow is measured anew."""
     probed: ProbeResult | None = None
     """The result of the last probe round in which this peer has acted: in every report, for any of them may be lost."""
-    rows: tuple[StepMetrics, ...] = ()
+    rows: Annotated[tuple[StepMetrics, ...], Field(max_length=ROWS_LIMIT)] = ()
     """Metrics of committed steps that the coordinator's ledger does not cover yet."""
 
 
-class Challenge(Schema):
-    """A call to whoever holds this identity to show itself: to publish its presence again."""
+class Challenge(Message):
+    """A call to whoever holds this identity to show itself, by publishing its presence again; and to the coordinator
+    that leads to show that it lives (`Answers`)."""
 
-    session: str
+    session: Session
+    """The session of who calls: random text that nobody can have answered before."""
+
+
+class Answers(Message):
+    """A coordinator's answer to challenges: proof that it lives, and did not merely once say what is heard of it."""
+
+    to: Annotated[tuple[Session, ...], Field(max_length=SEEN_LIMIT)]
+    """The sessions of those who called."""
+    session: Session
+    """The coordinator's own, as in its `Phase`."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +156,20 @@ class Topic:
     """The writer; "peer": the topic ends in the writer's peer id, and only that peer may write it."""
     retained: bool
     schema: type[Schema]
+    limit: int = 1 << 13
+    """Bytes of the largest message in its envelope."""
 
 
-JOB = Topic("job", "coordinator", True, ResolvedJob)
-PLAN = Topic("plan", "coordinator", True, Plan)
+JOB = Topic("job", "coordinator", True, ResolvedJob, LIMIT)
+PLAN = Topic("plan", "coordinator", True, Plan, LIMIT)
 PHASE = Topic("phase", "coordinator", True, Phase)
 EPOCH = Topic("epoch", "coordinator", True, Epoch)
 LEDGER = Topic("ledger", "coordinator", True, Ledger)
-PROBE = Topic("probe", "coordinator", False, ProbeRound)
+PROBE = Topic("probe", "coordinator", False, ProbeRound, LIMIT)
+ANSWERS = Topic("answers", "coordinator", False, Answers, 1 << 16)
 PRESENCE = Topic("presence", "peer", True, Presence)
-REPORT = Topic("report", "peer", False, Report)
+REPORT = Topic("report", "peer", False, Report, LIMIT)
 CHALLENGE = Topic("challenge", "peer", False, Challenge)
 
-TOPICS = {topic.name: topic for topic in (JOB, PLAN, PHASE, EPOCH, LEDGER, PROBE, PRESENCE, REPORT, CHALLENGE)}
+TOPICS = {topic.name: topic for topic in (JOB, PLAN, PHASE, EPOCH, LEDGER, PROBE, ANSWERS, PRESENCE, REPORT, CHALLENGE)}
 """Topics of a swarm, by name."""
