@@ -143,7 +143,7 @@ def commits(state: State, plan: MadePlan, rule: Rule) -> Iterator[Move[State]]:
 @cache
 def _decides(rule: Rule, peers: tuple[str, ...], voters: frozenset[str]) -> bool:
     """Whether these votes make a step final."""
-    arbiter = rule.arbiter(peers, 0)
+    arbiter = rule.arbiter(dict.fromkeys(peers, ()))
     answers = [arbiter.take(peer, Vote()) for peer in sorted(voters)]
     return bool(answers) and answers[-1] is not None
 

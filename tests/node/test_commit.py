@@ -13,6 +13,8 @@ from dtfm_node.engine.commit import Arbiter, Commit, Vote, parse
 from dtfm_protocol.errors import Refused
 
 PEERS = ("a", "b", "x", "y")
+DUE: dict[str, tuple[int, ...]] = {"a": (), "b": (), "x": (0, 2), "y": (1, 3)}
+"""The micro-batches whose losses each of them computes."""
 
 
 def votes() -> dict[str, Vote]:
@@ -27,7 +29,7 @@ def votes() -> dict[str, Vote]:
 
 def decide(cast: list[tuple[str, Vote]], micro_batches: int = 4) -> Commit | None:
     """The last answer; before the last vote there is none."""
-    arbiter = Arbiter(PEERS, micro_batches)
+    arbiter = Arbiter(DUE if micro_batches else dict.fromkeys(PEERS, ()))
     *early, last = [arbiter.take(peer, vote) for peer, vote in cast]
     assert early == [None] * len(early)
     return last
@@ -49,7 +51,7 @@ def test_a_commit_says_what_all_peers_sent_together() -> None:
 
 @given(order=st.permutations(list(votes())))
 def test_nothing_is_final_before_the_last_vote(order: list[str]) -> None:
-    arbiter = Arbiter(PEERS, 4)
+    arbiter = Arbiter(DUE)
     for peer in order[:-1]:
         assert arbiter.take(peer, votes()[peer]) is None
     assert arbiter.take(order[-1], votes()[order[-1]]) is not None
@@ -77,14 +79,14 @@ def test_every_order_of_votes_gives_the_same_bits(losses: list[float], squares: 
 
 
 def test_a_strangers_vote_is_refused_and_changes_nothing() -> None:
-    arbiter = Arbiter(PEERS, 4)
+    arbiter = Arbiter(DUE)
     with pytest.raises(Refused, match="not due"):
         arbiter.take("stranger", Vote())
     assert [arbiter.take(*cast) for cast in votes().items()][-1] == Commit(loss=46.0, grad_norm=4.0)
 
 
 def test_a_second_vote_is_refused_and_does_not_stand_in_for_a_missing_one() -> None:
-    arbiter = Arbiter(PEERS, 4)
+    arbiter = Arbiter(DUE)
     cast = list(votes().items())
     for peer, vote in cast[:3]:
         arbiter.take(peer, vote)
@@ -96,11 +98,11 @@ def test_a_second_vote_is_refused_and_does_not_stand_in_for_a_missing_one() -> N
 @pytest.mark.parametrize(
     ("losses", "said"),
     [
-        ({1: 11.0}, "losses of 3 micro-batches where 4 belong"),
-        ({1: 11.0, 3: 13.0, 4: 1.0}, "losses of 5 micro-batches where 4 belong"),
-        ({1: 11.0, 4: 13.0}, "losses of 4 micro-batches where 4 belong"),
-        ({1: 11.0, 3: 13.0, 0: 10.0}, "two losses for micro-batch 0"),
-        ({}, "losses of 2 micro-batches where 4 belong"),
+        ({1: 11.0}, "a vote of y with no loss of micro-batch 3"),
+        ({1: 11.0, 3: 13.0, 4: 1.0}, "a vote of y with a loss that is not its own, of micro-batch 4"),
+        ({1: 11.0, 4: 13.0}, "a vote of y with no loss of micro-batch 3"),
+        ({1: 11.0, 3: 13.0, 0: 10.0}, "a vote of y with a loss that is not its own, of micro-batch 0"),
+        ({}, "a vote of y with no loss of micro-batch 1"),
     ],
 )
 def test_losses_that_do_not_cover_every_micro_batch_once_are_refused(losses: dict[int, float], said: str) -> None:
@@ -109,7 +111,7 @@ def test_losses_that_do_not_cover_every_micro_batch_once_are_refused(losses: dic
 
 
 def test_one_peer_alone_commits_by_its_own_vote() -> None:
-    assert Arbiter(("a",), 2).take("a", Vote(losses={1: 2.0, 0: 1.0}, sum_squares={0: 9.0})) == Commit(
+    assert Arbiter({"a": (0, 1)}).take("a", Vote(losses={1: 2.0, 0: 1.0}, sum_squares={0: 9.0})) == Commit(
         loss=3.0, grad_norm=3.0
     )
 
@@ -166,19 +168,50 @@ def test_a_vote_is_read_as_it_was_written(vote: Vote) -> None:
         assert parse(form(vote.model_dump_json().encode()), Vote) == vote
 
 
-@pytest.mark.parametrize(
-    "faulty",
-    [
-        {"sum_squares": {0: -100.0}},
-        {"sum_squares": {0: 1.7e308, 1: 1.7e308}},
-        {"losses": {1: 1.7e308, 3: 1.7e308}},
-    ],
-)
-def test_numbers_that_have_no_sum_or_no_root_are_refused_and_no_bug(faulty: dict[str, Any]) -> None:
-    """One peer's vote must not end the arbiter with a traceback."""
+FAULTY: list[dict[str, Any]] = [
+    {"sum_squares": {0: -100.0}},
+    {"sum_squares": {0: 1.7e308, 1: 1.7e308}},
+    {"sum_squares": {0: 1e120}},
+    {"sum_squares": {1 << 16: 1.0}},
+    {"losses": {1: 1.7e308, 3: 1.7e308}},
+    {"bytes_sent": 1 << 60},
+]
+
+
+@pytest.mark.parametrize("faulty", FAULTY)
+def test_numbers_that_no_peer_has_that_has_not_diverged_are_refused(faulty: dict[str, Any]) -> None:
+    """A norm of 1e60 would clip everybody's gradients to nothing; a negative square had no root."""
     vote = {"losses": {1: 11.0, 3: 13.0}} | faulty
-    with pytest.raises(Refused):
-        decide([*list(votes().items())[:3], ("y", parse(json.dumps(vote).encode(), Vote))])
+    with pytest.raises(Refused, match=r"^Vote: "):
+        parse(json.dumps(vote).encode(), Vote)
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("faulty", [*FAULTY[:3], FAULTY[4], {"losses": {}}, {"losses": {0: 1.0, 1: 1.0}}])
+def test_a_faulty_vote_is_its_senders_fault_whenever_it_comes_and_spoils_no_others(
+    faulty: dict[str, Any], place: int
+) -> None:
+    """The last voter was blamed, whose vote made the sum that had no root."""
+    arbiter, honest = Arbiter(DUE), votes()
+    liar = honest["y"].model_copy(update={"losses": dict(honest["y"].losses)} | faulty)
+    order = [peer for peer in PEERS if peer != "y"]
+    order.insert(place, "y")
+    for peer in order:
+        if peer == "y":
+            with pytest.raises(Refused, match="a vote of y with"):
+                arbiter.take("y", liar)
+        else:
+            assert arbiter.take(peer, honest[peer]) is None
+    assert arbiter.take("y", honest["y"]) == Commit(loss=46.0, grad_norm=4.0)
+
+
+def test_the_largest_votes_that_are_taken_have_a_sum() -> None:
+    due = {str(peer): (peer,) for peer in range(100)}
+    arbiter = Arbiter(due)
+    largest = [Vote(losses={peer: 1e15}, sum_squares=dict.fromkeys(range(1000), 1e30)) for peer in range(100)]
+    *_, commit = [arbiter.take(str(peer), vote) for peer, vote in enumerate(largest)]
+    assert commit is not None
+    assert parse(commit.model_dump_json().encode(), Commit) == commit
 
 
 def test_a_commit_ends_no_plan_unless_it_says_so() -> None:

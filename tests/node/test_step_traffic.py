@@ -17,6 +17,7 @@ from dtfm_node.engine.step_traffic import (
     ballot_messages,
     boundary_messages,
     evaluation_messages,
+    losses_due,
     received,
     reduction_messages,
     sent,
@@ -177,3 +178,13 @@ def test_three_holders_send_parts_to_their_owners_and_totals_to_all() -> None:
         StepMessage(Kind.REDUCED, 0, "a", "b"),
         StepMessage(Kind.REDUCED, 2, "c", "b"),
     ]
+
+
+@pytest.mark.parametrize("micro_batches", [0, 1, 4, 7])
+def test_each_loss_is_due_from_the_one_peer_of_the_last_stage_that_computes_it(micro_batches: int) -> None:
+    plan = Plan(stages=((0, 1), (1, 2)), routes=(("a", "x"), ("a", "x"), ("a", "y"), ("b", "y")))
+    due = losses_due(plan, micro_batches)
+    assert tuple(due) == plan.peers
+    assert due["a"] == due["b"] == ()
+    assert sorted([*due["x"], *due["y"]]) == list(range(micro_batches))
+    assert all(plan.routes[index % 4][1] == peer for peer in ("x", "y") for index in due[peer])

@@ -7,7 +7,7 @@ from typing import TypeVar
 from dtfm_node.engine.commit import Arbiter, Ballot, Commit, Vote, parse
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.rejected_frames import FrameFault
-from dtfm_node.engine.step_traffic import StepMessage, arbiter_of, ballot_messages, received, sent
+from dtfm_node.engine.step_traffic import StepMessage, arbiter_of, ballot_messages, losses_due, received, sent
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.fault_injection import armed, point
@@ -29,7 +29,7 @@ class Balloting:
         """Vote, wait for the commit, and return it; on the arbiter, collect the votes and make it.
 
         Args:
-            micro_batches: number of losses that all votes together must bring.
+            micro_batches: number of micro-batches whose losses all votes together must bring.
             seal: adds what the arbiter alone can tell; called there, once, when all have voted.
 
         Raises:
@@ -37,7 +37,8 @@ class Balloting:
         """
         messages = ballot_messages(self._plan, self._me, ballot)
         if self._arbitrates:
-            return await self._arbitrate(step, ballot, vote, Arbiter(self._plan.peers, micro_batches), seal, messages)
+            arbiter = Arbiter(losses_due(self._plan, micro_batches))
+            return await self._arbitrate(step, ballot, vote, arbiter, seal, messages)
         (voting,) = sent(messages, self._me)
         await self._exchange.send(voting.receiver, voting.key(step), vote.model_dump_json().encode())
         if ballot is Ballot.STEP:

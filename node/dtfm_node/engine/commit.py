@@ -5,12 +5,15 @@ Pure: votes in, a commit out. Sums run in the plan's fixed order, so the clip no
 """
 
 import math
+from collections.abc import Collection, Mapping
 from enum import IntEnum
 from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError
 
+from dtfm_protocol.bounds import MOST_BUCKETS, MOST_MICRO_BATCHES, Count, Index, Loss, Norm, Seconds, printable
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.keys import short
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.wire.stream import Bytes
 
@@ -18,6 +21,14 @@ S = TypeVar("S", bound=Schema)
 
 VOTE_LIMIT = 1 << 20
 """Bytes of the largest vote or commit message."""
+MOST_LOSS = 1e15
+"""Largest summed loss of a micro-batch, in nats. What is larger has diverged, or is made up: as all votes have such
+bounds, their sums have an end, and no vote can spoil what the others bring."""
+MOST_SQUARES = 1e30
+"""Largest sum of squares of a part of the gradient."""
+_Squares = Annotated[float, Field(ge=0, le=MOST_SQUARES)]
+_MicroBatchLoss = Annotated[float, Field(ge=-MOST_LOSS, le=MOST_LOSS)]
+_Group = Annotated[int, Field(ge=0, lt=MOST_BUCKETS)]
 
 
 class Ballot(IntEnum):
@@ -34,22 +45,29 @@ class Ballot(IntEnum):
 class Vote(Schema):
     """Message by which a peer says that it holds its share, with the numbers that the arbiter sums."""
 
-    losses: dict[Annotated[int, Field(ge=0)], float] = Field(default_factory=dict)
+    losses: dict[Index, _MicroBatchLoss] = Field(default_factory=dict, max_length=MOST_MICRO_BATCHES)
     """Summed loss of each micro-batch, by its index, that this peer, of the last stage, computed."""
-    sum_squares: dict[Annotated[int, Field(ge=0)], float] = Field(default_factory=dict)
+    sum_squares: dict[_Group, _Squares] = Field(default_factory=dict, max_length=MOST_BUCKETS)
     """Sum of squares of the reduced gradient's part that this peer owns, by bucket."""
-    bytes_sent: Annotated[int, Field(ge=0)] = 0
+    bytes_sent: Annotated[int, Field(ge=0, le=1 << 50)] = 0
     """Bytes that this peer sent since its last vote on a step."""
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether the numbers that the peer has computed are finite, and no larger than any that has not diverged."""
+        return all(abs(loss) <= MOST_LOSS for loss in self.losses.values()) and all(
+            0 <= value <= MOST_SQUARES for value in self.sum_squares.values()
+        )
 
 
 class Commit(Schema):
     """Message by which the arbiter makes final what was voted on."""
 
-    loss: float = 0.0
+    loss: Loss = 0.0
     """Loss summed over micro-batches and their tokens."""
-    grad_norm: float = 0.0
-    seconds: float = 0.0
-    bytes_sent: Annotated[int, Field(ge=0)] = 0
+    grad_norm: Norm = 0.0
+    seconds: Seconds = 0.0
+    bytes_sent: Count = 0
     """Bytes that all peers sent since their last votes on a step."""
     last: bool = False
     """Whether the plan ends with this step: a new one is coming, and nothing that is computed from here on counts."""
@@ -58,42 +76,38 @@ class Commit(Schema):
 
 
 class Arbiter:
-    """Count of the votes on one ballot of one step."""
+    """Count of the votes on one ballot of one step. Each vote is judged alone: what is wrong is its sender's fault."""
 
-    def __init__(self, peers: tuple[str, ...], micro_batches: int) -> None:
-        self._peers = peers
-        self._micro_batches = micro_batches
-        """Number of losses that all votes together must bring."""
+    def __init__(self, due: Mapping[str, Collection[int]]) -> None:
+        """Await the votes of all peers of `due`, in the plan's order, each with the losses of just these micro-batches
+        (`losses_due`)."""
+        self._due = {peer: frozenset(indices) for peer, indices in due.items()}
         self._votes: dict[str, Vote] = {}
 
     def take(self, peer: str, vote: Vote) -> Commit | None:
         """Count a vote, and return the commit once all are in, None before.
 
         Raises:
-            Refused: a stranger's vote, a second one, or losses that do not cover every micro-batch once.
+            Refused: a stranger's vote, a second one, one with numbers that none has that has not diverged, or with
+                other losses than this peer's; it changes nothing.
         """
-        if peer not in self._peers or peer in self._votes:
+        if peer not in self._due or peer in self._votes:
             raise Refused("a vote that is not due")
+        if vote.losses.keys() != self._due[peer]:
+            wrong = min(vote.losses.keys() ^ self._due[peer])
+            what = "no loss" if wrong in self._due[peer] else "a loss that is not its own,"
+            raise Refused(f"a vote of {short(peer)} with {what} of micro-batch {wrong}")
+        if not vote.is_plausible:
+            raise Refused(f"a vote of {short(peer)} with numbers beyond all bounds")
         self._votes[peer] = vote
-        if len(self._votes) < len(self._peers):
+        if len(self._votes) < len(self._due):
             return None
-        losses: dict[int, float] = {}
-        for name in self._peers:
-            for index, loss in self._votes[name].losses.items():
-                if index in losses:
-                    raise Refused(f"two losses for micro-batch {index}")
-                losses[index] = loss
-        if sorted(losses) != list(range(self._micro_batches)):
-            raise Refused(f"losses of {len(losses)} micro-batches where {self._micro_batches} belong")
-        squares = [value for name in self._peers for value in self._votes[name].sum_squares.values()]
-        try:
-            return Commit(
-                loss=math.fsum(losses.values()),
-                grad_norm=math.sqrt(math.fsum(squares)),
-                bytes_sent=sum(vote.bytes_sent for vote in self._votes.values()),
-            )
-        except (ValueError, OverflowError):
-            raise Refused("votes whose numbers have no sum, or no root") from None
+        votes = [self._votes[name] for name in self._due]
+        return Commit(
+            loss=math.fsum(loss for one in votes for loss in one.losses.values()),
+            grad_norm=math.sqrt(math.fsum(value for one in votes for value in one.sum_squares.values())),
+            bytes_sent=sum(one.bytes_sent for one in votes),
+        )
 
 
 def parse(data: Bytes, schema: type[S]) -> S:
@@ -105,4 +119,4 @@ def parse(data: Bytes, schema: type[S]) -> S:
     try:
         return schema.model_validate_json(bytes(data))
     except ValidationError as error:
-        raise Refused(f"{schema.__name__}: {error.errors()[0]['msg']}") from None
+        raise Refused(f"{schema.__name__}: {printable(error.errors()[0]['msg'])}") from None

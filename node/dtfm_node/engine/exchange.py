@@ -22,12 +22,13 @@ from dtfm_node.engine.rejected_frames import FrameFault, FrameRefused, RejectedF
 from dtfm_node.engine.sender import Sender
 from dtfm_node.engine.tracer import NO_TRACE, Tracer
 from dtfm_node.links.pacing import UplinkPacer
+from dtfm_protocol.bounds import MOST_UINT32
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.trace_format import Lane
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.schema import Message
 from dtfm_protocol.wire.frames import HEADER_BYTES, FrameHeader, Key
 from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, StreamClosed, write_message
 
@@ -35,10 +36,10 @@ TRAINING = "training"
 """Name of the data plane's service that takes training streams."""
 
 
-class Hello(Schema):
+class Hello(Message):
     """First message on a training stream, which says to which plan its frames belong."""
 
-    plan_version: Annotated[int, Field(ge=1)]
+    plan_version: Annotated[int, Field(ge=1, le=MOST_UINT32)]
     pulses: bool = False
     """Whether the stream carries pulses, and nothing else."""
 

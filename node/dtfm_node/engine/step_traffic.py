@@ -85,6 +85,12 @@ def ballot_messages(plan: Plan, peer: str, ballot: Ballot) -> list[StepMessage]:
     return votes + [StepMessage(Kind.COMMIT, ballot, arbiter, voter) for voter in voters]
 
 
+def losses_due(plan: Plan, micro_batches: int) -> dict[str, tuple[int, ...]]:
+    """Return the micro-batches, of the first `micro_batches`, whose losses each peer of the plan computes, by peer."""
+    last = plan.replicas(len(plan.stages) - 1)
+    return {peer: share_of(plan, peer, micro_batches) if peer in last else () for peer in plan.peers}
+
+
 def arbiter_of(plan: Plan) -> str:
     """Return the peer that makes steps final: the first in the plan's fixed order."""
     return plan.peers[0]

@@ -7,7 +7,6 @@ Anything that breaks ends this trainer with `PeerLost`.
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain
@@ -113,7 +112,7 @@ class Trainer:
             losses=dict(self._state.losses), sum_squares=squares, bytes_sent=sent - self._counted
         )
         self._counted = sent
-        if not all(map(math.isfinite, [*vote.losses.values(), *vote.sum_squares.values()])):
+        if not vote.is_plausible:
             raise Diverged(f"step {step}: loss or gradients are")
         self._expect(step + 1)
         self._state.prepare(Mark(step=step, plan=self._plan.version))
@@ -176,11 +175,10 @@ class Trainer:
 
     async def _evaluate(self, step: int) -> float:
         losses = await self._executor.evaluate(step)
-        if not all(map(math.isfinite, losses.values())):
+        vote = Vote.model_construct(losses=losses)
+        if not vote.is_plausible:
             raise Diverged(f"step {step}: the evaluation loss is")
-        commit = await self._ballot(
-            step, Ballot.EVALUATION, Vote(losses=losses), self._batches.evaluation_micro_batches
-        )
+        commit = await self._ballot(step, Ballot.EVALUATION, vote, self._batches.evaluation_micro_batches)
         return commit.loss / self._batches.evaluation_tokens
 
     def _expect(self, step: int) -> None:

@@ -13,7 +13,7 @@ from pydantic import Field
 from dtfm_node.links.pacing import HEADROOM, UplinkPacer
 from dtfm_node.links.rate_search import FIRST_BYTES, LAST_BYTES, PIECE_BYTES, RateSearch, paced
 from dtfm_protocol.discovery.records import Limits, Link
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.schema import Message
 from dtfm_protocol.wire.stream import DataPlane, Stream, read_message, write_message
 
 PROBE = "probe"
@@ -32,7 +32,7 @@ MOST_SECONDS = 3600.0
 _ECHO = b"dtfmecho"
 
 
-class ProbeRequest(Schema):
+class ProbeRequest(Message):
     """Request that opens one measurement on a probe stream."""
 
     kind: Literal["echo", "send", "fetch", "queued", "found"]
@@ -48,13 +48,13 @@ class ProbeRequest(Schema):
     """Seconds of a round trip, as found by the asking peer."""
 
 
-class Swallowed(Schema):
+class Swallowed(Message):
     """Answer to "send": seconds that the transfer took, from its first piece on."""
 
     seconds: Annotated[float, Field(ge=0, le=MOST_SECONDS)]
 
 
-class Queued(Schema):
+class Queued(Message):
     """Answer to "queued": seconds of queue that the last transfer has left on the way; None where its sender cannot
     know."""
 
