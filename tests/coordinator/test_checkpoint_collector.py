@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.records.checkpoint_collector import KEPT, CheckpointCollector, mark_of
+from dtfm_coordinator.records.checkpoint_collector import DRAFTS_A_PEER, KEPT, CheckpointCollector, mark_of
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
@@ -338,3 +338,78 @@ async def test_the_metrics_that_come_with_a_share_are_told_before_the_checkpoint
     await swarm.give("a", "b", "x", "y", rows=(row.model_dump(),))
     assert told == [(50, 0)] * 4
     assert len(swarm.kept) == 1
+
+
+def on_disk(folder: Path) -> int:
+    """Bytes of all that lies there."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("steps", [range(1, 91), range(90, 0, -1)], ids=["upwards", "downwards"])
+async def test_a_peer_that_hands_in_every_step_fills_no_disk_and_holds_nothing_up(tmp_path: Path, steps: range) -> None:
+    swarm = Swarm(tmp_path)
+    for step in steps:
+        await swarm.hand_in("a", *share_of("a", step=step))
+        assert len(list(tmp_path.iterdir())) <= DRAFTS_A_PEER
+    assert on_disk(tmp_path) <= 2 * len(share_of("a")[1])
+    await swarm.give("x", step=50)
+    await swarm.give("b", step=50)
+    await swarm.give("y", step=50)
+    assert swarm.kept == []  # it waits for whoever went on without it, as for anybody who is slow
+    swarm.archive.expect(PLAN.model_copy(update={"version": 4}))
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_all_peers_that_hand_in_every_step_leave_no_more_than_each_its_own(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    for step in range(1, 91):
+        for place, peer in enumerate(("a", "b", "x")):
+            await swarm.hand_in(peer, *share_of(peer, step=1 + (step + 30 * place) % 90))
+    assert len(list(tmp_path.iterdir())) <= 3 * DRAFTS_A_PEER
+
+
+async def test_what_a_peer_has_gone_past_counts_no_more_and_may_be_handed_in_by_the_others(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.give("b", "x", "y", step=10)
+    await swarm.give("a", step=20)
+    await swarm.give("a", step=30)
+    receipt = await swarm.hand_in("a", *share_of("a", step=10))
+    assert (receipt.taken, receipt.text) == (False, "newer ones of this peer wait for the others")
+    await swarm.give("b", "x", "y", step=30)
+    assert [manifest.step for manifest in swarm.kept] == [30]
+
+
+@pytest.mark.parametrize(
+    ("peer", "change", "why"),
+    [
+        ("b", {"data": b"another file"}, "the file comes from the first replica of the stage"),
+        ("a", {"step": 91}, "the job has no such step"),
+        ("a", {"step": (1 << 32) - 1}, "the job has no such step"),
+    ],
+)
+async def test_what_no_honest_peer_hands_in_is_not_written(
+    tmp_path: Path, peer: str, change: dict[str, Any], why: str
+) -> None:
+    """A replica could write its own file over the one that the digests are of."""
+    swarm = Swarm(tmp_path)
+    receipt = await swarm.hand_in(peer, *share_of(peer, **change))
+    assert (receipt.taken, receipt.text) == (False, why)
+    assert not tmp_path.exists() or list(tmp_path.iterdir()) == []
+
+
+async def test_a_peer_sends_one_file_at_a_time(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    share, data = share_of("a")
+    at_owner, ours = MemoryStream.pair(OWNER, "a")
+    taking = asyncio.create_task(swarm.archive.take(at_owner))
+    await write_message(ours, share)
+    await ours.write(data[:-1])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    receipt = await swarm.hand_in("a", *share_of("a", step=60))
+    assert (receipt.taken, receipt.text) == (False, "another file of this peer is on its way")
+    await ours.close()
+    with pytest.raises(StreamClosed):
+        await taking
+    await swarm.give("a", "b", "x", "y")
+    assert swarm.store.steps() == [50]

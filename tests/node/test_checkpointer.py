@@ -15,6 +15,7 @@ from dtfm_node.engine.optimizer import state_tensors
 from dtfm_node.engine.stage_state import StageState
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.state.checkpointer import Checkpointer
+from dtfm_node.state.shadow_replication import COPIES_A_STAGE
 from dtfm_node.state.snapshots import UNSAFE_FILES, Snapshot, Snapshots
 from dtfm_protocol.checkpoint.shard import encode_shard
 from dtfm_protocol.checkpoint.transfers import CHECKPOINT, HAND_IN_LIMIT, SHADOW, Deposit, HandIn, Receipt, deposit
@@ -262,6 +263,33 @@ async def test_a_copy_that_breaks_off_leaves_nothing_and_may_come_again(swarm: S
         await swarm.answered()
         assert (shadow.snapshots.holdings(), swarm.files("z")) == ([], [])
         assert (await swarm.offer("a", data)).taken
+
+
+async def test_a_peer_that_leaves_a_copy_of_every_step_fills_no_disk(swarm: Swarm) -> None:
+    data = encode_shard({"weight/a": torch.ones(3)})
+    async with swarm.node("z", ALONE) as shadow:
+        assert (await swarm.offer("b", data, layers=STAGES[1])).taken
+        for step in (*range(1, 91), (1 << 32) - 1):
+            await swarm.offer("a", data, mark=at(step))
+        kept = [holding.mark.step for holding in shadow.snapshots.holdings() if holding.layers == STAGES[0]]
+        assert sorted(kept) == [*range(91 - COPIES_A_STAGE + 1, 91), (1 << 32) - 1]
+        assert Holding(mark=at(7), layers=STAGES[1]) in shadow.snapshots.holdings(), "another peer's copy stays"
+    assert len(swarm.files("z")) == 2 * (COPIES_A_STAGE + 1)
+
+
+async def test_a_peer_leaves_one_copy_at_a_time(swarm: Swarm) -> None:
+    data = encode_shard({"weight/a": torch.ones(3)})
+    async with swarm.node("z", ALONE):
+        stream = await swarm.plane("a").open("z", SHADOW)
+        await write_message(
+            stream, Deposit(plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64)
+        )
+        assert (await read_message(stream, Receipt)).taken
+        receipt = await swarm.offer("a", data, mark=at(8))
+        assert (receipt.taken, receipt.text) == (False, "another copy of this peer is on its way")
+        await stream.close()
+        await swarm.answered()
+        assert (await swarm.offer("a", data, mark=at(8))).taken
 
 
 async def test_a_shadow_without_room_says_so(swarm: Swarm) -> None:

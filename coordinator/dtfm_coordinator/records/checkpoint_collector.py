@@ -21,6 +21,13 @@ Kept = Callable[[Manifest], None]
 Rows = Callable[[tuple[StepMetrics, ...]], None]
 KEPT = 2
 """Number of newest checkpoints that stay on disk."""
+DRAFTS_A_PEER = 2
+"""Checkpoints that may lack others' shares while a peer hands in its own: the newest that it has, for it may be a
+checkpoint ahead of the others. So no peer fills the disk."""
+BYTES_A_PARAMETER = 16
+"""Bytes of a checkpoint for each parameter, at most: its value and AdamW's two moments in fp32 are 12."""
+HEADER_BYTES = 1 << 24
+"""Bytes of a stage's file beside its tensors."""
 
 
 @dataclass
@@ -30,6 +37,8 @@ class _Pending:
     draft: Draft
     files: set[int] = field(default_factory=set)
     digests: dict[str, tuple[int, str]] = field(default_factory=dict)
+    givers: set[str] = field(default_factory=set)
+    """Peers that have handed in, or begun to, and have not gone on to newer checkpoints."""
     eval_loss: float | None = None
 
 
@@ -42,6 +51,8 @@ class CheckpointCollector:
         self._plan: Plan | None = None
         self._kept_step = 0
         self._pending: dict[int, _Pending] = {}
+        self._sending: set[str] = set()
+        """Peers whose files are coming in."""
         self._whole: dict[int, Manifest] = {}
         self.fault: str | None = None
         """Reason why the run must not go on: replicas that differ; None: there is none."""
@@ -96,21 +107,22 @@ class CheckpointCollector:
         if share.plan_version != plan.version or plan.stage_of(stream.peer) != share.stage:
             await write_message(stream, Receipt(taken=False, text="this peer has no such stage in the plan in force"))
             return
-        if share.step <= self._kept_step:
-            await write_message(stream, Receipt(taken=False, text="that checkpoint is whole already"))
-            return
-        if share.size > 16 * self._job_bytes():
+        if share.size > BYTES_A_PARAMETER * self._parameters() + HEADER_BYTES:
             raise Refused(f"{short(stream.peer)} offers {share.size} bytes for a stage")
-        pending = self._pending.get(share.step)
-        if pending is None:
-            pending = self._pending.setdefault(share.step, _Pending(self._store.draft(share.step)))
+        if why := self._objection(plan, stream.peer, share):
+            await write_message(stream, Receipt(taken=False, text=why))
+            return
+        pending = self._draft(stream.peer, share.step)
         if share.size:
-            await write_message(stream, Receipt(taken=True, text="send the file"))
+            self._sending.add(stream.peer)
             try:
+                await write_message(stream, Receipt(taken=True, text="send the file"))
                 await self._receive(stream, share, pending)
             except FileNotFoundError:
                 if self._pending.get(share.step) is pending:
                     raise
+            finally:
+                self._sending.discard(stream.peer)
             pending.files.add(share.stage)
         if self._pending.get(share.step) is not pending:  # its draft is gone: a new plan came while the file did
             await write_message(stream, Receipt(taken=False, text="a newer plan or checkpoint has overtaken this one"))
@@ -121,6 +133,40 @@ class CheckpointCollector:
         pending.eval_loss = share.eval_loss
         self._complete(plan, share.step, pending)
         await write_message(stream, Receipt(taken=True, text="kept"))
+
+    def _objection(self, plan: Plan, peer: str, share: HandIn) -> str:
+        """Return why a share is not taken now; "" if it is."""
+        if share.step <= self._kept_step:
+            return "that checkpoint is whole already"
+        if share.step > self._job.training.steps:
+            return "the job has no such step"
+        if share.size and plan.replicas(share.stage)[0] != peer:
+            return "the file comes from the first replica of the stage"
+        if share.size and peer in self._sending:
+            return "another file of this peer is on its way"
+        mine = self._drafts_of(peer)
+        if len(mine) >= DRAFTS_A_PEER and share.step < mine[0]:
+            return "newer ones of this peer wait for the others"
+        return ""
+
+    def _draft(self, peer: str, step: int) -> _Pending:
+        """Return the checkpoint of `step` that is being collected, a new one if `peer` is the first to hand in; what it
+        handed in for too many earlier ones is of no use any more."""
+        pending = self._pending.get(step)
+        if pending is None:
+            pending = self._pending[step] = _Pending(self._store.draft(step))
+        pending.givers.add(peer)
+        for older in self._drafts_of(peer)[:-DRAFTS_A_PEER]:
+            before = self._pending[older]
+            before.givers.discard(peer)
+            before.digests.pop(peer, None)
+            if not before.givers:
+                self._pending.pop(older).draft.discard()
+        return pending
+
+    def _drafts_of(self, peer: str) -> list[int]:
+        """Return the steps of the unfinished checkpoints to which a peer has given its share, ascending."""
+        return sorted(step for step, pending in self._pending.items() if peer in pending.givers)
 
     async def _receive(self, stream: Stream, share: HandIn, pending: _Pending) -> None:
         """Write a stage's file as it comes, and check its hash."""
@@ -168,11 +214,11 @@ class CheckpointCollector:
         for kept, _ in self._readers:
             kept(manifest)
 
-    def _job_bytes(self) -> int:
-        """Return the bytes of the whole model's weights in fp32."""
+    def _parameters(self) -> int:
+        """Return the number of the whole model's parameters."""
         from dtfm_protocol.model.model_sizes import model_sizes
 
-        return 4 * model_sizes(self._job.config).total
+        return model_sizes(self._job.config).total
 
 
 def mark_of(manifest: Manifest) -> Mark:

@@ -14,6 +14,10 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.wire.stream import DataPlane, Stream, read_message, write_message
 
+COPIES_A_STAGE = 8
+"""Copies of one stage's snapshots that are kept for its peer, the newest: no peer fills another one's disk. More than
+snapshots that may wait until the swarm has one of them whole (`UNSAFE_FILES`)."""
+
 
 class ShadowReplication:
     """Both sides of the copies: `offer` has a snapshot given to the shadow of its stage, `take` keeps what is given.
@@ -27,6 +31,8 @@ class ShadowReplication:
         self._most_bytes = most_bytes
         self._plan: Plan | None = None
         self._offers: asyncio.Queue[tuple[Plan, str, Snapshot]] = asyncio.Queue()
+        self._coming: set[str] = set()
+        """Peers whose copies are coming in."""
         self.copied_bytes = 0
         """Bytes of snapshots that shadows have taken so far."""
 
@@ -82,14 +88,21 @@ class ShadowReplication:
         if self._snapshots.has(offer.mark, offer.layers):
             await write_message(stream, Receipt(taken=False, text="it is here already"))
             return
-        await write_message(stream, Receipt(taken=True, text="send it"))
+        if stream.peer in self._coming:
+            await write_message(stream, Receipt(taken=False, text="another copy of this peer is on its way"))
+            return
+        self._coming.add(stream.peer)
         try:
+            await write_message(stream, Receipt(taken=True, text="send it"))
             self._snapshots.add(await self._receive(stream, offer))
+            self._snapshots.keep_newest(offer.layers, COPIES_A_STAGE)
         except (OSError, UserError) as error:
             log.warning("cannot keep a copy for %s: %s", short(stream.peer), error)
             await write_message(stream, Receipt(taken=False, text="no room"))
         else:
             await write_message(stream, Receipt(taken=True, text="kept"))
+        finally:
+            self._coming.discard(stream.peer)
 
     async def _receive(self, stream: Stream, offer: Deposit) -> Snapshot:
         """Receive a snapshot onto this node's disk, and return it; if that fails, nothing of it stays."""

@@ -219,8 +219,16 @@ class Snapshots:
 
     def prune(self, safe: Mark) -> None:
         """Delete the snapshots that are older than the state `safe`, which the swarm has whole."""
-        for mark, layers in [known for known in self._known if known[0].order < safe.order]:
-            stem = self._known.pop((mark, layers)).stem
+        self._delete([known for known in self._known if known[0].order < safe.order])
+
+    def keep_newest(self, layers: LayerRange, count: int) -> None:
+        """Delete the snapshots of these layers but for the `count` newest."""
+        found = sorted((known for known in self._known if known[1] == layers), key=lambda known: known[0].order)
+        self._delete(found[:-count])
+
+    def _delete(self, snapshots: list[tuple[Mark, LayerRange]]) -> None:
+        for known in snapshots:
+            stem = self._known.pop(known).stem
             for ending in (".json", ".safetensors"):
                 (self.folder / f"{stem}{ending}").unlink(missing_ok=True)
 
