@@ -141,6 +141,7 @@ def status(
     state_dir: StateDir, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
 ) -> None:
     """Say what the node of a state dir is doing."""
+    from dtfm_protocol.bounds import printable
     from dtfm_protocol.process.state_dir import is_live
 
     with command_line.guarded():
@@ -154,8 +155,8 @@ def status(
             return
         age = time.time() - values["at"]
         alive = "running" if values["running"] else f"not running (last seen {age:.0f} s ago)"
-        typer.echo(f"{alive}; {values['state']}: {values['text']}")
-        typer.echo(f"swarm: {values['swarm'] or 'unknown'}")
+        typer.echo(printable(f"{alive}; {values['state']}: {values['text']}"))
+        typer.echo(printable(f"swarm: {values['swarm'] or 'unknown'}"))
         if row := values["last"]:
             typer.echo(f"step {row['step']}/{values['steps']}, loss {row['loss']:.4f}, {row['seconds']:.2f} s a step")
         if values["timeouts"]:

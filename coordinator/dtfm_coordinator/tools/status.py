@@ -5,12 +5,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from dtfm_protocol.bounds import printable
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.process.console import console
 from dtfm_protocol.process.state_dir import is_live
 
 
@@ -31,14 +33,14 @@ def read(state_dir: Path) -> dict[str, Any]:
 
 
 def show(values: dict[str, Any]) -> None:
-    """Print a status for people."""
-    console = Console(highlight=False)
+    """Print a status for people. What nodes say of themselves is shown as it is: it is no markup."""
+    out = console()
     running = "running" if values["running"] else f"not running, last seen {time.time() - values['at']:.0f} s ago"
-    console.print(f"[bold]{values['phase']}[/bold] ({running}): {values['text']}")
+    out.print(Text.assemble((values["phase"], "bold"), printable(f" ({running}): {values['text']}")))
     last = values["last"]
     if last is not None:
         predicted = f", predicted {last['predicted_seconds']:.2f} s" if last["predicted_seconds"] else ""
-        console.print(
+        out.print(
             f"step {values['step']} of {values['steps']}: loss {last['loss']:.4f}, {last['seconds']:.2f} s{predicted}, "
             f"{last['tokens'] / max(last['seconds'], 1e-9):.0f} tokens/s; checkpoint of step {values['checkpoint']}"
         )
@@ -48,7 +50,7 @@ def show(values: dict[str, Any]) -> None:
     for node in values["nodes"]:
         stage = "idle" if node["stage"] is None else str(node["stage"] + 1)
         table.add_row(
-            short(node["id"]), node["state"] or "joining", stage, str(node["micro_batches"]), str(node["step"] or 0),
-            node["device"] or "measuring",
+            short(printable(node["id"])), node["state"] or "joining", stage, str(node["micro_batches"]),
+            str(node["step"] or 0), printable(node["device"] or "measuring"),
         )  # fmt: skip
-    console.print(table)
+    out.print(table)

@@ -14,9 +14,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dtfm_protocol.bounds import printable
 from dtfm_protocol.control.messages import Phase, Report
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.process.console import console
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
 
@@ -119,7 +121,7 @@ def show_timeouts(timeouts: dict[str, dict[str, float]]) -> None:
     for peer, one in timeouts.items():
         gap = f"{one['gap']:.2f} +- {one['deviation']:.2f} s"
         table.add_row(
-            short(peer), gap, f"{one['round_trip'] * 1e3:.0f} ms", f"{one['silence_limit']:.1f} s",
+            short(printable(peer)), gap, f"{one['round_trip'] * 1e3:.0f} ms", f"{one['silence_limit']:.1f} s",
             f"{one['longest_action']:.2f} s",            f"{one['action_limit']:.0f} s",
         )  # fmt: skip
-    Console(highlight=False).print(table)
+    console().print(table)
