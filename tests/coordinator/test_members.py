@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtfm_coordinator.membership.members import Members
+from dtfm_coordinator.membership.members import MOST_MEMBERS, Members
 from dtfm_protocol.control.messages import Presence, Report
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.process.timeouts import TIMEOUTS
@@ -263,3 +263,34 @@ def test_whom_another_peer_has_lost_must_report_anew_to_be_given_work() -> None:
     members.reported("a", report())
     members.reported("b", report(lost=("a",)))  # the same word again
     assert ready(members) == ["a", "b"]
+
+
+def test_any_number_of_peers_fills_no_memory_and_costs_nobody_who_is_there_a_place() -> None:
+    members = Members()
+    members.reported("a", report())
+    for number in range(MOST_MEMBERS + 10):
+        members.seen(f"stranger {number}", here())
+        members.seen(f"stranger {number}", gone())
+    assert members.get("a") is not None
+    assert sum(members.get(f"stranger {number}") is not None for number in range(MOST_MEMBERS + 10)) < MOST_MEMBERS
+    late = members.get(f"stranger {MOST_MEMBERS + 9}")
+    assert late is not None
+    assert late.order == MOST_MEMBERS + 10
+
+
+def test_where_all_places_are_taken_nobody_else_is_let_in() -> None:
+    members = Members()
+    for number in range(MOST_MEMBERS):
+        members.seen(str(number), here())
+    members.seen("late", here())
+    members.listed({"late": PROFILE})
+    assert not members.reported("late", report())
+    assert members.get("late") is None
+    members.seen("0", gone("one"))
+    assert members.reported("late", report())
+
+
+def test_whom_a_peer_names_as_lost_is_not_remembered_for_that() -> None:
+    members = Members()
+    members.reported("a", report(lost=[f"made up {number}" for number in range(500)]))
+    assert members.get("made up 1") is None

@@ -16,8 +16,10 @@ from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
 from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
 from dtfm_coordinator.records.event_log import PlanEvent, read
+from dtfm_coordinator.swarm.announcer import Announcer
 from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
-from dtfm_protocol.control.messages import CHALLENGE, Challenge, Ledger
+from dtfm_protocol.bounds import SEEN_LIMIT
+from dtfm_protocol.control.messages import CHALLENGE, Answers, Challenge, Ledger
 from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.step_metrics import StepMetrics
@@ -461,3 +463,59 @@ async def test_what_follows_is_heard_at_once_and_in_order_whatever_a_change_of_p
     assert not working.done()
     working.cancel()
     await asyncio.gather(working, return_exceptions=True)
+
+
+async def test_a_safe_state_is_told_although_every_report_brings_rows(tmp_path: Path) -> None:
+    """Steps may be faster than reports; peers that never hear of it write no more snapshots."""
+    peers = Peers(tmp_path)
+    peers.state.plan = plan_of("a", "b")
+    for step in range(1, 6):
+        standing = PeerState(holdings=(Holding(mark=Mark(step=step, plan=1), layers=(0, LAYERS)),))
+        for peer in ("a", "b"):
+            await peers.report(peer, "training", plan_version=1, step=step, standing=standing, rows=(row(step),))
+        assert (await peers.ledgers())[-1] == Ledger(recorded=step, kept=0, safe=Mark(step=step, plan=1))
+
+
+async def test_what_a_stranger_says_of_a_plans_work_tells_nothing(tmp_path: Path) -> None:
+    """Of steps that it claims to have reached, links that it names, peers that it accuses."""
+    peers = Peers(tmp_path)
+    peers.state.plan = plan_of("a", "b")
+    await peers.join("a", "b", "c")
+    linked(peers, "a", "b", "c")
+    names = {f"made up {number}": 1.0 for number in range(500)}
+    for step in range(1, 50):
+        await peers.report(
+            "c", "training", plan_version=1, step=10**6 + step, busy_seconds=1.0, received_gbps=names, lost=("a", "b")
+        )
+    assert [member.peer for member in peers.ready()] == ["a", "b", "c"]
+    assert peers.state.link_watch._seen == {}
+    assert peers.state.pace._last == {}
+    assert peers.recorder._lost_up_to == 0
+
+
+async def test_links_to_peers_that_are_not_in_the_plan_are_not_kept(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    peers.state.plan = plan_of("a", "b")
+    for step in range(1, 50):
+        gbps = {f"made up {step} {number}": 1.0 for number in range(500)} | {"a": 1.0}
+        await peers.report("b", "training", plan_version=1, step=step, received_gbps=gbps, lost=tuple(gbps))
+    assert set(peers.state.link_watch._seen) == {("a", "b")}
+    assert [member.peer for member in peers.state.members.online()] == ["b"]
+
+
+async def test_any_number_of_challenges_is_answered_together_and_each_caller_by_its_session(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    for number in range(1000):
+        await peers.say(CHALLENGE, f"peer {number % 300}", Challenge(session=f"session {number}"))
+    await peers.ledgers()
+    (answers,) = [body for _, body in peers.control.said if isinstance(body, Answers)]
+    assert answers.to[:2] == ("session 900", "session 901")
+    assert len(answers.to) == SEEN_LIMIT
+    assert len(await peers.ledgers()) == 1
+
+
+async def test_a_phase_names_the_run_and_the_epoch_to_which_it_belongs(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    announcer = Announcer(peers.context.control, peers.state, peers.rows, "this run", lambda: 7)
+    await announcer.say("failed", "it broke")
+    assert [(phase.session, phase.called) for phase in peers.phases] == [("this run", 7)]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dtfm_coordinator.plan_change.plan_change import PlanChange
+from dtfm_coordinator.plan_change.plan_change import MOST_PROMISES, PlanChange
 from dtfm_coordinator.plan_change.plan_change_events import (
     Action,
     Announced,
@@ -314,3 +314,21 @@ def test_what_is_called_and_promised_while_doors_are_looked_for_is_kept() -> Non
 def test_doors_of_an_older_plan_do_not_replace_those_of_a_newer_one() -> None:
     machine = after(led(), DoorsFound(3, (("a", (("192.0.2.1", 1),)),)))
     assert machine.on(DoorsFound(2, ())) == (machine, ())
+
+
+def test_a_promise_of_what_was_not_called_for_counts_for_no_call_to_come() -> None:
+    """Else one word would be a promise for ever."""
+    machine = fresh(epoch=Announced(called=3))
+    for version in (4, 1 << 31):
+        assert machine.on(promise("a", version)) == (machine, ())
+
+
+def test_strangers_promises_fill_no_disk_and_an_electors_is_always_kept() -> None:
+    machine = led(epoch=Announced(called=4))
+    for number in range(MOST_PROMISES + 5):
+        machine, _ = machine.on(promise(f"stranger {number}"))
+    assert len(machine.durable.promised) == MOST_PROMISES
+    assert machine.on(promise("one more")) == (machine, ())
+    machine, actions = machine.on(promise("a"))
+    assert actions
+    assert ("a", 4) in machine.durable.promised

@@ -243,6 +243,7 @@ class Controller:
             raise Failed(archive.fault)
         if self._is_done():
             return None
+        await self._watch.hear_all(plan)
         why = self._watch.broken(plan)
         if not why:
             return self._watch.look_into(plan)

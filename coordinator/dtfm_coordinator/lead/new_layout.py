@@ -70,6 +70,18 @@ class LayoutMaker:
         members = self._links.reachable([member for member in members if member.peer in heard])
         if not members:
             raise UserError("no node is left, or none of them reaches another one: `dtfm-node doctor` says why")
+        trusted = [member for member in members if member.peer not in self._state.divergence.doubted]
+        if 0 < len(trusted) < len(members):
+            with contextlib.suppress(UserError):
+                return await self._placed(trusted, horizon)
+        return await self._placed(members, horizon)
+
+    async def _placed(self, members: list[Member], horizon: float | None) -> Plan:
+        """Return a layout for `members`.
+
+        Raises:
+            UserError: no layout fits.
+        """
         await self._say("planning", f"planning for {len(members)} nodes")
         view = self._links.view(members, self._context.job.training.precision, self._state.pace.factors())
         plan = await asyncio.to_thread(self._context.planner.plan, view, self._state.plan, horizon)

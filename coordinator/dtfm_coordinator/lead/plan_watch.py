@@ -141,13 +141,20 @@ class PlanWatch:
         Raises:
             Failed: no other plan could, either.
         """
+        if verdict := self._state.divergence.verdict:
+            raise Failed(f"training diverged: {verdict}")
         broken = self._state.members.broken(plan.peers, plan.version)
         if broken is not None and broken.report is not None:
-            if broken.report.state == "diverged":
-                raise Failed(f"training diverged: {broken.report.text}")
-            return f"{short(broken.peer)} stalled ({broken.report.text})"
+            what = "stalled" if broken.report.state == "stalled" else "alone says that training diverged"
+            return f"{short(broken.peer)} {what} ({broken.report.text})"
         missing = self._state.members.missing(plan.peers)
         return f"{', '.join(map(short, missing))} left" if missing else ""
+
+    async def hear_all(self, plan: Plan) -> None:
+        """Wait a moment for the words of the others, where one peer says that training has diverged under `plan`."""
+        words = self._state.divergence
+        if words.is_said_under(plan.version):
+            await self._state.wait(lambda: bool(words.verdict), TIMEOUTS.report_silence)
 
     def pause(self, plan: Plan, reached: int) -> float:
         """Return the seconds to wait before the next plan, after `plan` broke when step `reached` had been recorded.

@@ -1,6 +1,7 @@
 """Who is in the swarm, where they are reached, and who has become slow.
 
 - `change_signal`: signal by which tasks wait until something that was heard makes a condition true
+- `divergence`: divergence of the training as peers report it, and whether their words are enough to end the run (pure)
 - `known_peers`: addresses at which peers say they are reached: by them a coordinator that comes back enters the network
   again
 - `members`: members of the swarm, as far as presence, reports and DHT records tell (pure)

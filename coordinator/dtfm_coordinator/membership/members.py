@@ -31,19 +31,41 @@ class Member:
         return self.profile is not None and self.profile.session == self.session
 
 
+MOST_MEMBERS = 4096
+"""Peers that are remembered: of more, those that are gone are forgotten first, and further ones are not let in."""
+
+
 class Members:
-    """Record of all peers that were ever seen."""
+    """Record of the peers that were ever seen."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._members: dict[str, Member] = {}
+        self._seen = 0
+        """Number of peers that were ever seen."""
 
-    def _member(self, peer: str) -> Member:
-        return self._members.setdefault(peer, Member(peer, len(self._members)))
+    def _member(self, peer: str) -> Member | None:
+        """Return what is known of a peer, from now on; None: there is no room for one more."""
+        known = self._members.get(peer)
+        if known is None and self._make_room():
+            known = self._members[peer] = Member(peer, self._seen)
+            self._seen += 1
+        return known
+
+    def _make_room(self) -> bool:
+        """Whether there is room for one more peer, maybe now that one which is gone was forgotten."""
+        if len(self._members) < MOST_MEMBERS:
+            return True
+        gone = min((m for m in self._members.values() if not m.online), key=lambda m: m.heard, default=None)
+        if gone is not None:
+            del self._members[gone.peer]
+        return gone is not None
 
     def seen(self, peer: str, presence: Presence) -> None:
         """Take a presence message of `peer`."""
         member = self._member(peer)
+        if member is None:
+            return
         if not presence.online and member.online and presence.session != member.session:
             return  # the last will of a session that this peer has since replaced
         if presence.session != member.session:
@@ -53,20 +75,25 @@ class Members:
     def reported(self, peer: str, report: Report) -> bool:
         """Take a report: the peer is there, whatever its presence said last. False if its session is over."""
         member = self._member(peer)
+        if member is None:
+            return False
         if member.session and report.session != member.session and member.online:
             return False  # of a session that is over
         before, member.report = member.report, report
         member.session, member.online = report.session, True
         member.heard = self._clock()
         for peer_lost in report.lost:
-            if before is None or peer_lost not in before.lost:
-                self._member(peer_lost).suspected = self._clock()
+            suspect = self._members.get(peer_lost)
+            if suspect is not None and (before is None or peer_lost not in before.lost):
+                suspect.suspected = self._clock()
         return True
 
     def listed(self, profiles: dict[str, Profile]) -> None:
         """Take the profiles that were read from the DHT, by peer id."""
         for peer, profile in profiles.items():
-            self._member(peer).profile = profile
+            member = self._member(peer)
+            if member is not None:
+                member.profile = profile
 
     def unlisted(self) -> dict[str, str]:
         """Return the session of each peer that is connected, and whose profile was not found yet."""

@@ -1,12 +1,30 @@
 """Promises of peers, as plain values for `PlanChange`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.plan_change.plan_change_events import Stand
 from dtfm_coordinator.plan_change.recovery import Electorate
+from dtfm_protocol.bounds import MOST_UINT32
 from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan
+
+MOST_AHEAD = 1000
+"""Plans that another coordinator may have called for while this one heard nothing, as far as one peer is believed."""
+
+
+def believable(promised: Sequence[int], known: int, *, decisive: bool = True) -> int:
+    """Return the version beyond which a call is to go, so that those can answer it who have promised these versions.
+
+    A single peer could end all plans by a promise of the greatest version that there is. So one is believed that is no
+    more than `MOST_AHEAD` beyond what is known, or that most of them are beyond: without those there is no plan anyway.
+
+    Args:
+        decisive: whether these peers decide on the next plan; else there may be any number of them.
+    """
+    most = sorted(promised)[(len(promised) - 1) // 2] if promised and decisive else 0
+    near = max((version for version in promised if version <= known + MOST_AHEAD), default=0)
+    return min(max(most, near), MOST_UINT32 - 1)
 
 
 class PeerStands:
@@ -20,10 +38,20 @@ class PeerStands:
         """Forget which signatures were checked."""
         self._checked.clear()
 
-    def newest_promise(self) -> int:
-        """Return the greatest version that any connected peer has promised to any coordinator; 0: none has."""
-        found = [member.report.standing.promise.version for member in self._members.online() if member.report]
-        return max(found, default=0)
+    def newest_promise(self, known: int, electors: Collection[str]) -> int:
+        """Return the greatest version that connected peers have promised to any coordinator, as far as that is
+        believed (`believable`).
+
+        Args:
+            known: the greatest version that this coordinator knows of.
+            electors: peers that decide on the next plan; none: anybody may.
+        """
+        found = [
+            member.report.standing.promise.version
+            for member in self._members.online()
+            if member.report and (not electors or member.peer in electors)
+        ]
+        return believable(found, known, decisive=bool(electors))
 
     def promised(self, version: int, to: str) -> dict[str, PeerState]:
         """Return the state of each peer whose reports come, and that has promised just this version to just this

@@ -42,6 +42,9 @@ from dtfm_protocol.process.timeouts import TIMEOUTS
 Decision = tuple["PlanChange", tuple[Action, ...]]
 """Next value of the machine, and the actions to carry out, in this order."""
 
+MOST_PROMISES = 4096
+"""Promises that are kept of peers that have no say in any plan that is known: each is written to the disk."""
+
 
 class PlanChange(NamedTuple):
     """State of one coordinator's part in changes of plan: all that it knows of them."""
@@ -211,11 +214,18 @@ class PlanChange(NamedTuple):
         return machine, (*actions, FindDoors(plan))
 
     def _hear(self, stood: Stood) -> "Decision":
-        known = dict(self.durable.promised)
-        if stood.to != self.role.me or stood.version <= max(known.get(stood.peer, 0), self.durable.epoch.called - 1):
+        known, called = dict(self.durable.promised), self.durable.epoch.called
+        # A promise of a version that was not called for yet would count for all calls up to it.
+        is_due = stood.to == self.role.me and max(known.get(stood.peer, 0), called - 1) < stood.version <= called
+        if not is_due or not (stood.peer in known or len(known) < MOST_PROMISES or self._elects(stood.peer)):
             return self, ()
         promised = frozenset((known | {stood.peer: stood.version}).items())
         return self._write(self.durable._replace(promised=promised))
+
+    def _elects(self, peer: str) -> bool:
+        """Whether a peer has a say in what follows a plan that this coordinator knows of."""
+        plans = [self.before, self.offered, *(base.plan for base in self.bases)]
+        return any(peer in plan.electors for plan in plans if plan is not None)
 
     def _write(self, durable: Durable) -> "Decision":
         return self._replace(durable=durable), (Write(durable),)

@@ -125,7 +125,10 @@ class PlanChangeDriver:
         step = self._plan.cost.total if self._plan is not None and self._plan.cost is not None else 0.0
         self._stands.forget()
         patience = max(TIMEOUTS.step_end, STEPS_OF_PATIENCE * step)
-        self._on(Call(self._stands.newest_promise(), gently, parked, patience))
+        epoch, plan = self._machine.durable.epoch, self._plan
+        known = max(epoch.called, epoch.in_force, plan.version if plan is not None else 0)
+        beyond = self._stands.newest_promise(known, plan.electors if plan is not None else ())
+        self._on(Call(beyond, gently, parked, patience))
         await self._signal.wait(self._is_said)
         point("after-call")
         await self._reach("called")

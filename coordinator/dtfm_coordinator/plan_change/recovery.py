@@ -93,21 +93,19 @@ def safe_mark(standings: Mapping[str, PeerState], kept: Iterable[Mark], layers: 
 
     Every layer of it lies on the disks of `copies` peers, or the coordinator has kept it.
     """
-    on_disk = [
-        (holding.mark, holding.layers, peer)
-        for peer, standing in standings.items()
-        for holding in standing.holdings
-        if not holding.live
-    ]
-    safe = [Mark(), *kept]
-    for mark in {mark for mark, _, _ in on_disk}:
-        holders = {
-            layer: {peer for other, (low, high), peer in on_disk if other == mark and low <= layer < high}
-            for layer in range(layers)
-        }
-        if all(len(peers) >= copies for peers in holders.values()):
-            safe.append(mark)
-    return max(safe, key=lambda mark: mark.order)
+    safe = max([Mark(), *kept], key=lambda mark: mark.order)
+    on_disk: dict[Mark, list[tuple[str, LayerRange]]] = {}
+    for peer, standing in standings.items():
+        for holding in standing.holdings:
+            if not holding.live and holding.mark.order > safe.order:
+                on_disk.setdefault(holding.mark, []).append((peer, holding.layers))
+    for mark in sorted(on_disk, key=lambda mark: mark.order, reverse=True):
+        parts = on_disk[mark]
+        if len({peer for peer, _ in parts}) >= copies and all(
+            len({peer for peer, (low, high) in parts if low <= layer < high}) >= copies for layer in range(layers)
+        ):
+            return mark
+    return safe
 
 
 def has_quorum(plan: Plan | Electorate, promised: Iterable[str], ended: Iterable[str], *, alone: bool) -> bool:

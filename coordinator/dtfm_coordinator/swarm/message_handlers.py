@@ -71,23 +71,35 @@ class MessageHandlers:
         self._announcer.answer(peer, challenge.session)
 
     def _hear_report(self, peer: str, message: Report) -> None:
-        state = self._state
-        if not state.members.reported(peer, message):
+        """Note what a peer says of itself; what it says of others, and of the training, only where it has a part."""
+        state, plan = self._state, self._state.plan
+        peers = frozenset(plan.peers) if plan is not None and plan.stage_of(peer) is not None else frozenset[str]()
+        is_under_it = bool(peers) and plan is not None and message.plan_version == plan.version
+        lost = tuple(one for one in message.lost if is_under_it and one in peers)
+        if not state.members.reported(peer, message.model_copy(update={"lost": lost})):
             return
         if message.probed is not None:
             state.links.answered(peer, message.probed)
         self._stood(peer, message.standing)
-        plan = state.plan
-        if plan is not None and message.plan_version == plan.version and message.state == "training":
-            state.pace.reported(peer, plan.version, message.step, message.busy_seconds)
-            state.link_watch.reported(peer, plan.version, message.step, message.received_gbps)
-            if state.all_train(plan) and self._started(plan):
-                state.begun(plan)
-        if plan is not None and plan.stage_of(peer) is not None:  # only who trains knows what a step was
+        if peers:  # only who trains knows what a step was
             self._recorder.record(message.rows)
-        if plan is not None:
-            self._recorder.reached(plan, message.step)
+        if plan is not None and is_under_it:
+            self._hear_trainer(peer, plan, peers, message)
         is_safer = state.is_safer()  # asked in any case: with fast steps every report brings rows
         if message.rows or is_safer:
             self._announcer.tell_ledger()
         state.notify()
+
+    def _hear_trainer(self, peer: str, plan: Plan, peers: frozenset[str], message: Report) -> None:
+        """Note what a peer of the plan in force says of its work under it."""
+        state = self._state
+        if message.state == "training":
+            gbps = {sender: rate for sender, rate in message.received_gbps.items() if sender in peers}
+            state.pace.reported(peer, plan.version, message.step, message.busy_seconds)
+            state.link_watch.reported(peer, plan.version, message.step, gbps)
+            if state.all_train(plan) and self._started(plan):
+                state.begun(plan)
+        if message.state == "diverged":
+            alone = peers == {peer}
+            state.divergence.reported(peer, plan.version, message.step, message.text, alone=alone)
+        self._recorder.reached(plan, message.step)

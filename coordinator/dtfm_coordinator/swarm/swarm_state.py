@@ -6,6 +6,7 @@ from pathlib import Path
 from dtfm_coordinator.links.link_degradation import LinkDegradation
 from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.membership.change_signal import ChangeSignal
+from dtfm_coordinator.membership.divergence import Divergence
 from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.membership.stragglers import Stragglers
 from dtfm_coordinator.plan_change.recovery import safe_mark
@@ -29,7 +30,7 @@ class SwarmState(ChangeSignal):
         super().__init__(clock)
         self._folder, self._layers = folder, layers
         self.members, self.links, self.pace = Members(self.clock.now), LinkTable(), Stragglers()
-        self.link_watch = LinkDegradation(self.clock.now)
+        self.link_watch, self.divergence = LinkDegradation(self.clock.now), Divergence()
         self.plan: Plan | None = None
         """Plan in force; None before the first."""
         self.kept = Mark()
