@@ -16,6 +16,9 @@ from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import LinkWay, NodeView, View
 from dtfm_protocol.wire.stream import Way
 
+MOST_GONE = 4096
+"""Peers that have left of which that is remembered, in case that a link of theirs is being measured."""
+
 
 class LinkTable:
     """The swarm's links, by ordered pair."""
@@ -28,7 +31,7 @@ class LinkTable:
         self._source: dict[frozenset[str], tuple[str, int]] = {}
         """Who has measured what is known of a pair, and in which round."""
         self._gone: Counter[str] = Counter()
-        """How often each peer has left."""
+        """How often each peer has left; of those that left long ago it is forgotten."""
         self._tried: set[frozenset[str]] = set()
         self.limits = PeerLimits()
         self.requests = ProbeRequests()
@@ -39,7 +42,9 @@ class LinkTable:
 
     def forget(self, peer: str) -> None:
         """A peer left; if it returns, its links may be others."""
-        self._gone[peer] += 1
+        self._gone[peer] = self._gone.pop(peer, 0) + 1
+        while len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
         self._tried = {pair for pair in self._tried if peer not in pair}
         for pair in [pair for pair in self._gbps if peer in pair]:
             self._forget_link(pair)

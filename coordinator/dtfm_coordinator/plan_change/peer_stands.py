@@ -1,11 +1,12 @@
 """Promises of peers, as plain values for `PlanChange`."""
 
+import hashlib
 from collections.abc import Callable, Collection, Sequence
 
 from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.plan_change.plan_change_events import Stand
 from dtfm_coordinator.plan_change.recovery import Electorate
-from dtfm_protocol.bounds import MOST_UINT32
+from dtfm_protocol.bounds import MOST_UINT32, SEEN_LIMIT
 from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan
 
@@ -32,7 +33,8 @@ class PeerStands:
 
     def __init__(self, members: Members, is_genuine: Callable[[Plan], bool]) -> None:
         self._members, self._is_genuine = members, is_genuine
-        self._checked: dict[str, bool] = {}
+        self._checked: dict[bytes, bool] = {}
+        """Whether the signature of each plan that was shown is genuine, by the plan's SHA-256."""
 
     def forget(self) -> None:
         """Forget which signatures were checked."""
@@ -74,7 +76,9 @@ class PeerStands:
         return tuple(found)
 
     def _is_known_genuine(self, plan: Plan) -> bool:
-        text = plan.model_dump_json()
-        if text not in self._checked:
-            self._checked[text] = self._is_genuine(plan)
-        return self._checked[text]
+        digest = hashlib.sha256(plan.model_dump_json().encode()).digest()
+        if digest not in self._checked:
+            while len(self._checked) >= SEEN_LIMIT:
+                del self._checked[next(iter(self._checked))]
+            self._checked[digest] = self._is_genuine(plan)
+        return self._checked[digest]

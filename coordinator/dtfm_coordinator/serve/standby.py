@@ -109,6 +109,8 @@ class Standby:
         plan = self._plan
         if plan is not None and plan.stage_of(peer) is not None:
             for row in report.rows:
+                if row.step > self._job.training.steps:
+                    continue
                 if row.plan_version == plan.version or row.step <= plan.resume.mark.step:
                     with contextlib.suppress(UserError):  # a full disk; it matters when this one is to lead
                         self._rows.append(row, row.step - 1)  # what was before it came, it never hears

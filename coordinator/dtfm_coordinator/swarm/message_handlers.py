@@ -76,7 +76,7 @@ class MessageHandlers:
         peers = frozenset(plan.peers) if plan is not None and plan.stage_of(peer) is not None else frozenset[str]()
         is_under_it = bool(peers) and plan is not None and message.plan_version == plan.version
         lost = tuple(one for one in message.lost if is_under_it and one in peers)
-        if not state.members.reported(peer, message.model_copy(update={"lost": lost})):
+        if not state.members.reported(peer, message.model_copy(update={"lost": lost, "rows": ()})):
             return
         if message.probed is not None:
             state.links.answered(peer, message.probed)
