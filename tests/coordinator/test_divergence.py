@@ -126,14 +126,22 @@ async def test_who_has_no_part_in_the_plan_has_no_word_in_it(led: Led, peer: str
 
 
 async def test_the_others_are_waited_for_a_moment_and_no_longer(led: Led) -> None:
-    assert led.state.plan is not None
-    await asyncio.wait_for(led.watch.hear_all(led.state.plan), 30)  # nobody has said anything
+    plan = led.state.plan
+    assert plan is not None
+    assert await asyncio.wait_for(led.watch.why_broken(plan), 30) == ""
     await led.diverged("a")
-    waiting = asyncio.create_task(led.watch.hear_all(led.state.plan))
+    waiting = asyncio.create_task(led.watch.why_broken(plan))
     await led.time.advance(TIMEOUTS.report_silence - 0.1)
     assert not waiting.done()
     await led.time.advance(0.2)
-    await asyncio.wait_for(waiting, 30)
-    again = asyncio.create_task(led.watch.hear_all(led.state.plan))
+    assert (await asyncio.wait_for(waiting, 30)).startswith("a alone")
+
+
+async def test_a_second_word_in_that_moment_ends_the_run_at_once(led: Led) -> None:
+    assert led.state.plan is not None
+    await led.diverged("a")
+    waiting = asyncio.create_task(led.watch.why_broken(led.state.plan))
+    await asyncio.sleep(0)
     await led.diverged("b")
-    await asyncio.wait_for(again, 30)
+    with pytest.raises(Failed):
+        await asyncio.wait_for(waiting, 30)

@@ -243,13 +243,10 @@ class Controller:
             raise Failed(archive.fault)
         if self._is_done():
             return None
-        await self._watch.hear_all(plan)
-        why = self._watch.broken(plan)
+        why = await self._watch.why_broken(plan)
         if not why:
             return self._watch.look_into(plan)
-        broken = self._state.members.broken(plan.peers, plan.version)
-        for lost in broken.report.lost if broken is not None and broken.report is not None else ():
-            self._state.links.forget(lost)  # whether peers reach it is measured anew, once it is back
+        self._watch.forget_lost(plan)
         await asyncio.sleep(self._watch.pause(plan, self._rows.last))
         return Change(why)
 

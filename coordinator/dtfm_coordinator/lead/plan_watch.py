@@ -150,11 +150,24 @@ class PlanWatch:
         missing = self._state.members.missing(plan.peers)
         return f"{', '.join(map(short, missing))} left" if missing else ""
 
-    async def hear_all(self, plan: Plan) -> None:
-        """Wait a moment for the words of the others, where one peer says that training has diverged under `plan`."""
+    async def why_broken(self, plan: Plan) -> str:
+        """Return what `broken` does; where one peer says that training has diverged, the others have a moment to say
+        so, too.
+
+        Raises:
+            Failed: no other plan could go on, either.
+        """
         words = self._state.divergence
         if words.is_said_under(plan.version):
             await self._state.wait(lambda: bool(words.verdict), TIMEOUTS.report_silence)
+        return self.broken(plan)
+
+    def forget_lost(self, plan: Plan) -> None:
+        """Forget the links of the peers that the one names as lost that cannot go on under `plan`: whether peers reach
+        them is measured anew, once they are back."""
+        broken = self._state.members.broken(plan.peers, plan.version)
+        for lost in broken.report.lost if broken is not None and broken.report is not None else ():
+            self._state.links.forget(lost)
 
     def pause(self, plan: Plan, reached: int) -> float:
         """Return the seconds to wait before the next plan, after `plan` broke when step `reached` had been recorded.

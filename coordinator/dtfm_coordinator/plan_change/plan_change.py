@@ -214,18 +214,10 @@ class PlanChange(NamedTuple):
         return machine, (*actions, FindDoors(plan))
 
     def _hear(self, stood: Stood) -> "Decision":
-        known, called = dict(self.durable.promised), self.durable.epoch.called
-        # A promise of a version that was not called for yet would count for all calls up to it.
-        is_due = stood.to == self.role.me and max(known.get(stood.peer, 0), called - 1) < stood.version <= called
-        if not is_due or not (stood.peer in known or len(known) < MOST_PROMISES or self._elects(stood.peer)):
+        if not _is_due(stood, self):
             return self, ()
-        promised = frozenset((known | {stood.peer: stood.version}).items())
+        promised = frozenset((dict(self.durable.promised) | {stood.peer: stood.version}).items())
         return self._write(self.durable._replace(promised=promised))
-
-    def _elects(self, peer: str) -> bool:
-        """Whether a peer has a say in what follows a plan that this coordinator knows of."""
-        plans = [self.before, self.offered, *(base.plan for base in self.bases)]
-        return any(peer in plan.electors for plan in plans if plan is not None)
 
     def _write(self, durable: Durable) -> "Decision":
         return self._replace(durable=durable), (Write(durable),)
@@ -255,3 +247,15 @@ class PlanChange(NamedTuple):
     def _has_quorum(self, base: Base, promised: frozenset[str]) -> bool:
         role = self.role
         return role.without_quorum or has_quorum(base.plan, promised, base.ended, alone=role.alone)
+
+
+def _is_due(stood: Stood, machine: PlanChange) -> bool:
+    """Whether a promise is one that was called for, is new, and has a place on the disk."""
+    known, called = dict(machine.durable.promised), machine.durable.epoch.called
+    # One of a version that was not called for yet would count for all calls up to it.
+    newest = max(known.get(stood.peer, 0), called - 1)
+    if stood.to != machine.role.me or not newest < stood.version <= called:
+        return False
+    plans = [machine.before, machine.offered, *(base.plan for base in machine.bases)]
+    elects = any(stood.peer in plan.electors for plan in plans if plan is not None)
+    return elects or stood.peer in known or len(known) < MOST_PROMISES
