@@ -162,6 +162,13 @@ class ControlPlane:
 
     async def run(self) -> None:
         """Stay connected until cancelled; then say goodbye to the broker."""
+        try:
+            await self._reconnect()
+        finally:
+            self._save(now=True)
+
+    async def _reconnect(self) -> None:
+        """Serve one connection after the other, for ever."""
         lost = time.monotonic()
         while True:
             try:
@@ -220,7 +227,6 @@ class ControlPlane:
                     self._save()
             except asyncio.CancelledError:
                 self._leaving = True
-                self._save(now=True)
                 if here in self._retained:
                     # Not acknowledged: the broker may be ending at the same moment, and its last will says the same.
                     await client.publish(here, self._sealed(PRESENCE, gone), qos=0, retain=True)
