@@ -275,6 +275,13 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_a_tenth() -> None:
     assert schedule.learning_rate_at(110) == pytest.approx(1e-4)
 
 
+@given(steps=st.integers(1, 10**6), data=st.data())
+def test_the_learning_rate_falls_as_the_c_librarys_cosine_does(steps: int, data: st.DataObject) -> None:
+    step = data.draw(st.integers(1, steps))
+    wanted = 1e-3 * (0.55 + 0.45 * math.cos(math.pi * step / steps))
+    assert training(steps, warmup=0).learning_rate_at(step) == pytest.approx(wanted, rel=1e-14)
+
+
 @given(steps=st.integers(1, 300), data=st.data())
 def test_the_learning_rate_is_never_zero_nor_above_its_peak_and_has_one_top(steps: int, data: st.DataObject) -> None:
     warmup = data.draw(st.integers(0, steps))
