@@ -51,6 +51,18 @@ async def test_compute_and_reduce_are_a_thread_each() -> None:
         assert [name.partition("_")[0] for name in names] == ["compute", "reduce"]
 
 
+async def test_the_smallest_numbers_count_whatever_a_library_has_set() -> None:
+    torch.set_flush_denormal(True)
+    try:
+        with Runtime.running(CPU) as machine:
+            smallest = torch.ones(100, dtype=torch.int32).view(torch.float32)
+            for thread in (machine.compute, machine.reduce):
+                found = await thread(torch.add, smallest, smallest)
+                assert torch.equal(found.view(torch.int32), smallest.view(torch.int32) * 2)
+    finally:
+        torch.set_flush_denormal(False)
+
+
 async def test_what_one_thread_is_given_runs_in_that_order() -> None:
     with Runtime.running(CPU) as machine:
         order: list[int] = []

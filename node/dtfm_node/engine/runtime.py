@@ -54,7 +54,10 @@ class Runtime:
         cls, device: torch.device, tracer: Tracer = NO_TRACE, *, compiled: bool = False, pace: float | None = None
     ) -> Iterator["Runtime"]:
         """Run threads that end with the block; what they have under way is finished first."""
-        with ThreadPoolExecutor(1, "compute") as compute, ThreadPoolExecutor(1, "reduce") as reduce:
+        # A library that was compiled for speed may have told threads to take the smallest numbers as zero; peers with
+        # other libraries would have other bits.
+        exact: dict[str, Any] = {"initializer": torch.set_flush_denormal, "initargs": (False,)}
+        with ThreadPoolExecutor(1, "compute", **exact) as compute, ThreadPoolExecutor(1, "reduce", **exact) as reduce:
             staging = Staging(device)
             try:
                 yield cls(device, on_thread(compute), on_thread(reduce), staging, tracer, compiled, pace)
