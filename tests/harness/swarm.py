@@ -190,7 +190,7 @@ class Swarm:
 
     def leftovers(self) -> list[str]:
         """Processes and temporary files that belong to this swarm."""
-        # torch keeps a cache folder for its compiler there, as soon as an optimizer is made
+        # torch keeps a cache folder for its compiler there, whether or not it is used
         found = [str(path) for path in self.temporary.iterdir() if not path.name.startswith("torchinductor")]
         for process in self._processes():
             with contextlib.suppress(psutil.Error):

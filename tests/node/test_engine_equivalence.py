@@ -522,7 +522,7 @@ def at(step: int, call: str, occurrence: int = 1) -> Callable[[int, str], bool]:
         ("2x2", "x", (3, "forward", 2)),
         ("2x2", "y", (3, "backward", 1)),
         ("2x2", "b", (3, "backward", 2)),
-        ("2x2", "y", (3, "_sum", 1)),
+        ("2x2", "y", (3, "sum_of_parts", 1)),
         ("2x2", "a", (3, "forward", 1)),
         ("2x2", "a", (3, "_take", 1)),
         ("1x4", "n", (3, "forward", 1)),

@@ -215,7 +215,7 @@ async def test_who_asks_for_a_state_that_never_comes_is_told_so(tmp_path: Path) 
 def put(holdings: Inventory, state: StageState, whole: State, keys: list[str]) -> None:
     """Load some tensors, as if they had been fetched."""
     for key in keys:
-        load_tensor(state.parameters, state.optimizer, 2, key, whole[key])
+        load_tensor(state.parameters, state.optimizer, key, whole[key])
         holdings.loaded.add(key)
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from dtfm_node.control.display import Display
+from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.device import autocast
 from dtfm_node.engine.optimizer import (
     clip_factor,
     load_tensor,
-    make_optimizer,
     state_keys,
     state_tensors,
     sum_of_squares,
@@ -53,7 +53,7 @@ class Solo:
             for name, parameter in self._parameters.items():
                 parameter.copy_(initial_value(job.config, job.training.seed, name, parameter.shape))
         self._model.to(device)
-        self._optimizer = make_optimizer(self._parameters, job.training.weight_decay)
+        self._optimizer = AdamW(self._parameters, job.training.weight_decay)
 
     def resume(self) -> int:
         """Load the newest checkpoint, if there is one, and return the step that the state is after (0: the initial
@@ -63,23 +63,18 @@ class Solo:
             return 0
         for key in state_keys(list(self._parameters), manifest.step):
             tensor = decode_tensor(manifest.tensors[key], self._store.read(manifest, key))
-            load_tensor(self._parameters, self._optimizer, manifest.step, key, tensor)
+            load_tensor(self._parameters, self._optimizer, key, tensor)
         return manifest.step
 
     def step(self, step: int) -> StepMetrics:
         """Run training step `step`, counted from 1, and the evaluation that is due after it."""
         begun = time.monotonic()
         training = self._job.training
-        self._optimizer.zero_grad(set_to_none=False)
+        self._model.zero_grad(set_to_none=False)
         loss = math.fsum(self._micro_batch(step, index) for index in range(training.micro_batches))
         gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
         norm = math.sqrt(math.fsum(map(sum_of_squares, gradients)))
-        factor = clip_factor(norm, training.clip_norm)
-        if factor < 1.0:
-            torch._foreach_mul_(gradients, factor)
-        for group in self._optimizer.param_groups:
-            group["lr"] = training.learning_rate_at(step)
-        self._optimizer.step()
+        self._optimizer.update(step, training.learning_rate_at(step), clip_factor(norm, training.clip_norm))
         seconds = time.monotonic() - begun
         every = self._job.evaluation.every
         due = every > 0 and (step % every == 0 or step == training.steps)

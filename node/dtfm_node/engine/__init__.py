@@ -1,5 +1,6 @@
 """The training engine of one peer: everything between a plan and a committed step.
 
+- `adamw`: AdamW as elementwise IEEE arithmetic in a stated order: the same bits on every device
 - `allreduce`: the sharded all-reduce of one bucket: every holder sums one part and gives all others the same bytes
 - `balloting`: sending of votes and commits, and the waiting for them, around what an `Arbiter` decides
 - `buckets`: runs of gradient that are reduced together, by whom, and who owns which part of the sum
@@ -24,7 +25,7 @@
 - `link_rates`: rates at which frames come in from each peer: what training traffic tells of links, for nothing (pure)
 - `mailbox`: frames that one peer awaits from the others under one plan: which are due, which have come, and who is gone
   (pure)
-- `optimizer`: optimizer that swarm and `solo` share, the gradient clip, and their state by name
+- `optimizer`: gradient norm and clip that swarm and `solo` share, and the state of weights and moments by name
 - `receiver`: receiver of frames from streams: the waiting, on both sides, around what a `Mailbox` decides
 - `rejected_frames`: frames that cannot be used: kinds of fault, how often each was, and whether one is worth a line in
   the log (pure)

@@ -79,7 +79,7 @@ class AllReduce:
         sums: dict[str, torch.Tensor] = {}
         for part in received(messages, self._me, Kind.PART):
             sums[part.sender] = await self._decoded(part, step, len(mine))
-        await self._compute(_sum, mine, [sums.get(holder) for holder in bucket.holders])
+        await self._compute(sum_of_parts, mine, [sums.get(holder) for holder in bucket.holders])
         sums.clear()
         await self._compute(_check, mine, step)
         payload = await self._coded(self._total, bucket, gradient, parts[own])
@@ -116,8 +116,9 @@ class AllReduce:
         return values
 
 
-def _sum(mine: torch.Tensor, by_holder: list[torch.Tensor | None]) -> None:
-    """Replace the own part by the sum over all holders, in their order; None in `by_holder` stands for the own one."""
+def sum_of_parts(mine: torch.Tensor, by_holder: list[torch.Tensor | None]) -> None:
+    """Replace the own part by the sum over all holders, one addition after the other in their order, so that any device
+    has the same bits of it; None in `by_holder` stands for the own one."""
     total = torch.zeros_like(mine)
     for other in by_holder:
         total += mine if other is None else other

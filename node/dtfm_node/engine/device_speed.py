@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.device import autocast, free_memory, synchronise
 from dtfm_node.engine.layers import compile_layers
-from dtfm_node.engine.optimizer import make_optimizer
 from dtfm_node.engine.weight_gradients import WeightGradients, accumulate
 from dtfm_protocol.job.job_file import Precision
 from dtfm_protocol.model.model_sizes import model_sizes
@@ -82,7 +82,7 @@ def layer_seconds(
     matrices = WeightGradients([] if compiled else layer.modules())
     if compiled:
         compile_layers(layer)
-    optimizer = make_optimizer(dict(layer.named_parameters()), weight_decay=0.1)
+    optimizer = AdamW(dict(layer.named_parameters()), weight_decay=0.1)
     hidden = model_sizes(config).hidden_size
     x = torch.ones(micro_batch, sequence_length, hidden, device=device).mul_(0.1).requires_grad_()
     forwards, inputs, weights, updates = [], [], [], []
@@ -96,7 +96,7 @@ def layer_seconds(
         inputs.append(_timed(lambda: output.backward(gradient), device)[0])  # noqa: B023 - called at once
         pending = matrices.take_deferred()
         weights.append(_timed(lambda: [accumulate(one) for one in pending], device)[0])  # noqa: B023
-        updates.append(_timed(optimizer.step, device)[0])
+        updates.append(_timed(lambda: optimizer.update(1, 0.0), device)[0])
         matrices.forget()
     weight = statistics.median(weights[1:])
     return LayerSeconds(

@@ -35,8 +35,3 @@ class FlatGradients:
         """Forget what has been summed."""
         for gradient in self.of_bucket.values():
             gradient.zero_()
-
-    def scale(self, factor: float) -> None:
-        """Multiply every gradient: the clip."""
-        for gradient in self.of_bucket.values():
-            gradient.mul_(factor)

@@ -1,30 +1,14 @@
-"""Optimizer that swarm and `solo` share, the gradient clip, and their state by name."""
+"""Gradient norm and clip that swarm and `solo` share, and the state of weights and moments by name."""
 
 import math
 from collections.abc import Iterable, Iterator
 
 import torch
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+from dtfm_node.engine.adamw import MOMENTS, AdamW
+
 _CHUNK = 1 << 20
 """Number of values that are widened to fp64 at a time."""
-
-
-def make_optimizer(parameters: dict[str, torch.nn.Parameter], weight_decay: float) -> torch.optim.AdamW:
-    """Return an AdamW with weight decay on matrices only; its learning rate is to be set at every step.
-
-    It is fused where there is a kernel for that: one pass over weights, gradients and moments instead of a dozen.
-    """
-    matrices = [parameter for _, parameter in sorted(parameters.items()) if parameter.ndim >= 2]
-    vectors = [parameter for _, parameter in sorted(parameters.items()) if parameter.ndim < 2]
-    groups = [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    fused = all(parameter.device.type in {"cpu", "cuda"} for parameter in parameters.values())
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=0.0, betas=(0.9, 0.95), eps=1e-8, fused=fused
-    )
 
 
 def sum_of_squares(values: torch.Tensor) -> float:
@@ -38,42 +22,24 @@ def clip_factor(grad_norm: float, clip_norm: float) -> float:
     return min(1.0, clip_norm / (grad_norm + 1e-6)) if clip_norm > 0 else 1.0
 
 
-def state_tensors(
-    parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-) -> Iterator[tuple[str, torch.Tensor]]:
+def state_tensors(parameters: dict[str, torch.nn.Parameter], optimizer: AdamW) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield weights and moments as a checkpoint names them: "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME"."""
     for name, parameter in sorted(parameters.items()):
         yield f"weight/{name}", parameter.detach()
         for moment in MOMENTS:
-            if moment in optimizer.state.get(parameter, {}):
-                yield f"{moment}/{name}", optimizer.state[parameter][moment]
+            if (key := f"{moment}/{name}") in optimizer.moments:
+                yield key, optimizer.moments[key]
 
 
-def set_step(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter, step: int) -> None:
-    """Set the number of steps that the moments of a parameter have seen."""
-    # The fused kernel reads the count where the parameter is, the other one on the CPU.
-    where = parameter.device if optimizer.defaults["fused"] else torch.device("cpu")
-    optimizer.state[parameter]["step"] = torch.tensor(float(step), device=where)
-
-
-def load_tensor(
-    parameters: dict[str, torch.nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    step: int,
-    key: str,
-    value: torch.Tensor,
-) -> None:
-    """Put one tensor of the state after `step`, named as in a checkpoint, in its place."""
+def load_tensor(parameters: dict[str, torch.nn.Parameter], optimizer: AdamW, key: str, value: torch.Tensor) -> None:
+    """Put a copy of one tensor of a state, named as in a checkpoint, in its place."""
     kind, _, name = key.partition("/")
     parameter = parameters[name]
     if kind == "weight":
         with torch.no_grad():
             parameter.copy_(value)
-        return
-    state = optimizer.state[parameter]
-    if "step" not in state:
-        set_step(optimizer, parameter, step)
-    state[kind] = value.to(parameter.device, parameter.dtype).clone()
+    else:
+        optimizer.moments[key] = value.to(parameter.device, parameter.dtype).clone()
 
 
 def state_keys(names: Iterable[str], step: int) -> tuple[str, ...]:

@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 
+from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.buckets import BUCKET_BYTES, Flat, flats_of
 from dtfm_node.engine.device import autocast
 from dtfm_node.engine.final_groups import FinalGroups, Finished
 from dtfm_node.engine.flat_gradients import FlatGradients
 from dtfm_node.engine.layers import compile_layers, recompute
-from dtfm_node.engine.optimizer import clip_factor, make_optimizer, set_step
+from dtfm_node.engine.optimizer import clip_factor
 from dtfm_node.engine.weight_gradients import Pending, WeightGradients
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Training
@@ -67,7 +68,7 @@ class StageState:
             compile_layers(self.stage)
         if not self._splits:
             self.groups.watch(self.stage.layers(), first=self.is_first)
-        self.optimizer = make_optimizer(self.parameters, training.weight_decay)
+        self.optimizer = AdamW(self.parameters, training.weight_decay)
         self._in_flight: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._pending: dict[int, list[Pending]] = {}
         self.losses: dict[int, float] = {}
@@ -99,17 +100,13 @@ class StageState:
             for state in kin:
                 state._kin = kin
         kind, _, name = key.partition("/")
-        parameter = self.parameters[name]
         if kind == "weight":
-            parameter.data = value
+            self.parameters[name].data = value
         else:
-            self.optimizer.state[parameter][kind] = value
+            self.optimizer.moments[key] = value
 
     def settle(self, mark: Mark, norm: float | None) -> None:
         """All tensors of the state `mark` are in their places; its step was applied with `norm`."""
-        if mark.step:
-            for parameter in self.parameters.values():
-                set_step(self.optimizer, parameter, mark.step)
         self._matrices.forget()
         self.mark, self.norm = mark, norm
 
@@ -209,7 +206,6 @@ class StageState:
         """The gradients are reduced: nothing but the word that they are final is missing for `mark`."""
         self.prepared = mark
 
-    @torch.no_grad()
     def apply(self, grad_norm: float) -> None:
         """Make the prepared state the present one: clip by the whole model's norm and let AdamW update the stage."""
         for state in self._kin:
@@ -220,10 +216,6 @@ class StageState:
         becomes, self.prepared, self.mark = self.prepared, None, None
         assert becomes is not None, "only what is prepared is applied"
         factor = clip_factor(grad_norm, self.training.clip_norm)
-        if factor < 1.0:
-            self.gradients.scale(factor)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.training.learning_rate_at(becomes.step)
-        self.optimizer.step()
+        self.optimizer.update(becomes.step, self.training.learning_rate_at(becomes.step), factor)
         self._matrices.forget()
         self.mark, self.norm = becomes, grad_norm

@@ -50,7 +50,7 @@ async def load_state(
         parameter = state.parameters[key.partition("/")[2]]
         if tensor.shape != parameter.shape:
             raise Refused(f"{key} of {mark} has shape {tuple(tensor.shape)}, not {tuple(parameter.shape)}")
-        load_tensor(state.parameters, state.optimizer, mark.step, key, tensor)
+        load_tensor(state.parameters, state.optimizer, key, tensor)
         holdings.loaded.add(key)
 
     async def take(key: str, entry: TensorEntry, data: Bytes) -> None:
