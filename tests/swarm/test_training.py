@@ -79,6 +79,19 @@ def _peers(swarm: Swarm) -> set[str]:
     return {peer for route in swarm.layout()["routes"] for peer in route}
 
 
+async def test_replicas_on_unlike_processors_hold_the_same_bits_to_the_end(swarm: Swarm) -> None:
+    """One of them has torch without AVX2, AVX-512 and their fused products and sums."""
+    job = swarm.job(steps=20, checkpoint=10)
+    coordinator = await swarm.serve(job, "--plan", swarm.plan([[0, 4]], ["a", "b"] * 4), "--exit-when-done")
+    nodes = [await swarm.join(), await swarm.join(within=("env", "ATEN_CPU_CAPABILITY=default"))]
+    assert [await process.exit_code() for process in (coordinator, *nodes)] == [0, 0, 0], coordinator.tail()
+    checkpoint = swarm.folder / "coordinator" / "checkpoints" / "step-00000020" / "manifest.json"
+    (replicas,) = json.loads(checkpoint.read_text())["replicas"]
+    assert len(replicas) == 2
+    assert len(set(replicas.values())) == 1
+    same_curve(swarm.rows(), await alone(job))
+
+
 async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_stages(swarm: Swarm) -> None:
     """Everything is stopped with Ctrl+C after a checkpoint; the curve over both lives is the uninterrupted one."""
     job = swarm.job(steps=150, checkpoint=10)
