@@ -37,6 +37,8 @@ from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
+from dtfm_protocol.transport.dial_rule import dial_rule
+from dtfm_protocol.transport.ip_addresses import own_addresses
 from dtfm_protocol.transport.multiaddress import announced_port
 
 ALONE_LOOK_SECONDS = 0.1
@@ -64,6 +66,8 @@ class NodeOptions:
     """Whether decoder layers are compiled."""
     pace: float | None = None
     """FLOP/s of a slower device to behave as."""
+    lan: bool = False
+    """Whether addresses inside this machine's own network are dialled when others announce them."""
 
 
 class Daemon:
@@ -118,11 +122,14 @@ class Daemon:
         """Be a member: offer what this machine has, and do what plans say."""
         registry = Registry(self._invite.swarm, self._post)
         port = self._options.port
+        broker = (control.remote,) if control.remote else ()
         opening = open_planes(
             self._identity,
             self._invite.service,
             registry,
             listen=self._options.listen or self._default_listen(),
+            # Where the connection to the broker leads is no matter of what an invite, or its name server, says.
+            dials=dial_rule(own_addresses(), broker, lan=self._options.lan),
             port=port or announced_port(self._options.announce),
             direct_port=port + 1 if port else 0,
             announce=self._options.announce,

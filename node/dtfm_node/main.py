@@ -36,6 +36,7 @@ def join(
     announce: Annotated[str | None, typer.Option(help="HOST or HOST:PORT at which others reach this node.")] = None,
     listen: Annotated[str | None, typer.Option(help="Address to listen on for other peers.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on (default: --announce's, or any).")] = 0,
+    lan: Annotated[bool, typer.Option("--lan", help="Also connect to peers in this machine's own network.")] = False,
     threads: Threads = None,
     memory: Annotated[float | None, typer.Option(min=0, help="Offer at most so many GiB of memory.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the coordinator.")] = 30.0,
@@ -58,7 +59,9 @@ def join(
 
             with Display(log_format.value) as display:
                 flops = None if pace is None else pace * 1e9
-                options = NodeOptions(device, announce, listen, port, threads, memory, timeout, trace, compiled, flops)
+                options = NodeOptions(
+                    device, announce, listen, port, threads, memory, timeout, trace, compiled, flops, lan=lan
+                )
                 daemon = Daemon(parsed, state_dir, options, display)
                 command_line.run(daemon.run(), daemon.leave)
 
@@ -125,6 +128,7 @@ def doctor(
     announce: Annotated[str | None, typer.Option(help="As with join: also tried from here.")] = None,
     listen: Annotated[str | None, typer.Option(help="As with join.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="As with join.")] = 0,
+    lan: Annotated[bool, typer.Option("--lan", help="As with join.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Find out what would keep this machine from taking part, and say what to do. Exits with 1 if something would."""
@@ -132,7 +136,9 @@ def doctor(
         from dtfm_node.doctor.command import run
         from dtfm_node.doctor.doctor_options import DoctorOptions
 
-        code = run(invite, DoctorOptions(state_dir, device, announce, listen, port), "json" if as_json else "plain")
+        code = run(
+            invite, DoctorOptions(state_dir, device, announce, listen, port, lan), "json" if as_json else "plain"
+        )
     raise typer.Exit(code)
 
 

@@ -5,7 +5,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from dtfm_protocol.discovery.dht import HivemindDiscovery, Registry
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.transport.dial_rule import DialRule
+from dtfm_protocol.transport.dialling import doors_to_dial
 from dtfm_protocol.transport.direct_data_plane import DirectDataPlane
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import by_peer
@@ -26,6 +29,7 @@ async def open_planes(
     registry: Registry,
     *,
     listen: str,
+    dials: DialRule,
     port: int = 0,
     direct_port: int = 0,
     announce: str | None = None,
@@ -40,6 +44,7 @@ async def open_planes(
         name_service: gives the libp2p protocol of a service; only members of the swarm know it.
         registry: decides which of the DHT's records are kept.
         listen: the address to listen at, for libp2p and for direct streams.
+        dials: decides which addresses that others announce are dialled.
         port: the port of libp2p; 0: any.
         direct_port: the port of direct streams, if it is free; 0: any.
         announce: host or HOST:PORT at which others reach this peer's libp2p, e.g. a forwarded port.
@@ -49,15 +54,24 @@ async def open_planes(
             the guest of those in `bootstrap`, which also tell it how it is seen from outside.
 
     Raises:
-        UserError: nothing can listen there, the libp2p daemon does not start, or nobody of `bootstrap` answers.
+        UserError: nothing can listen there, the libp2p daemon does not start, or nobody of `bootstrap` answers, or may
+            be dialled.
     """
+    doors = await doors_to_dial(bootstrap, dials)
+    if bootstrap and not doors:
+        raise UserError(
+            f"the swarm is to be entered at {', '.join(bootstrap)}: these are addresses inside a private network, and "
+            "its broker is not there; if this machine is in that network, say --lan"
+        )
     running = LibP2PDataPlane.running(
-        identity, name_service, listen=listen, port=port, announce=announce, bootstrap=bootstrap, relay=relay
+        identity, name_service, listen=listen, port=port, announce=announce, bootstrap=doors, relay=relay, dials=dials
     )
-    mirrors = () if relay else tuple(by_peer(bootstrap))
+    mirrors = () if relay else tuple(by_peer(doors))
     async with (
         running as libp2p,
-        DirectDataPlane.running(libp2p, identity, listen=listen, port=direct_port, mirrors=mirrors) as data,
-        HivemindDiscovery.running(libp2p, registry, bootstrap, known_peers) as discovery,
+        DirectDataPlane.running(
+            libp2p, identity, listen=listen, port=direct_port, mirrors=mirrors, dials=dials
+        ) as data,
+        HivemindDiscovery.running(libp2p, registry, doors, known_peers) as discovery,
     ):
         yield Planes(data, discovery)

@@ -45,7 +45,7 @@ from dtfm_node.doctor.doctor_options import DoctorOptions
 from dtfm_node.doctor.examine import Examination, LookLimits
 from dtfm_node.doctor.findings import Finding, Verdict, as_json, bad, clean, good, things_to_do, warn, worst
 from dtfm_node.doctor.job_needs import Need
-from dtfm_node.doctor.tcp_look import Host, Kind, closed_because, door_of, kind_of, resolve, visit
+from dtfm_node.doctor.tcp_look import Host, closed_because, door_of, resolve, visit
 from dtfm_protocol.control.messages import PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
 from dtfm_protocol.errors import UserError
@@ -53,6 +53,7 @@ from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.state_dir import locked
+from dtfm_protocol.transport.ip_addresses import Kind, kind_of
 from dtfm_protocol.transport.libp2p_messages import packed, with_length
 from dtfm_protocol.transport.tcp_knock import Knock, knock
 

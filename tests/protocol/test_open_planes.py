@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import psutil
@@ -13,6 +14,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.open_planes import Planes, open_planes
+from dtfm_protocol.transport.dial_rule import dial_rule
 from dtfm_protocol.wire.stream import Stream
 
 pytestmark = pytest.mark.process
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.process
 SWARM = "0123456789abcdef"
 PATIENCE = 30.0
 OWNER, NODE = Identity.generate(), Identity.generate()
+LOCAL = dial_rule([], ["127.0.0.1"])
 
 
 def registry(identity: Identity) -> Registry:
@@ -29,7 +32,13 @@ def registry(identity: Identity) -> Registry:
 @contextlib.asynccontextmanager
 async def two_peers() -> AsyncIterator[tuple[Planes, Planes]]:
     def opening(identity: Identity, **options: object) -> contextlib.AbstractAsyncContextManager[Planes]:
-        return open_planes(identity, lambda name: f"/dtfm/1/one/{name}", registry(identity), **options)  # type: ignore[arg-type]
+        return open_planes(
+            identity,
+            lambda name: f"/dtfm/1/one/{name}",
+            registry(identity),
+            dials=LOCAL,
+            **options,  # type: ignore[arg-type]
+        )
 
     async with (
         asyncio.timeout(PATIENCE),
@@ -74,6 +83,19 @@ async def test_no_daemon_is_left_where_the_block_fails_or_no_door_answers() -> N
         await fail()
     nobody = (f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}",)
     with pytest.raises(UserError, match="failed to connect to bootstrap peers"):
-        async with open_planes(NODE, str, registry(NODE), listen="127.0.0.1", bootstrap=nobody):
+        async with open_planes(NODE, str, registry(NODE), listen="127.0.0.1", dials=LOCAL, bootstrap=nobody):
             pass
     assert psutil.Process().children(recursive=True) == before
+
+
+async def test_doors_inside_a_network_where_the_broker_is_not_are_refused_before_anything_is_dialled() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as inside:
+        door = f"/ip4/127.0.0.1/tcp/{inside.getsockname()[1]}/p2p/{OWNER.peer_id}"
+        with pytest.raises(UserError, match=r"^the swarm is to be entered at /ip4/127.* say --lan$"):
+            async with open_planes(
+                NODE, str, registry(NODE), listen="127.0.0.1", dials=dial_rule([], ["8.8.8.8"]), bootstrap=(door,)
+            ):
+                pass
+        inside.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            inside.accept()

@@ -32,6 +32,7 @@ def serve(
     standby: Annotated[
         str | None, typer.Option(metavar="INVITE", help="Take over this swarm (text or @FILE) when nobody leads it.")
     ] = None,
+    lan: Annotated[bool, typer.Option("--lan", help="Also connect to peers in this machine's own network.")] = False,
     seed: Seed = 0,
     log_format: Format = LogFormat.plain,
 ) -> None:
@@ -60,6 +61,7 @@ def serve(
                 without_quorum,
                 tuple(card or ()),
                 standby,
+                lan,
             )
             command_line.run(Coordinator(parsed, state_dir, options).run(_say_invite))
 

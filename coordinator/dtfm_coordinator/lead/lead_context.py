@@ -9,6 +9,7 @@ from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.discovery.dht import Discovery, Registry
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
 
 
 @dataclass(frozen=True)
@@ -28,3 +29,5 @@ class LeadContext:
     registry: Registry
     session: str = ""
     """Random text of this run of the coordinator, as it says it of itself."""
+    dials: DialRule = ANYWHERE
+    """Rule by which addresses that peers announce are dialled."""

@@ -13,6 +13,7 @@ from dtfm_coordinator.membership.tcp_check import open_doors
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
+from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
 from dtfm_protocol.transport.multiaddress import binary
 
 MOST_PEERS = 64
@@ -40,9 +41,9 @@ class KnownPeers:
             except UserError as error:
                 log.warning("%s", error)
 
-    async def recall(self) -> tuple[str, ...]:
-        """Return the addresses at which something still answers."""
-        return await open_doors(tuple(at for ats in self._kept.values() for at in ats))
+    async def recall(self, dials: DialRule = ANYWHERE) -> tuple[str, ...]:
+        """Return the addresses that `dials` allows and at which something still answers."""
+        return await open_doors(tuple(at for ats in self._kept.values() for at in ats), dials)
 
     def _read(self) -> dict[str, list[str]]:
         try:

@@ -38,6 +38,7 @@ from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
 from dtfm_protocol.process.timeouts import TIMEOUTS
+from dtfm_protocol.transport.dialling import rule_around
 from dtfm_protocol.transport.multiaddress import announced
 from dtfm_protocol.wire.stream import DataPlane
 
@@ -63,6 +64,8 @@ class ServeOptions:
     """Cards (`StandbyCard`) of the coordinators that may take over."""
     standby: str | None = None
     """Invite of the swarm that this coordinator may take over; None: it has a swarm of its own."""
+    lan: bool = False
+    """Whether addresses inside this machine's own network are dialled when peers announce them."""
 
 
 class Coordinator:
@@ -108,12 +111,14 @@ class Coordinator:
             is_alone = not invite.standbys
             if is_alone:  # then nobody else has the broker, and nodes can come back to it while the rest starts
                 await self._open_broker(stack, ends, invite)
-            doors, known = await self._doors(invite), await KnownPeers(folder).recall()
+            dials = await rule_around(ends.announced_broker.rpartition(":")[0].strip("[]"), lan=options.lan)
+            doors, known = await self._doors(invite), await KnownPeers(folder).recall(dials)
             opening = open_planes(
                 self._identity,
                 invite.service,
                 registry,
                 listen=options.listen,
+                dials=dials,
                 port=ends.data,
                 direct_port=ends.data + 1 if options.port else 0,
                 announce=ends.announced_data,
@@ -146,6 +151,7 @@ class Coordinator:
                 discovery,
                 registry,
                 session,
+                dials,
             )
             controller = Controller(
                 context,

@@ -13,3 +13,4 @@ class DoctorOptions:
     announce: str | None = None
     listen: str | None = None
     port: int = 0
+    lan: bool = False

@@ -25,11 +25,13 @@ from dtfm_node.doctor.checks import (
 from dtfm_node.doctor.doctor_options import DoctorOptions
 from dtfm_node.doctor.findings import Finding, bad, warn
 from dtfm_node.doctor.job_needs import Need, need_of
-from dtfm_node.doctor.tcp_look import Host, door_of, kind_of, own_addresses, visit
+from dtfm_node.doctor.tcp_look import Host, door_of, visit
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.transport.dialling import rule_around
+from dtfm_protocol.transport.ip_addresses import kind_of, own_addresses
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import announced, announced_port
 
@@ -167,7 +169,10 @@ class Examination:
             announce, ways.announce_fault = None, str(error)
         seen.doors = await first_peers.knock_at(invite)
         try:
-            running = LibP2PDataPlane.running(identity, invite.service, listen=listen, port=port, announce=announce)
+            dials = await rule_around(BrokerAddress.of(invite).host, lan=self._options.lan)
+            running = LibP2PDataPlane.running(
+                identity, invite.service, listen=listen, port=port, announce=announce, dials=dials
+            )
             async with running as plane:
                 ways.port = port or _port_of(await plane.addresses())
                 await first_peers.enter(seen, plane)

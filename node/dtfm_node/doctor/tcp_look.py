@@ -2,14 +2,11 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 import threading
 from dataclasses import dataclass
-from typing import Literal
 
-import psutil
-
+from dtfm_protocol.transport.ip_addresses import kind_of
 from dtfm_protocol.transport.multiaddress import tcp_address
 from dtfm_protocol.transport.tcp_knock import Knock, knock
 
@@ -18,16 +15,11 @@ VISIT_SECONDS = 4.0
 ADDRESS_LIMIT = 4
 """Number of addresses, of each family, that are tried of a name."""
 
-Kind = Literal["loopback", "link-local", "private", "carrier", "global"]
-"""Reach of an IP address; "carrier": behind the provider's own NAT (RFC 6598)."""
-
 OTHER_PROGRAM = (
     "try another network, as a phone's hotspot, for a proxy or a login page may stand between; if not that, "
     "ask the swarm's owner which program listens there"
 )
 """Advice for where another program answers than the one that should."""
-
-_CARRIER = ipaddress.ip_network("100.64.0.0/10")
 
 
 @dataclass(frozen=True)
@@ -54,29 +46,6 @@ def door_of(address: str) -> tuple[str, int, str] | None:
     other."""
     at = tcp_address(address)
     return at[:3] if at is not None and not at.further else None
-
-
-def kind_of(ip: str) -> Kind:
-    """Return from where an IP address can be reached."""
-    address = ipaddress.ip_address(ip.partition("%")[0])
-    if address.is_loopback:
-        return "loopback"
-    if address.is_link_local:
-        return "link-local"
-    if address.version == 4 and address in _CARRIER:
-        return "carrier"
-    return "global" if address.is_global else "private"
-
-
-def own_addresses() -> tuple[str, ...]:
-    """Return this machine's IP addresses, without those of loopback and link-local ones."""
-    found = (
-        address.address.partition("%")[0]
-        for addresses in psutil.net_if_addrs().values()
-        for address in addresses
-        if address.family in {socket.AF_INET, socket.AF_INET6}
-    )
-    return tuple(dict.fromkeys(ip for ip in found if kind_of(ip) not in {"loopback", "link-local"}))
 
 
 async def visit(host: str, port: int, seconds: float = VISIT_SECONDS) -> Host:

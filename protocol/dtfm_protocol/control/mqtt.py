@@ -116,6 +116,8 @@ class ControlPlane:
         self.last_error = ""
         self.clock_ahead: float | None = None
         """Seconds that the coordinator's clock is ahead of this machine's, transit included; None: not known."""
+        self.remote = ""
+        """IP address at which the broker was reached last; "": it was not."""
         self._addresses = (address, *others)
         self._turn = 0
         self._root = f"dtfm/{swarm}"
@@ -212,7 +214,7 @@ class ControlPlane:
             tls_context=self._tls(),
             timeout=self._timeouts.broker_answer,
         ) as client:
-            self._client = client
+            self._client, self.remote = client, _remote_of(client)
             for name in self._filters:
                 await client.subscribe(name, qos=1)
             sent: dict[str, tuple[Topic, Schema]] = {}
@@ -276,3 +278,12 @@ class ControlPlane:
         if not self._address.tls:
             return None
         return ssl.create_default_context(cadata=self._address.ca)
+
+
+def _remote_of(client: aiomqtt.Client) -> str:
+    """Return the IP address at the other end of a connection; "" where it has just ended."""
+    try:
+        connection: Any = client._client.socket()
+        return str(connection.getpeername()[0])
+    except (OSError, AttributeError):
+        return ""

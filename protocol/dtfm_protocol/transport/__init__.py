@@ -3,6 +3,9 @@
 - `certificates`: TLS between peers: certificates that carry the peers' own keys, and the contexts that trust those met
   so far
 - `circuit_relay`: members that nobody can connect to are reached through one that everybody can
+- `dial_rule`: the rule of which addresses that others announce are dialled: none inside one's own network, unless the
+  swarm itself lies there
+- `dialling`: dialling of addresses that others announce: names are looked up before the rule is asked
 - `direct_data_plane`: the data plane's short way: TLS 1.3 over TCP from peer to peer, where one can reach the other;
   libp2p for the rest
 - `direct_limits`: the limits of a direct plane: how long it waits, and how much it takes on at a time
@@ -14,6 +17,7 @@
 - `in_memory_links`: in-memory links, and what goes wrong on them: what is sent arrives late, out of order, not yet, or
   never
 - `incoming_streams`: streams that peers open: each is given to its handler, and what goes wrong with it goes no further
+- `ip_addresses`: IP addresses: from where each can be reached, and which of them are this machine's
 - `libp2p`: the data plane on libp2p, through the daemon that `libp2p_daemon` starts and ends
 - `libp2p_daemon`: the libp2p daemon that hivemind ships, as one process: its folder, its command line, its start and
   its end

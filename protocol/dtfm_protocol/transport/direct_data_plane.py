@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
 from dtfm_protocol.transport.direct_limits import DirectLimits
 from dtfm_protocol.transport.endpoint_exchange import DIRECT, EndpointExchange
 from dtfm_protocol.transport.hole_punching import PUNCH, SEEN, HolePuncher
@@ -48,11 +49,12 @@ class DirectDataPlane:
         listener: socket.socket,
         mirrors: tuple[str, ...],
         limits: DirectLimits,
+        dials: DialRule,
     ) -> None:
         self.libp2p = libp2p
         self.peer_id = libp2p.peer_id
         self._handlers: dict[str, Handler] = {}
-        self._connections = TlsConnections(identity, listener, self._handlers, limits)
+        self._connections = TlsConnections(identity, listener, self._handlers, limits, dials)
         others = tuple(dict.fromkeys(peer for peer in mirrors if peer != self.peer_id))
         self._puncher = HolePuncher(self._connections, others, self._meet, self._look)
         self._handlers[SEEN] = self._puncher.show
@@ -74,6 +76,7 @@ class DirectDataPlane:
         port: int = 0,
         mirrors: tuple[str, ...] = (),
         limits: DirectLimits = DirectLimits(),  # noqa: B008 - it is frozen
+        dials: DialRule = ANYWHERE,
     ) -> AsyncIterator["DirectDataPlane"]:
         """Listen for direct connections; every stream of either side is closed on leaving.
 
@@ -82,13 +85,14 @@ class DirectDataPlane:
             listen: the address to listen at: the one that `libp2p` listens at.
             port: the port to listen at if there is one and it is free; 0: any.
             mirrors: peers that can tell this one how it is seen from outside.
-            bounds: how long the plane waits, and how much it takes on at a time.
+            limits: how long the plane waits, and how much it takes on at a time.
+            dials: decides which addresses that peers give are dialled.
 
         Raises:
             UserError: nothing can listen at `listen`.
         """
         listener = listener_at(listen, port if port < 65536 else 0)
-        plane = cls(libp2p, identity, listener, mirrors, limits)
+        plane = cls(libp2p, identity, listener, mirrors, limits, dials)
         async with plane._connections.running():
             try:
                 await libp2p.serve(DIRECT, plane._endpoints.answer)

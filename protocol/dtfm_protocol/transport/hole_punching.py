@@ -61,7 +61,7 @@ class HolePuncher:
                 async with self._seen(hole) as here:
                     async with asyncio.timeout(self._limits.handshake):
                         await write_message(meeting, here)
-                        there = await read_message(meeting, OutsideAddress, OUTSIDE_LIMIT)
+                        there = self._may_be_met(await read_message(meeting, OutsideAddress, OUTSIDE_LIMIT))
                     async with hole.meeting(there) as found:
                         stream = await self._first(peer, service, found)
                         with contextlib.suppress(StreamClosed):
@@ -73,6 +73,12 @@ class HolePuncher:
             raise NoWay(str(error) or "no answer") from None
         finally:
             await meeting.close()
+
+    def _may_be_met(self, there: OutsideAddress) -> OutsideAddress:
+        """Return the address that the other side gave. Raises NoWay where it is not dialled on another's word."""
+        if not self._connections.dials.allows(there.host):
+            raise NoWay(f"{there.host} is inside this machine's own network, which the swarm is not")
+        return there
 
     async def _first(self, peer: str, service: str, found: "asyncio.Queue[socket.socket]") -> TlsStream:
         """Open a stream over the first connection that proves to be with `peer`.
@@ -104,7 +110,7 @@ class HolePuncher:
         succeeded = False
         try:
             async with asyncio.timeout(2 * self._limits.handshake + self._limits.punch):
-                there = await read_message(meeting, OutsideAddress, OUTSIDE_LIMIT)
+                there = self._may_be_met(await read_message(meeting, OutsideAddress, OUTSIDE_LIMIT))
                 with SimultaneousOpen() as hole:
                     async with self._seen(hole) as here, hole.meeting(there) as found:
                         await write_message(meeting, here)

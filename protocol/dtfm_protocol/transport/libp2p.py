@@ -16,6 +16,8 @@ from dtfm_protocol.process.compat.hivemind import client_in, ignore_late_answers
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport import libp2p_daemon
 from dtfm_protocol.transport.circuit_relay import GUEST, HOP, STOP, CircuitRelay
+from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
+from dtfm_protocol.transport.dialling import multiaddresses_to_dial
 from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.libp2p_stream import LibP2PStream, stream_of
 from dtfm_protocol.transport.multiaddress import announced, binary, by_peer, is_local
@@ -40,8 +42,10 @@ class LibP2PDataPlane:
         daemon: asyncio.subprocess.Process,
         relays: Mapping[str, tuple[str, ...]],
         relay_retry: float,
+        dials: DialRule,
     ) -> None:
         self.p2p = p2p
+        self._dials = dials
         self.relays = RelayGuest(relays, self.introduce, self.open, relay_retry)
         self._daemon = daemon
         self._introduced: dict[str, tuple[str, ...]] = {}
@@ -64,6 +68,7 @@ class LibP2PDataPlane:
         bootstrap: tuple[str, ...] = (),
         relay: bool = False,
         relay_retry: float = TIMEOUTS.relay_retry,
+        dials: DialRule = ANYWHERE,
     ) -> AsyncIterator["LibP2PDataPlane"]:
         """Start a daemon with `identity`, listening on `listen`:`port`; end it, and its sockets, on leaving.
 
@@ -73,6 +78,8 @@ class LibP2PDataPlane:
             bootstrap: multiaddresses of peers to enter the network by; those of them that are relays relay to this one.
             relay: whether this peer is a relay.
             relay_retry: seconds that the start waits for a relay, and between attempts (`Timeouts.relay_retry`).
+            dials: decides to which addresses peers are introduced. The daemon also dials addresses that it hears of
+                from other peers' daemons, and asks nobody.
 
         Raises:
             UserError: the daemon does not start, with what it said.
@@ -85,7 +92,7 @@ class LibP2PDataPlane:
                 ignore_late_answers(p2p)
                 # On loopback there is nobody who could not connect.
                 relays = {} if relay or is_local(listen) else by_peer(bootstrap)
-                plane = cls(p2p, at, name_service, daemon, relays, relay_retry)
+                plane = cls(p2p, at, name_service, daemon, relays, relay_retry, dials)
                 try:
                     if relay:
                         await plane._be_relay()
@@ -124,8 +131,14 @@ class LibP2PDataPlane:
         await self._connect(peer, addresses)
 
     async def _connect(self, peer: str, addresses: tuple[str, ...]) -> None:
+        allowed = await multiaddresses_to_dial(addresses, self._dials)
+        if addresses and not allowed:
+            raise Unreachable(
+                f"{short(peer)} is announced at {', '.join(addresses)}, inside this machine's own network, which the "
+                "swarm is not: not dialled without --lan"
+            )
         try:
-            where = [binary(address.removesuffix(f"/p2p/{peer}")) for address in addresses]
+            where = [binary(address.removesuffix(f"/p2p/{peer}")) for address in allowed]
             await self.p2p._client.connect(PeerID.from_base58(peer), where)
         except (P2PDaemonError, ValueError, OSError) as error:
             raise Unreachable(f"{short(peer)} cannot be reached at {', '.join(addresses)}: {error}") from None

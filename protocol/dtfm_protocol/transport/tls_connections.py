@@ -20,6 +20,8 @@ from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.transport.certificates import CERTIFICATE_LIMIT, Trust
+from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
+from dtfm_protocol.transport.dialling import addresses_to_dial
 from dtfm_protocol.transport.direct_limits import DirectLimits
 from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.simultaneous_open import SimultaneousOpen
@@ -68,7 +70,12 @@ class TlsConnections:
     """The direct connections of this peer: it opens streams over its own, and takes those of others at a listener."""
 
     def __init__(
-        self, identity: Identity, listener: socket.socket, handlers: Mapping[str, Handler], limits: DirectLimits
+        self,
+        identity: Identity,
+        listener: socket.socket,
+        handlers: Mapping[str, Handler],
+        limits: DirectLimits,
+        dials: DialRule = ANYWHERE,
     ) -> None:
         """Take the listener over; connections are taken within `running`.
 
@@ -76,8 +83,10 @@ class TlsConnections:
             identity: this peer's key, which it proves on every connection.
             listener: a listening socket; closed in the end.
             handlers: the handler of each service; the mapping may change.
-            bounds: how long to wait, and how much to take on.
+            limits: how long to wait, and how much to take on.
+            dials: decides which addresses that peers give are dialled.
         """
+        self.dials = dials
         self.turned_away: Counter[str] = Counter()
         """Number of connections that were not taken, by reason."""
         self.trust = Trust(identity)
@@ -157,7 +166,11 @@ class TlsConnections:
     async def _connect(self, peer: str, host: str, port: int, hole: SimultaneousOpen | None = None) -> TlsStream:
         try:
             async with asyncio.timeout(self.limits.connect):
-                connection = await (connected_to(host, port) if hole is None else hole.connect(host, port))
+                allowed = await addresses_to_dial(host, self.dials)
+                if not allowed:
+                    raise NoWay(f"{host} is inside this machine's own network, which the swarm is not: not dialled")
+                ip = allowed[0]
+                connection = await (connected_to(ip, port) if hole is None else hole.connect(ip, port))
         except (OSError, ValueError) as error:  # a ValueError: no host has such a name; a TimeoutError is an OSError
             raise NoWay(f"{host} port {port}: {error or 'no answer'}") from None
         stream = self._stream(connection, self.trust.client, server_side=False)

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
 from dtfm_node.doctor.outside_view import FAULTS, Clock, clock, observed, relays
-from dtfm_node.doctor.tcp_look import OTHER_PROGRAM, Host, closed_because, door_of, kind_of, visit
+from dtfm_node.doctor.tcp_look import OTHER_PROGRAM, Host, closed_because, door_of, visit
 from dtfm_protocol.discovery.dht import Discovery, HivemindDiscovery, Registry, go_by
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
+from dtfm_protocol.transport.ip_addresses import kind_of
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.wire.stream import Unreachable
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from dtfm_node.doctor.findings import Finding, good, warn
-from dtfm_node.doctor.tcp_look import Host, kind_of
+from dtfm_node.doctor.tcp_look import Host
+from dtfm_protocol.transport.ip_addresses import kind_of
 from dtfm_protocol.transport.tcp_knock import Knock
 
 GROUP = "reachability"

@@ -5,8 +5,9 @@ from typing import Literal
 
 from dtfm_node.doctor.checks.first_peers import AddressObservation
 from dtfm_node.doctor.findings import Finding, bad, good, warn
-from dtfm_node.doctor.tcp_look import Host, closed_because, kind_of
+from dtfm_node.doctor.tcp_look import Host, closed_because
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.transport.ip_addresses import kind_of
 
 GROUP = "reachability"
 
