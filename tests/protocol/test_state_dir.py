@@ -1,12 +1,18 @@
 """A state directory: one live process holds it, and its files are never half-written."""
 
 import os
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from dtfm_node.state.snapshots import Snapshots
+from dtfm_protocol.checkpoint.store import CheckpointStore
+from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.state_dir import holder as holder_of
 from dtfm_protocol.process.state_dir import is_live, locked, write_atomically
@@ -83,6 +89,66 @@ def test_a_folder_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "state"
     with pytest.raises(UserError, match=r"cannot write to the state dir .*choose another --state-dir"), locked(folder):
+        pass
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def _generous() -> Iterator[None]:
+    """A user whose new files and folders anybody may read and write."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("_generous")
+def test_a_new_state_dir_is_closed_to_other_users(tmp_path: Path) -> None:
+    with locked(tmp_path / "deep" / "state") as folder:
+        assert mode(folder) == 0o700
+        assert mode(folder / "lock") == 0o600
+        ShardFolder(folder / "tokens").add(sha256(b"text").hexdigest(), b"text")
+        Snapshots(folder / "snapshots")
+        with CheckpointStore(folder / "checkpoints").draft(1):
+            drafts = list((folder / "checkpoints").iterdir())
+            assert [mode(path) for path in (folder / "tokens", folder / "snapshots", *drafts)] == [0o700] * 3
+
+
+@pytest.mark.parametrize("holds", [[], ["lock"], ["key", "status.json"]])
+def test_a_state_dir_of_before_is_closed_to_other_users(tmp_path: Path, holds: list[str]) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    folder.chmod(0o775)
+    for name in holds:
+        (folder / name).touch()
+    with locked(folder):
+        assert mode(folder) == 0o700
+
+
+def test_a_folder_that_is_no_state_dir_stays_as_it_is_and_is_refused(tmp_path: Path) -> None:
+    """Others may have to read it: somebody has mistyped a name."""
+    folder = tmp_path / "documents"
+    folder.mkdir(mode=0o755)
+    (folder / "letter").touch()
+    refusal = r"^others may read the state dir .* run chmod 700 '.*documents'"
+    with pytest.raises(UserError, match=refusal) as caught, locked(folder):
+        pass
+    assert "\n" not in str(caught.value)
+    assert mode(folder) == 0o755
+    assert sorted(path.name for path in folder.iterdir()) == ["letter"]
+    folder.chmod(0o700)
+    with locked(folder):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_another_users_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o777)
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(UserError, match=r"^others may read the state dir"), locked(folder):
         pass
 
 

@@ -13,6 +13,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.process.child_processes import end_with_parent
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.state_dir import make_private
 
 NODES_STOP_SECONDS = 15.0
 
@@ -35,7 +36,7 @@ class LocalNodes:
         extra = [] if self._trace is None else ["--trace", str(self._trace)]
         for number in range(1, self._count + 1):
             folder = self._folder / "nodes" / str(number)
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
             with (folder / "node.log").open("ab") as output:
                 process = await asyncio.create_subprocess_exec(
                     program, "join", f"@{self._folder / 'invite'}",

@@ -121,7 +121,7 @@ class Snapshots:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         self._known: dict[tuple[Mark, LayerRange], Snapshot] = {}
         self._told: list[Callable[[], None]] = []
 

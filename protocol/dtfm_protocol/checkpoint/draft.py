@@ -38,7 +38,7 @@ class Draft:
         self._whole = whole
         self._files: dict[str, tuple[str, int]] = {}
         with writing(folder):
-            folder.mkdir(parents=True)
+            folder.mkdir(mode=0o700, parents=True)
 
     def __enter__(self) -> Self:
         return self

@@ -214,7 +214,7 @@ def _numpy(dtype: DType) -> np.dtype[Any]:
 def _write(path: Path, data: bytes) -> None:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             with draft.open("xb") as file:
                 file.write(data)

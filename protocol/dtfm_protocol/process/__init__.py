@@ -12,7 +12,7 @@
   heard of others
 - `logs`: logging for both programs: short lines for people, or one JSON object a line
 - `source_digest`: the digest of Python sources: what is kept under it is outdated once the sources have changed
-- `state_dir`: a program's state directory: locked while it runs, its files replaced whole
+- `state_dir`: a program's state directory: closed to other users, locked while it runs, its files replaced whole
 - `timeouts`: table of timeouts that a person may want to change, with the reasons
 - `trace_format`: the timeline of a run: the file in which each node keeps what it did and when
 """

@@ -1,13 +1,20 @@
-"""A program's state directory: locked while it runs, its files replaced whole."""
+"""A program's state directory: closed to other users, locked while it runs, its files replaced whole."""
 
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.logs import log
+
+PRIVATE = 0o700
+"""Mode of folders that hold keys, secrets, or other people's text: this user's alone."""
+OWN_FILES = ("lock", "key")
+"""Files of which one lies in each state dir that a program has used."""
 
 
 @contextlib.contextmanager
@@ -15,10 +22,10 @@ def locked(folder: Path) -> Iterator[Path]:
     """Create `folder` and hold its lock in the block; the kernel frees it when the process ends, however it ends.
 
     Raises:
-        UserError: the folder is not writable, or a live process holds its lock.
+        UserError: the folder is not writable, others may read it (`make_private`), or a live process holds its lock.
     """
+    make_private(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise UserError(
@@ -35,6 +42,31 @@ def locked(folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         os.close(descriptor)
+
+
+def make_private(folder: Path) -> None:
+    """Create a state dir that only this user may read; close one that is there and that others may read.
+
+    Raises:
+        UserError: it cannot be made or closed, or it holds what is no program's state, which others may have to read.
+    """
+    try:
+        folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        found = folder.stat()
+        if not stat.S_IMODE(found.st_mode) & 0o077:
+            return
+        is_own = any((folder / name).exists() for name in OWN_FILES) or not any(folder.iterdir())
+        if found.st_uid != os.geteuid() or not is_own:
+            raise UserError(
+                f"others may read the state dir {folder}, and it is not this program's to close: "
+                f"run chmod 700 '{folder}', or choose another --state-dir"
+            )
+        folder.chmod(PRIVATE)
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the state dir {folder}: {error.strerror}; choose another --state-dir"
+        ) from None
+    log.info("the state dir %s was open to other users: it is closed to them now", folder)
 
 
 def _taken(descriptor: int) -> bool:
