@@ -19,6 +19,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+InviteSource = Annotated[
+    str | None,
+    typer.Argument(help="@FILE, - for standard input, or the text, which `ps` shows; else you are asked for it."),
+]
 StateDir = Annotated[Path, typer.Option("--state-dir", help="Where this node keeps its key, tokens and status.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads for compute (default: torch's).")]
@@ -30,8 +34,8 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Say more.")]
 
 @app.command()
 def join(
-    invite: Annotated[str, typer.Argument(help="The invite's text, or @FILE.")],
     state_dir: StateDir,
+    invite: InviteSource = None,
     device: Device = "auto",
     announce: Annotated[str | None, typer.Option(help="HOST or HOST:PORT at which others reach this node.")] = None,
     listen: Annotated[str | None, typer.Option(help="Address to listen on for other peers.")] = None,
@@ -48,11 +52,12 @@ def join(
 ) -> None:
     """Join a swarm and train until its job is done."""
     from dtfm_protocol.identity.invite import Invite
+    from dtfm_protocol.identity.invite_source import invite_text
     from dtfm_protocol.process.state_dir import locked
 
     set_up(log_format.value, verbose)
     with command_line.guarded():
-        parsed = Invite.decode(invite)
+        parsed = Invite.decode(invite_text(invite))
         with locked(state_dir):
             from dtfm_node.control.display import Display
             from dtfm_node.daemon import Daemon, NodeOptions
@@ -122,7 +127,7 @@ def bench(
 
 @app.command()
 def doctor(
-    invite: Annotated[str, typer.Argument(help="The invite's text, or @FILE.")],
+    invite: InviteSource = None,
     state_dir: Annotated[Path | None, typer.Option("--state-dir", help="The one to join with.")] = None,
     device: Device = "auto",
     announce: Annotated[str | None, typer.Option(help="As with join: also tried from here.")] = None,
@@ -135,10 +140,10 @@ def doctor(
     with command_line.guarded():
         from dtfm_node.doctor.command import run
         from dtfm_node.doctor.doctor_options import DoctorOptions
+        from dtfm_protocol.identity.invite_source import invite_text
 
-        code = run(
-            invite, DoctorOptions(state_dir, device, announce, listen, port, lan), "json" if as_json else "plain"
-        )
+        options = DoctorOptions(state_dir, device, announce, listen, port, lan)
+        code = run(invite_text(invite), options, "json" if as_json else "plain")
     raise typer.Exit(code)
 
 

@@ -193,7 +193,9 @@ async def test_status_export_and_generate_without_a_run_say_so(swarm: Swarm) -> 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["join"], ["invite", "--help"]),
+        (["join", "--state-dir", "x"], ["no invite", "@FILE", "--help"]),
+        (["join", "-", "--state-dir", "x"], ["no invite"]),
+        (["doctor"], ["no invite", "@FILE", "--help"]),
         (["join", "x"], ["--state-dir"]),
         (["bench", "--threads", "0"], ["--threads"]),
         (["train"], ["train"]),

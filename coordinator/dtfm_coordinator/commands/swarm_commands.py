@@ -30,7 +30,7 @@ def serve(
         list[str] | None, typer.Option(help="A coordinator that may take over: what `card` prints.")
     ] = None,
     standby: Annotated[
-        str | None, typer.Option(metavar="INVITE", help="Take over this swarm (text or @FILE) when nobody leads it.")
+        str | None, typer.Option(metavar="INVITE", help="Take over this swarm (@FILE, - or text) when nobody leads it.")
     ] = None,
     lan: Annotated[bool, typer.Option("--lan", help="Also connect to peers in this machine's own network.")] = False,
     seed: Seed = 0,
@@ -46,6 +46,7 @@ def serve(
         with locked(state_dir):
             from dtfm_coordinator.allocator.allocate import compile_now
             from dtfm_coordinator.serve.service import Coordinator, ServeOptions
+            from dtfm_protocol.identity.invite_source import invite_text
 
             compile_now(log.info)
             options = ServeOptions(
@@ -60,7 +61,7 @@ def serve(
                 seed,
                 without_quorum,
                 tuple(card or ()),
-                standby,
+                invite_text(standby) if standby is not None else None,
                 lan,
             )
             command_line.run(Coordinator(parsed, state_dir, options).run(_say_invite))
