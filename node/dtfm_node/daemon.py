@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import shutil
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from dtfm_node.control.inbox import Inbox
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.engine.device import choose, describe
 from dtfm_node.engine.device_profile import availability, measure_profile
+from dtfm_node.engine.job_survey import Surveyor, local_survey
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.tracer import NO_TRACE, TraceFile, Tracer
 from dtfm_node.links import probe
@@ -22,6 +24,7 @@ from dtfm_node.runner.plan_worker import PlanWorker
 from dtfm_node.runner.promise_store import PromiseStore
 from dtfm_node.runner.runner import Runner
 from dtfm_node.state.checkpointer import Checkpointer
+from dtfm_node.state.disk_budget import DiskBudget, most_disk
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import Snapshots
 from dtfm_protocol.checkpoint.transfers import SHARDS, STATE, serve_shards, serve_state
@@ -58,6 +61,8 @@ class NodeOptions:
     threads: int | None = None
     memory_gib: float | None = None
     """Most memory to offer."""
+    disk_gib: float | None = None
+    """Most disk to keep tokens, snapshots and copies on; None: half of what is free."""
     timeout: float = 30.0
     """Seconds to wait for the coordinator before giving up."""
     trace: Path | None = None
@@ -80,8 +85,10 @@ class Daemon:
         options: NodeOptions,
         display: Display,
         timeouts: Timeouts = TIMEOUTS,
+        surveyor: Surveyor = local_survey,
     ) -> None:
-        self._timeouts = timeouts
+        """Nothing happens before `run`; `surveyor` tells what a job asks for before anything of it is built."""
+        self._timeouts, self._surveyor = timeouts, surveyor
         self._invite, self._folder, self._options, self._display = invite, folder, options, display
         self._identity = Identity.load_or_create(folder / "key")
         self._post = Post(invite.swarm, self._identity, counter=message_counter(folder))
@@ -120,6 +127,8 @@ class Daemon:
 
     async def _serve(self, machine: Runtime, control: ControlPlane) -> None:
         """Be a member: offer what this machine has, and do what plans say."""
+        job = await self._inbox.job()
+        survey = await self._surveyor(job)
         registry = Registry(self._invite.swarm, self._post)
         port = self._options.port
         broker = (control.remote,) if control.remote else ()
@@ -137,15 +146,15 @@ class Daemon:
         )
         async with opening as planes:
             plane = planes.data
-            shards = ShardFolder(self._folder / "tokens")
+            shards, budget = ShardFolder(self._folder / "tokens"), self._disk_budget()
+            budget.counts(lambda: sum(shards.sizes().values()))
             uplink = UplinkPacer()
             await plane.serve(probe.PROBE, lambda stream: probe.answer(stream, uplink))
             await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
-            job = await self._inbox.job()
             addresses = await plane.addresses()
             self._reporter.say("measuring", f"measuring {describe(machine.device)}")
-            profile = await measure_profile(job, machine, self._options.memory_gib, addresses, self._session)
-            snapshots = Snapshots(self._folder / "snapshots")
+            profile = await measure_profile(job, survey, machine, self._options.memory_gib, addresses, self._session)
+            snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute)
             keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes=16 * 4 * model_sizes(job.config).total)
@@ -156,12 +165,21 @@ class Daemon:
                 promise_store = PromiseStore(self._folder / "promise.json", holdings, self._reporter)
                 say_standing = promise_store.say_standing
                 worker = PlanWorker(
-                    job, machine, plane, shards, holdings, checkpointer, self._reporter, uplink, say_standing
+                    job,
+                    machine,
+                    plane,
+                    shards,
+                    holdings,
+                    checkpointer,
+                    self._reporter,
+                    uplink,
+                    say_standing,
+                    profile.memory_bytes,
                 )
                 await worker.listen()
                 runner = Runner(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)
                 snapshots.when_added(say_standing)
-                self._reporter.say("idle", availability(job, profile))
+                self._reporter.say("idle", availability(survey, profile))
                 self._serving = True
                 background = [
                     tasks.create_task(publisher.refresh()),
@@ -183,6 +201,10 @@ class Daemon:
                 for task in background:
                     task.cancel()
             await self._reporter.send(control)
+
+    def _disk_budget(self) -> DiskBudget:
+        held = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+        return DiskBudget(most_disk(self._options.disk_gib, shutil.disk_usage(self._folder).free, held))
 
     def leave(self) -> bool:
         """Ask to leave as soon as the others can do without this node; whether there is anything to wait for."""

@@ -1,5 +1,6 @@
 """`dtfm-node`: the volunteer's command line."""
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -43,6 +44,9 @@ def join(
     lan: Annotated[bool, typer.Option("--lan", help="Also connect to peers in this machine's own network.")] = False,
     threads: Threads = None,
     memory: Annotated[float | None, typer.Option(min=0, help="Offer at most so many GiB of memory.")] = None,
+    disk: Annotated[
+        float | None, typer.Option(min=0, help="Keep at most so many GiB on disk (default: half of what is free).")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the coordinator.")] = 30.0,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile decoder layers with torch.compile.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of what this node does to this folder.")] = None,
@@ -58,17 +62,30 @@ def join(
     set_up(log_format.value, verbose)
     with command_line.guarded():
         parsed = Invite.decode(invite_text(invite))
-        with locked(state_dir):
+        with locked(state_dir), contextlib.ExitStack() as stack:
             from dtfm_node.control.display import Display
             from dtfm_node.daemon import Daemon, NodeOptions
+            from dtfm_node.engine.process_limits import hold_memory, surveyor
 
-            with Display(log_format.value) as display:
-                flops = None if pace is None else pace * 1e9
-                options = NodeOptions(
-                    device, announce, listen, port, threads, memory, timeout, trace, compiled, flops, lan=lan
-                )
-                daemon = Daemon(parsed, state_dir, options, display)
-                command_line.run(daemon.run(), daemon.leave)
+            survey = surveyor(stack)
+            hold_memory(device, memory)
+            display = stack.enter_context(Display(log_format.value))
+            options = NodeOptions(
+                device=device,
+                announce=announce,
+                listen=listen,
+                port=port,
+                threads=threads,
+                memory_gib=memory,
+                disk_gib=disk,
+                timeout=timeout,
+                trace=trace,
+                compiled=compiled,
+                pace=None if pace is None else pace * 1e9,
+                lan=lan,
+            )
+            daemon = Daemon(parsed, state_dir, options, display, surveyor=survey)
+            command_line.run(daemon.run(), daemon.leave)
 
 
 @app.command()

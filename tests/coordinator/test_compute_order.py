@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.cost_model.model_demand import most_waiting
 from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.simulator.compute_order import KINDS, order_actions
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares, route_micro_batches
 from dtfm_protocol.job.job_file import ScheduleName
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.schedule import most_in_flight, orders
+from dtfm_protocol.plan.schedule import most_in_flight, most_waiting, orders
 
 
 @st.composite

@@ -12,7 +12,6 @@ from dtfm_coordinator.allocator.cost_model.model_demand import (
     ModelDemand,
     layer_seconds,
     memory_needed,
-    most_waiting,
     optimizer_seconds,
     stage_seconds,
 )
@@ -23,7 +22,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import ScheduleName, Wire
 from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.schedule import most_in_flight, orders
+from dtfm_protocol.plan.schedule import most_in_flight, most_waiting, orders
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 from dtfm_protocol.wire.codecs import payload_bytes
 from tests.coordinator.swarms import workload

@@ -21,11 +21,13 @@
 - `flat_gradients`: the gradients of a stage in flat buffers: what buckets are runs of
 - `heartbeat`: pulses to and from the other peers of a plan, which say that a peer lives, and how long it has been at
   its action
+- `job_survey`: a survey of a job: what its model would take, worked out in a process of bounded memory and time
 - `layers`: ways to run a stage's decoder layers: plainly, with activations recomputed, or compiled
 - `link_rates`: rates at which frames come in from each peer: what training traffic tells of links, for nothing (pure)
 - `mailbox`: frames that one peer awaits from the others under one plan: which are due, which have come, and who is gone
   (pure)
-- `optimizer`: gradient norm and clip that swarm and `solo` share, and the state of weights and moments by name
+- `optimizer`: optimizer that swarm and `solo` share, the gradient clip, and their state by name
+- `process_limits`: limits of this node's own process, set before it hears of any job
 - `receiver`: receiver of frames from streams: the waiting, on both sides, around what a `Mailbox` decides
 - `rejected_frames`: frames that cannot be used: kinds of fault, how often each was, and whether one is worth a line in
   the log (pure)

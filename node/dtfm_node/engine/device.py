@@ -53,6 +53,13 @@ def free_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory, the machine's or the device's, could not be had."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
 def synchronise(device: torch.device) -> None:
     """Wait until the device has done all that was asked of it."""
     if device.type == "cuda":

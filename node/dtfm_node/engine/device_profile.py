@@ -2,22 +2,34 @@
 
 from importlib.metadata import version
 
-from dtfm_node.engine.device import describe
-from dtfm_node.engine.device_speed import measure
+import torch
+
+from dtfm_node.engine.device import describe, free_memory
+from dtfm_node.engine.device_speed import DeviceSpeed, measure, product_speeds
 from dtfm_node.engine.emulated_speed import paced_layer
+from dtfm_node.engine.job_survey import JobSurvey
 from dtfm_node.engine.layers import check_compiler
 from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.job.resolved_job import ResolvedJob
-from dtfm_protocol.model.model_sizes import smallest_stage_bytes
+from dtfm_protocol.view.view import LayerSeconds
 
 
 async def measure_profile(
-    job: ResolvedJob, machine: Runtime, memory_gib: float | None, addresses: tuple[str, ...], session: str
+    job: ResolvedJob,
+    survey: JobSurvey,
+    machine: Runtime,
+    memory_gib: float | None,
+    addresses: tuple[str, ...],
+    session: str,
 ) -> Profile:
     """The profile of `machine`, measured with the job's own layer; of the device that it behaves as, if it is paced.
 
+    A layer that does not fit into what is offered is not built: its seconds are then those that matrix products of its
+    size take.
+
     Args:
+        survey: what the job asks for.
         memory_gib: most memory to offer; None: all that is free.
         addresses: where the node is reached.
         session: of the daemon.
@@ -28,18 +40,9 @@ async def measure_profile(
     device, training = machine.device, job.training
     if machine.compiled:
         await machine.compute(check_compiler, device)
-    measured = await machine.compute(
-        measure,
-        job.config,
-        training.precision,
-        training.micro_batch,
-        training.sequence_length,
-        device,
-        machine.compiled,
-    )
-    memory = float(measured.memory_bytes)
-    if memory_gib is not None:
-        memory = max(1.0, min(memory, memory_gib * 2**30))
+    memory = offered_bytes(device, memory_gib)
+    measured = await machine.compute(_speed, job, device, machine.compiled, survey.measuring <= memory)
+    memory = max(1.0, min(memory, float(measured.memory_bytes)))
     said, flops, layer = describe(device), measured.flops, measured.layer_seconds
     if machine.pace is not None:
         said = f"{said}, paced to {machine.pace / 1e9:.4g} GFLOP/s"
@@ -56,13 +59,30 @@ async def measure_profile(
     )
 
 
-def availability(job: ResolvedJob, profile: Profile) -> str:
+def offered_bytes(device: torch.device, memory_gib: float | None) -> float:
+    """Return the bytes of memory that a node offers: what is free on its device, or what its owner allows of that."""
+    free = float(free_memory(device))
+    return free if memory_gib is None else max(1.0, min(free, memory_gib * 2**30))
+
+
+def availability(survey: JobSurvey, profile: Profile) -> str:
     """Whether any stage could fit into the memory that is offered, in one line for the volunteer."""
-    training = job.training
-    needed = smallest_stage_bytes(job.config, training.micro_batch, training.sequence_length, training.precision)
+    needed = survey.smallest_stage
     if profile.memory_bytes >= needed:
         return "available; waiting for a plan"
     return (
         f"this node offers {profile.memory_bytes / 1e9:.3g} GB of memory and the smallest stage of the model needs "
         f"{needed / 1e9:.3g} GB: it stays available; free some memory, or offer more with --memory"
     )
+
+
+def _speed(job: ResolvedJob, device: torch.device, compiled: bool, fits: bool) -> DeviceSpeed:
+    """Return the device's speed, measured, or where no layer of the job fits, as far as matrix products tell it."""
+    training = job.training
+    if fits:
+        shape = training.precision, training.micro_batch, training.sequence_length
+        return measure(job.config, *shape, device, compiled)
+    flops = product_speeds(device)
+    unknown = LayerSeconds(forward=1.0, backward=1.0)
+    layer = paced_layer(job.config, training, flops[training.precision], unknown)
+    return DeviceSpeed(flops, layer, free_memory(device))

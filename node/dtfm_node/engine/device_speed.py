@@ -43,10 +43,15 @@ def measure(
 ) -> DeviceSpeed:
     """Measure `device` on one decoder layer of `config` with inputs of shape [micro_batch, sequence_length, hidden]."""
     return DeviceSpeed(
-        {name: product_flops(dtype, device) for name, dtype in _DTYPES.items()},
+        product_speeds(device),
         layer_seconds(config, precision, micro_batch, sequence_length, device, compiled),
         free_memory(device),
     )
+
+
+def product_speeds(device: torch.device) -> dict[Precision, float]:
+    """Return the effective FLOP/s of a large square matrix product, by precision."""
+    return {name: product_flops(dtype, device) for name, dtype in _DTYPES.items()}
 
 
 def product_flops(dtype: torch.dtype, device: torch.device) -> float:

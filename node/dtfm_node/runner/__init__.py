@@ -1,6 +1,7 @@
 """Following of plans: which plan this node works under, and its tasklets, each one stage for a share of micro-batches.
 
 - `follower`: follower of plans: decides which plan a node follows, what it promises, and when it may go (pure)
+- `plan_check`: the check of a plan against what this node has offered, before memory is taken for it
 - `plan_worker`: work under a plan: connects to its other peers, loads the state that it resumes from, trains, keeps and
   reports
 - `promise_store`: store of this node's promises: what it has promised, and the plan that it took last; on disk before

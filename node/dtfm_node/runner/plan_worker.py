@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import partial
 
 from dtfm_node.control.reporter import Reporter
+from dtfm_node.engine.device import is_out_of_memory
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_node.engine.trainer import Trainer
 from dtfm_node.links.pacing import UplinkPacer
+from dtfm_node.runner.plan_check import why_refused
 from dtfm_node.runner.token_source import TokenSource
 from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.fetch import Fetched
@@ -26,6 +28,9 @@ from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane, Stream, read_message
+
+_KNOWN = (PeerLost, Refused, ConnectionError, Diverged)
+"""Errors that end the work under a plan, and not this node."""
 
 
 class PlanWorker:
@@ -45,10 +50,12 @@ class PlanWorker:
         reporter: Reporter,
         uplink: UplinkPacer,
         on_change: Callable[[], None],
+        offered: float,
     ) -> None:
+        """Nothing is done before `listen`; `offered` are the bytes of memory that a plan may ask for."""
         self._job, self._machine, self._plane = job, machine, plane
         self._shards, self._holdings, self._checkpointer, self._reporter = shards, holdings, checkpointer, reporter
-        self._uplink, self._on_change = uplink, on_change
+        self._uplink, self._on_change, self._offered = uplink, on_change, offered
         self._me = plane.peer_id
         self._exchange: tuple[int, Exchange | None] = (0, None)
         self._opened = asyncio.Condition()
@@ -127,6 +134,10 @@ class PlanWorker:
             spare = f"plan {plan.version} leaves this node as a spare"
             self._reporter.say("idle", spare, plan_version=plan.version, lost=())
             return
+        refusal = await self._machine.compute(why_refused, self._job, plan, self._me, self._offered)
+        if refusal is not None:
+            self._stall(plan, "stalled", refusal)
+            return
         self._reporter.say("starting", f"plan {plan.version}: {plan.reason}", plan_version=plan.version, lost=())
         try:
             exchanging = Exchange.running(
@@ -138,30 +149,26 @@ class PlanWorker:
                 await exchange.flush()
         except BaseExceptionGroup as group:
             # The exchange's task group wraps whatever ended the block.
-            known, others = group.split((PeerLost, Refused, ConnectionError, Diverged))
+            known, others = group.split(lambda error: isinstance(error, _KNOWN) or is_out_of_memory(error))
             if others is not None or known is None:
                 raise
-            self._stall(plan, known)
+            self._stall(plan, *_why(known))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             # Something that this plan's work waited for was cancelled, and not this work itself.
             log.exception("plan %d: a part of it was cancelled", plan.version)
-            self._reporter.say("stalled", "a part of its work was cancelled")
+            self._stall(plan, "stalled", "a part of its work was cancelled")
         finally:
             self._trainer, self._reporter.timeouts = None, dict
             await self._machine.compute(int)
             self._on_change()
 
-    def _stall(self, plan: Plan, group: BaseExceptionGroup[Exception]) -> None:
+    def _stall(self, plan: Plan, state: str, why: str, lost: tuple[str, ...] = ()) -> None:
         """Report why the plan cannot go on, with the peer that was lost if one was."""
-        first: BaseException = group
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        lost = (first.peer,) if isinstance(first, PeerLost) else ()
-        self._reporter.say("diverged" if isinstance(first, Diverged) else "stalled", str(first)[:400], lost=lost)
-        log.warning("plan %d stops here: %s", plan.version, first)
+        self._reporter.say(state, why[:400], plan_version=plan.version, lost=lost)
+        log.warning("plan %d stops here: %s", plan.version, why)
 
     async def _train(self, plan: Plan, exchange: Exchange) -> None:
         """Train from the plan's first state to the job's last step, or to the plan's end."""
@@ -170,7 +177,8 @@ class PlanWorker:
         state: StageState = await machine.compute(build, job.config, plan, self._me, job.training, machine.device)
         tokens = None
         if state.is_first or state.is_last:
-            tokens = TokenSource(self._plane, job, self._shards, plan.author)
+            budget = holdings.snapshots.budget
+            tokens = TokenSource(self._plane, job, self._shards, plan.author, budget=budget)
         trainer = Trainer(job, plan, self._me, state, tokens.reader if tokens else None, exchange, machine)
 
         async def prepare(step: int) -> None:
@@ -226,3 +234,14 @@ class PlanWorker:
             last = parked or row.step == self._job.training.steps
             await self._checkpointer.keep(state, plan, row, rows, handed_in=bool(due), copied=copied, last=last)
             self._reporter.hurry()
+
+
+def _why(group: BaseExceptionGroup[Exception]) -> tuple[str, str, tuple[str, ...]]:
+    """Return what a node reports of the first of the errors that ended its work: state, reason, and the lost peer."""
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    if is_out_of_memory(first):
+        return "stalled", f"there is no memory left for it here: {first}", ()
+    lost = (first.peer,) if isinstance(first, PeerLost) else ()
+    return "diverged" if isinstance(first, Diverged) else "stalled", str(first), lost

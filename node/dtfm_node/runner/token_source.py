@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 
+from dtfm_node.state.disk_budget import DiskBudget
 from dtfm_protocol.checkpoint.transfers import fetch_shard
 from dtfm_protocol.data.batches import Batches
-from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
-from dtfm_protocol.errors import Refused
+from dtfm_protocol.data.token_shards import ShardFolder, TokenReader, shard_bytes
+from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
@@ -25,10 +26,12 @@ class TokenSource:
         shards: ShardFolder,
         coordinator: str,
         retry_seconds: float = TIMEOUTS.tokens_retry,
+        budget: DiskBudget | None = None,
     ) -> None:
         """Nothing is fetched before `ensure`.
 
         Args:
+            budget: of the disk on which `shards` lie; None: unlimited.
             retry_seconds: see `Timeouts.tokens_retry`.
         """
         self._retry_seconds = retry_seconds
@@ -36,15 +39,42 @@ class TokenSource:
         self._plane, self._job, self._shards, self._coordinator = plane, job, shards, coordinator
         self._batches = Batches(job.corpus, job.training, job.evaluation)
         self._fetching = asyncio.Lock()
+        self._budget = budget or DiskBudget()
+        self._in_use: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+        """Hashes of the shards of the last two steps that were asked for: one may still be computed."""
 
     async def ensure(self, plan: Plan, me: str, step: int) -> None:
-        """Fetch what `me` lacks of the shards that `step` and the evaluation touch; waits while nobody has them."""
+        """Fetch what `me` lacks of the shards that `step` and the evaluation touch; waits while nobody has them.
+
+        Where the disk's budget has no room for one, those that were fetched first make room.
+
+        Raises:
+            Refused: there is not as much room.
+        """
         wanted = set(self._batches.shards_for(step, plan.micro_batches(me)))
         if self._job.evaluation.every:
             wanted |= set(self._batches.evaluation_shards())
+        shards = [self._job.corpus.shards[index] for index in sorted(wanted)]
         async with self._fetching:
-            for index in sorted(wanted):
-                await self._fetch(self._job.corpus.shards[index].sha256, self._sources(plan, me))
+            self._in_use = self._in_use[1], frozenset(shard.sha256 for shard in shards)
+            for shard in shards:
+                if not self._shards.has(shard.sha256):
+                    size = shard_bytes(self._job.corpus, shard)
+                    self._make_room(size)
+                    try:
+                        with self._budget.claimed(size, "a shard of the text"):
+                            await self._fetch(shard.sha256, size, self._sources(plan, me))
+                    except UserError as error:
+                        raise Refused(str(error)) from None
+
+    def _make_room(self, size: int) -> None:
+        """Delete shards that no step now needs, those that were fetched first, until there is room for `size` bytes."""
+        needed = self._in_use[0] | self._in_use[1]
+        for sha256 in self._shards.sizes() if self._budget.room < size else ():
+            if self._budget.room >= size:
+                return
+            if sha256 not in needed:
+                self._shards.drop(sha256)
 
     def _sources(self, plan: Plan, me: str) -> Sequence[str]:
         """Return the peers that read tokens too, a different one first for each peer, and last the coordinator."""
@@ -53,11 +83,11 @@ class TokenSource:
         others = [peer for peer in readers[turn:] + readers[:turn] if peer != me]
         return [*others, self._coordinator]
 
-    async def _fetch(self, sha256: str, sources: Sequence[str]) -> None:
+    async def _fetch(self, sha256: str, size: int, sources: Sequence[str]) -> None:
         while not self._shards.has(sha256):
             for peer in sources:
                 try:
-                    data = await fetch_shard(self._plane, peer, sha256)
+                    data = await fetch_shard(self._plane, peer, sha256, size)
                 except ConnectionError:
                     continue
                 except Refused as error:

@@ -4,6 +4,7 @@
   coordinator
 - `checkpointer`: keeps states beside training, as a snapshot on this node's disk, a copy of it where the plan says, and
   a share of the coordinator's checkpoint
+- `disk_budget`: the budget of disk: how much a node keeps for the swarm, in all, and what is refused above it
 - `fetch`: fetch of a state from all peers that hold it at once, piece by piece; nothing is believed but hashes that
   they agree on
 - `held_states`: states of the model that a node keeps in memory from one plan to the next: which stays, and until when

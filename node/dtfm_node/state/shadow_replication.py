@@ -93,8 +93,9 @@ class ShadowReplication:
             return
         self._coming.add(stream.peer)
         try:
-            await write_message(stream, Receipt(taken=True, text="send it"))
-            self._snapshots.add(await self._receive(stream, offer))
+            with self._snapshots.budget.claimed(offer.size, "a copy of another peer's state"):
+                await write_message(stream, Receipt(taken=True, text="send it"))
+                self._snapshots.add(await self._receive(stream, offer))
             self._snapshots.keep_newest(offer.layers, COPIES_A_STAGE)
         except (OSError, UserError) as error:
             log.warning("cannot keep a copy for %s: %s", short(stream.peer), error)

@@ -155,9 +155,14 @@ def _write_extract(snapshots: Snapshots, extract: Extract, reading: Reading) -> 
     """
     if not extract.to_write:
         return SnapshotWritten(None, _hashes(reading))
-    snapshot, hashes = write_snapshot(
-        snapshots.folder, extract.mark, extract.layers, extract.to_write, reading, extract.norm, extract.rows
-    )
+    try:
+        with snapshots.budget.claimed(sum(one.nbytes for one in extract.to_write.values()), "a snapshot"):
+            snapshot, hashes = write_snapshot(
+                snapshots.folder, extract.mark, extract.layers, extract.to_write, reading, extract.norm, extract.rows
+            )
+    except UserError:
+        reading.abandon()  # nobody reads on: an update must not wait
+        raise
     return SnapshotWritten(snapshot, hashes)
 
 

@@ -3,6 +3,7 @@ there."""
 
 import contextlib
 import hashlib
+import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
+from dtfm_node.state.disk_budget import DiskBudget
 from dtfm_node.state.state_reading import Reading
 from dtfm_protocol.checkpoint.manifest import Key, TensorEntry
 from dtfm_protocol.checkpoint.shard import describe_shard, shard_header, tensor_entry
@@ -117,10 +119,13 @@ class Snapshots:
 
     Args:
     folder: folder in which they lie; it is made if it does not exist.
+    budget: of the disk on which it lies; None: unlimited.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, budget: DiskBudget | None = None) -> None:
         self.folder = folder
+        self.budget = budget or DiskBudget()
+        self.budget.counts(lambda: sum(snapshot.bytes for snapshot in list(self._known.values())))
         folder.mkdir(mode=0o700, exist_ok=True)
         self._known: dict[tuple[Mark, LayerRange], Snapshot] = {}
         self._told: list[Callable[[], None]] = []
@@ -163,17 +168,21 @@ class Snapshots:
         return self.folder / f"{snapshot.stem}.safetensors"
 
     def adopt(self, path: Path, mark: Mark, layers: LayerRange, sha256: str) -> Snapshot:
-        r"""Take over a file that another peer sent.
+        """Take over a file that another peer sent.
 
         Raises:
-            Refused: the file is not what was announced.\n    UserError: there is no room for its description.
+            Refused: the file is not what was announced.
+            UserError: there is no room for its description.
         """
         name = f"{stem_of(mark, layers)}.safetensors"
-        data = path.read_bytes()
-        file, entries = describe_shard(name, data, layers)
+        with path.open("rb") as source:
+            if not path.stat().st_size:
+                raise Refused("a snapshot of no bytes")
+            with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:  # it may be larger than memory
+                file, entries = describe_shard(name, data, layers)
         if file.sha256 != sha256:
             raise Refused("a snapshot with another hash than was announced")
-        snapshot = Snapshot(mark=mark, layers=layers, bytes=len(data), sha256=sha256, tensors=entries)
+        snapshot = Snapshot(mark=mark, layers=layers, bytes=file.bytes, sha256=sha256, tensors=entries)
         path.replace(self.folder / name)
         try:
             write_atomically(self.folder / f"{snapshot.stem}.json", snapshot.model_dump_json(), lasting=True)

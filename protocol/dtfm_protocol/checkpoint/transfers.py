@@ -151,11 +151,11 @@ def _pieces(data: Bytes | Path) -> Iterator[Bytes]:
             yield view[offset : offset + _PIECE]
 
 
-async def fetch_shard(plane: DataPlane, peer: str, sha256: str) -> bytes | None:
-    """Fetch a token shard from `peer` and check its hash; None if the peer has none.
+async def fetch_shard(plane: DataPlane, peer: str, sha256: str, size: int) -> bytes | None:
+    """Fetch a token shard of `size` bytes from `peer` and check its hash; None if the peer has none.
 
     Raises:
-        Refused: what came has another hash, or is too large.
+        Refused: what came has another hash, or what is offered another size, or it is larger than any shard.
         ConnectionError: the peer is gone.
     """
     stream = await plane.open(peer, SHARDS)
@@ -164,8 +164,8 @@ async def fetch_shard(plane: DataPlane, peer: str, sha256: str) -> bytes | None:
         found = await read_message(stream, TransferReply)
         if found.size is None:
             return None
-        if found.size > SHARD_LIMIT:
-            raise Refused(f"{short(peer)} offers a shard of {found.size} bytes")
+        if found.size > SHARD_LIMIT or found.size != size:
+            raise Refused(f"{short(peer)} offers a shard of {found.size} bytes, not {size}")
         data = bytes(await stream.read(found.size))
     finally:
         await stream.close()

@@ -37,6 +37,8 @@ class ShardFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._checked: set[str] = set()
+        self._sizes: dict[str, int] | None = None
+        """Bytes of each shard that is here, by hash, the one that was written first coming first; None: not looked."""
 
     def path(self, sha256: str) -> Path:
         """Return the path at which the shard of this hash lies, or would lie.
@@ -63,7 +65,7 @@ class ShardFolder:
         except OSError as error:
             raise UserError(f"cannot read the shard {path}: {error.strerror}") from None
         if not whole:
-            path.unlink(missing_ok=True)
+            self.drop(sha256)
             return False
         self._checked.add(sha256)
         return True
@@ -84,6 +86,23 @@ class ShardFolder:
             raise Refused(f"shard {sha256[:12]}: {len(data)} bytes that have another hash")
         _write(path, data)
         self._checked.add(sha256)
+        if self._sizes is not None:
+            self._sizes[sha256] = len(data)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each shard that lies here, by hash, the one that was written first coming first."""
+        if self._sizes is None:
+            found = [(path, path.stat()) for path in self._folder.glob("*.tokens")] if self._folder.is_dir() else []
+            found.sort(key=lambda one: one[1].st_mtime_ns)
+            self._sizes = {path.stem: status.st_size for path, status in found}
+        return dict(self._sizes)
+
+    def drop(self, sha256: str) -> None:
+        """Delete a shard; one that is being read stays readable."""
+        self.path(sha256).unlink(missing_ok=True)
+        self._checked.discard(sha256)
+        if self._sizes is not None:
+            self._sizes.pop(sha256, None)
 
     def open(self, shard: Shard, dtype: DType) -> np.memmap[Any, np.dtype[Any]]:
         """Map the shard's tokens into memory, [tokens]; they are read from disk as they are touched.
@@ -142,6 +161,11 @@ def tokenize(data: Data, folder: Path, progress: Progress = lambda line: None) -
     progress(f"making the tokenizer {data.tokenizer}")
     tokenizer = make_tokenizer(data, documents)
     return write_shards(folder, encode(data, tokenizer, documents, progress), len(tokenizer)), tokenizer
+
+
+def shard_bytes(corpus: Corpus, shard: Shard) -> int:
+    """Return the bytes that a shard has, by its number of tokens."""
+    return shard.tokens * _numpy(corpus.dtype).itemsize
 
 
 class ShardMap:

@@ -12,6 +12,7 @@
   refused
 - `stage`: a stage: embedding, decoder layers `[first, end)`, final norm and head, taken out of the whole model's
   skeleton
+- `stage_demand`: the demand of a plan on the memory of one of its peers, by the rule that the allocator plans with
 - `tied_embeddings`: the parameters that first and last stage share: those of tied embeddings
 - `tiny_model`: the tiny model: the same architecture at a size that costs nothing, for what it does shows at any size
 - `whole_model`: the whole model: built for real, where it is tiny, or as a skeleton that takes no memory

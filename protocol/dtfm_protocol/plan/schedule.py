@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal
 
 from dtfm_protocol.plan.plan import Plan
@@ -64,6 +65,15 @@ def most_in_flight(actions: Iterable[Action]) -> int:
         now += (action.kind == "forward") - (action.kind == last)
         most = max(most, now)
     return most
+
+
+def most_waiting(actions: Iterable[Action]) -> int:
+    """Return the largest number of micro-batches whose backward has begun and whose weights' gradients are still to
+    come."""
+    kinds = [action.kind for action in actions]
+    if "weight" not in kinds:
+        return 0
+    return max(accumulate((kind == "backward") - (kind == "weight") for kind in kinds))
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@
 - `child_processes`: child processes that do not outlive their parent
 - `clock`: the clock of waits, which is passed in, so that tests need not wait
 - `command_line`: the run of a command: one event loop, signals that end it cleanly, errors as one line and an exit code
+- `confined_process`: a copy of this process that works once within bounds of memory and time
 - `console`: the console on which commands print tables for people
 - `extras`: packages that only some commands need, and that pip installs where they are asked for (`dtfm[NAME]`)
 - `fault_injection`: named points at which a test may have a process die, stop or wait; nothing happens at them
@@ -11,6 +12,7 @@
 - `freshness_files`: files in a state dir by which counters outlive a process: this program's own, and those that it has
   heard of others
 - `logs`: logging for both programs: short lines for people, or one JSON object a line
+- `memory_limit`: the limit that the system sets on a process's memory: an allocation above it fails
 - `source_digest`: the digest of Python sources: what is kept under it is outdated once the sources have changed
 - `state_dir`: a program's state directory: closed to other users, locked while it runs, its files replaced whole
 - `timeouts`: table of timeouts that a person may want to change, with the reasons

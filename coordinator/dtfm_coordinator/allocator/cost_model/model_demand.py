@@ -1,8 +1,7 @@
 """Demand of a model on the peers that serve its stages: parameters, memory, messages, gradients."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from statistics import median
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Wire
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.schedule import Action, most_in_flight, orders
+from dtfm_protocol.plan.schedule import most_in_flight, most_waiting, orders
 from dtfm_protocol.view.view import LayerSeconds, NodeView
 from dtfm_protocol.wire.tensor_sizes import BYTES_A_VALUE, payload_bytes
 
@@ -192,12 +191,3 @@ def memory_needed(plan: Plan, demand: ModelDemand) -> dict[str, int]:
         for stage, layer_range in enumerate(plan.stages)
         for peer in plan.replicas(stage)
     }
-
-
-def most_waiting(actions: Iterable[Action]) -> int:
-    """Return the largest number of micro-batches whose backward has begun and whose weights' gradients are still to
-    come."""
-    kinds = [action.kind for action in actions]
-    if "weight" not in kinds:
-        return 0
-    return max(accumulate((kind == "backward") - (kind == "weight") for kind in kinds))

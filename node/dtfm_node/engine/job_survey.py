@@ -1,0 +1,122 @@
+"""Survey of a job: what its model would take, worked out in a process of bounded memory and time, before this node
+builds anything of what others have described."""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+
+from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
+from dtfm_protocol.data.token_shards import shard_bytes
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
+from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes, smallest_stage_bytes
+from dtfm_protocol.process.confined_process import ConfinedProcess
+from dtfm_protocol.process.timeouts import TIMEOUTS
+
+SURVEY_BYTES = 2 << 30
+"""Bytes that laying out a model's skeleton may take: its matrices take none, its tables and Python's objects a part of
+this."""
+MOST_SEQUENCES = 1 << 20
+"""Sequences that a step or an evaluation may have: each is a Python integer more than once."""
+MOST_TOKENS = 1 << 40
+"""Tokens of a step."""
+
+
+@dataclass(frozen=True)
+class JobSurvey:
+    """Bytes of memory that a job asks for at the least."""
+
+    smallest_stage: int
+    """To train the least demanding stage."""
+    measuring: int
+    """To measure a decoder layer."""
+
+
+Surveyor = Callable[[ResolvedJob], Awaitable[JobSurvey]]
+"""Function that surveys a job; it raises a UserError that says why the job cannot run here."""
+
+
+def check_counts(job: ResolvedJob) -> None:
+    """Check what can be checked of a job without building anything.
+
+    Raises:
+        UserError: it is larger than any job.
+    """
+    training, largest = job.training, max(shard_bytes(job.corpus, shard) for shard in job.corpus.shards)
+    if max(training.global_batch, job.evaluation.sequences) > MOST_SEQUENCES or training.tokens > MOST_TOKENS:
+        raise UserError(
+            f"a step of {training.global_batch} sequences of {training.sequence_length} tokens, or an evaluation of "
+            f"{job.evaluation.sequences}, is more than this program takes on"
+        )
+    if largest > SHARD_LIMIT:
+        raise UserError(f"a token shard of {largest} bytes: the largest has {SHARD_LIMIT}")
+
+
+def survey(job: ResolvedJob) -> JobSurvey:
+    """Return what the job asks for, by laying its model out without its matrices.
+
+    Raises:
+        UserError: the architecture cannot be built or cut.
+    """
+    training, sizes = job.training, model_sizes(job.config)
+    shape = training.micro_batch, training.sequence_length, training.precision
+    measuring = stage_bytes(
+        sizes.layer_parameters[sizes.layers // 2],
+        layers=1,
+        stages=2,
+        in_flight=1,
+        activation_bytes=activation_bytes(job.config, *shape),
+        boundary_bytes=BOUNDARY_BYTES_PER_VALUE * training.micro_batch * training.sequence_length * sizes.hidden_size,
+    )
+    return JobSurvey(smallest_stage_bytes(job.config, *shape), measuring)
+
+
+def answer(data: bytes) -> bytes:
+    """Survey the job that is `data`, as JSON; the work of a confined process.
+
+    Raises:
+        MemoryError: it takes more memory than that process may have.
+    """
+    import torch
+
+    torch.set_num_threads(1)  # threads of the process that was copied are not here
+    try:
+        return json.dumps(asdict(survey(ResolvedJob.model_validate_json(data)))).encode()
+    except UserError as error:
+        fault = str(error)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the library makes of a hostile config
+        fault = f"{type(error).__name__}: {error}"
+    if "alloc" in fault.lower():  # libraries wrap it in errors of their own
+        raise MemoryError
+    return json.dumps({"fault": " ".join(fault.split())[:300]}).encode()
+
+
+async def confined_survey(process: ConfinedProcess, job: ResolvedJob) -> JobSurvey:
+    """Survey a job in another process.
+
+    Raises:
+        UserError: the job cannot run here.
+    """
+    check_counts(job)
+    try:
+        found = json.loads(
+            await process.run(job.model_dump_json().encode(), memory=SURVEY_BYTES, seconds=TIMEOUTS.job_survey)
+        )
+    except UserError as error:
+        raise UserError(f"the job's model cannot be laid out here: {error}; nothing of it was built") from None
+    if "fault" in found:
+        raise UserError(str(found["fault"]))
+    return JobSurvey(**found)
+
+
+async def local_survey(job: ResolvedJob) -> JobSurvey:
+    """Survey a job in this process, without bounds: where there can be no confined one.
+
+    Raises:
+        UserError: the job cannot run here.
+    """
+    check_counts(job)
+    return survey(job)

@@ -1,0 +1,36 @@
+"""Check of a plan against what this node has offered, before memory is taken for it. Pure but for the model's sizes."""
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.model.model_sizes import model_sizes
+from dtfm_protocol.model.stage_demand import stage_demand
+from dtfm_protocol.plan.plan import Plan
+
+TOLERANCE = 1.1
+"""How many times the offer a plan may ask for: another version of torch may count activations a little differently."""
+
+
+def why_refused(job: ResolvedJob, plan: Plan, me: str, offered: float) -> str | None:
+    """Return why this node does not work under `plan`, in one line; None where it does.
+
+    Args:
+        offered: bytes of memory that this node offers.
+    """
+    if plan.stage_of(me) is None:
+        return None
+    try:
+        sizes, training = model_sizes(job.config), job.training
+        if plan.layers != sizes.layers or len(plan.routes) != training.micro_batches:
+            return (
+                f"plan {plan.version} is of {plan.layers} layers and {len(plan.routes)} micro-batches, the job of "
+                f"{sizes.layers} and {training.micro_batches}: not begun"
+            )
+        demand = stage_demand(job.config, training, plan, me)
+    except UserError as error:
+        return f"plan {plan.version}: {error}"
+    if demand <= TOLERANCE * offered:
+        return None
+    return (
+        f"plan {plan.version} asks for {demand / 1e9:.3g} GB of memory and this node offers {offered / 1e9:.3g} GB: "
+        "not begun; plan with less for it, or have it offer more with --memory"
+    )

@@ -1,0 +1,36 @@
+"""Demand of a plan on the memory of one of its peers, by the rule that the allocator plans with."""
+
+from typing import Any
+
+from dtfm_protocol.job.job_file import Training
+from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
+from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.schedule import actions_of, most_in_flight, most_waiting
+
+
+def stage_demand(config: dict[str, Any], training: Training, plan: Plan, peer: str) -> int:
+    """Return the bytes of memory that `peer` needs for its stage of `plan`, one of a model of `config`.
+
+    Raises:
+        ValueError: it has no stage there, or the model has other layers.
+    """
+    index, sizes = plan.stage_of(peer), model_sizes(config)
+    if index is None or plan.layers != sizes.layers:
+        raise ValueError(f"a plan of {plan.layers} layers for a model of {sizes.layers}, or without {peer}")
+    (first, end), actions = plan.stages[index], actions_of(plan, peer)
+    shape = training.micro_batch, training.sequence_length, training.precision
+    waiting = most_waiting(actions)
+    head = sizes.logits_bytes(*shape) + waiting * sizes.logits_gradient_bytes(*shape)
+    return stage_bytes(
+        sizes.stage_parameters(first, end),
+        end - first,
+        len(plan.stages),
+        most_in_flight(actions),
+        activation_bytes=activation_bytes(config, *shape),
+        boundary_bytes=BOUNDARY_BYTES_PER_VALUE * training.micro_batch * training.sequence_length * sizes.hidden_size,
+        waiting=waiting,
+        recompute=index in plan.recompute,
+        feedback=plan.wire.gradients == "int8" and len(plan.replicas(index)) > 1,
+        head_bytes=head if end == sizes.layers else 0,
+    )
