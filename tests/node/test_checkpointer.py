@@ -15,6 +15,7 @@ from dtfm_node.engine.optimizer import state_tensors
 from dtfm_node.engine.stage_state import StageState
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.state.checkpointer import Checkpointer
+from dtfm_node.state.disk_budget import DiskBudget
 from dtfm_node.state.shadow_replication import COPIES_A_STAGE
 from dtfm_node.state.snapshots import UNSAFE_FILES, Snapshot, Snapshots
 from dtfm_protocol.checkpoint.shard import encode_shard
@@ -303,6 +304,25 @@ async def test_a_shadow_without_room_says_so(swarm: Swarm) -> None:
             receipt = await deposit(swarm.plane("a"), "z", offer, swarm._folder / "file.safetensors")
         assert (receipt.taken, receipt.text) == (False, "no room")
     assert swarm.files("z") == []
+
+
+async def test_copies_and_snapshots_that_the_budget_of_disk_has_no_room_for_are_not_begun(
+    swarm: Swarm, tmp_path: Path
+) -> None:
+    """A shadow says so before anything is sent; a peer trains on without a snapshot, and its update waits for none."""
+    small = Snapshots(tmp_path / "z", DiskBudget(1000))
+    async with (
+        swarm.node("z", ALONE, snapshots=small),
+        swarm.node("a", ALONE, snapshots=Snapshots(tmp_path / "a", DiskBudget(1000))) as checkpointer,
+    ):
+        receipt = await swarm.offer("a", encode_shard({"weight/a": torch.ones(3000)}))
+        assert (receipt.taken, receipt.text) == (False, "no room")
+        assert small.budget.room == 1000
+        state = state_under(ALONE, "a")
+        await checkpointer.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
+        await asyncio.wait_for(asyncio.to_thread(train, state, 2), 30)
+        await checkpointer.settled()
+    assert (swarm.files("a"), swarm.files("z")) == ([], [])
 
 
 async def test_what_is_kept_is_the_state_of_its_step_though_training_goes_on(swarm: Swarm, tmp_path: Path) -> None:

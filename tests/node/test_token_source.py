@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from dtfm_node.runner.token_source import TokenSource
-from dtfm_protocol.checkpoint.transfers import SHARDS, TransferReply, serve_shards
+from dtfm_node.state.disk_budget import DiskBudget
+from dtfm_protocol.checkpoint.transfers import SHARDS, TransferReply, WantShard, fetch_shard, serve_shards
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import ShardFolder, write_shards
+from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
-from dtfm_protocol.wire.stream import Stream, write_message
+from dtfm_protocol.wire.stream import Stream, read_message, write_message
 
 OWNER = "owner"
 PLAN = Plan(
@@ -53,8 +55,12 @@ class Members:
     def folder(self, peer: str) -> ShardFolder:
         return ShardFolder(self.home / peer)
 
-    def source(self, peer: str) -> TokenSource:
-        return TokenSource(MemoryDataPlane(self.network, peer), self.job, self.folder(peer), OWNER, retry_seconds=0.01)
+    def source(self, peer: str, limit: float = float("inf")) -> TokenSource:
+        """A source on a disk of so many bytes."""
+        folder, budget = self.folder(peer), DiskBudget(limit)
+        budget.counts(lambda: sum(folder.sizes().values()))
+        plane = MemoryDataPlane(self.network, peer)
+        return TokenSource(plane, self.job, folder, OWNER, retry_seconds=0.01, budget=budget)
 
     async def serve(self, peer: str) -> None:
         folder = self.folder(peer)
@@ -168,3 +174,40 @@ async def test_while_nobody_has_a_shard_the_step_waits_for_it(job: ResolvedJob, 
     await members.serve(OWNER)
     await asyncio.wait_for(waiting, 30)
     assert members.held("a") == wanted(job, "a", 1)
+
+
+async def test_a_small_disk_holds_what_two_steps_need_and_the_oldest_shards_make_room(
+    job: ResolvedJob, tmp_path: Path
+) -> None:
+    members = Members(job, tmp_path)
+    await members.serve(OWNER)
+    limit = 128 * max(len(wanted(job, "a", step) | wanted(job, "a", step + 1)) for step in range(1, 16))
+    assert limit < 128 * len(job.corpus.shards)
+    source = members.source("a", limit)
+    for step in range(1, 17):
+        await source.ensure(PLAN, "a", step)
+        assert members.held("a") >= wanted(job, "a", step) | (wanted(job, "a", step - 1) if step > 1 else set())
+        assert sum(members.folder("a").sizes().values()) <= limit
+
+
+async def test_a_step_that_the_disk_has_no_room_for_is_refused_before_its_tokens_are_fetched(
+    job: ResolvedJob, tmp_path: Path
+) -> None:
+    members = Members(job, tmp_path)
+    await members.serve(OWNER)
+    with pytest.raises(Refused, match=r"^a shard of the text takes .* --disk$"):
+        await members.source("a", 127).ensure(PLAN, "a", 1)
+    assert (members.held("a"), members.asked[OWNER]) == (set(), 0)
+
+
+async def test_a_shard_of_another_size_than_the_job_says_is_not_read(job: ResolvedJob, tmp_path: Path) -> None:
+    members = Members(job, tmp_path)
+
+    async def swollen(stream: Stream) -> None:
+        await read_message(stream, WantShard)
+        await write_message(stream, TransferReply(size=1 << 20))
+        await stream.write(bytes(1 << 20))
+
+    await MemoryDataPlane(members.network, OWNER).serve(SHARDS, swollen)
+    with pytest.raises(Refused, match="offers a shard of 1048576 bytes, not 128"):
+        await fetch_shard(MemoryDataPlane(members.network, "a"), OWNER, job.corpus.shards[0].sha256, 128)

@@ -139,6 +139,17 @@ async def test_a_swarm_whose_nodes_have_too_little_memory_waits_and_the_node_say
     assert "this node offers" in node.said()
 
 
+async def test_a_forced_plan_beyond_what_a_node_offers_is_not_begun_and_the_owner_sees_why(swarm: Swarm) -> None:
+    """Nobody takes memory for it; the coordinator names the node, and what it asks for."""
+    layout = swarm.plan([[0, 4]], ["a"] * 8)
+    coordinator = await swarm.serve(swarm.job(), "--plan", layout, "--min-nodes", "1")
+    node = await swarm.join("--memory", "0.00001")
+    await swarm.until(lambda: "asks for" in coordinator.said(), "the coordinator says why there is no step")
+    assert "stalled (plan 1 asks for" in coordinator.said()
+    assert node.alive
+    assert swarm.rows() == []
+
+
 async def test_another_job_in_the_same_state_dir_is_refused(swarm: Swarm) -> None:
     """A run's state is never mixed with another job's."""
     state = swarm.folder / "solo"

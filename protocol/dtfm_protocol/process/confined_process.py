@@ -92,6 +92,7 @@ def _live(pipe: Connection, work: Work, end: Callable[[], None] | None) -> NoRet
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
+        os.close(nowhere)
         data, memory, seconds = pipe.recv()
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

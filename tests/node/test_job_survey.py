@@ -1,0 +1,150 @@
+"""A hostile job is met within a node's limits: what it asks for is known before anything of it is built."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from dtfm_coordinator.allocator.cost_model.model_demand import memory_needed
+from dtfm_coordinator.allocator.job_demand import requirements
+from dtfm_node.engine.job_survey import MOST_SEQUENCES, check_counts, local_survey
+from dtfm_node.runner.plan_check import why_refused
+from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training, Wire
+from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
+from dtfm_protocol.model.model_config import resolve_config
+from dtfm_protocol.model.stage_demand import stage_demand
+from dtfm_protocol.plan.plan import Plan
+
+GIB = 1 << 30
+LLAMA = {
+    "architecture": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False,
+}  # fmt: skip
+TRAINING: dict[str, Any] = {
+    "steps": 20, "global_batch": 4, "micro_batch": 1, "sequence_length": 16, "learning_rate": 1e-3
+}  # fmt: skip
+
+
+def job(config: dict[str, Any] | None = None, *, architecture: dict[str, Any] = LLAMA, **training: Any) -> ResolvedJob:
+    """A job of an honest config, with what a hostile coordinator writes over it."""
+    honest = resolve_config(Model.model_validate(architecture), 257, 16)
+    return ResolvedJob(
+        name="j",
+        config=honest | (config or {}),
+        corpus=Corpus(dtype="uint16", vocab_size=257, shards=(Shard(sha256="0" * 64, tokens=4096),)),
+        training=Training.model_validate(TRAINING | training),
+        evaluation=Evaluation(every=5, sequences=4),
+        plan=Planning(),
+        checkpoint=Checkpointing(),
+    )
+
+
+GPT_NEO = {"architecture": "gpt_neo", "hidden_size": 32, "num_layers": 4, "num_heads": 4,
+           "attention_types": [[["global"], 4]]}  # fmt: skip
+HOSTILE = {
+    "a layer of 60 GB": (
+        job({"hidden_size": 16384, "intermediate_size": 65536, "head_dim": 4096}),
+        "says",
+        "stays available",
+    ),
+    "a vocabulary of 10^9": (job({"vocab_size": 10**9}), "says", "available"),
+    "a head of 10^11": (job({"head_dim": 10**11}), "refused", ""),
+    "tables of 100 GB": (job({"max_position_embeddings": 300_000}, architecture=GPT_NEO), "refused", "more than 2 GiB"),
+    "a million layers": (job({"num_hidden_layers": 10**6}), "refused", "not a number of layers"),
+    "long sequences": (job(sequence_length=1 << 24), "says", "stays available"),
+    "too long sequences": (job(sequence_length=1 << 62), "refused", "more than this program takes on"),
+}
+"""Jobs, what becomes of them, and a part of what is said of it."""
+
+
+@pytest.mark.process
+def test_no_job_makes_a_node_take_more_than_it_offers_before_it_has_joined() -> None:
+    """It offers a quarter of a GiB; the libraries alone take half of one."""
+    lines = "\n".join(one.model_dump_json() for one, _, _ in HOSTILE.values())
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.node.hostile_jobs"], input=lines, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for (name, (_, kind, words)), outcome in zip(HOSTILE.items(), found, strict=True):
+        assert words in outcome.get(kind, ""), (name, outcome)
+        assert "\n" not in outcome.get(kind, ""), name
+        assert outcome["own"] < 1.5 * GIB, (name, outcome)
+        assert outcome["copies"] < 3.5 * GIB, (name, outcome)
+
+
+async def test_an_honest_job_is_told_its_needs() -> None:
+    found = await local_survey(job())
+    assert 0 < found.measuring <= found.smallest_stage < GIB
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"training": Training.model_validate(TRAINING | {"global_batch": 2 * MOST_SEQUENCES})}, "sequences"),
+        ({"evaluation": Evaluation(every=1, sequences=MOST_SEQUENCES + 1)}, "evaluation"),
+        (
+            {"corpus": Corpus(dtype="uint32", vocab_size=9, shards=(Shard(sha256="0" * 64, tokens=SHARD_LIMIT),))},
+            "shard",
+        ),
+    ],
+)
+def test_a_job_beyond_all_jobs_is_refused_without_a_look_at_its_model(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        check_counts(job().model_copy(update=change))
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+ROUTES = (("a", "x"), ("b", "x"), ("a", "x"), ("a", "x"))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+@pytest.mark.parametrize("wire", [Wire(), Wire(activations="bf16", gradients="int8")])
+@pytest.mark.parametrize(("stages", "routes"), [(((0, 3), (3, 4)), ROUTES), (((0, 4),), (("a",),) * 4)])
+@pytest.mark.parametrize("recompute", [(), (0,)])
+def test_the_demand_of_a_plan_is_what_the_allocator_plans_with(
+    schedule: Any, wire: Wire, stages: Any, routes: Any, recompute: tuple[int, ...]
+) -> None:
+    one, plan = job(), Plan(stages=stages, routes=routes, schedule=schedule, wire=wire, recompute=recompute)
+    wanted = memory_needed(plan, requirements(one.config, one.training))
+    assert {peer: stage_demand(one.config, one.training, plan, peer) for peer in plan.peers} == wanted
+
+
+def test_a_plan_that_asks_for_more_than_is_offered_is_refused_with_both_figures() -> None:
+    plan = Plan(version=7, stages=((0, 3), (3, 4)), routes=ROUTES)
+    needed = stage_demand(job().config, job().training, plan, "x")
+    assert why_refused(job(), plan, "x", needed) is None
+    assert why_refused(job(), plan, "x", 0.95 * needed) is None  # another version of torch may count so
+    refusal = why_refused(job(), plan, "x", 0.5 * needed)
+    assert refusal is not None
+    assert refusal.startswith("plan 7 asks for ")
+    assert "--memory" in refusal
+    assert why_refused(job(), plan, "spare", 0.0) is None
+
+
+def test_the_end_of_a_vocabulary_of_a_billion_is_refused_and_the_middle_is_not() -> None:
+    """Whoever asked the first one for it would take 130 GB."""
+    plan = Plan(version=1, stages=((0, 1), (1, 3), (3, 4)), routes=(("a", "m", "x"),) * 4)
+    hostile = job({"vocab_size": 10**9})
+    assert why_refused(hostile, plan, "m", GIB) is None
+    for end in ("a", "x"):
+        assert why_refused(hostile, plan, end, 100 * GIB) is not None
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(version=1, stages=((0, 3), (3, 4)), routes=ROUTES * 2),
+        Plan(version=1, stages=((0, 3), (3, 5)), routes=ROUTES),
+        Plan(version=1, stages=((0, 1), (1, 3)), routes=ROUTES),
+    ],
+)
+def test_a_plan_of_another_job_is_refused(plan: Plan) -> None:
+    refusal = why_refused(job(), plan, "x", GIB)
+    assert refusal is not None
+    assert "not begun" in refusal
