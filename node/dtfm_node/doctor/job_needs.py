@@ -10,6 +10,10 @@ from dataclasses import asdict, dataclass
 from dtfm_node.doctor import separate_process
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.process.memory_limit import data_bytes, hold_data_to
+
+NEED_BYTES = 3 << 30
+"""Bytes that the process may take, its libraries included."""
 
 
 @dataclass(frozen=True)
@@ -44,4 +48,6 @@ def work_out(job: ResolvedJob) -> Need:
 
 
 if __name__ == "__main__":
+    if (now := data_bytes()) is not None:
+        hold_data_to(now + NEED_BYTES)  # of what others have described, nothing may take more to be laid out
     print(json.dumps(asdict(work_out(ResolvedJob.model_validate_json(sys.stdin.buffer.read())))))

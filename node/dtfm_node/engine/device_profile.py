@@ -5,7 +5,7 @@ from importlib.metadata import version
 import torch
 
 from dtfm_node.engine.device import describe, free_memory
-from dtfm_node.engine.device_speed import DeviceSpeed, measure, product_speeds
+from dtfm_node.engine.device_speed import DeviceSpeed, measure, measuring_flop, product_speeds
 from dtfm_node.engine.emulated_speed import paced_layer
 from dtfm_node.engine.job_survey import JobSurvey
 from dtfm_node.engine.layers import check_compiler
@@ -13,6 +13,9 @@ from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.view.view import LayerSeconds
+
+MEASURING_SECONDS = 120.0
+"""Seconds that measuring a layer may be expected to take: nobody can break it off."""
 
 
 async def measure_profile(
@@ -25,8 +28,8 @@ async def measure_profile(
 ) -> Profile:
     """The profile of `machine`, measured with the job's own layer; of the device that it behaves as, if it is paced.
 
-    A layer that does not fit into what is offered is not built: its seconds are then those that matrix products of its
-    size take.
+    A layer that does not fit into what is offered, or would take minutes, is not built: its seconds are then those that
+    matrix products of its size take.
 
     Args:
         survey: what the job asks for.
@@ -77,12 +80,12 @@ def availability(survey: JobSurvey, profile: Profile) -> str:
 
 
 def _speed(job: ResolvedJob, device: torch.device, compiled: bool, fits: bool) -> DeviceSpeed:
-    """Return the device's speed, measured, or where no layer of the job fits, as far as matrix products tell it."""
-    training = job.training
-    if fits:
+    """Return the device's speed: measured, or where a layer does not fit or takes too long, as matrix products tell."""
+    training, flops = job.training, product_speeds(device)
+    speed = flops[training.precision]
+    seconds = measuring_flop(job.config, training.micro_batch, training.sequence_length) / speed
+    if fits and seconds <= MEASURING_SECONDS:
         shape = training.precision, training.micro_batch, training.sequence_length
-        return measure(job.config, *shape, device, compiled)
-    flops = product_speeds(device)
-    unknown = LayerSeconds(forward=1.0, backward=1.0)
-    layer = paced_layer(job.config, training, flops[training.precision], unknown)
+        return measure(job.config, *shape, device, compiled, flops)
+    layer = paced_layer(job.config, training, speed, LayerSeconds(forward=1.0, backward=1.0))
     return DeviceSpeed(flops, layer, free_memory(device))

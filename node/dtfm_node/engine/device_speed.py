@@ -40,13 +40,25 @@ def measure(
     sequence_length: int,
     device: torch.device,
     compiled: bool = False,
+    flops: dict[Precision, float] | None = None,
 ) -> DeviceSpeed:
-    """Measure `device` on one decoder layer of `config` with inputs of shape [micro_batch, sequence_length, hidden]."""
+    """Measure `device` on one decoder layer of `config` with inputs of shape [micro_batch, sequence_length, hidden].
+
+    Args:
+        flops: what `product_speeds` has found; None: it is asked.
+    """
     return DeviceSpeed(
-        product_speeds(device),
+        product_speeds(device) if flops is None else flops,
         layer_seconds(config, precision, micro_batch, sequence_length, device, compiled),
         free_memory(device),
     )
+
+
+def measuring_flop(config: dict[str, Any], micro_batch: int, sequence_length: int) -> float:
+    """Return about how much `layer_seconds` computes, in FLOP: products with weights, and attention of all to all."""
+    sizes, tokens = model_sizes(config), micro_batch * sequence_length
+    forward = 2 * sum(sizes.layer_parameters) / sizes.layers * tokens + 4 * tokens * sequence_length * sizes.hidden_size
+    return 3.0 * forward * (1 + _REPEATS)
 
 
 def product_speeds(device: torch.device) -> dict[Precision, float]:
