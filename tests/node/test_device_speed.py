@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dtfm_node.engine import device_speed as measuring
-from dtfm_node.engine.device_speed import layer_seconds, measure, product_flops
+from dtfm_node.engine.device_speed import layer_seconds, measure, measuring_flop, product_flops
 from dtfm_node.engine.weight_gradients import Pending, accumulate
 from dtfm_protocol.job.job_file import Model, Precision
 from dtfm_protocol.model.model_config import resolve_config
@@ -94,3 +94,11 @@ def test_flops_are_those_of_the_products_over_their_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     wanted = 2 * 512**3 * 4 / measuring._PRODUCT_SECONDS
     assert product_flops(torch.float32, CPU) == pytest.approx(wanted)
+
+
+def test_what_measuring_takes_grows_with_the_tokens_and_their_square() -> None:
+    """Four rounds of three products for each weight and token, and of attention of all tokens to all."""
+    parameters = sum(parameter.numel() for parameter in build_layer(CONFIGS["llama"], CPU).parameters())
+    for batch, length in ((1, 16), (3, 16), (1, 4096)):
+        attention = 4 * batch * length**2 * 32
+        assert measuring_flop(CONFIGS["llama"], batch, length) == 4 * 3 * (2 * parameters * batch * length + attention)

@@ -56,11 +56,6 @@ HOSTILE = {
     "tables of 100 GB": (job({"max_position_embeddings": 300_000}, architecture=GPT_NEO), "refused", "more than 2 GiB"),
     "a million layers": (job({"num_hidden_layers": 10**6}), "refused", "not a number of layers"),
     "long sequences": (job(sequence_length=1 << 24), "says", "stays available"),
-    "sequences that take days": (
-        job({"hidden_size": 8, "intermediate_size": 8, "head_dim": 2}, sequence_length=1 << 20),
-        "says",
-        "available",
-    ),
     "too long sequences": (job(sequence_length=1 << 62), "refused", "more than this program takes on"),
 }
 """Jobs, what becomes of them, and a part of what is said of it."""
