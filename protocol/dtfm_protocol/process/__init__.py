@@ -11,6 +11,7 @@
 - `logs`: logging for both programs: short lines for people, or one JSON object a line
 - `source_digest`: the digest of Python sources: what is kept under it is outdated once the sources have changed
 - `state_dir`: a program's state directory: locked while it runs, its files replaced whole
+- `tally`: a tally of what others did wrong, by reason, whose size they cannot make grow
 - `timeouts`: table of timeouts that a person may want to change, with the reasons
 - `trace_format`: the timeline of a run: the file in which each node keeps what it did and when
 """

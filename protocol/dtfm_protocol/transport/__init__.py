@@ -1,13 +1,11 @@
 """Transports of bytes from peer to peer: libp2p, TLS, relays, and holes through routers.
 
-- `certificates`: TLS between peers: certificates that carry the peers' own keys, and the contexts that trust those met
-  so far
+- `certificates`: TLS between members: the contexts with which a peer shows its credential, and checks those of others
 - `circuit_relay`: members that nobody can connect to are reached through one that everybody can
 - `direct_data_plane`: the data plane's short way: TLS 1.3 over TCP from peer to peer, where one can reach the other;
   libp2p for the rest
 - `direct_limits`: the limits of a direct plane: how long it waits, and how much it takes on at a time
-- `endpoint_exchange`: the exchange, over libp2p, in which two peers tell each other where and with which certificates
-  to connect
+- `endpoint_exchange`: the exchange, over libp2p, in which two peers tell each other where to connect
 - `hole_punching`: a stream to a peer that nobody can connect to, over a connection that both sides open at the same
   time
 - `in_memory`: in-memory twins of the data plane and of discovery: the same interfaces without processes or sockets
@@ -26,7 +24,9 @@
 - `sockets`: TCP sockets of direct connections: where they are taken, and how they are opened
 - `tcp_info`: the kernel's knowledge of how a stream's bytes get to the other end (Linux)
 - `tcp_knock`: a knock: whether something takes TCP connections at an address
-- `tls_connections`: the TLS 1.3 connections from peer to peer, whose two ends have proven the keys that their peer ids
-  carry
+- `tls_connections`: the TLS 1.3 connections from peer to peer, whose two ends have proven that they are members of the
+  swarm
 - `tls_stream`: a stream of the direct plane: TLS over a TCP connection, with nothing between it and the kernel
+- `waiting_room`: a waiting room: those who have connected and have not proven yet who they are, of whom there are never
+  too many
 """
