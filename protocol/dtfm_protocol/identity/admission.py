@@ -91,8 +91,13 @@ class Admission:
         if new:
             self._tell()
 
-    def check(self, certificate: bytes | None) -> Credential:
+    def check(self, certificate: bytes | None, peer: str | None = None) -> Credential:
         """Return what a certificate says whose key the other end has proven, if it is to be let in.
+
+        Args:
+            certificate: what the other end has shown, DER; None: nothing.
+            peer: peer id that the other end has proven otherwise, of which the certificate must be; None: it has
+                proven the certificate's key.
 
         Raises:
             Refused: it is not; with the reason.
@@ -105,6 +110,8 @@ class Admission:
             if len(self._read) >= REMEMBERED:
                 self._read.pop(next(iter(self._read)))
             self._read[certificate] = credential
+        if peer not in (None, credential.peer):
+            raise Refused(f"{short(str(peer))} shows the credential of {short(credential.peer)}")
         self._judge(credential)
         self._met.pop(credential.peer, None)
         self._met[credential.peer] = certificate

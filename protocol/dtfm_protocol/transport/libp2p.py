@@ -1,4 +1,8 @@
-"""The data plane on libp2p, through the daemon that `libp2p_daemon` starts and ends."""
+"""The data plane on libp2p, through the daemon that `libp2p_daemon` starts and ends.
+
+The daemon proves peer ids, and lets anybody connect. So every stream and call begins with the credentials of its ends,
+and who does not show one is disconnected (`doorkeeper`).
+"""
 
 import asyncio
 import contextlib
@@ -11,15 +15,21 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.compat.hivemind import client_in, ignore_late_answers
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport import libp2p_daemon
 from dtfm_protocol.transport.circuit_relay import GUEST, HOP, STOP, CircuitRelay
+from dtfm_protocol.transport.doorkeeper import keep_door
 from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.libp2p_stream import LibP2PStream, stream_of
+from dtfm_protocol.transport.member_admittance import MemberAdmittance
+from dtfm_protocol.transport.member_calls import PROOF, MemberCalls
+from dtfm_protocol.transport.member_stream import MemberStream
 from dtfm_protocol.transport.multiaddress import announced, binary, by_peer, is_local
 from dtfm_protocol.transport.relay_guest import RelayGuest
+from dtfm_protocol.transport.stream_limits import StreamLimits
 from dtfm_protocol.wire.stream import Handler, Unreachable, Way
 
 DAEMON_SHUTDOWN_SECONDS = 3.0
@@ -35,13 +45,19 @@ class LibP2PDataPlane:
     def __init__(
         self,
         p2p: Any,
+        admission: Admission,
         announce: tuple[str, ...],
         name_service: Callable[[str], str],
         daemon: asyncio.subprocess.Process,
         relays: Mapping[str, tuple[str, ...]],
         relay_retry: float,
+        limits: StreamLimits,
     ) -> None:
         self.p2p = p2p
+        self.calls = MemberCalls(p2p._client, admission, name_service, limits)
+        """Calls to other members, and theirs to this one."""
+        self.streams = MemberAdmittance(admission, limits)
+        """Streams with other members."""
         self.relays = RelayGuest(relays, self.introduce, self.open, relay_retry)
         self._daemon = daemon
         self._introduced: dict[str, tuple[str, ...]] = {}
@@ -56,6 +72,7 @@ class LibP2PDataPlane:
     async def running(
         cls,
         identity: Identity,
+        admission: Admission,
         name_service: Callable[[str], str],
         *,
         listen: str = "0.0.0.0",
@@ -64,15 +81,19 @@ class LibP2PDataPlane:
         bootstrap: tuple[str, ...] = (),
         relay: bool = False,
         relay_retry: float = TIMEOUTS.relay_retry,
+        limits: StreamLimits = StreamLimits(),  # noqa: B008 - it is frozen
     ) -> AsyncIterator["LibP2PDataPlane"]:
         """Start a daemon with `identity`, listening on `listen`:`port`; end it, and its sockets, on leaving.
 
         Args:
-            name_service: gives the libp2p protocol of a service; only members of the swarm know it.
+            identity: this peer's key.
+            admission: this peer's credential, and whom it lets in; who is a member no more loses its streams.
+            name_service: gives the libp2p protocol of a service; everybody can ask the daemon for those.
             announce: host or HOST:PORT at which others reach this peer, e.g. a forwarded port.
             bootstrap: multiaddresses of peers to enter the network by; those of them that are relays relay to this one.
             relay: whether this peer is a relay.
             relay_retry: seconds that the start waits for a relay, and between attempts (`Timeouts.relay_retry`).
+            limits: how long the plane waits for proof, and how much it takes on at a time.
 
         Raises:
             UserError: the daemon does not start, with what it said.
@@ -85,15 +106,20 @@ class LibP2PDataPlane:
                 ignore_late_answers(p2p)
                 # On loopback there is nobody who could not connect.
                 relays = {} if relay or is_local(listen) else by_peer(bootstrap)
-                plane = cls(p2p, at, name_service, daemon, relays, relay_retry)
+                plane = cls(p2p, admission, at, name_service, daemon, relays, relay_retry, limits)
+                door = asyncio.create_task(
+                    keep_door(p2p, admission.is_member, lambda peer: plane.calls.call(peer, PROOF), limits)
+                )
                 try:
+                    await plane.calls.serve(PROOF, _nothing, limit=0)
                     if relay:
                         await plane._be_relay()
                     async with plane.relays.staying():
                         yield plane
                 finally:
-                    for task in plane._handlers:
+                    for task in (door, *plane._handlers):
                         task.cancel()
+                    await asyncio.gather(door, return_exceptions=True)
             finally:
                 if p2p is not None:
                     with contextlib.suppress(TimeoutError):
@@ -138,13 +164,13 @@ class LibP2PDataPlane:
         """Return minus infinity: the daemon does not say. As `DataPlane.heard`."""
         return -math.inf
 
-    async def open(self, peer: str, service: str) -> LibP2PStream:
+    async def open(self, peer: str, service: str) -> MemberStream:
         """Open a stream to a service of `peer`, as `DataPlane.open`."""
-        stream = await self._open(peer, self._name_service(service))
+        stream = await self.streams.opened(*await self._open(peer, self._name_service(service)))
         self._ways[peer] = stream.way
         return stream
 
-    async def _open(self, peer: str, name: str) -> LibP2PStream:
+    async def _open(self, peer: str, name: str) -> "_Opened":
         try:
             return await self._call(peer, name)
         except Unreachable:
@@ -157,14 +183,15 @@ class LibP2PDataPlane:
             await self._connect(peer, known)
             return await self._call(peer, name)
 
-    async def _call(self, peer: str, protocol: str) -> LibP2PStream:
-        """Open a stream to a libp2p protocol of `peer`.
+    async def _call(self, peer: str, protocol: str) -> "_Opened":
+        """Open a stream to a libp2p protocol of `peer`; return what the daemon says of it, and the stream.
 
         Raises:
             Unreachable: there is no route to the peer, or it does not speak the protocol.
         """
         try:
-            return stream_of(*await self.p2p.call_binary_stream_handler(PeerID.from_base58(peer), protocol))
+            opened: _Opened = await self.p2p.call_binary_stream_handler(PeerID.from_base58(peer), protocol)
+            return opened
         except (P2PDaemonError, ValueError, OSError, asyncio.IncompleteReadError) as error:
             raise Unreachable(f"{short(peer)} cannot be reached: {error}") from None
 
@@ -173,22 +200,44 @@ class LibP2PDataPlane:
 
     async def _be_relay(self) -> None:
         """Serve as a relay for members."""
-        relay = CircuitRelay(lambda peer: self._call(peer, STOP))
+
+        async def offer(peer: str) -> LibP2PStream:
+            return stream_of(*await self._call(peer, STOP))
+
+        async def take(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await answer(relay.answer, stream_of(info, reader, writer))
+
+        relay = CircuitRelay(offer)
         await self.serve(GUEST, relay.take_guest)
-        await self._listen(HOP, relay.answer)
+        await self._listen(HOP, take)
 
     async def serve(self, service: str, handler: Handler) -> None:
         """Answer streams to `service`, as `DataPlane.serve`."""
-        await self._listen(self._name_service(service), handler)
-
-    async def _listen(self, protocol: str, handler: Callable[[LibP2PStream], Awaitable[None]]) -> None:
-        """Answer streams to a libp2p protocol."""
 
         async def take(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self.streams.take(info, reader, writer, handler)
+
+        await self._listen(self._name_service(service), take)
+
+    async def _listen(self, protocol: str, take: "_Take") -> None:
+        """Answer streams to a libp2p protocol."""
+
+        async def taken(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             if task is not None:
                 self._handlers.add(task)
                 task.add_done_callback(self._handlers.discard)
-            await answer(handler, stream_of(info, reader, writer))
+            with contextlib.suppress(asyncio.CancelledError):  # the plane is closing, and nobody awaits this task
+                await take(info, reader, writer)
 
-        await self.p2p.add_binary_stream_handler(protocol, take)
+        await self.p2p.add_binary_stream_handler(protocol, taken)
+
+
+_Opened = tuple[Any, asyncio.StreamReader, asyncio.StreamWriter]
+"""What the daemon says of a stream, and its two ends here."""
+_Take = Callable[[Any, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def _nothing(peer: str, request: bytes) -> bytes:
+    """Answer with the credential alone, which comes before every answer."""
+    return b""

@@ -95,7 +95,7 @@ def _arguments(
         f"-id={key}",
         f"-hostAddrs=/{family}/{listen}/tcp/{port}",
         "-dhtServer=1",
-        "-connManager=1",
+        "-connManager=0",  # it would end old connections, members', to make room for new ones: see `doorkeeper`
         f"-natPortMap={0 if local else 1}",
         f"-autonat={0 if local else 1}",
         "-relay=1",
