@@ -28,7 +28,8 @@ from dtfm_protocol.checkpoint.transfers import SHARDS, STATE, serve_shards, serv
 from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, Challenge, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
 from dtfm_protocol.data.token_shards import ShardFolder
-from dtfm_protocol.discovery.dht import Registry, go_by
+from dtfm_protocol.discovery.dht import go_by
+from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite

@@ -4,7 +4,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from dtfm_protocol.discovery.dht import HivemindDiscovery, Registry
+from dtfm_protocol.discovery.dht import HivemindDiscovery
+from dtfm_protocol.discovery.registry import Registry
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.direct_data_plane import DirectDataPlane
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
@@ -22,6 +24,7 @@ class Planes:
 @contextlib.asynccontextmanager
 async def open_planes(
     identity: Identity,
+    admission: Admission,
     name_service: Callable[[str], str],
     registry: Registry,
     *,
@@ -37,7 +40,8 @@ async def open_planes(
 
     Args:
         identity: the key under which others know this peer.
-        name_service: gives the libp2p protocol of a service; only members of the swarm know it.
+        admission: this peer's credential, and whom it lets in; who is a member no more loses its streams.
+        name_service: gives the libp2p protocol of a service; everybody can ask the daemon for those.
         registry: decides which of the DHT's records are kept.
         listen: the address to listen at, for libp2p and for direct streams.
         port: the port of libp2p; 0: any.
@@ -52,12 +56,12 @@ async def open_planes(
         UserError: nothing can listen there, the libp2p daemon does not start, or nobody of `bootstrap` answers.
     """
     running = LibP2PDataPlane.running(
-        identity, name_service, listen=listen, port=port, announce=announce, bootstrap=bootstrap, relay=relay
+        identity, admission, name_service, listen=listen, port=port, announce=announce, bootstrap=bootstrap, relay=relay
     )
     mirrors = () if relay else tuple(by_peer(bootstrap))
     async with (
         running as libp2p,
-        DirectDataPlane.running(libp2p, identity, listen=listen, port=direct_port, mirrors=mirrors) as data,
-        HivemindDiscovery.running(libp2p, registry, bootstrap, known_peers) as discovery,
+        DirectDataPlane.running(libp2p, identity, admission, listen=listen, port=direct_port, mirrors=mirrors) as data,
+        HivemindDiscovery.running(libp2p, identity, admission, registry, bootstrap, known_peers) as discovery,
     ):
         yield Planes(data, discovery)

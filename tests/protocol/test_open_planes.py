@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator
 import psutil
 import pytest
 
-from dtfm_protocol.discovery.dht import Registry
 from dtfm_protocol.discovery.records import LinkReport
+from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.open_planes import Planes, open_planes
 from dtfm_protocol.wire.stream import Stream
+from tests.harness.membership import OWNER, SWARM, coordinator_of, member_of
 
 pytestmark = pytest.mark.process
 
-SWARM = "0123456789abcdef"
 PATIENCE = 30.0
-OWNER, NODE = Identity.generate(), Identity.generate()
+NODE = Identity.generate()
 
 
 def registry(identity: Identity) -> Registry:
@@ -29,7 +29,8 @@ def registry(identity: Identity) -> Registry:
 @contextlib.asynccontextmanager
 async def two_peers() -> AsyncIterator[tuple[Planes, Planes]]:
     def opening(identity: Identity, **options: object) -> contextlib.AbstractAsyncContextManager[Planes]:
-        return open_planes(identity, lambda name: f"/dtfm/1/one/{name}", registry(identity), **options)  # type: ignore[arg-type]
+        admission = coordinator_of(OWNER) if identity is OWNER else member_of(OWNER, identity=identity)[1]
+        return open_planes(identity, admission, lambda name: f"/dtfm/3/one/{name}", registry(identity), **options)  # type: ignore[arg-type]
 
     async with (
         asyncio.timeout(PATIENCE),
@@ -73,7 +74,8 @@ async def test_no_daemon_is_left_where_the_block_fails_or_no_door_answers() -> N
     with pytest.raises(ZeroDivisionError):
         await fail()
     nobody = (f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}",)
+    admission = member_of(OWNER, identity=NODE)[1]
     with pytest.raises(UserError, match="failed to connect to bootstrap peers"):
-        async with open_planes(NODE, str, registry(NODE), listen="127.0.0.1", bootstrap=nobody):
+        async with open_planes(NODE, admission, str, registry(NODE), listen="127.0.0.1", bootstrap=nobody):
             pass
     assert psutil.Process().children(recursive=True) == before

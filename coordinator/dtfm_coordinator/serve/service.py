@@ -24,7 +24,7 @@ from dtfm_protocol.control.messages import JOB, PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane, split_broker_url
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.data.token_shards import ShardFolder
-from dtfm_protocol.discovery.dht import Registry
+from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
 from dtfm_node.doctor.outside_view import FAULTS, Clock, clock, observed, relays
 from dtfm_node.doctor.tcp_look import OTHER_PROGRAM, Host, closed_because, door_of, kind_of, visit
-from dtfm_protocol.discovery.dht import Discovery, HivemindDiscovery, Registry, go_by
+from dtfm_protocol.discovery.dht import HivemindDiscovery, go_by
+from dtfm_protocol.discovery.registry import Discovery, Registry
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite

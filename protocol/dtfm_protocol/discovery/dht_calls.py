@@ -1,0 +1,120 @@
+"""The DHT's calls between members: hivemind's requests and answers, each after its sender's credential.
+
+hivemind has an authoriser of its own for them. That one is not told whom libp2p has proven to be the other end, so it
+needs signatures, nonces and clocks that agree; and it sees a request only when all of it has been parsed.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from hivemind.dht.routing import DHTID
+from hivemind.p2p import P2PContext, PeerID
+from hivemind.utils import timed_storage
+
+from dtfm_protocol.discovery.record_rules import CLOCK_SECONDS
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.process.timeouts import TIMEOUTS
+from dtfm_protocol.transport.member_calls import MemberCalls
+
+REQUEST_LIMITS = {"DHTProtocol.rpc_ping": 1 << 10, "DHTProtocol.rpc_find": 4 << 10, "DHTProtocol.rpc_store": 4 << 20}
+"""Bytes of the largest request of each kind, hivemind's own limit for the largest: whoever is new is sent what it is to
+keep at once."""
+MOST_KEYS = 64
+"""Keys that one request looks up; this program asks for one, or for its own shelves."""
+MOST_RECORDS = 2048
+"""Keys that one request stores."""
+MOST_NEIGHBOURS = 20
+"""Peers that an answer may name for each key: a bucket of the routing table."""
+LONGEST_SECONDS = TIMEOUTS.links_lifetime + CLOCK_SECONDS
+"""Seconds for which any record is kept."""
+MOST_ID_BYTES = 64
+"""Bytes of the largest peer id, in binary; an Ed25519 key's has 38."""
+
+Handler = Callable[[Any, P2PContext], Awaitable[Any]]
+
+
+def node_id_of(peer: str) -> DHTID:
+    """Return the place of `peer` in the DHT's key space: by its peer id, so that nobody has many, or chooses one."""
+    return DHTID.generate(source=f"peer {peer}")
+
+
+class DhtCalls:
+    """The part of hivemind's P2P client that its DHT uses, on calls between members."""
+
+    def __init__(self, p2p: Any, calls: MemberCalls) -> None:
+        """Serve nothing yet.
+
+        Args:
+            p2p: hivemind's own client.
+            calls: calls of the same peer.
+        """
+        self.peer_id = p2p.peer_id
+        self._p2p, self._calls = p2p, calls
+
+    async def get_visible_maddrs(self, latest: bool = False) -> Any:
+        """Return this peer's addresses, as hivemind's `P2P`."""
+        return await self._p2p.get_visible_maddrs(latest=latest)
+
+    async def add_protobuf_handler(self, name: str, handler: Handler, request_type: Any, **_: Any) -> None:
+        """Answer members' calls of `name`, as hivemind's `P2P`."""
+
+        async def answer(peer: str, data: bytes) -> bytes:
+            request = _parsed(request_type, data)
+            check_request(peer, request)
+            context = P2PContext(handle_name=name, local_id=self.peer_id, remote_id=PeerID.from_base58(peer))
+            return bytes((await handler(request, context)).SerializeToString())
+
+        await self._calls.serve(name, answer, REQUEST_LIMITS[name])
+
+    async def remove_protobuf_handler(self, name: str, **_: Any) -> None:
+        """Answer no more calls of `name`, as hivemind's `P2P`."""
+        await self._calls.end(name)
+
+    async def call_protobuf_handler(self, peer: PeerID, name: str, request: Any, response_type: Any) -> Any:
+        """Call another member, as hivemind's `P2P`. Raises Refused or Unreachable."""
+        response = _parsed(response_type, await self._calls.call(str(peer), name, request.SerializeToString()))
+        check_response(str(peer), request, response)
+        return response
+
+
+def check_request(peer: str, request: Any) -> None:
+    """Check a request of `peer`, a protobuf of hivemind's.
+
+    Raises:
+        Refused: it asks for too much, or gives itself another place than its own.
+    """
+    most = MOST_RECORDS if hasattr(request, "values") else MOST_KEYS
+    if len(getattr(request, "keys", ())) > most:
+        raise Refused(f"a request with more than {most} keys")
+    _check_place(peer, request.peer)
+
+
+def check_response(peer: str, request: Any, response: Any) -> None:
+    """Check what `peer` answers to a request.
+
+    Raises:
+        Refused: it gives itself or others another place than their own, or names too many.
+    """
+    _check_place(peer, response.peer)
+    latest = timed_storage.get_dht_time() + LONGEST_SECONDS
+    for result in getattr(response, "results", ()):
+        if not 0 <= result.expiration_time <= latest:
+            raise Refused("an answer that would end the search")
+        if not len(result.nearest_node_ids) == len(result.nearest_peer_ids) <= MOST_NEIGHBOURS:
+            raise Refused("an answer with too many neighbours")
+        for node, other in zip(result.nearest_node_ids, result.nearest_peer_ids, strict=True):
+            if len(other) > MOST_ID_BYTES or node != node_id_of(str(PeerID(other))).to_bytes():
+                raise Refused("an answer with a neighbour in a place that is not its own")
+
+
+def _check_place(peer: str, node: Any) -> None:
+    if node.node_id not in (b"", node_id_of(peer).to_bytes()):
+        raise Refused("a peer in a place of the DHT that is not its own")
+
+
+def _parsed(kind: Any, data: bytes) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise Refused("no message of the DHT") from None
