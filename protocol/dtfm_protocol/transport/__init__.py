@@ -25,6 +25,8 @@
   credential
 - `member_stream`: a libp2p stream between members: the first thing that each end says is its credential
 - `multiaddress`: multiaddresses: whose they are, where they lead, and how they are announced
+- `pinned_tls`: TLS 1.3 with a coordinator: contexts that accept the one key that an invite names, and show a member's
+  credential
 - `relay_guest`: the guest's side of relays: over which of them this peer can be reached, and where that is
 - `route`: the route to one peer: what is known of the ways that lead there, and which one is to be tried next
 - `simultaneous_open`: connections between peers whose routers let nobody in, opened by both at the same time
