@@ -119,6 +119,11 @@ class PacketReader:
 
     def _span(self, start: int) -> tuple[int, int] | None:
         """Return where the body of the packet at `start` begins and ends; None where it has not come whole."""
+        if start >= len(self._held):
+            return None
+        kind, flags = self._held[start] >> 4, self._held[start] & 0x0F
+        if kind != _PUBLISH and flags != _FLAGS.get(kind):
+            raise Refused("not a packet that a client sends")
         size, at = 0, start + 1
         while True:
             if at >= len(self._held):
@@ -129,7 +134,7 @@ class PacketReader:
             at += 1
             if at - start > 4:
                 raise Refused("a packet whose length is none")
-        most = self._limit if self._held[start] >> 4 == _PUBLISH else CONTROL_LIMIT
+        most = self._limit if kind == _PUBLISH else CONTROL_LIMIT
         if size > most:
             raise Refused(f"a packet of {size} bytes, more than {most}")
         return (at + 1, at + 1 + size) if len(self._held) > at + size else None
@@ -180,12 +185,10 @@ class _Fields:
 
 
 def _parse(first: int, body: bytes) -> Packet:
-    """Read one packet by its first byte and its body. Raises Refused where it is not a client's, or malformed."""
-    kind, flags, fields = first >> 4, first & 0x0F, _Fields(body)
+    """Read one packet by its first byte, which is a client's, and its body. Raises Refused where it is malformed."""
+    kind, fields = first >> 4, _Fields(body)
     if kind == _PUBLISH:
-        return _message(flags, fields)
-    if flags != _FLAGS.get(kind):
-        raise Refused("not a packet that a client sends")
+        return _message(first & 0x0F, fields)
     packet = _other(kind, fields)
     if fields.left:
         raise Refused("a packet that is longer than what it says")
