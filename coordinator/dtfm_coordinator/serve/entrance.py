@@ -11,6 +11,7 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
 from dtfm_coordinator.serve.mqtt_packets import CONTROL_LIMIT, NOT_AUTHORIZED, connack
@@ -108,7 +109,7 @@ class Entrance:
                 continue
             task = asyncio.create_task(self._take(connection, address[0]))
             self._tasks.add(task)
-            task.add_done_callback(self._done)
+            task.add_done_callback(partial(self._done, connection))
             crowded_out = self._pending.add(task, address[0])
             if crowded_out is not None:
                 self._turn_away("too many at once")
@@ -155,8 +156,6 @@ class Entrance:
         finally:
             if writer is not None:
                 writer.transport.abort()
-            else:
-                connection.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         """Find out who has connected: a member, a newcomer, or nobody. Raises Refused where it is nobody."""
@@ -210,7 +209,8 @@ class Entrance:
             writer.write(connack(NOT_AUTHORIZED))
             await writer.drain()
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        connection.close()  # a task that was cancelled before it began has not
         self._tasks.discard(task)
         self._pending.remove(task)
         self._members.pop(task, None)
