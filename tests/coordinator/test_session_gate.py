@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from dtfm_coordinator.serve.message_router import MessageRouter
 from dtfm_coordinator.serve.mqtt_packets import Connect, Message, Subscribe
-from dtfm_coordinator.serve.pending_connections import PendingConnections
 from dtfm_coordinator.serve.session_gate import BROKER_LIMITS, Allowance, BrokerLimits, PeerAllowance, SessionGate
 from dtfm_coordinator.serve.topic_rules import MESSAGE_LIMITS, TopicRules
 from dtfm_protocol.control.messages import TOPICS
@@ -255,26 +254,3 @@ def test_what_is_kept_is_bounded_and_those_who_are_here_stay() -> None:
     assert topic("plan") in router.kept
     assert topic("presence", "peer0") in router.kept
     assert topic("presence", "peer99") in router.kept
-
-
-# connections that have proven nothing
-
-
-def test_one_address_pushes_out_nobody_else() -> None:
-    pending: PendingConnections[str] = PendingConnections(6, 4)
-    assert pending.add("honest", "192.0.2.1") is None
-    gone = [pending.add(f"flood {number}", "192.0.2.2") for number in range(8)]
-    assert gone == [None] * 4 + [f"flood {number}" for number in range(4)]
-    assert pending.add("other", "192.0.2.3") is None
-    assert pending.add("third", "192.0.2.4") == "flood 4"  # in all: the oldest of whoever has most
-    for one in ("honest", "third", "gone"):
-        pending.remove(one)
-    assert len(pending) == 4
-
-
-def test_an_ipv6_network_counts_as_one_address() -> None:
-    pending: PendingConnections[int] = PendingConnections(100, 2)
-    assert [pending.add(number, f"2001:db8::{number + 1:x}") for number in range(3)] == [None, None, 0]
-    assert pending.add(3, "2001:db8:0:1::1") is None
-    mapped = [pending.add(4, "::ffff:192.0.2.1"), pending.add(5, "192.0.2.1"), pending.add(6, "192.0.2.1")]
-    assert mapped == [None, None, 4]

@@ -6,7 +6,6 @@
 - `message_router`: who is to get a message, and which messages are kept for those to come
 - `mosquitto_files`: files with which Mosquitto keeps to the same rules as the embedded broker
 - `mqtt_packets`: MQTT 3.1.1 packets: reads what clients send, within bounds, and writes what a broker answers
-- `pending_connections`: connections of which nobody knows yet whose they are: how many there may be
 - `service`: service of a job: opens the three planes, hands out the invite, and lets the controller lead
 - `session_gate`: which packets of a member go on to the broker, and at what rate
 - `standby`: follows what another coordinator does, and returns when the swarm has none for a while

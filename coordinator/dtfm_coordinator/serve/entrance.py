@@ -8,21 +8,21 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
 from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
 from dtfm_coordinator.serve.mqtt_packets import CONTROL_LIMIT, NOT_AUTHORIZED, connack
-from dtfm_coordinator.serve.pending_connections import PendingConnections
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.enrolment import GREETING
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.tally import Tally
 from dtfm_protocol.transport.pinned_tls import show_credential
+from dtfm_protocol.transport.waiting_room import WaitingRoom, network_of
 
 Enrol = Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]]
 """Function that enrols a newcomer; it is given what follows the greeting, and the newcomer's IP address."""
@@ -32,9 +32,6 @@ NO_CHECK_TIME = 0x200000
 admission's to say."""
 READ_LIMIT = 32 << 10
 """Bytes that are read ahead of whoever reads a connection; twice as many at most."""
-
-REASONS = 256
-"""Reasons that are counted."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class EntranceLimits:
     pending: int = 256
     """Connections that have proven nothing yet, those that enrol included."""
     pending_an_address: int = 64
-    """Such connections of one address."""
+    """Such connections of one address, or of one IPv6 network."""
     accept_pause: float = 0.5
     """Seconds without new connections where this machine has no room for one."""
 
@@ -73,15 +70,13 @@ class Entrance:
         broker: EmbeddedBroker | None,
         limits: EntranceLimits,
     ) -> None:
-        self.turned_away: Counter[str] = Counter()
+        self.turned_away = Tally()
         """Connections that came to nothing, by reason."""
         self._listener, self._admission, self._limits = listener, admission, limits
         self._enrol, self._broker = enrol, broker
         self._trusted: set[bytes] = set()
         self._context = _server_context(identity)
-        self._pending: PendingConnections[asyncio.Task[None]] = PendingConnections(
-            limits.pending, limits.pending_an_address
-        )
+        self._pending = WaitingRoom[asyncio.Task[None]](limits.pending, limits.pending_an_address)
         self._tasks: set[asyncio.Task[None]] = set()
         self._members: dict[asyncio.Task[None], bytes] = {}
         self._take_up()
@@ -110,7 +105,7 @@ class Entrance:
             task = asyncio.create_task(self._take(connection, address[0]))
             self._tasks.add(task)
             task.add_done_callback(partial(self._done, connection))
-            crowded_out = self._pending.add(task, address[0])
+            crowded_out = self._pending.enter(task, network_of(address[0]))
             if crowded_out is not None:
                 self._turn_away("too many at once")
                 crowded_out.cancel()
@@ -172,7 +167,7 @@ class Entrance:
             raise Refused("a member, where there is no broker")
         task = asyncio.current_task()
         assert task is not None
-        self._pending.remove(task)
+        self._pending.leave(task)
         self._members[task] = certificate
         await self._broker.serve(peer, reader, writer)
 
@@ -212,16 +207,13 @@ class Entrance:
     def _done(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         connection.close()  # a task that was cancelled before it began has not
         self._tasks.discard(task)
-        self._pending.remove(task)
+        self._pending.leave(task)
         self._members.pop(task, None)
 
     def _turn_away(self, why: str) -> None:
         """Count a connection that comes to nothing; each reason is named once, for anybody can cause many."""
-        if why not in self.turned_away:
-            if len(self.turned_away) >= REASONS:
-                return
+        if self.turned_away.note(why):
             log.debug("turned a connection to the entrance away: %s", why)
-        self.turned_away[why] += 1
 
 
 @contextlib.asynccontextmanager
