@@ -90,15 +90,19 @@ class BrokerAddress:
     def _at(cls, entrance: str, url: str | None, coordinator: str, ca: str | None) -> "BrokerAddress":
         return cls.embedded(entrance, coordinator) if url is None else cls.external(url, ca)
 
-    def context(self, identity: Identity, certificate: bytes) -> ssl.SSLContext | None:
-        """Return the TLS context in which to connect to it as `identity`, with this credential; None: without TLS."""
+    def context(self, identity: Identity | None = None, certificate: bytes = b"") -> ssl.SSLContext | None:
+        """Return the TLS context in which to connect to it as `identity`, with this credential; None: without TLS.
+
+        Without an identity nothing is shown: enough to enrol, or to see who is there.
+        """
         if not self.tls:
             return None
         if self.coordinator is not None:
             context: ssl.SSLContext = PinnedContext(self.coordinator)
         else:
             context = ssl.create_default_context(cadata=self.ca)
-        show_credential(context, identity, certificate)
+        if identity is not None:
+            show_credential(context, identity, certificate)
         return context
 
     def __str__(self) -> str:
