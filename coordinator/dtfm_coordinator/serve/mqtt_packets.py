@@ -157,7 +157,7 @@ class _Fields:
         """Return the next two bytes as a number."""
         return int.from_bytes(self.take(2), "big")
 
-    def bytes(self, limit: int) -> bytes:
+    def sized(self, limit: int) -> bytes:
         """Return the next bytes that have their length before them."""
         size = self.number()
         if size > limit:
@@ -167,7 +167,7 @@ class _Fields:
     def text(self) -> str:
         """Return the next text."""
         try:
-            text = self.bytes(TEXT_LIMIT).decode()
+            text = self.sized(TEXT_LIMIT).decode()
         except UnicodeDecodeError:
             raise Refused("a text that is not UTF-8") from None
         if "\0" in text:
@@ -216,7 +216,7 @@ def _message(flags: int, fields: _Fields) -> Message:
 
 
 def _connect(fields: _Fields) -> Connect:
-    if fields.bytes(8) != b"MQTT" or fields.take(1) != b"\x04":
+    if fields.sized(8) != b"MQTT" or fields.take(1) != b"\x04":
         raise Refused("another protocol than MQTT 3.1.1")
     flags, keep_alive = fields.take(1)[0], fields.number()
     has_user, has_password, will_retain, has_will, clean = (flags & bit for bit in (0x80, 0x40, 0x20, 0x04, 0x02))
@@ -226,10 +226,10 @@ def _connect(fields: _Fields) -> Connect:
     if not clean:
         raise Refused("a session that outlives its connection, which is not offered")
     client = fields.text()
-    will = Message(fields.text(), fields.bytes(CONTROL_LIMIT), bool(will_retain)) if has_will else None
+    will = Message(fields.text(), fields.sized(CONTROL_LIMIT), bool(will_retain)) if has_will else None
     user = fields.text() if has_user else None
     if has_password:
-        fields.bytes(SECRET_LIMIT)
+        fields.sized(SECRET_LIMIT)
     return Connect(client, user, keep_alive, will)
 
 
