@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import uvloop
 
-from dtfm_coordinator.serve.entrance import ENTRANCE_LIMITS, Entrance
+from dtfm_coordinator.serve.entrance import ENTRANCE_LIMITS, Entrance, entrance
 from dtfm_coordinator.serve.session_gate import BROKER_LIMITS
 from dtfm_protocol.control.messages import TOPICS
 from dtfm_protocol.errors import Refused, UserError
@@ -20,7 +20,7 @@ from dtfm_protocol.identity.enrolment import GREETING
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.pinned_tls import PinnedContext
 from tests.coordinator.test_mqtt_packets import connect, packet, text
-from tests.harness.entrances import HOST, context_of, open_entrance
+from tests.harness.entrances import HOST, context_of, enrol_nobody, open_entrance
 from tests.harness.membership import SWARM, coordinator_of, member_of
 
 OWNER, STANDBY = Identity.generate(), Identity.generate()
@@ -144,6 +144,18 @@ async def test_a_stranger_may_enrol_and_nothing_else() -> None:
         assert met == [HOST]
         assert broker.sessions == []
         assert door.turned_away == {"no certificate, and no wish to enrol": 3}
+
+
+async def test_where_the_broker_is_elsewhere_newcomers_enrol_all_the_same() -> None:
+    async with entrance(HOST, 0, OWNER, coordinator_of(OWNER), enrol_nobody) as door:
+        async with Raw.to(door) as raw:
+            raw.say(GREETING)
+            assert await raw.ended() == b"no"
+        alice = Party()
+        async with Raw.to(door, alice.context) as raw:
+            raw.say(introduction(alice.peer))
+            assert await raw.ended() == b""
+        assert door.turned_away == {"a member, where there is no broker": 1}
 
 
 async def test_a_certificate_of_another_authority_does_not_even_enrol() -> None:

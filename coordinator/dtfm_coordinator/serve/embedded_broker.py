@@ -123,13 +123,15 @@ class EmbeddedBroker:
         """Act on what comes, until the connection ends. Raises Refused, TimeoutError and OSError where it has to."""
         gate = SessionGate(session.peer, self._rules, self._limits, self._allowance(session.peer))
         patience = self._limits.first_packet
-        while not session.is_over:
+        while True:
             async with asyncio.timeout(patience):
                 data = await reader.read(READ_BYTES)
             if not data:
                 return
             for packet in gate.on(data, self._clock()):
                 self._act(session, packet)
+                if session.is_over:
+                    return
             if gate.connected is not None:
                 patience = 1.5 * gate.connected.keep_alive
 
