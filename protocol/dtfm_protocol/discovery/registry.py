@@ -83,9 +83,9 @@ class Registry:
             return None
 
     def drop(self, peer: str, why: str) -> None:
-        """Count a record that is dropped, which says that it is of `peer`."""
+        """Count a record that is dropped, which says that it is of `peer`; "": it says nothing."""
         if self.dropped.note(why):
-            log.warning("dropped a DHT record of %s: %s", short(peer), why)
+            log.warning("dropped a DHT record of %s: %s", short(peer) or "nobody", why)
 
     def key(self, kind: str, peer: str) -> str:
         """Return the key under which `peer` publishes its record of a kind, "profile" or "links"."""
