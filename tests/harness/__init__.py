@@ -5,6 +5,7 @@
 - `swarm`: a coordinator, nodes and whatever else runs in a folder of their own (`Swarm`); the same job alone (`solo`)
 - `requirements`: what a machine may lack (`needs`)
 - `disks`: a disk that is full
+- `libp2p_stranger`: a stranger's libp2p, as little of it as connects to a daemon (`Libp2pStranger`)
 - `membership`: coordinators, members and strangers of a swarm, with the credentials that they hold
 - `manual_clock`: a clock that stands until a test moves it (`ManualClock`), and one that is fast (`FastClock`)
 - `state_search`: a search through all states that a model can reach

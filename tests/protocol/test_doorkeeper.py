@@ -1,6 +1,9 @@
 """Whom the doorkeeper asks, and whom it disconnects."""
 
-from dtfm_protocol.transport.doorkeeper import Doorkeeper, Orders
+import os
+import sys
+
+from dtfm_protocol.transport.doorkeeper import Doorkeeper, Orders, memory_of
 from dtfm_protocol.transport.stream_limits import StreamLimits
 
 LIMITS = StreamLimits(strangers=6, strangers_of_one=4, patience=10.0)
@@ -45,6 +48,18 @@ def test_of_too_many_strangers_from_one_place_the_oldest_goes_at_once_and_others
     assert set(orders.cut) == {f"rude {number}" for number in range(16)}
     assert "carol" in orders.ask
     assert len(orders.ask) == 5
+
+
+def test_where_memory_is_tight_no_stranger_stays() -> None:
+    at, here = keeper(), [("carol", "c"), ("alice", "a")]
+    assert at.look(here, 0.0, is_tight=True) == Orders((), ("carol",))
+    assert at.look(here, 1.0) == Orders(("carol",), ())
+    assert at.look(here, 1.1, is_tight=True) == Orders((), ("carol",))
+
+
+def test_the_memory_of_a_process_is_known_where_the_system_tells() -> None:
+    assert memory_of(os.getpid()) > (1 << 20) or not sys.platform.startswith("linux")
+    assert memory_of(1 << 30) == 0
 
 
 def test_too_many_places_at_once_cost_the_one_that_has_most() -> None:

@@ -12,7 +12,7 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 
-from dtfm_protocol.discovery.dht_calls import check_request, check_response, node_id_of
+from dtfm_protocol.discovery.dht_calls import STORE_BYTES, check_request, check_response, divided, node_id_of
 from dtfm_protocol.discovery.record_rules import MembersRecords, places_of
 from dtfm_protocol.discovery.records import Entry, LinkReport
 from dtfm_protocol.discovery.registry import Registry
@@ -111,11 +111,11 @@ def test_a_peer_has_one_place_in_the_dht_by_its_peer_id() -> None:
     own, foreign = (dht_pb2.NodeInfo(node_id=node_id_of(peer).to_bytes()) for peer in (member, other))
     for node in (own, dht_pb2.NodeInfo()):
         check_request(member, dht_pb2.PingRequest(peer=node))
-        check_response(member, None, dht_pb2.PingResponse(peer=node))
+        check_response(member, dht_pb2.PingResponse(peer=node))
     with pytest.raises(Refused):
         check_request(member, dht_pb2.PingRequest(peer=foreign))
     with pytest.raises(Refused):
-        check_response(member, None, dht_pb2.PingResponse(peer=foreign))
+        check_response(member, dht_pb2.PingResponse(peer=foreign))
 
 
 def test_an_answer_names_so_many_neighbours_in_their_own_places_and_ends_no_search() -> None:
@@ -128,7 +128,7 @@ def test_an_answer_names_so_many_neighbours_in_their_own_places_and_ends_no_sear
         result = dht_pb2.FindResult(nearest_node_ids=nodes, nearest_peer_ids=peers, expiration_time=expires)
         return dht_pb2.FindResponse(results=[result])
 
-    check_response(member, None, answer(places[:20], ids[:20], time.time() + 600))
+    check_response(member, answer(places[:20], ids[:20], time.time() + 600))
     for nodes, peers, expires in (
         (places, ids, 0.0),
         (places[:2], ids[:1], 0.0),
@@ -139,7 +139,23 @@ def test_an_answer_names_so_many_neighbours_in_their_own_places_and_ends_no_sear
         ([], [], float("nan")),
     ):
         with pytest.raises(Refused):
-            check_response(member, None, answer(nodes, peers, expires))
+            check_response(member, answer(nodes, peers, expires))
+
+
+def test_what_is_much_to_store_is_sent_in_parts_and_nothing_is_lost() -> None:
+    rows = [(bytes([number]) * 20, b"s", bytes([number]) * (100 << 10), float(number), False) for number in range(23)]
+    rows.append((bytes(20), b"", bytes(2 * STORE_BYTES), 1.0, True))
+    rows.append((bytes(20), b"", b"", 1.0, True))
+    names = ("keys", "subkeys", "values", "expiration_time", "in_cache")
+    own = dht_pb2.NodeInfo(node_id=bytes(20))
+    whole = dht_pb2.StoreRequest(peer=own, **dict(zip(names, zip(*rows, strict=True), strict=True)))
+    parts = list(divided(whole))
+    assert [len(part.keys) for part in parts] == [5, 5, 5, 5, 3, 1, 1]
+    assert all(part.peer == own for part in parts)
+    for name in names:
+        assert [cell for part in parts for cell in getattr(part, name)] == list(getattr(whole, name))
+    small = dht_pb2.FindRequest(keys=[bytes(20)])
+    assert list(divided(small)) == [small]
 
 
 def test_a_record_that_is_stored_over_and_over_takes_no_more_memory() -> None:

@@ -24,8 +24,10 @@ from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.circuit_relay import GUEST
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
+from dtfm_protocol.transport.multiaddress import tcp_address
 from dtfm_protocol.transport.stream_limits import StreamLimits
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
+from tests.harness.libp2p_stranger import Libp2pStranger
 from tests.harness.membership import OWNER, STRANGERS, SWARM, Stranger, coordinator_of, member_of, stranger
 
 pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
@@ -204,6 +206,44 @@ async def test_300_idle_streams_of_a_stranger_and_of_a_member_crowd_nobody_out()
         while who.identity.peer_id in await connected(here):  # noqa: ASYNC110 - nothing signals it
             await asyncio.sleep(0.05)
         await until(lambda: len(here.plane.streams._waiting) == 0)
+
+
+async def test_300_strangers_connections_crowd_nobody_out_and_end() -> None:
+    limits = StreamLimits(look=0.1, patience=1.0)
+    async with (
+        host(limits) as here,
+        at_the_door(here, member_of(OWNER)) as member,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        daemon = psutil.Process(here.plane._daemon.pid)
+        before = daemon.memory_info().rss
+        at = tcp_address((await here.plane.addresses())[0])
+        assert at is not None
+        crowd = []
+        for _ in range(300):
+            one = await stack.enter_async_context(Libp2pStranger.connected(at.host, at.port))
+            await one.say(service("echo"), bytes(1 << 10))
+            await one.say("/ipfs/kad/1.0.0", b"")
+            crowd.append(one)
+        assert await gets_through(member)
+        for one in crowd:
+            await one.ended()
+        assert await gets_through(member)
+        assert daemon.memory_info().rss - before < 128 << 20
+        assert here.served == [member.peer_id] * 2
+
+
+async def test_strangers_who_take_the_daemons_memory_are_disconnected_at_once() -> None:
+    """However short they have been there; the limit is one that the daemon has passed already."""
+    async with host(StreamLimits(daemon_memory=1)) as here, at_the_door(here, member_of(OWNER)) as member:
+        at = tcp_address((await here.plane.addresses())[0])
+        assert at is not None
+        assert await gets_through(member)
+        begun = time.monotonic()
+        async with Libp2pStranger.connected(at.host, at.port) as one:
+            await one.ended()
+        assert time.monotonic() - begun < StreamLimits().patience / 2
+        assert await gets_through(member)
 
 
 async def until(condition: object) -> None:

@@ -4,7 +4,7 @@ hivemind has an authoriser of its own for them. That one is not told whom libp2p
 needs signatures, nonces and clocks that agree; and it sees a request only when all of it has been parsed.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -17,9 +17,11 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.member_calls import MemberCalls
 
-REQUEST_LIMITS = {"DHTProtocol.rpc_ping": 1 << 10, "DHTProtocol.rpc_find": 4 << 10, "DHTProtocol.rpc_store": 4 << 20}
-"""Bytes of the largest request of each kind, hivemind's own limit for the largest: whoever is new is sent what it is to
-keep at once."""
+REQUEST_LIMITS = {"DHTProtocol.rpc_ping": 1 << 10, "DHTProtocol.rpc_find": 4 << 10, "DHTProtocol.rpc_store": 1 << 20}
+"""Bytes of the largest request of each kind."""
+STORE_BYTES = 512 << 10
+"""Bytes of records above which a request to store them is divided: hivemind sends whoever is new all that it is to keep
+at once. One shelf of profiles has less in a swarm of 5,000."""
 MOST_KEYS = 64
 """Keys that one request looks up; this program asks for one, or for its own shelves."""
 MOST_RECORDS = 2048
@@ -73,9 +75,33 @@ class DhtCalls:
 
     async def call_protobuf_handler(self, peer: PeerID, name: str, request: Any, response_type: Any) -> Any:
         """Call another member, as hivemind's `P2P`. Raises Refused or Unreachable."""
-        response = _parsed(response_type, await self._calls.call(str(peer), name, request.SerializeToString()))
-        check_response(str(peer), request, response)
-        return response
+        whole = None
+        for part in divided(request):
+            response = _parsed(response_type, await self._calls.call(str(peer), name, part.SerializeToString()))
+            check_response(str(peer), response)
+            if whole is None:
+                whole = response
+            else:
+                whole.store_ok.extend(response.store_ok)
+        return whole
+
+
+def divided(request: Any) -> Iterator[Any]:
+    """Divide a request to store more than STORE_BYTES; any other one stays as it is."""
+    if not hasattr(request, "values") or sum(map(len, request.values)) <= STORE_BYTES:
+        yield request
+        return
+    part, size = type(request)(peer=request.peer), 0
+    columns = ("keys", "subkeys", "values", "expiration_time", "in_cache")
+    for row in zip(*(getattr(request, column) for column in columns), strict=True):
+        bytes_of_row = sum(len(cell) for cell in row[:3])
+        if size and size + bytes_of_row > STORE_BYTES:
+            yield part
+            part, size = type(request)(peer=request.peer), 0
+        for column, cell in zip(columns, row, strict=True):
+            getattr(part, column).append(cell)
+        size += bytes_of_row
+    yield part
 
 
 def check_request(peer: str, request: Any) -> None:
@@ -90,8 +116,8 @@ def check_request(peer: str, request: Any) -> None:
     _check_place(peer, request.peer)
 
 
-def check_response(peer: str, request: Any, response: Any) -> None:
-    """Check what `peer` answers to a request.
+def check_response(peer: str, response: Any) -> None:
+    """Check what `peer` answers, a protobuf of hivemind's.
 
     Raises:
         Refused: it gives itself or others another place than their own, or names too many.

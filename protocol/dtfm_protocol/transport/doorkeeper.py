@@ -6,6 +6,7 @@ with it.
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -45,12 +46,13 @@ class Doorkeeper:
         self._since: dict[str, float] = {}
         self._room: WaitingRoom[str] = WaitingRoom(limits.strangers, limits.strangers_of_one)
 
-    def look(self, connected: Iterable[tuple[str, str]], now: float) -> Orders:
+    def look(self, connected: Iterable[tuple[str, str]], now: float, *, is_tight: bool = False) -> Orders:
         """Judge who is connected.
 
         Args:
             connected: each peer, and the address from which it is connected.
             now: seconds on a clock that does not jump.
+            is_tight: whether the daemon has taken too much memory: then no stranger stays.
         """
         strangers = {peer: origin for peer, origin in connected if not self._is_member(peer)}
         for peer in self._since.keys() - strangers.keys():
@@ -62,40 +64,68 @@ class Doorkeeper:
             crowded_out = self._room.enter(peer, strangers[peer])
             if crowded_out is not None:
                 cut.append(crowded_out)
-        cut += [peer for peer, since in self._since.items() if now - since >= self._limits.patience]
+        cut += [peer for peer, since in self._since.items() if is_tight or now - since >= self._limits.patience]
         for peer in cut:
             self._since.pop(peer, None)  # if it is still there at the next look, it counts as new
             self._room.leave(peer)
         return Orders(tuple(peer for peer in new if peer in self._since), tuple(dict.fromkeys(cut)))
 
 
-async def keep_door(
-    p2p: Any, is_member: Callable[[str], bool], ask: Callable[[str], Awaitable[object]], limits: StreamLimits
-) -> None:
-    """Look who is connected to the daemon, and carry the doorkeeper's orders out, until cancelled.
+class DoorWatch:
+    """The doorkeeper's rounds at one daemon."""
 
-    Args:
-        p2p: the client of the daemon.
-        is_member: whether a peer has shown a credential that counts.
-        ask: asks a peer for its credential; raises OSError or Refused where it does not show one.
-        limits: how many strangers may be connected, and for how long.
-    """
-    keeper = Doorkeeper(is_member, limits)
+    def __init__(
+        self,
+        p2p: Any,
+        daemon: int,
+        is_member: Callable[[str], bool],
+        ask: Callable[[str], Awaitable[object]],
+        limits: StreamLimits,
+    ) -> None:
+        """Do nothing before `run`.
 
-    async def asked(peer: str) -> None:
+        Args:
+            p2p: the client of the daemon.
+            daemon: the daemon's process id.
+            is_member: whether a peer has shown a credential that counts.
+            ask: asks a peer for its credential; raises OSError or Refused where it does not show one.
+            limits: how many strangers may be connected, and for how long.
+        """
+        self._p2p, self._daemon, self._ask, self._limits = p2p, daemon, ask, limits
+        self._keeper = Doorkeeper(is_member, limits)
+
+    async def run(self) -> None:
+        """Look who is connected to the daemon, and carry the doorkeeper's orders out, until cancelled."""
+        limits, loop = self._limits, asyncio.get_running_loop()
+        due = loop.time()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                is_tight = memory_of(self._daemon) > limits.daemon_memory
+                if is_tight or loop.time() >= due:
+                    due = loop.time() + limits.look
+                    with contextlib.suppress(P2PDaemonError, OSError, asyncio.IncompleteReadError):  # see its `watch`
+                        await self._round(tasks, loop.time(), is_tight=is_tight)
+                await asyncio.sleep(limits.glance)
+
+    async def _round(self, tasks: asyncio.TaskGroup, now: float, *, is_tight: bool) -> None:
+        found = [(str(one.peer_id), str(next(iter(one.addrs), ""))) for one in await self._p2p.list_peers()]
+        orders = self._keeper.look(((peer, origin_of(at, peer)) for peer, at in found), now, is_tight=is_tight)
+        for peer in orders.ask:
+            tasks.create_task(self._asked(peer))
+        for peer in orders.cut:
+            log.debug("disconnected %s, which does not show that it is a member", short(peer))
+            await self._p2p._client.disconnect(PeerID.from_base58(peer))
+
+    async def _asked(self, peer: str) -> None:
         with contextlib.suppress(Refused, OSError):  # a TimeoutError is an OSError; it is cut when its time is over
-            async with asyncio.timeout(limits.proof):
-                await ask(peer)
+            async with asyncio.timeout(self._limits.proof):
+                await self._ask(peer)
 
-    async with asyncio.TaskGroup() as tasks:
-        while True:
-            with contextlib.suppress(P2PDaemonError, OSError, asyncio.IncompleteReadError):  # it ends: see its `watch`
-                found = [(str(one.peer_id), str(next(iter(one.addrs), ""))) for one in await p2p.list_peers()]
-                connected = [(peer, origin_of(address, peer)) for peer, address in found]
-                orders = keeper.look(connected, asyncio.get_running_loop().time())
-                for peer in orders.ask:
-                    tasks.create_task(asked(peer))
-                for peer in orders.cut:
-                    log.debug("disconnected %s, which does not show that it is a member", short(peer))
-                    await p2p._client.disconnect(PeerID.from_base58(peer))
-            await asyncio.sleep(limits.look)
+
+def memory_of(process: int) -> int:
+    """Return the bytes of memory that a process has; 0: this system does not say (it is not Linux)."""
+    try:
+        with open(f"/proc/{process}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

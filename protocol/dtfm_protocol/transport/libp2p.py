@@ -21,7 +21,7 @@ from dtfm_protocol.process.compat.hivemind import client_in, ignore_late_answers
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport import libp2p_daemon
 from dtfm_protocol.transport.circuit_relay import GUEST, HOP, STOP, CircuitRelay
-from dtfm_protocol.transport.doorkeeper import keep_door
+from dtfm_protocol.transport.doorkeeper import DoorWatch
 from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.libp2p_stream import LibP2PStream, stream_of
 from dtfm_protocol.transport.member_admittance import MemberAdmittance
@@ -33,6 +33,8 @@ from dtfm_protocol.transport.stream_limits import StreamLimits
 from dtfm_protocol.wire.stream import Handler, Unreachable, Way
 
 DAEMON_SHUTDOWN_SECONDS = 3.0
+CALL_OVERHEAD = 1 << 10
+"""Bytes that a call has beside what hivemind counts."""
 ADDRESS_LIMIT = 16
 """Addresses that a peer publishes."""
 RELAY_ADDRESS_LIMIT = 4
@@ -104,12 +106,15 @@ class LibP2PDataPlane:
             try:
                 p2p = await client_in(folder).replicate(Multiaddr(f"/unix{libp2p_daemon.socket_of(folder)}"))
                 ignore_late_answers(p2p)
+                # What has more, the daemon would not refuse, but close the connection over which all calls go.
+                p2p._client.control.persistent_conn_max_msg_size = libp2p_daemon.MESSAGE_LIMIT - CALL_OVERHEAD
                 # On loopback there is nobody who could not connect.
                 relays = {} if relay or is_local(listen) else by_peer(bootstrap)
                 plane = cls(p2p, admission, at, name_service, daemon, relays, relay_retry, limits)
-                door = asyncio.create_task(
-                    keep_door(p2p, admission.is_member, lambda peer: plane.calls.call(peer, PROOF), limits)
+                watch = DoorWatch(
+                    p2p, daemon.pid, admission.is_member, lambda peer: plane.calls.call(peer, PROOF), limits
                 )
+                door = asyncio.create_task(watch.run())
                 try:
                     await plane.calls.serve(PROOF, _nothing, limit=0)
                     if relay:

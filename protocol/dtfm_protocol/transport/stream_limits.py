@@ -19,6 +19,11 @@ class StreamLimits:
     """Calls of one peer that are answered at a time."""
     look: float = 2.0
     """Interval of looks at who is connected to the daemon."""
+    glance: float = 0.25
+    """Interval of looks at how much memory the daemon has, which anybody can make it take: it has no limits itself."""
+    daemon_memory: int = 384 << 20
+    """Bytes of memory with which the daemon is left in peace: it has some 60 MB, and more with many members; above,
+    nobody stays connected who has not shown a credential."""
     strangers: int = 128
     """Peers that are connected to the daemon and have not shown a credential; with one more, an old one has to go."""
     strangers_of_one: int = 48
