@@ -28,12 +28,15 @@ from dtfm_node.doctor.job_needs import Need, need_of
 from dtfm_node.doctor.tcp_look import Host, door_of, kind_of, own_addresses, visit
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import announced, announced_port
 
 T = TypeVar("T")
+Membership = tuple[Identity, Admission]
+"""A peer's key, and its credential."""
 
 PEER_SECONDS = 4.0
 PEER_LIMIT = 3
@@ -71,9 +74,24 @@ class Examination:
     """One look at everything; `findings` is what came of it."""
 
     def __init__(
-        self, text: str, options: DoctorOptions, progress: Callable[[str], None], limits: LookLimits = LookLimits()
+        self,
+        text: str,
+        options: DoctorOptions,
+        progress: Callable[[str], None],
+        limits: LookLimits = LookLimits(),
+        membership: Membership | None = None,
     ) -> None:
-        self._limits = limits
+        """Look at nothing yet.
+
+        Args:
+            text: the invite.
+            options: options with which the node is to join.
+            progress: is told what is looked at.
+            limits: seconds that looks may take.
+            membership: key and credential with which this machine has entered the swarm; None: it has not, and what
+                is for members alone is not looked at.
+        """
+        self._limits, self._membership = limits, membership
         self._options, self._progress = options, progress
         self._invite, said = invite_text.look(text)
         self.findings: list[Finding] = [said]
@@ -157,9 +175,10 @@ class Examination:
     async def _visit(
         self, invite: Invite, seen: first_peers.FirstPeersObservation, ways: Ways, listen: str, port: int
     ) -> None:
-        """Join the swarm's network as a peer for a moment, under an identity that is thrown away, and fill `seen` and
+        """Join the swarm's network as a peer for a moment, a stranger if this machine is no member, and fill `seen` and
         `ways`."""
-        identity = Identity.generate()
+        identity, admission = self._membership or _as_stranger(invite)
+        seen.is_member = self._membership is not None
         announce = self._options.announce
         try:
             announced(announce, port, identity.peer_id)
@@ -167,21 +186,24 @@ class Examination:
             announce, ways.announce_fault = None, str(error)
         seen.doors = await first_peers.knock_at(invite)
         try:
-            running = LibP2PDataPlane.running(identity, invite.service, listen=listen, port=port, announce=announce)
+            running = LibP2PDataPlane.running(
+                identity, admission, invite.service, listen=listen, port=port, announce=announce
+            )
             async with running as plane:
                 ways.port = port or _port_of(await plane.addresses())
-                await first_peers.enter(seen, plane)
+                await first_peers.enter(seen, plane, invite.coordinators)
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._look_at_members(invite, seen, plane, identity))
+                    if seen.is_member:
+                        tasks.create_task(self._look_at_members(invite, seen, plane, (identity, admission)))
                     tasks.create_task(self._look_at_ways(ways, plane, announce))
         except UserError as error:
             seen.daemon_fault = str(error)
 
     async def _look_at_members(
-        self, invite: Invite, seen: first_peers.FirstPeersObservation, plane: LibP2PDataPlane, identity: Identity
+        self, invite: Invite, seen: first_peers.FirstPeersObservation, plane: LibP2PDataPlane, who: Membership
     ) -> None:
         """Read the DHT, and ask some of the nodes that it lists at which address they see this machine."""
-        await first_peers.read_dht(seen, plane, invite, identity)
+        await first_peers.read_dht(seen, plane, invite, *who)
         others = [member for member in seen.members or [] if member.peer not in seen.connected]
         await asyncio.gather(*(_meet(seen, plane, member) for member in others[:PEER_LIMIT]))
 
@@ -239,6 +261,11 @@ class Examination:
         finally:
             self._under_way.remove(name)
             self._progress(", ".join(self._under_way))
+
+
+def _as_stranger(invite: Invite) -> Membership:
+    """Return a key that is thrown away, and no credential."""
+    return Identity.generate(), Admission(invite.swarm, invite.coordinators, b"")
 
 
 def _failed(what: str, name: str, error: Exception) -> Finding:

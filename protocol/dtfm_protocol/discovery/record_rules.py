@@ -109,7 +109,7 @@ class MembersRecords(RecordValidatorBase):  # type: ignore[misc]
 def _signable(record: DHTRecord, value: bytes) -> bytes:
     """Return what a writer signs, so that nobody keeps its record longer than it says, or puts it elsewhere."""
     digest = hashlib.sha256(value).digest()
-    return b"dtfm/1/dht-record:" + record.key + struct.pack("!d", record.expiration_time) + digest
+    return b"".join((b"dtfm/1/dht-record:", record.key, struct.pack("!d", record.expiration_time), digest))
 
 
 def _digest(key: str) -> bytes:
