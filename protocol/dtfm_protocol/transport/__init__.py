@@ -2,6 +2,7 @@
 
 - `certificates`: TLS between members: the contexts with which a peer shows its credential, and checks those of others
 - `circuit_relay`: members that nobody can connect to are reached through one that everybody can
+- `daemon_control`: what is asked of the libp2p daemon beside streams: who is connected, and to end a connection
 - `direct_data_plane`: the data plane's short way: TLS 1.3 over TCP from peer to peer, where one can reach the other;
   libp2p for the rest
 - `direct_limits`: the limits of a direct plane: how long it waits, and how much it takes on at a time

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.transport.daemon_control import connected_peers, disconnect
 from dtfm_protocol.transport.member_admittance import origin_of
 from dtfm_protocol.transport.stream_limits import StreamLimits
 from dtfm_protocol.transport.waiting_room import WaitingRoom
@@ -103,18 +103,18 @@ class DoorWatch:
                 is_tight = memory_of(self._daemon) > limits.daemon_memory
                 if is_tight or loop.time() >= due:
                     due = loop.time() + limits.look
-                    with contextlib.suppress(P2PDaemonError, OSError, asyncio.IncompleteReadError):  # see its `watch`
+                    with contextlib.suppress(P2PDaemonError, OSError, EOFError):  # it ends: see `watch` of the plane
                         await self._round(tasks, loop.time(), is_tight=is_tight)
                 await asyncio.sleep(limits.glance)
 
     async def _round(self, tasks: asyncio.TaskGroup, now: float, *, is_tight: bool) -> None:
-        found = [(str(one.peer_id), str(next(iter(one.addrs), ""))) for one in await self._p2p.list_peers()]
-        orders = self._keeper.look(((peer, origin_of(at, peer)) for peer, at in found), now, is_tight=is_tight)
+        found = [(peer, origin_of(address, peer)) for peer, address in await connected_peers(self._p2p)]
+        orders = self._keeper.look(found, now, is_tight=is_tight)
         for peer in orders.ask:
             tasks.create_task(self._asked(peer))
         for peer in orders.cut:
             log.debug("disconnected %s, which does not show that it is a member", short(peer))
-            await self._p2p._client.disconnect(PeerID.from_base58(peer))
+            await disconnect(self._p2p, peer)
 
     async def _asked(self, peer: str) -> None:
         with contextlib.suppress(Refused, OSError):  # a TimeoutError is an OSError; it is cut when its time is over
