@@ -29,7 +29,7 @@ def test_a_stranger_is_asked_once_and_disconnected_when_its_time_is_over_and_ask
     assert at.look(here, 20.0) == Orders((), ())
 
 
-def test_who_leaves_and_comes_back_has_its_time_anew_and_who_becomes_a_member_stays() -> None:
+def test_who_leaves_and_comes_back_has_its_time_anew_and_a_member_stays_as_long_as_it_is_one() -> None:
     at, members = keeper(), set[str]()
     at._is_member = members.__contains__
     assert at.look([("carol", "c"), ("dave", "d")], 0.0).ask == ("carol", "dave")
@@ -38,7 +38,8 @@ def test_who_leaves_and_comes_back_has_its_time_anew_and_who_becomes_a_member_st
     assert at.look([("carol", "c"), ("dave", "d")], 9.0) == Orders(("carol",), ())
     assert at.look([("carol", "c"), ("dave", "d")], 11.0) == Orders((), ())
     members.clear()
-    assert at.look([("carol", "c"), ("dave", "d")], 12.0) == Orders(("dave",), ())
+    assert at.look([("carol", "c"), ("dave", "d")], 12.0) == Orders((), ("dave",))
+    assert at.look([("carol", "c"), ("dave", "d")], 14.0) == Orders(("dave",), ())
 
 
 def test_of_too_many_strangers_from_one_place_the_oldest_goes_at_once_and_others_stay() -> None:

@@ -149,7 +149,7 @@ async def test_an_expired_member_enters_as_long_as_the_plan_in_force_names_it_an
 
 async def test_who_is_banned_loses_its_streams_and_its_place_at_the_relay_and_others_keep_theirs() -> None:
     bad, good = member_of(OWNER), member_of(OWNER)
-    async with host() as here, at_the_door(here, bad) as there, at_the_door(here, good) as other:
+    async with host(StreamLimits(look=0.1)) as here, at_the_door(here, bad) as there, at_the_door(here, good) as other:
         guest = await there.open(OWNER.peer_id, GUEST)
         assert bytes(await guest.read(1)) == b"\x01"
         stays = await other.open(OWNER.peer_id, "echo")
@@ -161,6 +161,9 @@ async def test_who_is_banned_loses_its_streams_and_its_place_at_the_relay_and_ot
         await stays.write(b"y")
         assert bytes(await stays.read(1)) == b"y"
         await stays.close()
+        while bad[0].peer_id in (peers := await connected(here)):  # noqa: ASYNC110 - nothing signals it
+            await asyncio.sleep(0.05)
+        assert good[0].peer_id in peers
 
 
 async def test_who_shows_no_credential_is_disconnected_and_members_stay() -> None:

@@ -44,21 +44,25 @@ class Doorkeeper:
         """
         self._is_member, self._limits = is_member, limits
         self._since: dict[str, float] = {}
+        self._members: set[str] = set()
         self._room: WaitingRoom[str] = WaitingRoom(limits.strangers, limits.strangers_of_one)
 
     def look(self, connected: Iterable[tuple[str, str]], now: float, *, is_tight: bool = False) -> Orders:
-        """Judge who is connected.
+        """Judge who is connected. Who was a member at the last look, and is none any more, goes at once.
 
         Args:
             connected: each peer, and the address from which it is connected.
             now: seconds on a clock that does not jump.
             is_tight: whether the daemon has taken too much memory: then no stranger stays.
         """
-        strangers = {peer: origin for peer, origin in connected if not self._is_member(peer)}
+        here = dict(connected)
+        strangers = {peer: origin for peer, origin in here.items() if not self._is_member(peer)}
+        lost = self._members & strangers.keys()
+        self._members = here.keys() - strangers.keys()
         for peer in self._since.keys() - strangers.keys():
             del self._since[peer]
             self._room.leave(peer)
-        cut, new = [], [peer for peer in strangers if peer not in self._since]
+        cut, new = list(lost), [peer for peer in strangers if peer not in self._since]
         for peer in new:
             self._since[peer] = now
             crowded_out = self._room.enter(peer, strangers[peer])
