@@ -47,7 +47,7 @@ async def clock(plane: LibP2PDataPlane, peer: str) -> Clock:
     """Ask a peer's DHT node for the time; that it answers shows that it is one. Raises one of FAULTS."""
     async with asyncio.timeout(ASK_SECONDS):
         begun = time.time()
-        calls = DhtCalls(plane.p2p, plane.calls)
+        calls = DhtCalls(plane)
         response = await calls.call_protobuf_handler(
             PeerID.from_base58(peer), PING, dht_pb2.PingRequest(), dht_pb2.PingResponse
         )

@@ -64,7 +64,7 @@ class HivemindDiscovery:
         refuse_stale_records()
         try:
             node = await DHTNode.create(
-                p2p=DhtCalls(plane.p2p, plane.calls),
+                p2p=DhtCalls(plane),
                 node_id=node_id_of(plane.peer_id),
                 initial_peers=list(bootstrap) or None,
                 ensure_bootstrap_success=bool(bootstrap),

@@ -15,7 +15,10 @@ from hivemind.utils import timed_storage
 from dtfm_protocol.discovery.record_rules import CLOCK_SECONDS
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.process.timeouts import TIMEOUTS
-from dtfm_protocol.transport.member_calls import MemberCalls
+from dtfm_protocol.transport.libp2p import LibP2PDataPlane
+from dtfm_protocol.transport.member_calls import CallFailed
+from dtfm_protocol.transport.whereabouts import MOST_ID_BYTES
+from dtfm_protocol.wire.stream import Unreachable
 
 REQUEST_LIMITS = {"DHTProtocol.rpc_ping": 1 << 10, "DHTProtocol.rpc_find": 4 << 10, "DHTProtocol.rpc_store": 1 << 20}
 """Bytes of the largest request of each kind."""
@@ -28,11 +31,10 @@ MOST_RECORDS = 2048
 """Keys that one request stores."""
 MOST_NEIGHBOURS = 20
 """Peers that an answer may name for each key: a bucket of the routing table."""
+MOST_NAMED = 4096
+"""Peers of which it is remembered who has named them."""
 LONGEST_SECONDS = TIMEOUTS.links_lifetime + CLOCK_SECONDS
 """Seconds for which any record is kept."""
-MOST_ID_BYTES = 64
-"""Bytes of the largest peer id, in binary; an Ed25519 key's has 38."""
-
 Handler = Callable[[Any, P2PContext], Awaitable[Any]]
 
 
@@ -44,15 +46,11 @@ def node_id_of(peer: str) -> DHTID:
 class DhtCalls:
     """The part of hivemind's P2P client that its DHT uses, on calls between members."""
 
-    def __init__(self, p2p: Any, calls: MemberCalls) -> None:
-        """Serve nothing yet.
-
-        Args:
-            p2p: hivemind's own client.
-            calls: calls of the same peer.
-        """
-        self.peer_id = p2p.peer_id
-        self._p2p, self._calls = p2p, calls
+    def __init__(self, plane: LibP2PDataPlane) -> None:
+        """Serve nothing yet; the calls are those of `plane`."""
+        self.peer_id = plane.p2p.peer_id
+        self._plane, self._p2p, self._calls = plane, plane.p2p, plane.calls
+        self._named_by: dict[str, str] = {}
 
     async def get_visible_maddrs(self, latest: bool = False) -> Any:
         """Return this peer's addresses, as hivemind's `P2P`."""
@@ -77,13 +75,32 @@ class DhtCalls:
         """Call another member, as hivemind's `P2P`. Raises Refused or Unreachable."""
         whole = None
         for part in divided(request):
-            response = _parsed(response_type, await self._calls.call(str(peer), name, part.SerializeToString()))
+            response = _parsed(response_type, await self._call(str(peer), name, part.SerializeToString()))
             check_response(str(peer), response)
+            self._note(str(peer), response)
             if whole is None:
                 whole = response
             else:
                 whole.store_ok.extend(response.store_ok)
         return whole
+
+    def _note(self, peer: str, response: Any) -> None:
+        """Note who has named whom, and can say where that is."""
+        for result in getattr(response, "results", ()):
+            for other in result.nearest_peer_ids:
+                self._named_by[str(PeerID(other))] = peer
+        while len(self._named_by) > MOST_NAMED:
+            self._named_by.pop(next(iter(self._named_by)))
+
+    async def _call(self, peer: str, name: str, data: bytes) -> bytes:
+        """Call another member; where it is not known where that is, ask who has named it, and others."""
+        try:
+            return await self._calls.call(peer, name, data)
+        except CallFailed:
+            raise
+        except Unreachable:
+            await self._plane.whereabouts.find(peer, self._named_by.get(peer))
+            return await self._calls.call(peer, name, data)
 
 
 def divided(request: Any) -> Iterator[Any]:

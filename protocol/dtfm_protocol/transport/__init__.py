@@ -38,4 +38,5 @@
 - `tls_stream`: a stream of the direct plane: TLS over a TCP connection, with nothing between it and the kernel
 - `waiting_room`: a waiting room: those who have connected and have not proven yet who they are, of whom there are never
   too many
+- `whereabouts`: whereabouts: members tell members where others are reached, each by its own word
 """

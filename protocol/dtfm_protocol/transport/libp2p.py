@@ -7,7 +7,7 @@ and who does not show one is disconnected (`doorkeeper`).
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from hivemind.p2p import PeerID
@@ -21,6 +21,7 @@ from dtfm_protocol.process.compat.hivemind import client_in, ignore_late_answers
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport import libp2p_daemon
 from dtfm_protocol.transport.circuit_relay import GUEST, HOP, STOP, CircuitRelay
+from dtfm_protocol.transport.daemon_control import connected_peers
 from dtfm_protocol.transport.doorkeeper import DoorWatch
 from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.libp2p_stream import LibP2PStream, stream_of
@@ -30,6 +31,7 @@ from dtfm_protocol.transport.member_stream import MemberStream
 from dtfm_protocol.transport.multiaddress import announced, binary, by_peer, is_local
 from dtfm_protocol.transport.relay_guest import RelayGuest
 from dtfm_protocol.transport.stream_limits import StreamLimits
+from dtfm_protocol.transport.whereabouts import Whereabouts
 from dtfm_protocol.wire.stream import Handler, Unreachable, Way
 
 DAEMON_SHUTDOWN_SECONDS = 3.0
@@ -52,16 +54,19 @@ class LibP2PDataPlane:
         name_service: Callable[[str], str],
         daemon: asyncio.subprocess.Process,
         relays: Mapping[str, tuple[str, ...]],
+        doors: Collection[str],
         relay_retry: float,
         limits: StreamLimits,
     ) -> None:
         self.p2p = p2p
         self.calls = MemberCalls(p2p._client, admission, name_service, limits)
         """Calls to other members, and theirs to this one."""
+        self.whereabouts = Whereabouts(self.calls, self.addresses, self.introduce, self._acquaintances)
         self.streams = MemberAdmittance(admission, limits)
         """Streams with other members."""
         self.relays = RelayGuest(relays, self.introduce, self.open, relay_retry)
         self._daemon = daemon
+        self._is_member, self._doors = admission.is_member, doors
         self._introduced: dict[str, tuple[str, ...]] = {}
         self._ways: dict[str, Way] = {}
         self.peer_id = str(p2p.peer_id)
@@ -110,13 +115,14 @@ class LibP2PDataPlane:
                 p2p._client.control.persistent_conn_max_msg_size = libp2p_daemon.MESSAGE_LIMIT - CALL_OVERHEAD
                 # On loopback there is nobody who could not connect.
                 relays = {} if relay or is_local(listen) else by_peer(bootstrap)
-                plane = cls(p2p, admission, at, name_service, daemon, relays, relay_retry, limits)
+                plane = cls(p2p, admission, at, name_service, daemon, relays, by_peer(bootstrap), relay_retry, limits)
                 watch = DoorWatch(
                     p2p, daemon.pid, admission.is_member, lambda peer: plane.calls.call(peer, PROOF), limits
                 )
                 door = asyncio.create_task(watch.run())
                 try:
                     await plane.calls.serve(PROOF, _nothing, limit=0)
+                    await plane.whereabouts.serve()
                     if relay:
                         await plane._be_relay()
                     async with plane.relays.staying():
@@ -183,9 +189,10 @@ class LibP2PDataPlane:
                 raise  # it does not offer the service
             # The daemon forgets soon where a peer can be reached, and has no way to ask for its relays.
             known = *self._introduced.get(peer, ()), *self.relays.may_reach(peer)
-            if not known:
-                raise
-            await self._connect(peer, known)
+            try:
+                await self._connect(peer, known)
+            except Unreachable:
+                await self.whereabouts.find(peer)
             return await self._call(peer, name)
 
     async def _call(self, peer: str, protocol: str) -> "_Opened":
@@ -199,6 +206,11 @@ class LibP2PDataPlane:
             return opened
         except (P2PDaemonError, ValueError, OSError, asyncio.IncompleteReadError) as error:
             raise Unreachable(f"{short(peer)} cannot be reached: {error}") from None
+
+    async def _acquaintances(self) -> list[str]:
+        """Return the members to whom this peer is connected, those by whom it came in first."""
+        connected = [peer for peer, _ in await connected_peers(self.p2p) if self._is_member(peer)]
+        return sorted(connected, key=lambda peer: peer not in self._doors)
 
     async def _connected(self, peer: str) -> bool:
         return any(str(other.peer_id) == peer for other in await self.p2p.list_peers())

@@ -99,7 +99,8 @@ def _arguments(
         f"-listen=/unix{socket_of(folder)}",
         f"-id={key}",
         f"-hostAddrs=/{family}/{listen}/tcp/{port}",
-        "-dhtServer=1",
+        # libp2p's own DHT would tell everybody where members are, and keep what anybody stores: see `whereabouts`.
+        "-dhtServer=0",
         "-connManager=0",  # it would end old connections, members', to make room for new ones: see `doorkeeper`
         f"-natPortMap={0 if local else 1}",
         f"-autonat={0 if local else 1}",

@@ -25,6 +25,11 @@ from dtfm_protocol.wire.stream import Unreachable
 PROOF = "proof"
 """The call that asks for the other end's credential, and nothing else."""
 
+
+class CallFailed(Unreachable):
+    """The failure of a call at a peer that was reached."""
+
+
 Answer = Callable[[str, bytes], Awaitable[bytes]]
 """A function that answers the request of a member, whose peer id comes first."""
 
@@ -78,13 +83,16 @@ class MemberCalls:
 
         Raises:
             Refused: the other end is no member.
-            Unreachable: there is no way to it, or it refuses the call.
+            CallFailed: it refuses the call, or fails in it.
+            Unreachable: there is no way to it.
         """
         try:
             where, data = PeerID.from_base58(peer), with_proof(self._admission.certificate, request)
             answer = await self._client.call_unary_handler(where, self._name_service(name), data)
-        except (P2PDaemonError, P2PHandlerError, ValueError, OSError, asyncio.IncompleteReadError) as error:
-            raise Unreachable(f"{short(peer)} does not answer: {error}") from None
+        except P2PHandlerError as error:
+            raise CallFailed(f"{short(peer)} does not answer: {error}") from None
+        except (P2PDaemonError, ValueError, OSError, asyncio.IncompleteReadError) as error:
+            raise Unreachable(f"{short(peer)} cannot be called: {error}") from None
         certificate, data = split_proof(answer)
         self._admission.check(certificate, peer)
         return data
