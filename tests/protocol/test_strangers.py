@@ -262,7 +262,7 @@ async def test_strangers_who_take_the_daemons_memory_are_disconnected_at_once() 
     async with host(StreamLimits(daemon_memory=1)) as here, at_the_door(here, member_of(OWNER)) as member:
         at = tcp_address((await here.plane.addresses())[0])
         assert at is not None
-        while not await gets_through(member):  # it is a stranger, too, until it has shown its credential
+        while not await gets_through(member):  # noqa: ASYNC110 - a stranger, too, until it has shown its credential
             await asyncio.sleep(0.05)
         begun = time.monotonic()
         async with Libp2pStranger.connected(at.host, at.port) as one:
