@@ -8,6 +8,7 @@ from dtfm_protocol.control.messages import (
     EPOCH,
     JOB,
     LEDGER,
+    MEMBERSHIP,
     PHASE,
     PLAN,
     PRESENCE,
@@ -26,6 +27,7 @@ MESSAGE_LIMITS = {
     PHASE.name: 8 * KIB,
     EPOCH.name: 8 * KIB,
     LEDGER.name: 64 * KIB,
+    MEMBERSHIP.name: LIMIT,
     PROBE.name: LIMIT,
     PRESENCE.name: 4 * KIB,
     REPORT.name: LIMIT,  # it may carry a plan

@@ -6,6 +6,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dtfm_protocol.discovery.records import Limits, Link, Measured
+from dtfm_protocol.identity.admission import MOST_BANS
+from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.enrolment import Certificate
+from dtfm_protocol.identity.entry_token import TokenId
 from dtfm_protocol.identity.keys import PeerName
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
@@ -67,6 +71,26 @@ class Fan(Schema):
     centre: PeerName
     gbps: dict[PeerName, tuple[Measured, Measured]]
     """Gbit/s from the centre to each of the others, and back, as measured alone."""
+
+
+class TokenUse(Schema):
+    """A peer's entry with a token."""
+
+    token: TokenId
+    peer: PeerName
+    at: float
+    """Unix seconds."""
+
+
+class MembershipNews(Schema):
+    """The leading coordinator's word on who is a member: for all, whom not to let in any more; for standbys, which
+    invites were used."""
+
+    authorities: Annotated[tuple[Certificate, ...], Field(max_length=16)] = ()
+    """Certificates of the coordinators that sign credentials."""
+    bans: Annotated[tuple[Ban, ...], Field(max_length=MOST_BANS)] = ()
+    revoked: Annotated[tuple[TokenId, ...], Field(max_length=4096)] = ()
+    redeemed: Annotated[tuple[TokenUse, ...], Field(max_length=10_000)] = ()
 
 
 class ProbeRound(Schema):
@@ -143,10 +167,11 @@ PLAN = Topic("plan", "coordinator", True, Plan)
 PHASE = Topic("phase", "coordinator", True, Phase)
 EPOCH = Topic("epoch", "coordinator", True, Epoch)
 LEDGER = Topic("ledger", "coordinator", True, Ledger)
+MEMBERSHIP = Topic("membership", "coordinator", True, MembershipNews)
 PROBE = Topic("probe", "coordinator", False, ProbeRound)
 PRESENCE = Topic("presence", "peer", True, Presence)
 REPORT = Topic("report", "peer", False, Report)
 CHALLENGE = Topic("challenge", "peer", False, Challenge)
 
-TOPICS = {topic.name: topic for topic in (JOB, PLAN, PHASE, EPOCH, LEDGER, PROBE, PRESENCE, REPORT, CHALLENGE)}
+TOPICS = {topic.name: topic for topic in (JOB, PLAN, PHASE, EPOCH, LEDGER, MEMBERSHIP, PROBE, PRESENCE, REPORT, CHALLENGE)}
 """Topics of a swarm, by name."""

@@ -4,10 +4,11 @@ It runs over TLS at the coordinator's entrance. The coordinator's certificate ca
 newcomer shows none yet, and signs the coordinator's random challenge instead, so that nobody can hand a request on.
 """
 
+import asyncio
 import secrets
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.ban import Ban
@@ -15,6 +16,8 @@ from dtfm_protocol.identity.credential import CERTIFICATE_LIMIT
 from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.keys import Identity, PeerName, verify
 from dtfm_protocol.schema import Schema
+
+S = TypeVar("S", bound=Schema)
 
 MESSAGE_LIMIT = 8 << 10
 """Bytes of the largest request; an answer may have more, for it carries bans."""
@@ -72,3 +75,25 @@ def _signable(swarm: str, token: EntryToken, challenge: bytes) -> bytes:
     if len(challenge) != CHALLENGE_BYTES:
         raise Refused("a challenge of another length")
     return b"dtfm/1/enrolment:" + challenge + f"{swarm}/{token.id}".encode()
+
+
+def send_enrolment(writer: asyncio.StreamWriter, message: Schema) -> None:
+    """Write a message behind its length, four bytes."""
+    data = message.model_dump_json().encode()
+    writer.write(len(data).to_bytes(4, "big") + data)
+
+
+async def receive_enrolment(reader: asyncio.StreamReader, schema: type[S], limit: int) -> S:
+    """Read what `send_enrolment` writes.
+
+    Raises:
+        Refused: it has more than `limit` bytes, or is no such message.
+        EOFError: the connection ends early.
+    """
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    if size > limit:
+        raise Refused(f"a message of {size} bytes, more than {limit}")
+    try:
+        return schema.model_validate_json(await reader.readexactly(size))
+    except ValidationError as error:
+        raise Refused(f"{schema.__name__}: {error.errors()[0]['msg']}") from None
