@@ -14,6 +14,7 @@ import contextlib
 import multiprocessing
 import os
 import platform
+import secrets
 import ssl
 import statistics
 import struct
@@ -26,10 +27,13 @@ from pathlib import Path
 
 import psutil
 import uvloop
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rich.console import Console
 from rich.progress import track
 
 from benchmarks.tables import keep, markdown, show
+from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.credential import authority_certificate, issue_credential
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.certificates import Trust
 from dtfm_protocol.transport.direct_data_plane import DirectDataPlane
@@ -40,6 +44,7 @@ from dtfm_protocol.wire.stream import Stream
 
 LOOPBACK = "127.0.0.1"
 SINK = "sink"
+SWARM = "0" * 16
 FRAMES = (2 << 20, 32 << 20)
 """Bytes of a payload: an activation of a small model, and a part of a gradient."""
 KINDS = ("TCP", "TCP + TLS", "libp2p", "direct")
@@ -51,10 +56,9 @@ _ACKNOWLEDGED = b"a"
 
 @dataclass(frozen=True)
 class Contact:
-    """What one process tells the other to be reached and trusted."""
+    """What one process tells the other to be reached."""
 
     peer: str
-    certificate: bytes
     addresses: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     """Of TCP, and of TCP with TLS."""
@@ -86,13 +90,14 @@ async def sink(stream: Stream) -> None:
             await stream.write(_ACKNOWLEDGED)
 
 
-def receiver(pipe: Connection) -> None:
-    """Run the process that the frames go to."""
-    uvloop.run(_receive(pipe))
+def receiver(pipe: Connection, owner: bytes) -> None:
+    """Run the process that the frames go to; `owner` is the key that signs both processes' credentials."""
+    uvloop.run(_receive(pipe, owner))
 
 
-async def _receive(pipe: Connection) -> None:
-    identity, trust = _known(await asyncio.to_thread(pipe.recv))
+async def _receive(pipe: Connection, owner: bytes) -> None:
+    identity, admission = _member(owner)
+    trust = Trust(identity, admission)
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = LibP2PStream("", reader, writer)  # what it does with a pair of asyncio's is what anybody would
@@ -100,29 +105,27 @@ async def _receive(pipe: Connection) -> None:
             await sink(stream)
         await stream.close()
 
-    async with _planes(identity) as (libp2p, direct), contextlib.AsyncExitStack() as stack:
+    async with _planes(identity, admission) as (libp2p, direct), contextlib.AsyncExitStack() as stack:
         servers = [
             await stack.enter_async_context(await asyncio.start_server(take, LOOPBACK, 0, ssl=context))
             for context in (None, trust.server)
         ]
         ports = tuple(server.sockets[0].getsockname()[1] for server in servers)
         await direct.serve(SINK, sink)
-        pipe.send(Contact(identity.peer_id, trust.certificate, await libp2p.addresses(), ports))
+        pipe.send(Contact(identity.peer_id, await libp2p.addresses(), ports))
         await asyncio.to_thread(pipe.recv)
 
 
-def sender(pipe: Connection) -> None:
-    """Run the process that the frames come from."""
-    uvloop.run(_send(pipe))
+def sender(pipe: Connection, owner: bytes) -> None:
+    """Run the process that the frames come from; `owner` as for `receiver`."""
+    uvloop.run(_send(pipe, owner))
 
 
-async def _send(pipe: Connection) -> None:
-    identity = Identity.generate()
-    pipe.send(Contact(identity.peer_id, Trust(identity).certificate))
+async def _send(pipe: Connection, owner: bytes) -> None:
+    identity, admission = _member(owner)
     other: Contact = await asyncio.to_thread(pipe.recv)
-    trust = Trust(identity)
-    trust.admit(other.peer, other.certificate)
-    async with _planes(identity) as (libp2p, direct):
+    trust = Trust(identity, admission)
+    async with _planes(identity, admission) as (libp2p, direct):
         await libp2p.introduce(other.peer, other.addresses)
         streams: dict[str, Stream] = {
             "TCP": await _connect(other.ports[0], None),
@@ -152,17 +155,16 @@ async def _connect(port: int, context: ssl.SSLContext | None) -> Stream:
     return LibP2PStream("", *await asyncio.open_connection(LOOPBACK, port, ssl=context))
 
 
-def _known(other: Contact) -> tuple[Identity, Trust]:
-    identity = Identity.generate()
-    trust = Trust(identity)
-    trust.admit(other.peer, other.certificate)
-    return identity, trust
+def _member(owner: bytes) -> tuple[Identity, Admission]:
+    coordinator, identity = Identity(Ed25519PrivateKey.from_private_bytes(owner)), Identity.generate()
+    certificate = issue_credential(coordinator, SWARM, identity.peer_id, "0" * 16, time.time() + 86_400)
+    return identity, Admission(SWARM, [coordinator.peer_id], certificate, [authority_certificate(coordinator)])
 
 
 @contextlib.asynccontextmanager
-async def _planes(identity: Identity) -> AsyncIterator[tuple[LibP2PDataPlane, DirectDataPlane]]:
-    running = LibP2PDataPlane.running(identity, lambda name: f"/dtfm/benchmark/{name}", listen=LOOPBACK)
-    async with running as libp2p, DirectDataPlane.running(libp2p, identity, listen=LOOPBACK) as direct:
+async def _planes(identity: Identity, admission: Admission) -> AsyncIterator[tuple[LibP2PDataPlane, DirectDataPlane]]:
+    running = LibP2PDataPlane.running(identity, admission, lambda name: f"/dtfm/benchmark/{name}", listen=LOOPBACK)
+    async with running as libp2p, DirectDataPlane.running(libp2p, identity, admission, listen=LOOPBACK) as direct:
         yield libp2p, direct
 
 
@@ -172,15 +174,15 @@ class Pair:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes, self._processes = [], []
+        owner = secrets.token_bytes(32)
         for role in (sender, receiver):
             ours, theirs = context.Pipe()
-            process = context.Process(target=role, args=(theirs,))
+            process = context.Process(target=role, args=(theirs, owner))
             process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
         to_sender, to_receiver = self._pipes
-        to_receiver.send(to_sender.recv())
         to_sender.send(to_receiver.recv())
         to_sender.recv()
 

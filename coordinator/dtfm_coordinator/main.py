@@ -3,6 +3,7 @@
 import typer
 
 from dtfm_coordinator.commands.lab_commands import compare, lab, network
+from dtfm_coordinator.commands.membership_commands import ban, invite, kick, members, revoke
 from dtfm_coordinator.commands.model_commands import export, generate, status
 from dtfm_coordinator.commands.plan_commands import explain, plan, trace
 from dtfm_coordinator.commands.swarm_commands import card, serve, swarm
@@ -26,7 +27,25 @@ def _begin(context: typer.Context) -> None:
         extras.require("lab" if context.invoked_subcommand in LAB_COMMANDS else "coordinator")
 
 
-for _command in (serve, card, swarm, plan, explain, compare, network, lab, trace, export, generate, status):
+for _command in (
+    serve,
+    invite,
+    members,
+    revoke,
+    kick,
+    ban,
+    card,
+    swarm,
+    plan,
+    explain,
+    compare,
+    network,
+    lab,
+    trace,
+    export,
+    generate,
+    status,
+):
     app.command()(_command)  # help lists them in this order
 
 

@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
-# Makes the files that mosquitto.conf names: a certificate for the broker, signed by an authority of its own,
-# and the account that all members of the swarm share.
+# Makes the certificate that mosquitto.conf names, signed by an authority of its own.
 set -euo pipefail
 
 usage='usage: make-credentials.sh DIR HOST...
 
-Fills the new folder DIR with ca.crt, server.crt, server.key, passwords and acl. HOST: each name or address under which
-members reach the broker. Writes the address for --broker, which holds the password, to standard output, and nowhere
-else. DTFM_BROKER_PASSWORD: the password to use instead of a random one.'
-user=swarm
+Fills the new folder DIR with ca.crt, server.crt and server.key, and an empty folder members for what the coordinator
+writes. HOST: each name or address under which members reach the broker. Writes the address for --broker to standard
+output.'
 days=3650
 
 fail() {
@@ -20,13 +18,8 @@ case "${1-}" in -h | --help) printf '%s\n' "$usage"; exit 0 ;; esac
 [ $# -ge 2 ] || fail "${usage%%$'\n'*}"
 dir=$1
 shift
-for tool in openssl mosquitto_passwd; do
-  command -v "$tool" >/dev/null || fail "$tool is missing: install the packages openssl and mosquitto"
-done
-[ ! -e "$dir" ] || fail "$dir exists: invites that are out hold its certificate and password; name a new folder"
-password=${DTFM_BROKER_PASSWORD-$(openssl rand -hex 24)}
-[[ $password =~ ^[A-Za-z0-9._~-]{8,}$ ]] ||
-  fail 'DTFM_BROKER_PASSWORD: take 8 characters or more out of letters, digits and . _ ~ -, for it is part of an address'
+command -v openssl >/dev/null || fail "openssl is missing: install the package openssl"
+[ ! -e "$dir" ] || fail "$dir exists: invites that are out hold its certificate; name a new folder"
 
 names=
 for host; do
@@ -72,22 +65,19 @@ quietly openssl x509 -req -in "$work/server.csr" -CA "$work/ca.crt" -CAkey "$wor
   -set_serial "0x$(openssl rand -hex 8)" -days "$days" \
   -extfile "$work/openssl.cnf" -extensions server_extensions -out "$work/server.crt"
 
-# Not as an argument, which every user of this machine could read.
-printf '%s:%s\n' "$user" "$password" >"$work/passwords"
-quietly mosquitto_passwd -U "$work/passwords"
-
-install -m 644 "$(dirname "$0")/acl" "$work/acl"
+mkdir "$work/members"
+chmod 755 "$work/members"
 chmod 644 "$work/ca.crt" "$work/server.crt"
 # The authority's key goes, too: nobody can make a second broker that the members would trust.
 rm -f "$work"/{openssl.cnf,server.csr,ca.key,said}
 if [ "$(id -u)" = 0 ] && getent group mosquitto >/dev/null; then
   chgrp -R mosquitto "$work"
   chmod 750 "$work"
-  chmod 640 "$work"/{server.key,passwords}
+  chmod 640 "$work/server.key"
 fi
 mv "$work" "$dir"
 trap - EXIT
 
 case $1 in *:*) address="[$1]" ;; *) address=$1 ;; esac
-printf 'wrote %s; the address for --broker, with the password, is shown this once:\n' "$dir" >&2
-printf 'mqtts://%s:%s@%s:8883\n' "$user" "$password" "$address"
+printf 'wrote %s; the address for --broker:\n' "$dir" >&2
+printf 'mqtts://%s:8883\n' "$address"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from dtfm_node.control.credential_store import CredentialStore
 from dtfm_node.control.display import Display
 from dtfm_node.control.inbox import Inbox
 from dtfm_node.control.reporter import Reporter
@@ -31,8 +32,10 @@ from dtfm_protocol.checkpoint.transfers import SHARDS, STATE, serve_shards, serv
 from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, Challenge, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
 from dtfm_protocol.data.token_shards import ShardFolder
-from dtfm_protocol.discovery.dht import Registry, go_by
+from dtfm_protocol.discovery.dht import go_by
+from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
@@ -110,12 +113,15 @@ class Daemon:
         if self._options.threads is not None:
             torch.set_num_threads(self._options.threads)
         device = choose(self._options.device)
-        control = self._control()
+        self._display.note(f"joining swarm {self._invite.swarm} as {self._me}")
+        admission = await CredentialStore(self._invite, self._identity, self._folder).obtain(self._options.timeout)
+        self._inbox.knows(admission)
+        control = self._control(admission)
         with self._tracer() as tracer, self._machine(device, tracer) as machine:
             async with asyncio.TaskGroup() as tasks:
                 connection = tasks.create_task(control.run())
                 await self._enter(control)
-                await self._serve(machine, control)
+                await self._serve(machine, control, admission)
                 connection.cancel()
 
     def _machine(self, device: torch.device, tracer: Tracer) -> AbstractContextManager[Runtime]:
@@ -125,7 +131,7 @@ class Daemon:
         folder = self._options.trace
         return nullcontext(NO_TRACE) if folder is None else TraceFile.open(folder, self._me)
 
-    async def _serve(self, machine: Runtime, control: ControlPlane) -> None:
+    async def _serve(self, machine: Runtime, control: ControlPlane, admission: Admission) -> None:
         """Be a member: offer what this machine has, and do what plans say."""
         job = await self._inbox.job()
         survey = await self._surveyor(job)
@@ -134,6 +140,7 @@ class Daemon:
         broker = (control.remote,) if control.remote else ()
         opening = open_planes(
             self._identity,
+            admission,
             self._invite.service,
             registry,
             listen=self._options.listen or self._default_listen(),
@@ -222,7 +229,7 @@ class Daemon:
             await asyncio.sleep(ALONE_LOOK_SECONDS)
             alone = 0.0 if control.connected.is_set() else alone + ALONE_LOOK_SECONDS
 
-    def _control(self) -> ControlPlane:
+    def _control(self, admission: Admission) -> ControlPlane:
         """The connection to the broker, with what this node reads there."""
         control = ControlPlane(
             BrokerAddress.of(self._invite),
@@ -231,6 +238,8 @@ class Daemon:
             self._post,
             self._session,
             BrokerAddress.others(self._invite),
+            identity=self._identity,
+            admission=admission,
             heard=FreshnessFile(self._folder),
         )
         self._inbox.read(control)
@@ -253,7 +262,6 @@ class Daemon:
         Raises:
             UserError: the broker does not let this node in in time, nobody leads, or there is another daemon.
         """
-        self._display.note(f"joining swarm {self._invite.swarm} as {self._me}")
         try:
             async with asyncio.timeout(self._options.timeout):
                 await control.connected.wait()

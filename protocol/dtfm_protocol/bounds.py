@@ -59,6 +59,8 @@ Index = Annotated[int, Field(ge=0, le=MOST_UINT32)]
 Count = Annotated[int, Field(ge=0, le=MOST_INT64)]
 """A number of bytes, tokens or messages."""
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Time = Annotated[float, Field(ge=-1e12, le=1e12)]
+"""Unix seconds."""
 Loss = Annotated[float, Field(ge=-MOST_AMOUNT, le=MOST_AMOUNT)]
 """A loss, in nats."""
 Norm = Annotated[float, Field(ge=0, le=MOST_AMOUNT)]

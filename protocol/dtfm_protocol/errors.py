@@ -19,6 +19,7 @@ class Cause(StrEnum):
     SWARM = "of another swarm"
     KIND = "of another kind than belongs there"
     AUTHOR = "from a peer that may not write it"
+    MEMBER = "from a peer that is no member"
     STALE = "older than what was heard"
     CONTENT = "with contents that cannot be used"
 

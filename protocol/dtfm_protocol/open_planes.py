@@ -4,8 +4,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from dtfm_protocol.discovery.dht import HivemindDiscovery, Registry
+from dtfm_protocol.discovery.dht import HivemindDiscovery
+from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.dial_rule import DialRule
 from dtfm_protocol.transport.dialling import doors_to_dial
@@ -25,6 +27,7 @@ class Planes:
 @contextlib.asynccontextmanager
 async def open_planes(
     identity: Identity,
+    admission: Admission,
     name_service: Callable[[str], str],
     registry: Registry,
     *,
@@ -41,7 +44,8 @@ async def open_planes(
 
     Args:
         identity: the key under which others know this peer.
-        name_service: gives the libp2p protocol of a service; only members of the swarm know it.
+        admission: this peer's credential, and whom it lets in; who is a member no more loses its streams.
+        name_service: gives the libp2p protocol of a service; everybody can ask the daemon for those.
         registry: decides which of the DHT's records are kept.
         listen: the address to listen at, for libp2p and for direct streams.
         dials: decides which addresses that others announce are dialled.
@@ -64,14 +68,22 @@ async def open_planes(
             "its broker is not there; if this machine is in that network, say --lan"
         )
     running = LibP2PDataPlane.running(
-        identity, name_service, listen=listen, port=port, announce=announce, bootstrap=doors, relay=relay, dials=dials
+        identity,
+        admission,
+        name_service,
+        listen=listen,
+        port=port,
+        announce=announce,
+        bootstrap=doors,
+        relay=relay,
+        dials=dials,
     )
     mirrors = () if relay else tuple(by_peer(doors))
     async with (
         running as libp2p,
         DirectDataPlane.running(
-            libp2p, identity, listen=listen, port=direct_port, mirrors=mirrors, dials=dials
+            libp2p, identity, admission, listen=listen, port=direct_port, mirrors=mirrors, dials=dials
         ) as data,
-        HivemindDiscovery.running(libp2p, registry, doors, known_peers) as discovery,
+        HivemindDiscovery.running(libp2p, identity, admission, registry, doors, known_peers) as discovery,
     ):
         yield Planes(data, discovery)

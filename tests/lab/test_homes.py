@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.direct_data_plane import DirectDataPlane
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import by_peer
 from dtfm_protocol.wire.stream import DataPlane, Stream, StreamClosed
+from tests.harness.membership import OWNER, member_of
 from tests.lab.homes import Homes, Host, why_not
 
 PATIENCE = 120.0
@@ -44,7 +44,7 @@ def service(name: str) -> str:
 @contextlib.asynccontextmanager
 async def libp2p(host: Host, *doors: str, **options: object) -> AsyncIterator[LibP2PDataPlane]:
     """A peer on `host` that enters the network by `doors`."""
-    running = LibP2PDataPlane.running(Identity.generate(), service, bootstrap=doors, **options)  # type: ignore[arg-type]
+    running = LibP2PDataPlane.running(*member_of(OWNER), service, bootstrap=doors, **options)  # type: ignore[arg-type]
     async with host.holding(running) as plane:
         await host.do(plane.relays.is_guest.wait())
         yield plane
@@ -76,11 +76,11 @@ async def test_peers_at_home_are_reached_through_the_relay_and_again_after_it_wa
     homes: Homes,
 ) -> None:
     first, second, _ = homes.inside
-    identity = Identity.generate()
+    member = member_of(OWNER)
 
     @contextlib.asynccontextmanager
     async def relay() -> AsyncIterator[LibP2PDataPlane]:
-        running = LibP2PDataPlane.running(identity, service, port=7701, relay=True)
+        running = LibP2PDataPlane.running(*member, service, port=7701, relay=True)
         async with homes.open.holding(running) as plane:
             yield plane
 
@@ -118,11 +118,11 @@ class Peer:
     @contextlib.asynccontextmanager
     async def on(cls, host: Host, doors: tuple[str, ...] = (), **options: object) -> AsyncIterator["Peer"]:
         """A peer that offers `echo`."""
-        identity = Identity.generate()
-        libp2p = LibP2PDataPlane.running(identity, service, bootstrap=doors, **options)  # type: ignore[arg-type]
+        member = member_of(OWNER)
+        libp2p = LibP2PDataPlane.running(*member, service, bootstrap=doors, **options)  # type: ignore[arg-type]
         async with (
             host.holding(libp2p) as below,
-            host.holding(DirectDataPlane.running(below, identity, mirrors=tuple(by_peer(doors)))) as plane,
+            host.holding(DirectDataPlane.running(below, *member, mirrors=tuple(by_peer(doors)))) as plane,
         ):
             await host.do(plane.serve("echo", echo))
             if doors:

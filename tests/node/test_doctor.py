@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import io
 import json
 import os
@@ -25,7 +24,6 @@ from cryptography.x509.oid import NameOID
 from hivemind.utils.multiaddr import Multiaddr
 from rich.console import Console
 
-from dtfm_coordinator.serve import embedded_broker as brokers
 from dtfm_node.doctor import examine, outside_view, report
 from dtfm_node.doctor.checks import (
     broker,
@@ -49,39 +47,28 @@ from dtfm_node.doctor.tcp_look import Host, closed_because, door_of, resolve, vi
 from dtfm_protocol.control.messages import PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.credential import authority_certificate
+from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.state_dir import locked
 from dtfm_protocol.transport.ip_addresses import Kind, kind_of
 from dtfm_protocol.transport.libp2p_messages import packed, with_length
+from dtfm_protocol.transport.pinned_tls import show_credential
 from dtfm_protocol.transport.tcp_knock import Knock, knock
+from tests.harness.entrances import free_port, open_entrance
+from tests.harness.membership import SWARM, coordinator_of, member_of
 
 HOST = "127.0.0.1"
 OWNER, OTHER = Identity.generate(), Identity.generate()
 INVITE = Invite(
-    swarm="0" * 16,
+    swarm=SWARM,
     coordinator=OWNER.peer_id,
     dht=(f"/ip4/{HOST}/tcp/9/p2p/{OWNER.peer_id}",),
-    broker=f"mqtt://{HOST}:9",
-    secret="0" * 32,
+    entrance=f"{HOST}:9",
+    token=EntryToken.issue(OWNER, SWARM, 1, 1 << 33),
 )
-
-# amqtt leaves the socket of a client that is gone before it can say goodbye to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def tidy() -> Iterator[None]:
-    """Have those sockets collected here, and not in the midst of other tests."""
-    yield
-    gc.collect()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -151,7 +138,7 @@ def test_the_report_ends_in_what_there_is_to_do(capsys: pytest.CaptureFixture[st
     [
         ("hello", "copy the whole line"),
         (INVITE.encode()[:-4], "copy the whole line"),
-        (INVITE.encode().replace("dtfm2.", "dtfm7."), "install"),
+        (INVITE.encode().replace("dtfm3.", "dtfm7."), "install"),
         ("@/nowhere/invite", "after @"),
     ],
 )
@@ -234,10 +221,17 @@ def test_why_a_host_is_closed_decides_what_to_do(closed: Host, seen: str, todo: 
 @pytest.fixture
 async def coordinator() -> AsyncIterator[tuple[Invite, ControlPlane]]:
     """A broker and, connected to it, what stands for a coordinator."""
-    port = free_port()
-    swarm = INVITE.model_copy(update={"broker": f"mqtt://{HOST}:{port}"})
-    control = ControlPlane(BrokerAddress.of(swarm), swarm.swarm, swarm.coordinators, Post(swarm.swarm, OWNER), "s")
-    async with brokers.embedded(HOST, port, swarm.password()):
+    async with open_entrance(OWNER) as (door, _):
+        swarm = INVITE.model_copy(update={"entrance": f"{HOST}:{door.port}"})
+        control = ControlPlane(
+            BrokerAddress.of(swarm),
+            SWARM,
+            swarm.coordinators,
+            Post(SWARM, OWNER),
+            "s",
+            identity=OWNER,
+            admission=coordinator_of(OWNER),
+        )
         running = asyncio.create_task(control.run())
         await control.connected.wait()
         yield swarm, control
@@ -249,29 +243,86 @@ async def test_a_live_coordinator_is_seen_and_its_phase(coordinator: tuple[Invit
     swarm, control = coordinator
     await control.publish(PRESENCE, Presence(online=True, session="s"))
     await control.publish(PHASE, Phase(name="waiting", text="waiting for 2 more nodes"))
-    seen = await broker.look(swarm, BrokerAddress.of(swarm), retained=0.5)  # there is no job to come
+    # There is no job to come.
+    seen = await broker.look(swarm, BrokerAddress.of(swarm), member_of(OWNER), retained=0.5)
     assert seen.coordinators == (OWNER.peer_id,)
     assert {one.name: one.verdict for one in broker.judge([seen])} == {
         "broker": Verdict.good,
-        "password": Verdict.good,
+        "TLS": Verdict.good,
+        "entry": Verdict.good,
         "alive": Verdict.good,
         "phase": Verdict.good,
         "job": Verdict.bad,
     }
 
 
-async def test_a_password_that_is_wrong_is_told_from_a_broker_that_is_none(
+async def test_who_has_not_been_there_sees_whose_broker_it_is_and_does_not_ask_to_be_let_in(
     coordinator: tuple[Invite, ControlPlane],
 ) -> None:
-    swarm = coordinator[0].model_copy(update={"secret": "1" * 32})
-    said = broker.judge([await broker.look(swarm, BrokerAddress.of(swarm))])[-1]
-    assert (said.name, said.verdict) == ("password", Verdict.bad)
-    assert "newest invite" in said.todo
+    swarm, _ = coordinator
+    seen = await broker.look(swarm, BrokerAddress.of(swarm))
+    said = broker.judge([seen])
+    assert {one.name: one.verdict for one in said} == dict.fromkeys(["broker", "TLS", "entry"], Verdict.good)
+    assert "when it joins" in said[-1].seen
 
-    with socket.create_server((HOST, 0)) as mute:
-        swarm = INVITE.model_copy(update={"broker": f"mqtt://{HOST}:{mute.getsockname()[1]}"})
-        said = broker.judge([await broker.look(swarm, BrokerAddress.of(swarm), login=0.2)])[-1]
-    assert "does not answer as an MQTT broker" in said.seen
+
+async def test_a_look_leaves_no_word_that_the_node_is_gone(coordinator: tuple[Invite, ControlPlane]) -> None:
+    """It has the node's own key, and the node may be there."""
+    swarm, _ = coordinator
+    member, admission = member_of(OWNER)
+    heard: asyncio.Queue[Presence] = asyncio.Queue()
+    node = ControlPlane(
+        BrokerAddress.of(swarm),
+        SWARM,
+        swarm.coordinators,
+        Post(SWARM, member),
+        "s",
+        identity=member,
+        admission=admission,
+    )
+    node.on(PRESENCE, lambda _, presence: heard.put_nowait(presence), member.peer_id)
+    running = asyncio.create_task(node.run())
+    await node.connected.wait()
+    await node.publish(PRESENCE, Presence(online=True, session="s"))
+    assert (await heard.get()).online
+    seen = await broker.look(swarm, BrokerAddress.of(swarm), (member, admission), retained=0.1)
+    assert (seen.entered, seen.members) == (True, 1)
+    await node.publish(PRESENCE, Presence(online=True, session="again"))
+    assert await heard.get() == Presence(online=True, session="again")
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_credential_that_does_not_count_is_told_from_a_broker_that_is_none(
+    coordinator: tuple[Invite, ControlPlane],
+) -> None:
+    swarm, _ = coordinator
+    said = broker.judge([await broker.look(swarm, BrokerAddress.of(swarm), member_of(OWNER, expires=1e9))])[-1]
+    assert (said.name, said.verdict) == ("entry", Verdict.bad)
+    assert "new invite" in said.todo
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    show_credential(context, OWNER, authority_certificate(OWNER))
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            await reader.read()
+
+    async with await asyncio.start_server(say_nothing, HOST, 0, ssl=context) as mute:
+        swarm = INVITE.model_copy(update={"entrance": f"{HOST}:{mute.sockets[0].getsockname()[1]}"})
+        said = broker.judge([await broker.look(swarm, BrokerAddress.of(swarm), member_of(OWNER), login=0.2)])[-1]
+        assert "does not answer as an MQTT broker" in said.seen
+
+
+async def test_a_member_in_the_coordinators_place_is_named() -> None:
+    member, admission = member_of(OWNER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    show_credential(context, member, admission.certificate)
+    async with await asyncio.start_server(lambda _, writer: writer.close(), HOST, 0, ssl=context) as server:
+        swarm = INVITE.model_copy(update={"entrance": f"{HOST}:{server.sockets[0].getsockname()[1]}"})
+        said = broker.judge([await broker.look(swarm, BrokerAddress.of(swarm))])[-1]
+    assert (said.name, said.verdict) == ("TLS", Verdict.bad)
+    assert f"not of the coordinator {OWNER.peer_id[-6:]}" in said.seen
 
 
 @pytest.fixture
@@ -308,7 +359,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_named(certificate: Path)
         assert (said.name, said.verdict) == ("TLS", Verdict.bad)
         assert "self-signed" in said.seen or "self signed" in said.seen
         swarm = swarm.model_copy(update={"broker_ca": certificate.read_text().partition("-----BEGIN PRIVATE")[0]})
-        seen = await broker.look(swarm, BrokerAddress.of(swarm), login=0.2)
+        seen = await broker.look(swarm, BrokerAddress.of(swarm))
         assert seen.tls == ""
 
 
@@ -316,14 +367,20 @@ def test_one_broker_that_serves_is_enough() -> None:
     dead = broker.BrokerObservation(host("refused"))
     assert worst(broker.judge([dead])) is Verdict.bad
     job = object()
-    alive = broker.BrokerObservation(host("open"), entered=True, job=job, coordinators=(OTHER.peer_id,))  # type: ignore[arg-type]
+    alive = broker.BrokerObservation(
+        host("open"),
+        tried=True,
+        entered=True,
+        job=job,
+        coordinators=(OTHER.peer_id,),  # type: ignore[arg-type]
+    )
     assert worst(broker.judge([dead, alive])) is Verdict.warn
 
 
 @pytest.mark.parametrize(("name", "verdict"), [("failed", Verdict.bad), ("done", Verdict.warn)])
 def test_a_swarm_that_is_over_is_said(name: str, verdict: Verdict) -> None:
     phase = Phase.model_validate({"name": name, "text": "it is over"})
-    seen = broker.BrokerObservation(host("open"), entered=True, phase=phase)
+    seen = broker.BrokerObservation(host("open"), tried=True, entered=True, phase=phase)
     assert next(one.verdict for one in broker.judge([seen]) if one.name == "phase") is verdict
 
 

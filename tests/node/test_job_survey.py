@@ -11,6 +11,7 @@ from dtfm_coordinator.allocator.cost_model.model_demand import memory_needed
 from dtfm_coordinator.allocator.job_demand import requirements
 from dtfm_node.engine.job_survey import MOST_SEQUENCES, check_counts, local_survey
 from dtfm_node.runner.plan_check import why_refused
+from dtfm_protocol.bounds import MOST_UINT32
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training, Wire
@@ -56,7 +57,12 @@ HOSTILE = {
     "tables of 100 GB": (job({"max_position_embeddings": 300_000}, architecture=GPT_NEO), "refused", "more than 2 GiB"),
     "a million layers": (job({"num_hidden_layers": 10**6}), "refused", "not a number of layers"),
     "long sequences": (job(sequence_length=1 << 24), "says", "stays available"),
-    "too long sequences": (job(sequence_length=1 << 62), "refused", "more than this program takes on"),
+    "sequences that take days": (
+        job({"hidden_size": 8, "intermediate_size": 8, "head_dim": 2}, sequence_length=1 << 20),
+        "says",
+        "available",
+    ),
+    "the longest sequences that a job may have": (job(sequence_length=MOST_UINT32), "says", "stays available"),
 }
 """Jobs, what becomes of them, and a part of what is said of it."""
 

@@ -13,8 +13,8 @@ from dtfm_node.links import publisher as listings
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
 from dtfm_protocol.control.messages import Fan, ProbeResult, ProbeRound, Report, Topic
-from dtfm_protocol.discovery.dht import Registry
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
+from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.timeouts import TIMEOUTS

@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from dtfm_protocol.discovery.dht import LATE_SECONDS, Discovery, HivemindDiscovery, Registry
+from dtfm_protocol.discovery.dht import HivemindDiscovery
 from dtfm_protocol.discovery.records import Entry, Link, LinkReport, Profile
+from dtfm_protocol.discovery.registry import LATE_SECONDS, Discovery, Registry
 from dtfm_protocol.errors import Cause, UserError
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.transport.in_memory import MemoryDiscovery, MemoryNetwork
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.view.view import LayerSeconds
+from tests.harness.membership import OWNER, SWARM, member_of
 
-SWARM = "0123456789abcdef"
 PATIENCE = 30.0
 UNTIL = 1e10
 
@@ -67,13 +69,17 @@ async def on_dht() -> AsyncIterator[tuple[Member, Member]]:
 
 @contextlib.asynccontextmanager
 async def joined(
-    identity: Identity, bootstrap: tuple[str, ...] = (), known_peers: tuple[str, ...] = ()
+    identity: Identity,
+    bootstrap: tuple[str, ...] = (),
+    known_peers: tuple[str, ...] = (),
+    admission: Admission | None = None,
 ) -> AsyncIterator[tuple[Member, tuple[str, ...]]]:
     """A member on a real DHT on 127.0.0.1, and where it is reached."""
     registry = Registry(SWARM, Post(SWARM, identity))
+    admission = admission or member_of(OWNER, identity=identity)[1]
     async with (
-        LibP2PDataPlane.running(identity, lambda name: name, listen="127.0.0.1", bootstrap=bootstrap) as plane,
-        HivemindDiscovery.running(plane, registry, bootstrap, known_peers) as discovery,
+        LibP2PDataPlane.running(identity, admission, str, listen="127.0.0.1", bootstrap=bootstrap) as plane,
+        HivemindDiscovery.running(plane, identity, admission, registry, bootstrap, known_peers) as discovery,
     ):
         yield member(identity, discovery, registry), await plane.addresses()
 
@@ -123,7 +129,7 @@ async def test_records_are_found_by_all_replaced_by_their_writer_and_dropped_if_
         assert a.registry.dropped.total() == b.registry.dropped.total() == 0
 
         # b stores under its own name what a has signed, and what it signed for another swarm
-        key = b.registry._key("profile", b.peer)
+        key = b.registry.key("profile", b.peer)
         for forged in (
             a.post().seal("record", Entry(record=profile("forged"), until=UNTIL)),
             b.post("f" * 16).seal("record", Entry(record=profile("foreign"), until=UNTIL)),
@@ -186,7 +192,7 @@ def test_a_record_is_stored_no_longer_than_its_writer_has_said() -> None:
 
 async def test_links_in_a_profiles_place_are_no_profile() -> None:
     async with in_memory() as (a, b):
-        place = b.registry._key("profile", b.peer)
+        place = b.registry.key("profile", b.peer)
         await b.discovery.publish(place, b.post().seal("record", Entry(record=links(a.peer), until=UNTIL)), 60.0)
         assert await a.registry.profiles(a.discovery) == {}
         await b.discovery.publish(
@@ -224,15 +230,15 @@ class Anything(Schema):
 
 @pytest.mark.process
 async def test_a_dht_that_nobody_answers_for_is_a_user_error() -> None:
-    identity = Identity.generate()
+    identity, admission = member_of(OWNER)
     nobody = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}"
     async with (
         asyncio.timeout(PATIENCE),
-        LibP2PDataPlane.running(identity, lambda name: name, listen="127.0.0.1") as plane,
+        LibP2PDataPlane.running(identity, admission, str, listen="127.0.0.1") as plane,
     ):
         registry = Registry(SWARM, Post(SWARM, identity))
         with pytest.raises(UserError, match=r"no DHT peer answers at .*is the coordinator running") as caught:
-            async with HivemindDiscovery.running(plane, registry, (nobody,)):
+            async with HivemindDiscovery.running(plane, identity, admission, registry, (nobody,)):
                 pass
         assert "\n" not in str(caught.value)
 

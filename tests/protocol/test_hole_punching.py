@@ -18,6 +18,7 @@ from dtfm_protocol.transport.simultaneous_open import OUTSIDE_LIMIT, OutsideAddr
 from dtfm_protocol.transport.tls_connections import NoWay, TlsConnections
 from dtfm_protocol.transport.tls_stream import TlsStream
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable, read_message, write_message
+from tests.harness.membership import OWNER, member_of
 
 PATIENCE = 30.0
 ALICE, BOB, MIRROR = (Identity.generate() for _ in range(3))
@@ -63,7 +64,14 @@ class World:
                 meeting = Meeting(network, identity, host)
                 for other in {ALICE, BOB} - {identity} if identity is not MIRROR else ():
                     meeting.ways[other.peer_id] = "relayed"
-                running = DirectDataPlane.running(meeting, identity, listen="127.0.0.1", mirrors=mirrors, limits=limits)  # type: ignore[arg-type]
+                running = DirectDataPlane.running(
+                    meeting,  # type: ignore[arg-type]
+                    identity,
+                    member_of(OWNER, identity=identity)[1],
+                    listen="127.0.0.1",
+                    mirrors=mirrors,
+                    limits=limits,
+                )
                 planes[identity] = await stack.enter_async_context(running)
             world = cls(planes[ALICE], planes[BOB], planes[MIRROR], [])
             await world.b.serve("echo", world.echo)

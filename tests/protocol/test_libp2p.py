@@ -17,9 +17,11 @@ from hivemind.p2p import PeerID
 
 from dtfm_protocol.checkpoint.transfers import TransferReply
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable, read_message, write_message
+from tests.harness.membership import OWNER, member_of
 
 PATIENCE = 30.0
 
@@ -37,9 +39,11 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def plane(**options: object) -> contextlib.AbstractAsyncContextManager[LibP2PDataPlane]:
+def plane(
+    who: tuple[Identity, Admission] | None = None, **options: object
+) -> contextlib.AbstractAsyncContextManager[LibP2PDataPlane]:
     values = {"name_service": service, "listen": "127.0.0.1"} | options
-    return LibP2PDataPlane.running(Identity.generate(), **values)  # type: ignore[arg-type]
+    return LibP2PDataPlane.running(*(who or member_of(OWNER)), **values)  # type: ignore[arg-type]
 
 
 @contextlib.asynccontextmanager

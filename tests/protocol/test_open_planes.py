@@ -8,20 +8,20 @@ from collections.abc import AsyncIterator
 import psutil
 import pytest
 
-from dtfm_protocol.discovery.dht import Registry
 from dtfm_protocol.discovery.records import LinkReport
+from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.open_planes import Planes, open_planes
 from dtfm_protocol.transport.dial_rule import dial_rule
 from dtfm_protocol.wire.stream import Stream
+from tests.harness.membership import OWNER, SWARM, coordinator_of, member_of
 
 pytestmark = pytest.mark.process
 
-SWARM = "0123456789abcdef"
 PATIENCE = 30.0
-OWNER, NODE = Identity.generate(), Identity.generate()
+NODE = Identity.generate()
 LOCAL = dial_rule([], ["127.0.0.1"])
 
 
@@ -34,7 +34,8 @@ async def two_peers() -> AsyncIterator[tuple[Planes, Planes]]:
     def opening(identity: Identity, **options: object) -> contextlib.AbstractAsyncContextManager[Planes]:
         return open_planes(
             identity,
-            lambda name: f"/dtfm/1/one/{name}",
+            coordinator_of(OWNER) if identity is OWNER else member_of(OWNER, identity=identity)[1],
+            lambda name: f"/dtfm/3/one/{name}",
             registry(identity),
             dials=LOCAL,
             **options,  # type: ignore[arg-type]
@@ -82,18 +83,20 @@ async def test_no_daemon_is_left_where_the_block_fails_or_no_door_answers() -> N
     with pytest.raises(ZeroDivisionError):
         await fail()
     nobody = (f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.generate().peer_id}",)
+    admission = member_of(OWNER, identity=NODE)[1]
     with pytest.raises(UserError, match="failed to connect to bootstrap peers"):
-        async with open_planes(NODE, str, registry(NODE), listen="127.0.0.1", dials=LOCAL, bootstrap=nobody):
+        async with open_planes(NODE, admission, str, registry(NODE), listen="127.0.0.1", dials=LOCAL, bootstrap=nobody):
             pass
     assert psutil.Process().children(recursive=True) == before
 
 
 async def test_doors_inside_a_network_where_the_broker_is_not_are_refused_before_anything_is_dialled() -> None:
+    admission, outside = member_of(OWNER, identity=NODE)[1], dial_rule([], ["8.8.8.8"])
     with socket.create_server(("127.0.0.1", 0)) as inside:
         door = f"/ip4/127.0.0.1/tcp/{inside.getsockname()[1]}/p2p/{OWNER.peer_id}"
         with pytest.raises(UserError, match=r"^the swarm is to be entered at /ip4/127.* say --lan$"):
             async with open_planes(
-                NODE, str, registry(NODE), listen="127.0.0.1", dials=dial_rule([], ["8.8.8.8"]), bootstrap=(door,)
+                NODE, admission, str, registry(NODE), listen="127.0.0.1", dials=outside, bootstrap=(door,)
             ):
                 pass
         inside.setblocking(False)

@@ -20,7 +20,7 @@ from dtfm_protocol.transport.route import (
 from dtfm_protocol.transport.tls_connections import Endpoint
 
 NOW = 100.0
-HERE, THERE = (Endpoint(hosts=("192.0.2.1",), port=port, certificate="00") for port in (1, 2))
+HERE, THERE = (Endpoint(hosts=("192.0.2.1",), port=port) for port in (1, 2))
 NEW = Route()
 DIRECT = Route(endpoint=HERE, way="direct")
 RELAYED = Route(endpoint=HERE, is_relayed=True)

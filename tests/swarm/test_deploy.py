@@ -5,28 +5,24 @@ import contextlib
 import os
 import shutil
 import socket
-import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiomqtt
 import pytest
 import yaml
 
-from dtfm_protocol.control.mqtt import split_broker_url
-from dtfm_protocol.identity.invite import Invite
-from dtfm_protocol.identity.keys import Identity
+from dtfm_coordinator.serve.mosquitto_files import ACL, AUTHORITIES, FOLDER
+from tests.harness.entrances import free_port
 from tests.harness.requirements import PATH, needs
 from tests.harness.swarm import Swarm
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted(path.name for path in (DEPLOY / "systemd").iterdir())
-MEMBERS = ["coordinator", "invite", "node-1", "node-2"]
+MEMBERS = ["coordinator", "members", "invite", "node-1", "node-2"]
 
 
 # -- systemd ----------------------------------------------------------------------------------------------------------
@@ -64,7 +60,7 @@ def test_systemd_finds_the_unit_hardened(unit: Path) -> None:
 
 @pytest.mark.process
 def test_compose_accepts_the_file(tmp_path: Path) -> None:
-    done = compose(tmp_path, "config", "-q", DTFM_BROKER="mqtts://swarm:password@broker:8883")
+    done = compose(tmp_path, "config", "-q", DTFM_BROKER="mqtts://broker:8883")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
@@ -82,12 +78,19 @@ def test_every_service_is_confined_and_watched() -> None:
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert "privileged" not in service, name
         assert "docker.sock" not in str(service), name
-        assert ("test" in service["healthcheck"]) == (name != "invite"), name
+        assert ("test" in service["healthcheck"]) == (name not in {"invite", "members"}), name
 
 
 def test_nodes_see_the_invite_read_only_and_nothing_else_of_the_coordinator() -> None:
     for name in ("node-1", "node-2"):
         assert services()[name]["volumes"] == ["invite:/invite:ro", f"{name}:/state"]
+
+
+def test_the_broker_sees_whom_to_let_in_and_nothing_else_of_the_coordinator() -> None:
+    assert "members:/etc/mosquitto/dtfm/members:ro" in services()["broker"]["volumes"]
+    assert not any("coordinator" in volume for volume in services()["broker"]["volumes"])
+    assert services()["members"]["volumes"] == ["coordinator:/coordinator:ro", "members:/members"]
+    assert f"/coordinator/{FOLDER}/{ACL}" in services()["members"]["command"][2]
 
 
 def test_everything_that_the_image_is_built_from_is_there() -> None:
@@ -147,52 +150,45 @@ def run(*command: str, **settings: str) -> subprocess.CompletedProcess[str]:
 # -- Mosquitto --------------------------------------------------------------------------------------------------------
 
 
-mosquitto = needs("mosquitto", "mosquitto_passwd", "openssl")
+mosquitto = needs("mosquitto", "openssl")
 
 
 @dataclass
 class Broker:
-    """A running Mosquitto."""
+    """Mosquitto under `deploy`'s own configuration, with another port and folder; it ends with its swarm."""
 
+    swarm: Swarm
     url: str
-    ca: Path
+    folder: Path
+    port: int
 
-    def client(self) -> aiomqtt.Client:
-        """A member of the swarm."""
-        host, port, _, user, password = split_broker_url(self.url)
-        trust = ssl.create_default_context(cafile=str(self.ca))
-        return aiomqtt.Client(host, port, username=user, password=password, tls_context=trust)
+    async def start(self) -> None:
+        """Start it, once the coordinator has said whom it is to let in."""
+        written = self.swarm.coordinator.folder / FOLDER
+        await self.swarm.until((written / ACL).exists, "the coordinator has said whom to let in")
+        for name in (ACL, AUTHORITIES):
+            shutil.copy(written / name, self.folder / "members" / name)
+        text = (DEPLOY / "mosquitto" / "mosquitto.conf").read_text(encoding="utf-8")
+        assert text.count("\nlistener 8883\n") == 1
+        text = text.replace("\nlistener 8883\n", f"\nlistener {self.port} 127.0.0.1\n")
+        config = self.swarm.folder / "mosquitto.conf"
+        config.write_text(text.replace("/etc/mosquitto/dtfm", str(self.folder)), encoding="utf-8")
+        program = shutil.which("mosquitto", path=PATH)
+        assert program is not None
+        process = await self.swarm.start(program, "-c", config)
+        await self.swarm.until(lambda: not process.alive or _answers(self.port), "Mosquitto listens")
+        assert process.alive, process.said()
 
 
 @pytest.fixture
-async def broker(swarm: Swarm) -> AsyncIterator[Broker]:
-    """Mosquitto under `deploy`'s own configuration, with another port and folder; it ends with its swarm."""
+def broker(swarm: Swarm) -> Broker:
+    """A Mosquitto that can be started."""
     swarm.folder.chmod(0o755)  # Mosquitto gives up root's rights and reads its files as a user of its own
     folder = swarm.folder / "credentials"
     made = run("bash", str(DEPLOY / "mosquitto" / "make-credentials.sh"), str(folder), "127.0.0.1")
     assert made.returncode == 0, made.stderr
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    text = (DEPLOY / "mosquitto" / "mosquitto.conf").read_text(encoding="utf-8")
-    for line, replacement in (
-        ("listener 8883", f"listener {port} 127.0.0.1"),
-        ("certfile /etc/mosquitto/dtfm/server.crt", f"certfile {folder}/server.crt"),
-        ("keyfile /etc/mosquitto/dtfm/server.key", f"keyfile {folder}/server.key"),
-        ("password_file /etc/mosquitto/dtfm/passwords", f"password_file {folder}/passwords"),
-        ("acl_file /etc/mosquitto/dtfm/acl", f"acl_file {folder}/acl"),
-    ):
-        assert text.count(f"\n{line}\n") == 1, line
-        text = text.replace(f"\n{line}\n", f"\n{replacement}\n")
-    config = swarm.folder / "mosquitto.conf"
-    config.write_text(text, encoding="utf-8")
-    program = shutil.which("mosquitto", path=PATH)
-    assert program is not None
-    process = await swarm.start(program, "-c", config)
-    await swarm.until(lambda: not process.alive or _answers(port), "Mosquitto listens")
-    assert process.alive, process.said()
-    yield Broker(made.stdout.strip().replace(":8883", f":{port}"), folder / "ca.crt")
-    assert process.alive, process.said()
+    port = free_port()
+    return Broker(swarm, made.stdout.strip().replace(":8883", f":{port}"), folder, port)
 
 
 def _answers(port: int) -> bool:
@@ -203,12 +199,16 @@ def _answers(port: int) -> bool:
 
 @pytest.mark.process
 @mosquitto
-async def test_a_swarm_trains_over_mosquitto_with_tls_and_password(swarm: Swarm, broker: Broker) -> None:
+async def test_a_swarm_trains_over_mosquitto_with_certificates(swarm: Swarm, broker: Broker) -> None:
     plan = swarm.plan([[0, 2], [2, 4]], ["ab"] * 8)
-    coordinator = await swarm.serve(
-        swarm.job(steps=4, checkpoint=2), "--broker", broker.url, "--broker-ca", broker.ca,
-        "--plan", plan, "--min-nodes", "2", "--exit-when-done",
+    serving = asyncio.create_task(
+        swarm.serve(
+            swarm.job(steps=4, checkpoint=2), "--broker", broker.url, "--broker-ca", broker.folder / "ca.crt",
+            "--plan", plan, "--min-nodes", "2", "--exit-when-done",
+        )
     )  # fmt: skip
+    await broker.start()
+    coordinator = await serving
     nodes = [await swarm.join(), await swarm.join()]
     for process in (coordinator, *nodes):
         assert await process.exit_code() == 0, process.said()
@@ -220,57 +220,13 @@ async def test_a_swarm_trains_over_mosquitto_with_tls_and_password(swarm: Swarm,
 
 @pytest.mark.process
 @mosquitto
-async def test_strangers_are_refused_in_one_line(swarm: Swarm, broker: Broker) -> None:
-    """A wrong password, and a broker whose certificate nobody vouches for."""
-    password = split_broker_url(broker.url)[4]
-    assert password
-    right = Invite(
-        swarm="0" * 16,
-        coordinator=Identity.generate().peer_id,
-        dht=("/ip4/127.0.0.1/tcp/9/p2p/12D3KooWBvRXsjQ9tC9Ghv2YbkMLwhRYmzqKjwpxS4MPCXZG5aoM",),
-        broker=broker.url,
-        secret="0" * 32,
-        broker_ca=broker.ca.read_text(encoding="ascii"),
-    )
-    wrong = right.model_copy(update={"broker": broker.url.replace(password, "x" * len(password))})
-    trusting_nobody = right.model_copy(update={"broker_ca": None})
-    started = [
-        await swarm.start("dtfm-node", "join", invite.encode(), "--state-dir", swarm.folder / name, "--timeout", "2")
-        for name, invite in (("wrong", wrong), ("trusting", trusting_nobody))
-    ]
-    for process, reason in zip(started, ("uthori", "CERTIFICATE_VERIFY_FAILED"), strict=True):
-        assert await process.exit_code() == 2, process.said()
-        errors = [line for line in process.said().splitlines() if not line[:2].isdigit()]
-        assert len(errors) == 1, process.said()
-        assert errors[0].startswith("error: ")
-        assert reason in errors[0]
-        assert password not in process.said()
-
-
-@pytest.mark.process
-@mosquitto
-async def test_the_broker_carries_messages_of_4_mib_on_the_swarms_topics_only(broker: Broker) -> None:
-    payload = bytes(4 << 20)
-    async with asyncio.timeout(60), broker.client() as client:
-        await client.subscribe("#", qos=1)
-        await client.publish("elsewhere", b"not heard", qos=1)
-        await client.publish("dtfm/swarm/job", payload, qos=1)
-        message = await anext(client.messages)
-    assert str(message.topic) == "dtfm/swarm/job"
-    assert message.payload == payload
-
-
-@pytest.mark.process
-@mosquitto
-def test_credentials_are_made_for_the_names_given_and_closed_to_others(tmp_path: Path) -> None:
+def test_a_certificate_is_made_for_the_names_given_and_its_key_closed_to_others(tmp_path: Path) -> None:
     folder = tmp_path / "credentials"
     script = str(DEPLOY / "mosquitto" / "make-credentials.sh")
-    made = run("bash", script, str(folder), "train.example.org", "192.0.2.7", DTFM_BROKER_PASSWORD="correct-horse")
-    assert made.stdout == "mqtts://swarm:correct-horse@train.example.org:8883\n"
-    assert sorted(path.name for path in folder.iterdir()) == ["acl", "ca.crt", "passwords", "server.crt", "server.key"]
-    for name in ("server.key", "passwords"):
-        assert (folder / name).stat().st_mode & 0o007 == 0
-    assert "correct-horse" not in (folder / "passwords").read_text(encoding="ascii")
+    made = run("bash", script, str(folder), "train.example.org", "192.0.2.7")
+    assert made.stdout == "mqtts://train.example.org:8883\n"
+    assert sorted(path.name for path in folder.iterdir()) == ["ca.crt", "members", "server.crt", "server.key"]
+    assert (folder / "server.key").stat().st_mode & 0o007 == 0
     trust = ["openssl", "verify", "-x509_strict", "-CAfile", str(folder / "ca.crt")]
     server = str(folder / "server.crt")
     assert run(*trust, "-verify_hostname", "train.example.org", server).returncode == 0

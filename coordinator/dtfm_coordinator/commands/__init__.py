@@ -3,6 +3,7 @@
 Late, so that `--help` is there at once and a command whose extra is not installed can say so.
 
 - `lab_commands`: researchers' commands: compare algorithms, make up a network, run something on an emulated one
+- `membership_commands`: commands of the owner on who is a member: invites, the list of members, how to be rid of one
 - `model_commands`: commands on a swarm's state directory: its model, exported or sampled from, and what is going on
 - `option_types`: arguments and options that several commands take
 - `plan_commands`: commands about plans and steps: make a plan, say where its step goes, merge the traces of nodes that

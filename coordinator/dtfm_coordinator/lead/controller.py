@@ -27,6 +27,7 @@ from dtfm_coordinator.swarm.message_handlers import MessageHandlers
 from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
@@ -118,6 +119,17 @@ class Controller:
                 except UserError as error:
                     log.warning("%s", error)
                 await asyncio.sleep(seconds)
+
+    def peers_in_force(self) -> frozenset[str]:
+        """Return the peers that the plan in force names; none before the first."""
+        plan = self._state.plan
+        return frozenset() if plan is None else frozenset({*plan.peers, *plan.idle})
+
+    def kick(self, peer: str) -> None:
+        """Go on without a peer until it comes back."""
+        log.info("the owner sends %s away", short(peer))
+        self._state.members.kick(peer)
+        self._state.notify()
 
     async def run(self) -> None:
         """Lead from waiting to the last step; plan anew whenever a plan breaks or a better one is possible.

@@ -6,7 +6,7 @@ from pathlib import Path
 from dtfm_coordinator.lead.planner import Planner
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_protocol.control.mqtt import ControlPlane
-from dtfm_protocol.discovery.dht import Discovery, Registry
+from dtfm_protocol.discovery.registry import Discovery, Registry
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule

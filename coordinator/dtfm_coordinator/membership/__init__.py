@@ -4,7 +4,11 @@
 - `divergence`: divergence of the training as peers report it, and whether their words are enough to end the run (pure)
 - `known_peers`: addresses at which peers say they are reached: by them a coordinator that comes back enters the network
   again
+- `ledger_file`: file of the membership ledger: one JSON object a line, written by the running coordinator and by its
+  owner's commands beside it, each line at once
 - `members`: members of the swarm, as far as presence, reports and DHT records tell (pure)
+- `membership_ledger`: ledger of the swarm's membership: which invites were made and used, who has entered, who is
+  banned (pure)
 - `peer_limits`: what peers can send and receive in all, and who measures that next (pure)
 - `probe_rounds`: rounds in which pairs of peers measure their links, so that no probe disturbs another (pure)
 - `stragglers`: peers that have become slow since their plan began, beside the others (pure)

@@ -22,8 +22,15 @@ class Member:
     report: Report | None = None
     heard: float = 0.0
     """Clock's seconds when its last report came."""
+    kicked: str = ""
+    """Session in which the owner has sent it away; "" where it was not."""
     suspected: float = 0.0
     """Clock's seconds when another peer last reported it as gone."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is connected, and was not sent away since it came."""
+        return self.online and not (self.kicked and self.kicked == self.session)
 
     @property
     def is_listed(self) -> bool:
@@ -88,6 +95,11 @@ class Members:
                 suspect.suspected = self._clock()
         return True
 
+    def kick(self, peer: str) -> None:
+        """Take a peer for gone until it comes back in another session."""
+        if (member := self.get(peer)) is not None:
+            member.kicked = member.session
+
     def listed(self, profiles: dict[str, Profile]) -> None:
         """Take the profiles that were read from the DHT, by peer id."""
         for peer, profile in profiles.items():
@@ -105,7 +117,7 @@ class Members:
 
     def online(self) -> list[Member]:
         """Return the members that are connected, oldest first."""
-        return [member for member in self._members.values() if member.online]
+        return [member for member in self._members.values() if member.is_here]
 
     def heard(self) -> list[Member]:
         """Return the members whose reports come: a process that was stopped is connected for a while, and says nothing.
@@ -162,7 +174,7 @@ class Members:
         oldest = self._clock() - TIMEOUTS.cut_off
 
         def here(member: Member | None) -> bool:
-            return member is not None and member.online and (member.report is None or member.heard > oldest)
+            return member is not None and member.is_here and (member.report is None or member.heard > oldest)
 
         return [peer for peer in peers if not here(self.get(peer))]
 

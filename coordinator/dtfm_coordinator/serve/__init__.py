@@ -1,8 +1,15 @@
-"""Service of a coordinator: its planes, its broker, and who takes over when it is gone.
+"""Service of a coordinator: its planes, its entrance and broker, and who takes over when it is gone.
 
-- `compat_amqtt`: patch of amqtt 0.12, whose broker drops a client that connects while another one subscribes
-- `embedded_broker`: embedded MQTT broker (amqtt), open to the swarm's members only
+- `embedded_broker`: embedded MQTT broker: sessions of members whose keys the entrance has proven
 - `endpoints`: endpoints of a coordinator: the ports at which it listens, and the addresses under which it is announced
+- `enrolment_desk`: enrolment desk of a coordinator: newcomers get their credentials there, and the owner's decisions
+  take effect
+- `entrance`: one TLS port at which newcomers enrol, and members find the embedded broker
+- `message_router`: who is to get a message, and which messages are kept for those to come
+- `mosquitto_files`: files with which Mosquitto keeps to the same rules as the embedded broker
+- `mqtt_packets`: MQTT 3.1.1 packets: reads what clients send, within bounds, and writes what a broker answers
 - `service`: service of a job: opens the three planes, hands out the invite, and lets the controller lead
+- `session_gate`: which packets of a member go on to the broker, and at what rate
 - `standby`: follows what another coordinator does, and returns when the swarm has none for a while
+- `topic_rules`: who may write and read which topics of the swarm, and how much
 """

@@ -22,7 +22,7 @@ class Wishes(Protocol):
 
     @property
     def port(self) -> int:
-        """Port of the broker; the data plane takes the next one. 0: any free ones, the same after a restart."""
+        """Port of the entrance; the data plane takes the next one. 0: any free ones, the same after a restart."""
 
     @property
     def announce(self) -> str | None:
@@ -52,7 +52,7 @@ class Endpoints:
         if wishes.announce and (":" in wishes.announce.strip("[]") and wishes.announce.count(":") == 1):
             raise UserError(f"--announce {wishes.announce}: name the host only; its ports are --port and the next one")
         ports = (wishes.port, wishes.port + 1) if wishes.port else _remembered(folder, wishes.listen)
-        for port in ports if wishes.broker == "embedded" else ports[1:]:
+        for port in ports:
             _check_free(wishes.listen, port)
         write_atomically(folder / "ports.json", json.dumps(ports))
         host = wishes.announce or (_own_address() if wishes.listen in {"0.0.0.0", "::"} else wishes.listen)

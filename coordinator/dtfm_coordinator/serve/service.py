@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-import hashlib
+import functools
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +14,29 @@ from dtfm_coordinator.lead.controller import Controller
 from dtfm_coordinator.lead.lead_context import LeadContext
 from dtfm_coordinator.lead.planner import Planner
 from dtfm_coordinator.membership.known_peers import KnownPeers
+from dtfm_coordinator.membership.ledger_file import LedgerFile
+from dtfm_coordinator.membership.membership_ledger import DAY_SECONDS, Invited
 from dtfm_coordinator.membership.tcp_check import open_doors
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
-from dtfm_coordinator.serve import embedded_broker
+from dtfm_coordinator.serve import mosquitto_files
+from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
 from dtfm_coordinator.serve.endpoints import Endpoints
+from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
+from dtfm_coordinator.serve.entrance import entrance
+from dtfm_coordinator.serve.mosquitto_files import write_mosquitto_files
 from dtfm_coordinator.serve.standby import Standby
+from dtfm_coordinator.serve.topic_rules import TopicRules
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import CHECKPOINT, SHARDS, STATE, serve_shards, serve_state
-from dtfm_protocol.control.messages import JOB, PHASE, PRESENCE, Phase, Presence
+from dtfm_protocol.control.messages import JOB, MEMBERSHIP, PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane, split_broker_url
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.data.token_shards import ShardFolder
-from dtfm_protocol.discovery.dht import Registry
+from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.credential import authority_certificate
+from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
@@ -42,6 +53,8 @@ from dtfm_protocol.transport.dialling import rule_around
 from dtfm_protocol.transport.multiaddress import announced
 from dtfm_protocol.wire.stream import DataPlane
 
+FIRST_INVITE_USES, FIRST_INVITE_DAYS = 100, 30.0
+"""Nodes that may enter with the invite that `serve` prints, and days within which they may."""
 DHT_LOOK_SECONDS = 0.5
 """How often the DHT is read."""
 
@@ -69,7 +82,7 @@ class ServeOptions:
 
 
 class Coordinator:
-    """Coordinator of one served job: its identity, its secret, its planes."""
+    """Coordinator of one served job: its identity, its desk, its planes."""
 
     def __init__(self, job: Job, folder: Path, options: ServeOptions) -> None:
         self._job, self._folder, self._options = job, folder, options
@@ -79,8 +92,7 @@ class Coordinator:
         """Invite of the swarm for which this coordinator stands by; None: it is the first one itself."""
         if self._first is not None:
             self._check_appointed(self._first)
-        self._secret = _secret(folder / "secret") if self._first is None else self._first.secret
-        self._swarm = hashlib.sha256(f"dtfm swarm {self._secret}".encode()).hexdigest()[:16]
+        self._swarm = _swarm_id(folder) if self._first is None else self._first.swarm
 
     def _check_appointed(self, invite: Invite) -> None:
         if self._identity.peer_id not in invite.coordinators[1:]:
@@ -103,18 +115,21 @@ class Coordinator:
         demand = await asyncio.to_thread(kept_requirements, job.config, job.training, folder)
         planner = Planner(job, demand, self._forced, options.seed)
         archive = CheckpointCollector(CheckpointStore(folder / "checkpoints"), job)
-        ends = Endpoints.choose(folder, options)
-        invite = self._first or self._draft_invite(ends)
+        ends, ledger = Endpoints.choose(folder, options), LedgerFile(folder)
+        invite = self._first or self._draft_invite(ends, ledger)
+        admission = self._admission(invite)
+        desk = EnrolmentDesk(self._identity, admission, ledger, invite.coordinators)
         post = Post(self._swarm, self._identity, counter=message_counter(folder))
         registry = Registry(self._swarm, post)
         async with contextlib.AsyncExitStack() as stack:
             is_alone = not invite.standbys
             if is_alone:  # then nobody else has the broker, and nodes can come back to it while the rest starts
-                await self._open_broker(stack, ends, invite)
+                await self._open_entrance(stack, ends, invite, desk)
             dials = await rule_around(ends.announced_broker.rpartition(":")[0].strip("[]"), lan=options.lan)
             doors, known = await self._doors(invite), await KnownPeers(folder).recall(dials)
             opening = open_planes(
                 self._identity,
+                admission,
                 invite.service,
                 registry,
                 listen=options.listen,
@@ -131,13 +146,20 @@ class Coordinator:
             await self._serve(plane, archive)
             if self._first is None:
                 invite = invite.model_copy(update={"dht": await plane.addresses()})
-            taken_over = not is_alone and await self._stand_by(invite, job, post)
+            taken_over = not is_alone and await self._stand_by(invite, job, post, desk)
             if not is_alone:
-                await self._open_broker(stack, ends, invite)
-            address = BrokerAddress.of(invite, self._own_broker(ends))
+                await self._open_entrance(stack, ends, invite, desk)
+            address = BrokerAddress.of(invite, self._identity.peer_id)
             session = secrets.token_hex(8)
             control = ControlPlane(
-                address, self._swarm, invite.coordinators, post, session, heard=FreshnessFile(folder)
+                address,
+                self._swarm,
+                invite.coordinators,
+                post,
+                session,
+                identity=self._identity,
+                admission=admission,
+                heard=FreshnessFile(folder),
             )
             context = LeadContext(
                 job,
@@ -166,6 +188,9 @@ class Coordinator:
                 await self._announce(control, job, invite, session)
                 ready(invite.encode())
                 background.append(tasks.create_task(controller.attend(DHT_LOOK_SECONDS)))
+                desk.when_kicked(controller.kick)
+                publish = functools.partial(control.publish, MEMBERSHIP)
+                background.append(tasks.create_task(desk.attend(publish, controller.peers_in_force)))
                 if options.plan is not None:
                     background.append(tasks.create_task(_follow(options.plan, planner)))
                 await controller.run()
@@ -180,10 +205,22 @@ class Coordinator:
         await control.publish(PHASE, Phase(name="waiting", text="the coordinator is starting", session=session))
         write_atomically(self._folder / "invite", invite.encode() + "\n", private=True)
 
-    async def _open_broker(self, stack: contextlib.AsyncExitStack, ends: Endpoints, invite: Invite) -> None:
-        options = self._options
-        if options.broker == "embedded":
-            await stack.enter_async_context(embedded_broker.embedded(options.listen, ends.broker, invite.password()))
+    def _admission(self, invite: Invite) -> Admission:
+        """Return whom this coordinator lets in, before it knows of any bans."""
+        own = authority_certificate(self._identity)
+        others = (bytes.fromhex(standby.card.certificate) for standby in invite.standbys)
+        return Admission(self._swarm, invite.coordinators, own, (own, *others))
+
+    async def _open_entrance(
+        self, stack: contextlib.AsyncExitStack, ends: Endpoints, invite: Invite, desk: EnrolmentDesk
+    ) -> None:
+        """Let newcomers enrol, and members reach the embedded broker; an external one is told who they are."""
+        options, rules = self._options, TopicRules(self._swarm, invite.coordinators)
+        broker = EmbeddedBroker(rules) if options.broker == "embedded" else None
+        if broker is None:
+            write_mosquitto_files(self._folder / mosquitto_files.FOLDER, rules, desk.admission.authorities)
+        opening = entrance(options.listen, ends.broker, self._identity, desk.admission, desk.enrol, broker)
+        await stack.enter_async_context(opening)
 
     async def _doors(self, invite: Invite) -> tuple[str, ...]:
         """Return the addresses at which to enter the swarm's network, beside this coordinator itself."""
@@ -193,13 +230,11 @@ class Coordinator:
             raise UserError(f"nobody of the swarm answers at {', '.join(others)}: start the standby while it is led")
         return doors
 
-    async def _stand_by(self, invite: Invite, job: ResolvedJob, post: Post) -> bool:
+    async def _stand_by(self, invite: Invite, job: ResolvedJob, post: Post, desk: EnrolmentDesk) -> bool:
         """Wait until this coordinator is to lead; True if another one has led before."""
-        mine = next((s.card.broker for s in invite.standbys if s.card.peer == self._identity.peer_id), invite.broker)
-        urls = dict.fromkeys([invite.broker, *(standby.card.broker for standby in invite.standbys)])
-        if self._options.broker == "embedded":
-            urls.pop(mine)
-        addresses = [BrokerAddress.of(invite, url) for url in urls]
+        is_embedded, me = self._options.broker == "embedded", self._identity.peer_id
+        others = (peer for peer in invite.coordinators if peer != me or not is_embedded)
+        addresses = list(dict.fromkeys(BrokerAddress.of(invite, peer) for peer in others))
         control = ControlPlane(
             addresses[0],
             self._swarm,
@@ -207,8 +242,11 @@ class Coordinator:
             post,
             secrets.token_hex(8),
             addresses[1:],
+            identity=self._identity,
+            admission=desk.admission,
             heard=FreshnessFile(self._folder),
         )
+        control.on(MEMBERSHIP, lambda _, news: desk.merge(news))
         standby = Standby(self._folder, self._identity.peer_id, invite, job, control)
         first = self._first is None
         if not first:
@@ -221,12 +259,8 @@ class Coordinator:
             log.warning("nobody leads any more: taking over")
         return standby.followed
 
-    def _own_broker(self, ends: Endpoints) -> str:
-        return f"mqtt://{ends.announced_broker}" if self._options.broker == "embedded" else self._options.broker
-
-    def _draft_invite(self, ends: Endpoints) -> Invite:
-        address, ca = self._own_broker(ends), None
-        split_broker_url(address)
+    def _draft_invite(self, ends: Endpoints, ledger: LedgerFile) -> Invite:
+        broker, ca = _external(self._options), None
         if self._options.broker_ca is not None:
             try:
                 ca = self._options.broker_ca.read_text(encoding="ascii")
@@ -236,14 +270,29 @@ class Coordinator:
             swarm=self._swarm,
             coordinator=self._identity.peer_id,
             dht=(f"/p2p/{self._identity.peer_id}",),
-            broker=address,
-            secret=self._secret,
+            entrance=ends.announced_broker,
+            broker=broker,
+            token=self._first_token(ledger),
             broker_ca=ca,
             standbys=tuple(
                 AppointedStandby.appoint(StandbyCard.decode(card), self._swarm, self._identity)
                 for card in self._options.cards
             ),
         )
+
+    def _first_token(self, ledger: LedgerFile) -> EntryToken:
+        """Return the token of the invite that `serve` prints: the one of the last start as long as that counts."""
+        with contextlib.suppress(UserError):
+            token = Invite.decode(f"@{self._folder / 'invite'}").token
+            known, me = ledger.ledger, self._identity.peer_id
+            gone = token.id in known.revoked or known.is_banned("", token.id)
+            if not gone and token.by == me and token.expires > time.time() + DAY_SECONDS:
+                return token
+        expires = int(time.time() + FIRST_INVITE_DAYS * DAY_SECONDS)
+        token = EntryToken.issue(self._identity, self._swarm, FIRST_INVITE_USES, expires)
+        ledger.append(Invited(token=token.id, uses=token.uses, expires=expires, name="printed by serve"))
+        ledger.take_up()
+        return token
 
     async def _serve(self, plane: DataPlane, archive: CheckpointCollector) -> None:
         shards = ShardFolder(self._folder / "tokens")
@@ -279,14 +328,20 @@ async def _follow(path: Path, planner: Planner) -> None:
                 log.warning("%s: the plan before stays", error)
 
 
-def _secret(path: Path) -> str:
-    """Return the swarm's secret, 32 hex digits, made on first use (mode 600)."""
-    if path.exists():
-        return path.read_text(encoding="ascii").strip()
-    secret = secrets.token_hex(16)
-    path.touch(mode=0o600)
-    path.write_text(secret + "\n", encoding="ascii")
-    return secret
+def _swarm_id(folder: Path) -> str:
+    """Return the id of the swarm whose coordinator has this state folder, random at the first start."""
+    path = folder / "swarm"
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(8) + "\n")
+    return path.read_text(encoding="ascii").strip()
+
+
+def _external(options: ServeOptions) -> str | None:
+    """Return the address of an external broker; None: the embedded one is used. Raises UserError where it is none."""
+    if options.broker == "embedded":
+        return None
+    split_broker_url(options.broker)
+    return options.broker
 
 
 def card(folder: Path, options: ServeOptions) -> StandbyCard:
@@ -298,5 +353,10 @@ def card(folder: Path, options: ServeOptions) -> StandbyCard:
     ends = Endpoints.choose(folder, options)
     identity = Identity.load_or_create(folder / "key")
     host, _, _ = ends.announced_broker.rpartition(":")
-    broker_url = f"mqtt://{ends.announced_broker}" if options.broker == "embedded" else options.broker
-    return StandbyCard(peer=identity.peer_id, broker=broker_url, dht=announced(host, ends.data, identity.peer_id))
+    return StandbyCard(
+        peer=identity.peer_id,
+        certificate=authority_certificate(identity).hex(),
+        entrance=ends.announced_broker,
+        broker=_external(options),
+        dht=announced(host, ends.data, identity.peer_id),
+    )

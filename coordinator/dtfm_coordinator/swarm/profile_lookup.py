@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from dtfm_coordinator.membership.known_peers import KnownPeers
 from dtfm_coordinator.membership.members import Members
-from dtfm_protocol.discovery.dht import Discovery, Registry
+from dtfm_protocol.discovery.registry import Discovery, Registry
 from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
 

@@ -14,6 +14,7 @@ from dtfm_protocol.control.messages import (
     EPOCH,
     JOB,
     LEDGER,
+    MEMBERSHIP,
     PHASE,
     PLAN,
     PROBE,
@@ -21,11 +22,13 @@ from dtfm_protocol.control.messages import (
     Challenge,
     Epoch,
     Ledger,
+    MembershipNews,
     Phase,
     ProbeRound,
 )
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.peer_state import Mark
@@ -58,6 +61,11 @@ class Inbox:
         """Session of each coordinator, by peer id, that this node has asked for a sign of life last."""
         self._challenge: Callable[[], Awaitable[None]] | None = None
         self._told_of_kept: list[Callable[[int, Mark], None]] = []
+        self._admission: Admission | None = None
+
+    def knows(self, admission: Admission) -> None:
+        """Have `admission` follow what coordinators say of who is a member. Call it before `read`."""
+        self._admission = admission
 
     def when_kept(self, told: Callable[[int, Mark], None]) -> None:
         """Call `told` whenever the coordinator says them with the step of its newest whole checkpoint and the newest
@@ -72,6 +80,7 @@ class Inbox:
         control.on(PHASE, self._take_phase)
         control.on(ANSWERS, self._take_answers)
         control.on(LEDGER, self._take_ledger)
+        control.on(MEMBERSHIP, self._take_membership)
         control.on(PROBE, self._take_round)
         self._challenge = partial(control.publish, CHALLENGE, Challenge(session=self._session))
 
@@ -111,6 +120,7 @@ class Inbox:
         if heard is not self.heard:
             plan.verify(self._invite.coordinators, self._invite.swarm)
             self.plan, self.heard = plan, heard
+            self._let_peers_in()
             self.changed.set()
 
     def _take_epoch(self, sender: str, epoch: Epoch) -> None:
@@ -118,6 +128,7 @@ class Inbox:
         heard = self.heard.with_call(call)
         if heard is not self.heard:
             self.heard = heard
+            self._let_peers_in()
             self.changed.set()
 
     def _take_phase(self, sender: str, phase: Phase) -> Awaitable[None] | None:
@@ -135,6 +146,18 @@ class Inbox:
         if self._session in answers.to:
             self._phase = self._phase.answered(sender, answers.session)
             self.changed.set()
+
+    def _let_peers_in(self) -> None:
+        """A plan in force admits its peers, whenever their credentials expire."""
+        plan = self.plan
+        if self._admission is not None and plan is not None and plan.version == self.heard.call.in_force:
+            self._admission.follow({*plan.peers, *plan.idle})
+
+    def _take_membership(self, _: str, news: MembershipNews) -> None:
+        if self._admission is not None:
+            for authority in news.authorities:
+                self._admission.trust(bytes.fromhex(authority))
+            self._admission.ban(news.bans)
 
     def _take_ledger(self, _: str, ledger: Ledger) -> None:
         self._reporter.forget(recorded=ledger.recorded)

@@ -8,8 +8,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import TypeVar
 
+from dtfm_node.control.credential_store import CredentialStore
 from dtfm_node.doctor.checks import (
     broker,
     clock_offset,
@@ -28,14 +30,18 @@ from dtfm_node.doctor.job_needs import Need, need_of
 from dtfm_node.doctor.tcp_look import Host, door_of, visit
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.process.state_dir import is_live
 from dtfm_protocol.transport.dialling import rule_around
 from dtfm_protocol.transport.ip_addresses import kind_of, own_addresses
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import announced, announced_port
 
 T = TypeVar("T")
+Membership = tuple[Identity, Admission]
+"""A peer's key, and its credential."""
 
 PEER_SECONDS = 4.0
 PEER_LIMIT = 3
@@ -73,11 +79,28 @@ class Examination:
     """One look at everything; `findings` is what came of it."""
 
     def __init__(
-        self, text: str, options: DoctorOptions, progress: Callable[[str], None], limits: LookLimits = LookLimits()
+        self,
+        text: str,
+        options: DoctorOptions,
+        progress: Callable[[str], None],
+        limits: LookLimits = LookLimits(),
+        membership: Membership | None = None,
     ) -> None:
-        self._limits = limits
+        """Look at nothing yet.
+
+        Args:
+            text: the invite.
+            options: options with which the node is to join.
+            progress: is told what is looked at.
+            limits: seconds that looks may take.
+            membership: key and credential with which this machine has entered the swarm; None: those of the state dir.
+                Where there are none either, what is for members alone is not looked at.
+        """
+        self._limits, self._membership = limits, membership
         self._options, self._progress = options, progress
         self._invite, said = invite_text.look(text)
+        if membership is None and self._invite is not None:
+            self._membership = _membership_of(self._invite, options.state_dir)
         self.findings: list[Finding] = [said]
         self._unfinished: list[Finding] = []
         self._under_way: list[str] = []
@@ -146,7 +169,8 @@ class Examination:
         end = loop.time() + self._limits.total
         addresses = (BrokerAddress.of(invite), *BrokerAddress.others(invite))
         looks = (
-            self._within("the coordinator's broker", self._limits.broker, broker.look(invite, one)) for one in addresses
+            self._within("the coordinator's broker", self._limits.broker, broker.look(invite, one, self._membership))
+            for one in addresses
         )
         brokers = [found for found in await asyncio.gather(*looks) if found is not None]
         job = next((one.job for one in brokers if one.job is not None), None)
@@ -159,9 +183,10 @@ class Examination:
     async def _visit(
         self, invite: Invite, seen: first_peers.FirstPeersObservation, ways: Ways, listen: str, port: int
     ) -> None:
-        """Join the swarm's network as a peer for a moment, under an identity that is thrown away, and fill `seen` and
+        """Join the swarm's network as a peer for a moment, a stranger if this machine is no member, and fill `seen` and
         `ways`."""
-        identity = Identity.generate()
+        identity, admission = self._membership or _as_stranger(invite)
+        seen.is_member = self._membership is not None
         announce = self._options.announce
         try:
             announced(announce, port, identity.peer_id)
@@ -171,22 +196,23 @@ class Examination:
         try:
             dials = await rule_around(BrokerAddress.of(invite).host, lan=self._options.lan)
             running = LibP2PDataPlane.running(
-                identity, invite.service, listen=listen, port=port, announce=announce, dials=dials
+                identity, admission, invite.service, listen=listen, port=port, announce=announce, dials=dials
             )
             async with running as plane:
                 ways.port = port or _port_of(await plane.addresses())
-                await first_peers.enter(seen, plane)
+                await first_peers.enter(seen, plane, invite.coordinators)
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._look_at_members(invite, seen, plane, identity))
+                    if seen.is_member:
+                        tasks.create_task(self._look_at_members(invite, seen, plane, (identity, admission)))
                     tasks.create_task(self._look_at_ways(ways, plane, announce))
         except UserError as error:
             seen.daemon_fault = str(error)
 
     async def _look_at_members(
-        self, invite: Invite, seen: first_peers.FirstPeersObservation, plane: LibP2PDataPlane, identity: Identity
+        self, invite: Invite, seen: first_peers.FirstPeersObservation, plane: LibP2PDataPlane, who: Membership
     ) -> None:
         """Read the DHT, and ask some of the nodes that it lists at which address they see this machine."""
-        await first_peers.read_dht(seen, plane, invite, identity)
+        await first_peers.read_dht(seen, plane, invite, *who)
         others = [member for member in seen.members or [] if member.peer not in seen.connected]
         await asyncio.gather(*(_meet(seen, plane, member) for member in others[:PEER_LIMIT]))
 
@@ -244,6 +270,20 @@ class Examination:
         finally:
             self._under_way.remove(name)
             self._progress(", ".join(self._under_way))
+
+
+def _membership_of(invite: Invite, folder: Path | None) -> Membership | None:
+    """Return the key and the credential in a node's state folder; None where there are none, or the node runs."""
+    if folder is None or not (folder / "credential.json").exists() or is_live(folder):
+        return None
+    identity = Identity.load_or_create(folder / "key")
+    admission = CredentialStore(invite, identity, folder).known()
+    return None if admission is None else (identity, admission)
+
+
+def _as_stranger(invite: Invite) -> Membership:
+    """Return a key that is thrown away, and no credential."""
+    return Identity.generate(), Admission(invite.swarm, invite.coordinators, b"")
 
 
 def _failed(what: str, name: str, error: Exception) -> Finding:

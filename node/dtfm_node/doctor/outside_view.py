@@ -14,6 +14,7 @@ from hivemind.proto import dht_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
 from dtfm_node.doctor.tcp_look import door_of
+from dtfm_protocol.discovery.dht_calls import DhtCalls
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.transport.circuit_relay import GUEST
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
@@ -46,7 +47,8 @@ async def clock(plane: LibP2PDataPlane, peer: str) -> Clock:
     """Ask a peer's DHT node for the time; that it answers shows that it is one. Raises one of FAULTS."""
     async with asyncio.timeout(ASK_SECONDS):
         begun = time.time()
-        response = await plane.p2p.call_protobuf_handler(
+        calls = DhtCalls(plane)
+        response = await calls.call_protobuf_handler(
             PeerID.from_base58(peer), PING, dht_pb2.PingRequest(), dht_pb2.PingResponse
         )
         ended = time.time()

@@ -8,8 +8,8 @@ from dtfm_node.control.reporter import Reporter
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.probe import fan, probe
 from dtfm_protocol.control.messages import ProbeResult, ProbeRound
-from dtfm_protocol.discovery.dht import Discovery, Registry
 from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
+from dtfm_protocol.discovery.registry import Discovery, Registry
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.clock import MonotonicClock

@@ -5,8 +5,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dtfm_protocol.bounds import MOST_PEERS, SEEN_LIMIT, Addresses, Count, PeerName, Session, Step, Text, Version
+from dtfm_protocol.bounds import MOST_PEERS, SEEN_LIMIT, Addresses, Count, PeerName, Session, Step, Text, Time, Version
 from dtfm_protocol.discovery.records import MOST_NEIGHBOURS, Limits, Link, Measured
+from dtfm_protocol.identity.admission import MOST_BANS
+from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.enrolment import Certificate
+from dtfm_protocol.identity.entry_token import TokenId
 from dtfm_protocol.identity.envelope import LIMIT
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
@@ -76,6 +80,26 @@ class Fan(Message):
     centre: PeerName
     gbps: Annotated[dict[PeerName, tuple[Measured, Measured]], Field(max_length=FAN_LIMIT)]
     """Gbit/s from the centre to each of the others, and back, as measured alone."""
+
+
+class TokenUse(Message):
+    """A peer's entry with a token."""
+
+    token: TokenId
+    peer: PeerName
+    at: Time
+    """Unix seconds."""
+
+
+class MembershipNews(Message):
+    """The leading coordinator's word on who is a member: for all, whom not to let in any more; for standbys, which
+    invites were used."""
+
+    authorities: Annotated[tuple[Certificate, ...], Field(max_length=16)] = ()
+    """Certificates of the coordinators that sign credentials."""
+    bans: Annotated[tuple[Ban, ...], Field(max_length=MOST_BANS)] = ()
+    revoked: Annotated[tuple[TokenId, ...], Field(max_length=4096)] = ()
+    redeemed: Annotated[tuple[TokenUse, ...], Field(max_length=10_000)] = ()
 
 
 class ProbeRound(Message):
@@ -165,11 +189,15 @@ PLAN = Topic("plan", "coordinator", True, Plan, LIMIT)
 PHASE = Topic("phase", "coordinator", True, Phase)
 EPOCH = Topic("epoch", "coordinator", True, Epoch)
 LEDGER = Topic("ledger", "coordinator", True, Ledger)
+MEMBERSHIP = Topic("membership", "coordinator", True, MembershipNews, LIMIT)
 PROBE = Topic("probe", "coordinator", False, ProbeRound, LIMIT)
 ANSWERS = Topic("answers", "coordinator", False, Answers, 1 << 16)
 PRESENCE = Topic("presence", "peer", True, Presence)
 REPORT = Topic("report", "peer", False, Report, LIMIT)
 CHALLENGE = Topic("challenge", "peer", False, Challenge)
 
-TOPICS = {topic.name: topic for topic in (JOB, PLAN, PHASE, EPOCH, LEDGER, PROBE, ANSWERS, PRESENCE, REPORT, CHALLENGE)}
+TOPICS = {
+    topic.name: topic
+    for topic in (JOB, PLAN, PHASE, EPOCH, LEDGER, MEMBERSHIP, PROBE, ANSWERS, PRESENCE, REPORT, CHALLENGE)
+}
 """Topics of a swarm, by name."""

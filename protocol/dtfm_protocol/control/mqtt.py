@@ -1,9 +1,15 @@
-"""The control plane over MQTT: signed messages on typed topics. It reconnects, and repeats what is retained."""
+"""The control plane over MQTT: signed messages on typed topics. It reconnects, and repeats what is retained.
+
+A coordinator's own broker must prove the coordinator's key, and is shown this member's credential.
+"""
 
 import asyncio
+import ipaddress
 import logging
 import random
 import re
+import secrets
+import socket
 import ssl
 import time
 from collections import Counter
@@ -16,14 +22,16 @@ import aiomqtt
 
 from dtfm_protocol.control.messages import PRESENCE, TOPICS, Presence, Topic
 from dtfm_protocol.errors import Cause, Refused, UserError
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Letter, Post, read_body
 from dtfm_protocol.identity.freshness import Freshness
 from dtfm_protocol.identity.invite import Invite
-from dtfm_protocol.identity.keys import short
+from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.freshness_files import FreshnessFile
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.schema import Schema
+from dtfm_protocol.transport.pinned_tls import PinnedContext, show_credential
 
 Reader = Callable[[str, Any], Awaitable[None] | None]
 """A function that is given the sender's peer id and the message's body, and may be awaited."""
@@ -32,30 +40,73 @@ RETRY_PART = 0.1
 """Part of the time that a broker has been away after which it is tried again, between the shortest pause and the
 longest: whoever waits for a swarm to come together again waits little longer than the broker took."""
 
+NO_DELAY = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),)
+"""Else the first packet waits 40 ms for the acknowledgement of the handshake."""
+
 
 @dataclass(frozen=True)
 class BrokerAddress:
-    """An MQTT broker's host and port, and the account with which to enter it."""
+    """An MQTT broker's host and port, and how it and its clients prove who they are."""
 
     host: str
     port: int
-    tls: bool
-    username: str
-    password: str
+    coordinator: str | None = None
+    """Peer id of the coordinator whose broker it is, and whose own key it must prove; None: an external broker."""
+    tls: bool = True
+    username: str | None = None
+    """Account at an external broker; None: the peer id."""
+    password: str | None = None
     ca: str | None = None
-    """PEM certificate that signs the broker's, where the system's own authorities do not."""
+    """PEM certificate that signs an external broker's, where the system's own authorities do not."""
 
     @classmethod
-    def of(cls, invite: Invite, url: str | None = None) -> "BrokerAddress":
-        """Return the broker that an invite names, or the one at `url`, of the same swarm."""
-        host, port, tls, username, password = split_broker_url(url or invite.broker)
-        return cls(host, port, tls, username or "swarm", password or invite.password(), invite.broker_ca)
+    def of(cls, invite: Invite, coordinator: str | None = None) -> "BrokerAddress":
+        """Return the broker of a coordinator that an invite names; None: of the first one.
+
+        Raises:
+            UserError: its address is not one, or names a broker without TLS.
+        """
+        if coordinator in {None, invite.coordinator}:
+            return cls._at(invite.entrance, invite.broker, invite.coordinator, invite.broker_ca)
+        card = next(standby.card for standby in invite.standbys if standby.card.peer == coordinator)
+        return cls._at(card.entrance, card.broker, card.peer, invite.broker_ca)
 
     @classmethod
     def others(cls, invite: Invite) -> "tuple[BrokerAddress, ...]":
         """Return the brokers of the standby coordinators that an invite names, but for the first coordinator's own."""
-        found = (cls.of(invite, standby.card.broker) for standby in invite.standbys)
+        found = (cls.of(invite, standby.card.peer) for standby in invite.standbys)
         return tuple(address for address in dict.fromkeys(found) if address != cls.of(invite))
+
+    @classmethod
+    def embedded(cls, entrance: str, coordinator: str) -> "BrokerAddress":
+        """Return the broker at the entrance HOST:PORT of a coordinator."""
+        host, _, port = entrance.rpartition(":")
+        return cls(host.strip("[]"), int(port), coordinator)
+
+    @classmethod
+    def external(cls, url: str, ca: str | None = None) -> "BrokerAddress":
+        """Return the broker at `url`. Raises as `split_broker_url`."""
+        host, port, tls, username, password = split_broker_url(url)
+        return cls(host, port, None, tls, username, password, ca)
+
+    @classmethod
+    def _at(cls, entrance: str, url: str | None, coordinator: str, ca: str | None) -> "BrokerAddress":
+        return cls.embedded(entrance, coordinator) if url is None else cls.external(url, ca)
+
+    def context(self, identity: Identity | None = None, certificate: bytes = b"") -> ssl.SSLContext | None:
+        """Return the TLS context in which to connect to it as `identity`, with this credential; None: without TLS.
+
+        Without an identity nothing is shown: enough to enrol, or to see who is there.
+        """
+        if not self.tls:
+            return None
+        if self.coordinator is not None:
+            context: ssl.SSLContext = PinnedContext(self.coordinator)
+        else:
+            context = ssl.create_default_context(cadata=self.ca)
+        if identity is not None:
+            show_credential(context, identity, certificate)
+        return context
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -65,20 +116,31 @@ def split_broker_url(url: str) -> tuple[str, int, bool, str | None, str | None]:
     """Return host, port, TLS or not, user name and password of an `mqtt[s]://[USER:PASSWORD@]HOST[:PORT]` address.
 
     Raises:
-        UserError: `url` is not such an address.
+        UserError: `url` is not such an address, or is one without TLS of another machine.
     """
     parts = urlsplit(url)
     try:
         port = parts.port
     except ValueError:
         port = -1
+    shown = re.sub(r"//[^@/]*@", "//...@", url)  # an error may end in a log; a password must not
     if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname or port == -1 or parts.path.strip("/"):
-        shown = re.sub(r"//[^@/]*@", "//...@", url)  # an error may end in a log; a password must not
-        raise UserError(f"--broker {shown}: write embedded, or mqtt[s]://[USER:PASSWORD@]HOST[:PORT]")
+        raise UserError(f"--broker {shown}: write embedded, or mqtts://[USER:PASSWORD@]HOST[:PORT]")
     tls = parts.scheme == "mqtts"
+    if not tls and not _is_this_machine(parts.hostname):
+        raise UserError(
+            f"--broker {shown}: without TLS whoever is on the way can read and change what is said there; use mqtts://"
+        )
     username = unquote(parts.username) if parts.username else None
     password = unquote(parts.password) if parts.password else None
     return parts.hostname, port or (8883 if tls else 1883), tls, username, password
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class ControlPlane:
@@ -93,6 +155,9 @@ class ControlPlane:
         session: str,
         others: Sequence[BrokerAddress] = (),
         *,
+        identity: Identity,
+        admission: Admission,
+        only_looks: bool = False,
         heard: FreshnessFile | None = None,
         timeouts: Timeouts = TIMEOUTS,
     ) -> None:
@@ -105,6 +170,9 @@ class ControlPlane:
             post: signs what is sent and verifies what comes.
             session: this run of the program, as its presence says it.
             others: brokers to try, in turn, when that one cannot be reached.
+            identity: this member's key, which it proves to brokers.
+            admission: its credential, which it shows with that.
+            only_looks: whether it leaves no last will, for it never says that it is there.
             heard: keeps what was heard on the disk, so that an earlier run's messages tell nothing new; None: only
                 those of this run do not.
             timeouts: seconds of each wait, of which those that begin with `broker_` are used.
@@ -124,6 +192,10 @@ class ControlPlane:
         self._coordinators = coordinators
         self._post = post
         self._session = session
+        self._identity, self._admission, self._only_looks = identity, admission, only_looks
+        # Nobody else can know it: a broker drops whoever was connected under the same client id.
+        self._client_id = f"{post.peer_id}.{secrets.token_hex(8)}"
+        self._contexts: dict[tuple[BrokerAddress, bytes], ssl.SSLContext | None] = {}
         self._leaving = False
         self._client: aiomqtt.Client | None = None
         self._readers: dict[str, Reader] = {}
@@ -202,16 +274,19 @@ class ControlPlane:
         gone = Presence(online=False, session=self._session)
         self._will = self._post.number()
         here = f"{self._root}/presence/{self._post.peer_id}"
+        sealed = self._post.seal(PRESENCE.name, gone, counter=self._will)
+        will = aiomqtt.Will(here, sealed, qos=1, retain=True)
         async with aiomqtt.Client(
             hostname=self._address.host,
             port=self._address.port,
-            username=self._address.username,
+            username=self._address.username or self._post.peer_id,
             password=self._address.password,
-            identifier=f"{self._post.peer_id[-12:]}-{self._session[:8]}",
-            will=aiomqtt.Will(here, self._post.seal(PRESENCE.name, gone, counter=self._will), qos=1, retain=True),
+            identifier=self._client_id,
+            will=None if self._only_looks else will,
             keepalive=self._timeouts.broker_keep_alive,
             protocol=aiomqtt.ProtocolVersion.V311,
             tls_context=self._tls(),
+            socket_options=NO_DELAY,
             timeout=self._timeouts.broker_answer,
         ) as client:
             self._client, self.remote = client, _remote_of(client)
@@ -242,7 +317,7 @@ class ControlPlane:
         if topic is None or not isinstance(payload, bytes | bytearray):
             return
         if topic.name not in self._readers or self._only.get(topic.name, parts[-1]) != parts[-1]:
-            return  # amqtt 0.12 also gives a new client the retained messages that others have subscribed to
+            return  # a broker may send more than it was asked for
         try:
             letter = self._post.open(bytes(payload), topic.name, topic.limit)
             authors = self._coordinators if topic.author == "coordinator" else (parts[-1],)
@@ -275,9 +350,13 @@ class ControlPlane:
         return self._heard.admit_goodbye(letter.sender, letter.kind, letter.counter)
 
     def _tls(self) -> ssl.SSLContext | None:
-        if not self._address.tls:
-            return None
-        return ssl.create_default_context(cadata=self._address.ca)
+        """Return the context for the broker whose turn it is, made anew when this member's credential changes."""
+        key = self._address, self._admission.certificate
+        if key not in self._contexts:
+            self._contexts = {key: self._address.context(self._identity, self._admission.certificate), **self._contexts}
+            while len(self._contexts) > len(self._addresses):
+                self._contexts.popitem()
+        return self._contexts[key]
 
 
 def _remote_of(client: aiomqtt.Client) -> str:

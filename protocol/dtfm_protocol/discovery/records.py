@@ -18,6 +18,8 @@ MOST_NEIGHBOURS = 512
 """Neighbours of which one report or record may tell."""
 RECORD_LIMIT = 1 << 18
 """Bytes of the largest record in its envelope."""
+PROFILE_LIMIT = 1 << 13
+"""Bytes of the largest profile in its envelope."""
 
 
 class Profile(Message):

@@ -1,5 +1,12 @@
-"""Identities: a peer's keys, signed envelopes, and the invite that says whom to trust.
+"""Identities: a peer's keys, signed envelopes, and credentials that say who is a member of a swarm.
 
+- `admission`: admission: whom a peer of the swarm lets in, by credentials that coordinators signed, bans, and the plan
+  in force
+- `ban`: a ban: a coordinator's signed word that a peer, or all who entered with a token, are members no more, for good
+- `credential`: a member's credential: an X.509 certificate of its key, signed by a coordinator of the swarm
+- `enrolment`: enrolment: what a newcomer and a coordinator say to each other until the newcomer has a credential
+- `entry_token`: the entry token in an invite: the right to enter a swarm, signed by a coordinator; whoever has the
+  text may use it
 - `envelope`: the signed envelope in which every control message and DHT record travels
 - `freshness`: whether a message is newer than what its sender has said before, so that a replay tells nothing (pure)
 - `invite`: all that a volunteer needs to find a swarm and to trust its coordinator, as one line of text

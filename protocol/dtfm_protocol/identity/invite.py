@@ -3,7 +3,6 @@
 import base64
 import binascii
 import hashlib
-import hmac
 import re
 import zlib
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationError
 
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.standby_card import AppointedStandby
 from dtfm_protocol.schema import Schema
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Version of the messages between members; an invite is for one version alone."""
 
 _FORM = re.compile(r"^dtfm(?P<version>\d{1,4})\.(?P<body>[A-Za-z0-9_-]+)\.(?P<checksum>[0-9a-f]{8})$")
@@ -31,10 +31,12 @@ class Invite(Schema):
     """The coordinator's peer id, which carries its public key: plans that it did not sign are refused."""
     dht: tuple[str, ...] = Field(min_length=1)
     """libp2p multiaddresses to enter the DHT by, each ending in /p2p/PEER."""
-    broker: Annotated[str, Field(pattern=r"^mqtts?://")]
-    """Address of the MQTT broker; credentials in it, if any, are used instead of the swarm's own."""
-    secret: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    """Secret that all members share: it opens the broker and names the data plane's services."""
+    entrance: Annotated[str, Field(pattern=r"^[^\s/]{1,253}:\d{1,5}$")]
+    """HOST:PORT at which the coordinator enrols newcomers; its embedded broker is there, too."""
+    broker: Annotated[str, Field(pattern=r"^mqtts?://")] | None = None
+    """Address of the MQTT broker, with its account if it needs one; None: the embedded one at the entrance."""
+    token: EntryToken
+    """Right to enter."""
     broker_ca: str | None = None
     """PEM certificate that signs an mqtts broker's, where the system's own authorities do not."""
     standbys: Annotated[tuple[AppointedStandby, ...], Field(max_length=8)] = ()
@@ -87,22 +89,16 @@ class Invite(Schema):
             invite = cls.model_validate_json(data)
             for standby in invite.standbys:
                 standby.verify(invite.swarm, invite.coordinator)
+            invite.token.verify(invite.swarm)
             return invite
         except (binascii.Error, zlib.error, ValidationError, Refused):
             raise UserError(
                 "the invite does not say what an invite says: ask the swarm's owner for a new one"
             ) from None
 
-    def password(self) -> str:
-        """The password of the swarm's own broker account."""
-        return self._derive("broker")
-
     def service(self, name: str) -> str:
-        """Return the libp2p protocol name of a data-plane service, which nobody can guess without the secret."""
-        return f"/dtfm/{PROTOCOL_VERSION}/{self.swarm}/{self._derive('data')[:16]}/{name}"
-
-    def _derive(self, purpose: str) -> str:
-        return hmac.new(bytes.fromhex(self.secret), purpose.encode(), hashlib.sha256).hexdigest()
+        """Return the libp2p protocol name of a data-plane service of this swarm."""
+        return f"/dtfm/{PROTOCOL_VERSION}/{self.swarm}/{name}"
 
 
 def _checksum(body: str) -> str:

@@ -9,25 +9,31 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationError
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.credential import CERTIFICATE_LIMIT
 from dtfm_protocol.identity.envelope import signable
 from dtfm_protocol.identity.keys import Identity, verify
 from dtfm_protocol.schema import Schema
 
-_FORM = re.compile(r"^dtfmcard1\.(?P<body>[A-Za-z0-9_-]+)\.(?P<checksum>[0-9a-f]{8})$")
+_FORM = re.compile(r"^dtfmcard2\.(?P<body>[A-Za-z0-9_-]+)\.(?P<checksum>[0-9a-f]{8})$")
 
 
 class StandbyCard(Schema):
-    """A second coordinator's peer id, and the addresses of its broker and its DHT peer."""
+    """A second coordinator's peer id and certificate, and the addresses of its entrance, broker and DHT peer."""
 
     peer: Annotated[str, Field(max_length=128)]
-    broker: Annotated[str, Field(pattern=r"^mqtts?://")]
+    certificate: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=2 * CERTIFICATE_LIMIT)]
+    """Certificate with which it signs members' credentials while it leads: X.509 in DER, in hexadecimal digits."""
+    entrance: Annotated[str, Field(pattern=r"^[^\s/]{1,253}:\d{1,5}$")]
+    """HOST:PORT at which it enrols newcomers while it leads; its embedded broker is there, too."""
+    broker: Annotated[str, Field(pattern=r"^mqtts?://")] | None = None
+    """Address of its MQTT broker; None: the embedded one at the entrance."""
     dht: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(min_length=1, max_length=8)]
     """libp2p multiaddresses to enter the DHT by, each ending in /p2p/PEER."""
 
     def encode(self) -> str:
-        """Encode the card as one line: `dtfmcard1.<base64url>.<checksum>`."""
+        """Encode the card as one line: `dtfmcard2.<base64url>.<checksum>`."""
         body = base64.urlsafe_b64encode(self.model_dump_json().encode()).decode().rstrip("=")
-        return f"dtfmcard1.{body}.{_checksum(body)}"
+        return f"dtfmcard2.{body}.{_checksum(body)}"
 
     @classmethod
     def decode(cls, text: str) -> Self:

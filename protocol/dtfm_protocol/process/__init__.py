@@ -15,6 +15,7 @@
 - `memory_limit`: the limit that the system sets on a process's memory: an allocation above it fails
 - `source_digest`: the digest of Python sources: what is kept under it is outdated once the sources have changed
 - `state_dir`: a program's state directory: closed to other users, locked while it runs, its files replaced whole
+- `tally`: a tally of what others did wrong, by reason, whose size they cannot make grow
 - `timeouts`: table of timeouts that a person may want to change, with the reasons
 - `trace_format`: the timeline of a run: the file in which each node keeps what it did and when
 """

@@ -1,16 +1,17 @@
 """Transports of bytes from peer to peer: libp2p, TLS, relays, and holes through routers.
 
-- `certificates`: TLS between peers: certificates that carry the peers' own keys, and the contexts that trust those met
-  so far
+- `certificates`: TLS between members: the contexts with which a peer shows its credential, and checks those of others
 - `circuit_relay`: members that nobody can connect to are reached through one that everybody can
+- `daemon_control`: what is asked of the libp2p daemon beside streams: who is connected, and to end a connection
 - `dial_rule`: the rule of which addresses that others announce are dialled: none inside one's own network, unless the
   swarm itself lies there
 - `dialling`: dialling of addresses that others announce: names are looked up before the rule is asked
 - `direct_data_plane`: the data plane's short way: TLS 1.3 over TCP from peer to peer, where one can reach the other;
   libp2p for the rest
 - `direct_limits`: the limits of a direct plane: how long it waits, and how much it takes on at a time
-- `endpoint_exchange`: the exchange, over libp2p, in which two peers tell each other where and with which certificates
-  to connect
+- `doorkeeper`: the doorkeeper of the libp2p daemon: who is connected and does not show that it is a member is
+  disconnected
+- `endpoint_exchange`: the exchange, over libp2p, in which two peers tell each other where to connect
 - `hole_punching`: a stream to a peer that nobody can connect to, over a connection that both sides open at the same
   time
 - `in_memory`: in-memory twins of the data plane and of discovery: the same interfaces without processes or sockets
@@ -23,14 +24,25 @@
   its end
 - `libp2p_messages`: the wire format of protobuf, for the few messages of libp2p's own protocols that are spoken here
 - `libp2p_stream`: a stream of the libp2p plane: a connection to the daemon of this machine, which hands it on
+- `member_admittance`: the libp2p streams of one peer with members: those that it opens, and those that it takes once
+  they are proven
+- `member_calls`: calls from member to member, a request and an answer each, over libp2p: both begin with their sender's
+  credential
+- `member_stream`: a libp2p stream between members: the first thing that each end says is its credential
 - `multiaddress`: multiaddresses: whose they are, where they lead, and how they are announced
+- `pinned_tls`: TLS 1.3 with a coordinator: contexts that accept the one key that an invite names, and show a member's
+  credential
 - `relay_guest`: the guest's side of relays: over which of them this peer can be reached, and where that is
 - `route`: the route to one peer: what is known of the ways that lead there, and which one is to be tried next
 - `simultaneous_open`: connections between peers whose routers let nobody in, opened by both at the same time
 - `sockets`: TCP sockets of direct connections: where they are taken, and how they are opened
+- `stream_limits`: the limits of a libp2p plane: how long it waits for proof, and how much it takes on at a time
 - `tcp_info`: the kernel's knowledge of how a stream's bytes get to the other end (Linux)
 - `tcp_knock`: a knock: whether something takes TCP connections at an address
-- `tls_connections`: the TLS 1.3 connections from peer to peer, whose two ends have proven the keys that their peer ids
-  carry
+- `tls_connections`: the TLS 1.3 connections from peer to peer, whose two ends have proven that they are members of the
+  swarm
 - `tls_stream`: a stream of the direct plane: TLS over a TCP connection, with nothing between it and the kernel
+- `waiting_room`: a waiting room: those who have connected and have not proven yet who they are, of whom there are never
+  too many
+- `whereabouts`: whereabouts: members tell members where others are reached, each by its own word
 """

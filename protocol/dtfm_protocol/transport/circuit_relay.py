@@ -7,10 +7,9 @@ A circuit here ends with one of its peers, or with the relay. What passes throug
 """
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import base58
@@ -19,6 +18,7 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import public_key_of, short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
+from dtfm_protocol.transport.incoming_streams import counted
 from dtfm_protocol.transport.libp2p_messages import Fields, packed, read_with_length, unpacked, with_length
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
 
@@ -81,7 +81,7 @@ class CircuitRelay:
 
     async def take_guest(self, stream: Stream) -> None:
         """Answer a stream of GUEST: relay to and for the peer as long as its stream lives."""
-        with _counted(self._guests, stream.peer):
+        with counted(self._guests, stream.peer):
             await stream.write(b"\x01")
             await stream.read(1)
 
@@ -121,7 +121,7 @@ class CircuitRelay:
         if max(self._circuits[stream.peer], self._circuits[peer]) >= self._circuit_limit:
             await _send(stream, {1: _STATUS, 5: LIMIT_EXCEEDED})
             return
-        with _counted(self._circuits, stream.peer), _counted(self._circuits, peer):
+        with counted(self._circuits, stream.peer), counted(self._circuits, peer):
             try:
                 async with asyncio.timeout(self._request):
                     other = await self._offered(stream.peer, peer)
@@ -148,18 +148,6 @@ class CircuitRelay:
             await other.close()
             raise
         return other
-
-
-@contextlib.contextmanager
-def _counted(counter: Counter[str], peer: str) -> Iterator[None]:
-    """Count `peer` once more as long as the block lasts."""
-    counter[peer] += 1
-    try:
-        yield
-    finally:
-        counter[peer] -= 1
-        if not counter[peer]:
-            del counter[peer]
 
 
 async def _join(one: Pipe, other: Pipe) -> None:

@@ -1,19 +1,20 @@
 """The data plane of a running peer: TLS 1.3 over TCP where one peer can reach the other, libp2p for the rest.
 
 Through libp2p a tensor passes two more processes. Here it passes none: a stream is a TCP connection of its own, whose
-two ends have proven the keys that their peer ids carry. Peers meet over libp2p, which proves their peer ids, and give
-each other the certificates that they will show and the addresses at which they listen (`Endpoint`). Two that meet over
-a relay, and cannot connect, try to open the connection from both sides (`hole_punching`); its two ends prove the same.
+two ends have proven that they are members. Peers meet over libp2p, and tell each other the addresses at which they
+listen (`Endpoint`). Two that meet over a relay, and cannot connect, try to open the connection from both sides
+(`hole_punching`); its two ends prove the same.
 """
 
 import asyncio
 import contextlib
 import socket
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.tally import Tally
 from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
 from dtfm_protocol.transport.direct_limits import DirectLimits
 from dtfm_protocol.transport.endpoint_exchange import DIRECT, EndpointExchange
@@ -46,6 +47,7 @@ class DirectDataPlane:
         self,
         libp2p: LibP2PDataPlane,
         identity: Identity,
+        admission: Admission,
         listener: socket.socket,
         mirrors: tuple[str, ...],
         limits: DirectLimits,
@@ -54,7 +56,7 @@ class DirectDataPlane:
         self.libp2p = libp2p
         self.peer_id = libp2p.peer_id
         self._handlers: dict[str, Handler] = {}
-        self._connections = TlsConnections(identity, listener, self._handlers, limits, dials)
+        self._connections = TlsConnections(identity, admission, listener, self._handlers, limits, dials)
         others = tuple(dict.fromkeys(peer for peer in mirrors if peer != self.peer_id))
         self._puncher = HolePuncher(self._connections, others, self._meet, self._look)
         self._handlers[SEEN] = self._puncher.show
@@ -71,6 +73,7 @@ class DirectDataPlane:
         cls,
         libp2p: LibP2PDataPlane,
         identity: Identity,
+        admission: Admission,
         *,
         listen: str = "0.0.0.0",
         port: int = 0,
@@ -82,6 +85,8 @@ class DirectDataPlane:
 
         Args:
             libp2p: a data plane that runs with the same `identity`; it stays open.
+            identity: this peer's key.
+            admission: this peer's credential, and whom it lets in.
             listen: the address to listen at: the one that `libp2p` listens at.
             port: the port to listen at if there is one and it is free; 0: any.
             mirrors: peers that can tell this one how it is seen from outside.
@@ -92,7 +97,7 @@ class DirectDataPlane:
             UserError: nothing can listen at `listen`.
         """
         listener = listener_at(listen, port if port < 65536 else 0)
-        plane = cls(libp2p, identity, listener, mirrors, limits, dials)
+        plane = cls(libp2p, identity, admission, listener, mirrors, limits, dials)
         async with plane._connections.running():
             try:
                 await libp2p.serve(DIRECT, plane._endpoints.answer)
@@ -104,7 +109,7 @@ class DirectDataPlane:
                 await asyncio.gather(*plane._tasks, return_exceptions=True)
 
     @property
-    def turned_away(self) -> Counter[str]:
+    def turned_away(self) -> Tally:
         """Number of connections that were not taken, by reason."""
         return self._connections.turned_away
 
@@ -203,15 +208,13 @@ class DirectDataPlane:
         return await self._connections.dial(peer, endpoint, service, hole)
 
     def _learn(self, peer: str, endpoint: Endpoint, way: Way, is_asked: bool) -> None:
-        """Trust the certificate of a peer whose peer id libp2p has proven."""
-        self._connections.trust.admit(peer, bytes.fromhex(endpoint.certificate))
+        """Note where a peer, which libp2p has proven to be it, takes connections."""
         self._on(peer, EndpointLearned(endpoint, way == "relayed", is_asked))
 
     async def endpoint(self) -> Endpoint:
-        """Return where, and with which certificate, this peer takes direct connections."""
+        """Return where this peer takes direct connections."""
         hosts = hosts_of(await self.libp2p.addresses())
-        certificate = self._connections.trust.certificate.hex()
-        return Endpoint(hosts=hosts[:HOST_LIMIT], port=self._connections.port, certificate=certificate)
+        return Endpoint(hosts=hosts[:HOST_LIMIT], port=self._connections.port)
 
     async def _meet(self, peer: str) -> Stream:
         """Open a stream on which to agree with `peer` on a connection from both sides."""

@@ -15,8 +15,12 @@ class DirectLimits:
     punch: float = 4.0
     """Seconds until a connection from both sides stands, once both know where the other is: a lost request is repeated
     after one second, and after three."""
-    pending: int = 64
-    """Connections that have not proven a key yet; with one more, the oldest has to go."""
+    pending: int = 256
+    """Connections that have not proven who they are yet; with one more, an old one has to go."""
+    pending_of_one: int = 96
+    """Those of them from one address: peers that share a router come from one, several streams of each at once."""
+    peer_streams: int = 64
+    """Streams that one peer may have opened here at a time; it needs some ten."""
     meetings: int = 64
     """Connections that others may have this peer open from both sides at once: each takes a few sockets."""
     peer_meetings: int = 8

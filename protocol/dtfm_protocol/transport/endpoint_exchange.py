@@ -1,4 +1,4 @@
-"""The exchange, over libp2p, in which two peers tell each other where and with which certificates to connect."""
+"""The exchange, over libp2p, in which two peers tell each other where to connect."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

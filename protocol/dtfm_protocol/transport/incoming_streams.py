@@ -1,7 +1,9 @@
 """Streams that peers open: each is given to its handler, and what goes wrong with it goes no further."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from dtfm_protocol.errors import Refused
@@ -26,3 +28,15 @@ async def answer(handler: Callable[[T], Awaitable[None]], stream: T) -> None:
         log.exception("a stream of %s failed here", short(stream.peer))
     finally:
         await stream.close()
+
+
+@contextlib.contextmanager
+def counted(counter: Counter[str], peer: str) -> Iterator[None]:
+    """Count `peer` once more as long as the block lasts."""
+    counter[peer] += 1
+    try:
+        yield
+    finally:
+        counter[peer] -= 1
+        if not counter[peer]:
+            del counter[peer]

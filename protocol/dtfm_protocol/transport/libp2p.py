@@ -1,9 +1,13 @@
-"""The data plane on libp2p, through the daemon that `libp2p_daemon` starts and ends."""
+"""The data plane on libp2p, through the daemon that `libp2p_daemon` starts and ends.
+
+The daemon proves peer ids, and lets anybody connect. So every stream and call begins with the credentials of its ends,
+and who does not show one is disconnected (`doorkeeper`).
+"""
 
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from hivemind.p2p import PeerID
@@ -11,20 +15,30 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.compat.hivemind import client_in, ignore_late_answers
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport import libp2p_daemon
 from dtfm_protocol.transport.circuit_relay import GUEST, HOP, STOP, CircuitRelay
+from dtfm_protocol.transport.daemon_control import connected_peers
 from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
 from dtfm_protocol.transport.dialling import multiaddresses_to_dial
+from dtfm_protocol.transport.doorkeeper import DoorWatch
 from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.libp2p_stream import LibP2PStream, stream_of
+from dtfm_protocol.transport.member_admittance import MemberAdmittance
+from dtfm_protocol.transport.member_calls import PROOF, MemberCalls
+from dtfm_protocol.transport.member_stream import MemberStream
 from dtfm_protocol.transport.multiaddress import announced, binary, by_peer, is_local
 from dtfm_protocol.transport.relay_guest import RelayGuest
+from dtfm_protocol.transport.stream_limits import StreamLimits
+from dtfm_protocol.transport.whereabouts import Whereabouts
 from dtfm_protocol.wire.stream import Handler, Unreachable, Way
 
 DAEMON_SHUTDOWN_SECONDS = 3.0
+CALL_OVERHEAD = 1 << 10
+"""Bytes that a call has beside what hivemind counts."""
 ADDRESS_LIMIT = 16
 """Addresses that a peer publishes."""
 RELAY_ADDRESS_LIMIT = 4
@@ -37,17 +51,26 @@ class LibP2PDataPlane:
     def __init__(
         self,
         p2p: Any,
+        admission: Admission,
         announce: tuple[str, ...],
         name_service: Callable[[str], str],
         daemon: asyncio.subprocess.Process,
         relays: Mapping[str, tuple[str, ...]],
+        doors: Collection[str],
         relay_retry: float,
+        limits: StreamLimits,
         dials: DialRule,
     ) -> None:
         self.p2p = p2p
+        self.calls = MemberCalls(p2p._client, admission, name_service, limits)
+        """Calls to other members, and theirs to this one."""
+        self.whereabouts = Whereabouts(self.calls, self.addresses, self.introduce, self._acquaintances)
+        self.streams = MemberAdmittance(admission, limits)
+        """Streams with other members."""
         self._dials = dials
         self.relays = RelayGuest(relays, self.introduce, self.open, relay_retry)
         self._daemon = daemon
+        self._is_member, self._doors = admission.is_member, doors
         self._introduced: dict[str, tuple[str, ...]] = {}
         self._ways: dict[str, Way] = {}
         self.peer_id = str(p2p.peer_id)
@@ -60,6 +83,7 @@ class LibP2PDataPlane:
     async def running(
         cls,
         identity: Identity,
+        admission: Admission,
         name_service: Callable[[str], str],
         *,
         listen: str = "0.0.0.0",
@@ -68,16 +92,20 @@ class LibP2PDataPlane:
         bootstrap: tuple[str, ...] = (),
         relay: bool = False,
         relay_retry: float = TIMEOUTS.relay_retry,
+        limits: StreamLimits = StreamLimits(),  # noqa: B008 - it is frozen
         dials: DialRule = ANYWHERE,
     ) -> AsyncIterator["LibP2PDataPlane"]:
         """Start a daemon with `identity`, listening on `listen`:`port`; end it, and its sockets, on leaving.
 
         Args:
-            name_service: gives the libp2p protocol of a service; only members of the swarm know it.
+            identity: this peer's key.
+            admission: this peer's credential, and whom it lets in; who is a member no more loses its streams.
+            name_service: gives the libp2p protocol of a service; everybody can ask the daemon for those.
             announce: host or HOST:PORT at which others reach this peer, e.g. a forwarded port.
             bootstrap: multiaddresses of peers to enter the network by; those of them that are relays relay to this one.
             relay: whether this peer is a relay.
             relay_retry: seconds that the start waits for a relay, and between attempts (`Timeouts.relay_retry`).
+            limits: how long the plane waits for proof, and how much it takes on at a time.
             dials: decides to which addresses peers are introduced. The daemon also dials addresses that it hears of
                 from other peers' daemons, and asks nobody.
 
@@ -90,17 +118,28 @@ class LibP2PDataPlane:
             try:
                 p2p = await client_in(folder).replicate(Multiaddr(f"/unix{libp2p_daemon.socket_of(folder)}"))
                 ignore_late_answers(p2p)
+                # What has more, the daemon would not refuse, but close the connection over which all calls go.
+                p2p._client.control.persistent_conn_max_msg_size = libp2p_daemon.MESSAGE_LIMIT - CALL_OVERHEAD
                 # On loopback there is nobody who could not connect.
                 relays = {} if relay or is_local(listen) else by_peer(bootstrap)
-                plane = cls(p2p, at, name_service, daemon, relays, relay_retry, dials)
+                plane = cls(
+                    p2p, admission, at, name_service, daemon, relays, by_peer(bootstrap), relay_retry, limits, dials
+                )
+                watch = DoorWatch(
+                    p2p, daemon.pid, admission.is_member, lambda peer: plane.calls.call(peer, PROOF), limits
+                )
+                door = asyncio.create_task(watch.run())
                 try:
+                    await plane.calls.serve(PROOF, _nothing, limit=0)
+                    await plane.whereabouts.serve()
                     if relay:
                         await plane._be_relay()
                     async with plane.relays.staying():
                         yield plane
                 finally:
-                    for task in plane._handlers:
+                    for task in (door, *plane._handlers):
                         task.cancel()
+                    await asyncio.gather(door, return_exceptions=True)
             finally:
                 if p2p is not None:
                     with contextlib.suppress(TimeoutError):
@@ -151,13 +190,13 @@ class LibP2PDataPlane:
         """Return minus infinity: the daemon does not say. As `DataPlane.heard`."""
         return -math.inf
 
-    async def open(self, peer: str, service: str) -> LibP2PStream:
+    async def open(self, peer: str, service: str) -> MemberStream:
         """Open a stream to a service of `peer`, as `DataPlane.open`."""
-        stream = await self._open(peer, self._name_service(service))
+        stream = await self.streams.opened(*await self._open(peer, self._name_service(service)))
         self._ways[peer] = stream.way
         return stream
 
-    async def _open(self, peer: str, name: str) -> LibP2PStream:
+    async def _open(self, peer: str, name: str) -> "_Opened":
         try:
             return await self._call(peer, name)
         except Unreachable:
@@ -165,43 +204,72 @@ class LibP2PDataPlane:
                 raise  # it does not offer the service
             # The daemon forgets soon where a peer can be reached, and has no way to ask for its relays.
             known = *self._introduced.get(peer, ()), *self.relays.may_reach(peer)
-            if not known:
-                raise
-            await self._connect(peer, known)
+            try:
+                await self._connect(peer, known)
+            except Unreachable:
+                await self.whereabouts.find(peer)
             return await self._call(peer, name)
 
-    async def _call(self, peer: str, protocol: str) -> LibP2PStream:
-        """Open a stream to a libp2p protocol of `peer`.
+    async def _call(self, peer: str, protocol: str) -> "_Opened":
+        """Open a stream to a libp2p protocol of `peer`; return what the daemon says of it, and the stream.
 
         Raises:
             Unreachable: there is no route to the peer, or it does not speak the protocol.
         """
         try:
-            return stream_of(*await self.p2p.call_binary_stream_handler(PeerID.from_base58(peer), protocol))
+            opened: _Opened = await self.p2p.call_binary_stream_handler(PeerID.from_base58(peer), protocol)
+            return opened
         except (P2PDaemonError, ValueError, OSError, asyncio.IncompleteReadError) as error:
             raise Unreachable(f"{short(peer)} cannot be reached: {error}") from None
+
+    async def _acquaintances(self) -> list[str]:
+        """Return the members to whom this peer is connected, those by whom it came in first."""
+        connected = [peer for peer, _ in await connected_peers(self.p2p) if self._is_member(peer)]
+        return sorted(connected, key=lambda peer: peer not in self._doors)
 
     async def _connected(self, peer: str) -> bool:
         return any(str(other.peer_id) == peer for other in await self.p2p.list_peers())
 
     async def _be_relay(self) -> None:
         """Serve as a relay for members."""
-        relay = CircuitRelay(lambda peer: self._call(peer, STOP))
+
+        async def offer(peer: str) -> LibP2PStream:
+            return stream_of(*await self._call(peer, STOP))
+
+        async def take(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await answer(relay.answer, stream_of(info, reader, writer))
+
+        relay = CircuitRelay(offer)
         await self.serve(GUEST, relay.take_guest)
-        await self._listen(HOP, relay.answer)
+        await self._listen(HOP, take)
 
     async def serve(self, service: str, handler: Handler) -> None:
         """Answer streams to `service`, as `DataPlane.serve`."""
-        await self._listen(self._name_service(service), handler)
-
-    async def _listen(self, protocol: str, handler: Callable[[LibP2PStream], Awaitable[None]]) -> None:
-        """Answer streams to a libp2p protocol."""
 
         async def take(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self.streams.take(info, reader, writer, handler)
+
+        await self._listen(self._name_service(service), take)
+
+    async def _listen(self, protocol: str, take: "_Take") -> None:
+        """Answer streams to a libp2p protocol."""
+
+        async def taken(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             if task is not None:
                 self._handlers.add(task)
                 task.add_done_callback(self._handlers.discard)
-            await answer(handler, stream_of(info, reader, writer))
+            with contextlib.suppress(asyncio.CancelledError):  # the plane is closing, and nobody awaits this task
+                await take(info, reader, writer)
 
-        await self.p2p.add_binary_stream_handler(protocol, take)
+        await self.p2p.add_binary_stream_handler(protocol, taken)
+
+
+_Opened = tuple[Any, asyncio.StreamReader, asyncio.StreamWriter]
+"""What the daemon says of a stream, and its two ends here."""
+_Take = Callable[[Any, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def _nothing(peer: str, request: bytes) -> bytes:
+    """Answer with the credential alone, which comes before every answer."""
+    return b""

@@ -19,6 +19,11 @@ from dtfm_protocol.process.logs import log
 from dtfm_protocol.transport.multiaddress import is_local
 
 STARTUP_SECONDS = 20.0
+MESSAGE_LIMIT = 1 << 20
+"""Bytes of the largest call or answer (`member_calls`). The daemon takes as much memory as soon as anybody says that so
+much will come."""
+MEMORY_BYTES = 256 << 20
+"""Bytes of memory above which the daemon's runtime looks harder for what it can give back."""
 _FOLDER = "dtfm-"
 
 
@@ -94,13 +99,15 @@ def _arguments(
         f"-listen=/unix{socket_of(folder)}",
         f"-id={key}",
         f"-hostAddrs=/{family}/{listen}/tcp/{port}",
-        "-dhtServer=1",
-        "-connManager=1",
+        # libp2p's own DHT would tell everybody where members are, and keep what anybody stores: see `whereabouts`.
+        "-dhtServer=0",
+        "-connManager=0",  # it would end old connections, members', to make room for new ones: see `doorkeeper`
         f"-natPortMap={0 if local else 1}",
         f"-autonat={0 if local else 1}",
         "-relay=1",
         "-relayService=0",  # see `circuit_relay`
         "-tls=1",
+        f"-persistentConnMaxMsgSize={MESSAGE_LIMIT}",
         f"-idleTimeout={STARTUP_SECONDS:.0f}s",
     ]
     if announced:
@@ -117,7 +124,7 @@ async def _start(arguments: list[str]) -> asyncio.subprocess.Process:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "GOLOG_LOG_LEVEL": "error", "GOLOG_LOG_FMT": "json"},
+            env={**os.environ, "GOLOG_LOG_LEVEL": "error", "GOLOG_LOG_FMT": "json", "GOMEMLIMIT": str(MEMORY_BYTES)},
             # Ctrl+C in a terminal goes to the whole group; the daemon must outlive it until this side has said goodbye.
             start_new_session=True,
             preexec_fn=end_with_parent(signal.SIGKILL),

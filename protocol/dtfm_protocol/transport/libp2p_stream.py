@@ -72,6 +72,10 @@ class LibP2PStream:
         """Return None: the socket is the daemon's. As `Stream.queued`."""
         return None
 
+    def abort(self) -> None:
+        """End the stream at once; what is still buffered is lost. Idempotent."""
+        self._writer.transport.abort()
+
     async def close(self) -> None:
         """End the stream, as `Stream.close`."""
         self._writer.close()
@@ -87,6 +91,11 @@ class LibP2PStream:
             pass
 
 
+def way_of(info: Any) -> Way:
+    """Return the way of the stream of which the daemon says `info`."""
+    return "relayed" if CIRCUIT in str(info.addr) else "direct"
+
+
 def stream_of(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> LibP2PStream:
     """The stream of which the daemon says `info`: the other end, and the address of the connection below."""
-    return LibP2PStream(str(info.peer_id), reader, writer, "relayed" if CIRCUIT in str(info.addr) else "direct")
+    return LibP2PStream(str(info.peer_id), reader, writer, way_of(info))

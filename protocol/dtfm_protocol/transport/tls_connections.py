@@ -1,7 +1,7 @@
-"""The TLS 1.3 connections from peer to peer, whose two ends have proven the keys that their peer ids carry.
+"""The TLS 1.3 connections from peer to peer, whose two ends have proven that they are members of the swarm.
 
-However a connection comes about, from here or from there, or from both sides at once, its ends prove who they are
-before a word is said, and then agree on the service that the stream is for.
+However a connection comes about, from here or from there, or from both sides at once, its ends show their credentials
+and prove the keys in them before a word is said, and then agree on the service that the stream is for.
 """
 
 import asyncio
@@ -16,17 +16,20 @@ from typing import Annotated
 from pydantic import Field
 
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.tally import Tally
 from dtfm_protocol.schema import Schema
-from dtfm_protocol.transport.certificates import CERTIFICATE_LIMIT, Trust
+from dtfm_protocol.transport.certificates import Trust
 from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
 from dtfm_protocol.transport.dialling import addresses_to_dial
 from dtfm_protocol.transport.direct_limits import DirectLimits
-from dtfm_protocol.transport.incoming_streams import answer
+from dtfm_protocol.transport.incoming_streams import answer, counted
 from dtfm_protocol.transport.simultaneous_open import SimultaneousOpen
 from dtfm_protocol.transport.sockets import connected_to
 from dtfm_protocol.transport.tls_stream import PIECE_BYTES, TlsStream
+from dtfm_protocol.transport.waiting_room import WaitingRoom, network_of
 from dtfm_protocol.wire.stream import Handler, StreamClosed, Unreachable, Way
 
 HOST_LIMIT = 16
@@ -36,12 +39,10 @@ _YES, _NO = b"\x01", b"\x00"
 
 
 class Endpoint(Schema):
-    """The hosts and the port at which a peer takes direct connections, and the certificate that it shows on them."""
+    """The hosts and the port at which a peer takes direct connections."""
 
     hosts: Annotated[tuple[Annotated[str, Field(max_length=253)], ...], Field(max_length=HOST_LIMIT)]
     port: Annotated[int, Field(ge=1, le=65535)]
-    certificate: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=2 * CERTIFICATE_LIMIT)]
-    """X.509 certificate in DER, in hexadecimal digits."""
 
 
 class NoWay(Exception):
@@ -72,6 +73,7 @@ class TlsConnections:
     def __init__(
         self,
         identity: Identity,
+        admission: Admission,
         listener: socket.socket,
         handlers: Mapping[str, Handler],
         limits: DirectLimits,
@@ -81,22 +83,26 @@ class TlsConnections:
 
         Args:
             identity: this peer's key, which it proves on every connection.
+            admission: this peer's credential, and whom it lets in; who is a member no more loses its streams.
             listener: a listening socket; closed in the end.
             handlers: the handler of each service; the mapping may change.
             limits: how long to wait, and how much to take on.
             dials: decides which addresses that peers give are dialled.
         """
         self.dials = dials
-        self.turned_away: Counter[str] = Counter()
+        self.turned_away = Tally()
         """Number of connections that were not taken, by reason."""
-        self.trust = Trust(identity)
+        self.trust = Trust(identity, admission)
         self.limits = limits
+        self._admission = admission
         self._listener = listener
         self._handlers = handlers
         self._staging = memoryview(bytearray(PIECE_BYTES))  # used between two awaits only, so one does for all streams
-        self._pending: dict[TlsStream, None] = {}
+        self._pending: WaitingRoom[TlsStream] = WaitingRoom(limits.pending, limits.pending_of_one)
         self._streams: set[TlsStream] = set()
+        self._taken: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
+        admission.when_changed(self._part)
 
     @property
     def port(self) -> int:
@@ -123,7 +129,7 @@ class TlsConnections:
         """Open a stream to `service` at `endpoint`.
 
         Raises:
-            NoWay: nobody there, or not `peer`, or it does not know this peer.
+            NoWay: nobody there, or not `peer`, or one of the two takes the other for no member.
             Unreachable: the peer does not offer the service.
         """
         return await self._request(await self._first(peer, endpoint, hole), service)
@@ -199,12 +205,15 @@ class TlsConnections:
 
     def admit(self, connection: socket.socket, way: Way = "direct") -> None:
         """Take a connection that has come about: let the other end prove a key, and serve it."""
-        if len(self._pending) >= self.limits.pending:
-            oldest = next(iter(self._pending))
-            del self._pending[oldest]
-            oldest.abort()
         stream = self._stream(connection, self.trust.server, server_side=True, way=way)
-        self._pending[stream] = None
+        try:
+            host, _ = stream.remote
+        except StreamClosed:  # it has gone already
+            stream.abort()
+            return
+        crowded_out = self._pending.enter(stream, network_of(host))
+        if crowded_out is not None:
+            crowded_out.abort()
         self._spawn(self._take(stream))
 
     async def _take(self, stream: TlsStream) -> None:
@@ -212,25 +221,43 @@ class TlsConnections:
         try:
             async with asyncio.timeout(self.limits.handshake):
                 stream.peer = self.trust.owner(await stream.handshake())
-                self._pending.pop(stream, None)
+                self._pending.leave(stream)
+            await self._serve(stream)
+        except (StreamClosed, Refused, TimeoutError) as error:
+            self._turn_away("the other end left" if isinstance(error, StreamClosed) else str(error) or "too slow")
+            stream.abort()
+        finally:
+            self._pending.leave(stream)
+
+    async def _serve(self, stream: TlsStream) -> None:
+        """Let the service that a member asks for have its stream, unless the member has too many.
+
+        Raises:
+            Refused: it has, or the service is not offered.
+            StreamClosed: it is gone before it has asked.
+            TimeoutError: it does not ask.
+        """
+        if self._taken[stream.peer] >= self.limits.peer_streams:
+            raise Refused("too many streams of one peer")
+        with counted(self._taken, stream.peer):
+            async with asyncio.timeout(self.limits.handshake):
                 (size,) = await stream.read(1)
                 handler = self._handlers.get(bytes(await stream.read(size)).decode(errors="replace"))
                 await stream.write(_NO if handler is None else _YES)
             if handler is None:
                 raise Refused("a service that is not offered")
-        except (StreamClosed, Refused, TimeoutError) as error:
-            self._turn_away("the other end left" if isinstance(error, StreamClosed) else str(error) or "too slow")
-            stream.abort()
-        else:
             await answer(handler, stream)
-        finally:
-            self._pending.pop(stream, None)
+
+    def _part(self) -> None:
+        """End the streams of all who are members no more."""
+        for stream in list(self._streams):
+            if stream.peer and not self._admission.is_member(stream.peer):
+                stream.abort()
 
     def _turn_away(self, why: str) -> None:
         """Count a connection that comes to nothing; each reason is named once, for anybody can cause many."""
-        if not self.turned_away[why]:
+        if self.turned_away.note(why):
             log.debug("turned a direct connection away: %s", why)
-        self.turned_away[why] += 1
 
     def _stream(
         self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool, way: Way = "direct"

@@ -1,4 +1,4 @@
-"""Check of the way to the coordinator: its broker's name, TCP, TLS and password, and who is connected there."""
+"""Check of the way to the coordinator: its broker's name, TCP and TLS, whether it lets in, and who is there."""
 
 import asyncio
 import contextlib
@@ -10,6 +10,7 @@ from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
 from dtfm_node.doctor.tcp_look import OTHER_PROGRAM, Host, closed_because, visit
 from dtfm_protocol.control.messages import JOB, PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
@@ -37,6 +38,8 @@ class BrokerObservation:
     """Whether the fault of the TLS connection is the broker's certificate."""
     login: str = ""
     """Reason why the broker did not let this machine in; "": it did, or that was not tried."""
+    tried: bool = False
+    """Whether this machine has asked to be let in: only a member can."""
     entered: bool = False
     job: ResolvedJob | None = None
     phase: Phase | None = None
@@ -51,11 +54,18 @@ class BrokerObservation:
 
 
 async def look(
-    invite: Invite, address: BrokerAddress, *, login: float = LOGIN_SECONDS, retained: float = RETAINED_SECONDS
+    invite: Invite,
+    address: BrokerAddress,
+    member: tuple[Identity, Admission] | None = None,
+    *,
+    login: float = LOGIN_SECONDS,
+    retained: float = RETAINED_SECONDS,
 ) -> BrokerObservation:
     """Connect to a broker, go as far in as it lets, and return what was seen.
 
     Args:
+        member: key and credential of the node that this machine has been in the swarm; None: it has not been there,
+            and does not ask to be let in.
         login: seconds in which it is to let this machine in.
         retained: seconds in which what it keeps of the coordinator is to come.
     """
@@ -66,12 +76,14 @@ async def look(
         seen = await _look_at_tls(seen, address)
         if seen.tls:
             return seen
-    return await _enter(seen, invite, address, login, retained)
+    if member is None:
+        return seen
+    return await _enter(replace(seen, tried=True), invite, address, member, login, retained)
 
 
 async def _look_at_tls(seen: BrokerObservation, address: BrokerAddress) -> BrokerObservation:
     try:
-        context = ssl.create_default_context(cadata=address.ca)
+        context = address.context()
     except (ssl.SSLError, ValueError) as error:
         return replace(seen, tls=f"the invite's own certificate cannot be read: {error}", certificate=True)
     try:
@@ -89,11 +101,24 @@ async def _look_at_tls(seen: BrokerObservation, address: BrokerAddress) -> Broke
 
 
 async def _enter(
-    seen: BrokerObservation, invite: Invite, address: BrokerAddress, login: float, retained: float
+    seen: BrokerObservation,
+    invite: Invite,
+    address: BrokerAddress,
+    member: tuple[Identity, Admission],
+    login: float,
+    retained: float,
 ) -> BrokerObservation:
-    """Connect as a node does, under an identity that is thrown away, and read without writing."""
+    """Connect as a node does, and read without writing: the node itself may be connected, too."""
+    identity, admission = member
     control = ControlPlane(
-        address, invite.swarm, invite.coordinators, Post(invite.swarm, Identity.generate()), secrets.token_hex(8)
+        address,
+        invite.swarm,
+        invite.coordinators,
+        Post(invite.swarm, identity),
+        secrets.token_hex(8),
+        identity=identity,
+        admission=admission,
+        only_looks=True,
     )
     jobs: list[ResolvedJob] = []
     phases: list[Phase] = []
@@ -158,7 +183,7 @@ async def _answer(control: ControlPlane) -> None:
 
 
 def _is_denied(why: str) -> bool:
-    """Whether `why` says that the broker does not accept the password, in words of MQTT's return codes 4 and 5."""
+    """Whether `why` says that the broker does not let this machine in, in words of MQTT's return codes 4 and 5."""
     return any(word in why.lower() for word in ("authori", "password", "user name"))
 
 
@@ -172,6 +197,9 @@ def judge(brokers: list[BrokerObservation]) -> list[Finding]:
 
 
 def _serves(seen: BrokerObservation) -> bool:
+    """Whether a broker is all that a node needs, as far as was looked."""
+    if not seen.tried:
+        return seen.tls == ""
     return seen.entered and seen.job is not None
 
 
@@ -184,9 +212,11 @@ def _judge_one(seen: BrokerObservation) -> list[Finding]:
         found.append(_judge_tls(seen))
         if seen.tls:
             return found
+    if not seen.tried:
+        return [*found, good(GROUP, "entry", "not tried: this machine gets its credential when it joins")]
     if not seen.entered:
         return [*found, _judge_login(seen)]
-    return [*found, good(GROUP, "password", f"the broker at {host} lets this machine in"), *_judge_coordinator(seen)]
+    return [*found, good(GROUP, "entry", f"the broker at {host} lets this machine in"), *_judge_coordinator(seen)]
 
 
 def _judge_connection(host: Host) -> Finding:
@@ -211,8 +241,8 @@ def _judge_tls(seen: BrokerObservation) -> Finding:
         todo = "check this machine's date; if it is right, tell the swarm's owner to renew the broker's certificate"
     else:
         todo = (
-            "try from another network, for someone on this one may stand between; if it stays so, tell the swarm's "
-            "owner to serve with --broker-ca and send the new invite"
+            "try from another network, for someone on this one may stand between; if it stays so, ask the swarm's "
+            "owner for the newest invite"
         )
     return bad(GROUP, "TLS", f"the certificate of {seen.host} is not accepted: {seen.tls}", todo)
 
@@ -221,13 +251,13 @@ def _judge_login(seen: BrokerObservation) -> Finding:
     if _is_denied(seen.login):
         return bad(
             GROUP,
-            "password",
-            f"the broker at {seen.host} does not accept the invite's password ({seen.login})",
-            "ask the swarm's owner for the newest invite: this one is of an earlier swarm",
+            "entry",
+            f"the broker at {seen.host} does not accept this machine's credential ({seen.login})",
+            "ask the swarm's owner for a new invite: the credential has expired, or was taken back",
         )
     return bad(
         GROUP,
-        "password",
+        "entry",
         f"what listens at {seen.host} does not answer as an MQTT broker does ({seen.login})",
         OTHER_PROGRAM,
     )

@@ -5,13 +5,16 @@ import asyncio
 import contextlib
 import re
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
 from dtfm_node.doctor.outside_view import FAULTS, Clock, clock, observed, relays
 from dtfm_node.doctor.tcp_look import OTHER_PROGRAM, Host, closed_because, door_of, visit
-from dtfm_protocol.discovery.dht import Discovery, HivemindDiscovery, Registry, go_by
+from dtfm_protocol.discovery.dht import HivemindDiscovery, go_by
+from dtfm_protocol.discovery.registry import Discovery, Registry
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
@@ -64,6 +67,8 @@ class FirstPeersObservation:
     """Facts seen of the other peers. It is filled piece by piece, so that something is left when the time is over."""
 
     doors: list[FirstPeer] = field(default_factory=list)
+    is_member: bool = True
+    """Whether this machine shows a credential; else it is told little."""
     daemon_fault: str = ""
     """Reason why this machine's own libp2p daemon did not run; "": it did."""
     connected: list[str] = field(default_factory=list)
@@ -89,13 +94,21 @@ async def knock_at(invite: Invite) -> list[FirstPeer]:
     return [FirstPeer(address, peer, host) for (address, (_, _, peer)), host in zip(found, hosts, strict=True)]
 
 
-async def enter(seen: FirstPeersObservation, plane: LibP2PDataPlane) -> None:
-    """Prove which peers are behind the open doors, and ask them for the time and for this machine's address."""
+async def enter(seen: FirstPeersObservation, plane: LibP2PDataPlane, coordinators: Collection[str]) -> None:
+    """Prove which peers are behind the open doors, and ask them for the time and for this machine's address.
+
+    Args:
+        seen: is filled.
+        plane: this machine's plane.
+        coordinators: peers that relay to every member, though they do not say so to others.
+    """
     ways: dict[str, list[str]] = {}
     for door in seen.doors:
         if door.host.open:
             ways.setdefault(door.peer, []).append(door.address)
     await asyncio.gather(*(_connect(seen, plane, peer, tuple(addresses)) for peer, addresses in ways.items()))
+    if not seen.is_member:
+        seen.relays += [peer for peer in seen.connected if peer in coordinators]
     await asyncio.gather(*(_ask(seen, plane, peer) for peer in seen.connected))
 
 
@@ -116,13 +129,14 @@ async def _connect(seen: FirstPeersObservation, plane: LibP2PDataPlane, peer: st
 
 
 async def _ask(seen: FirstPeersObservation, plane: LibP2PDataPlane, peer: str) -> None:
-    try:
-        seen.clocks[peer] = await clock(plane, peer)
-    except FAULTS as error:
-        seen.dht_fault = str(error) or "no answer"
-    with contextlib.suppress(*FAULTS):
-        if await relays(plane, peer):
-            seen.relays.append(peer)
+    if seen.is_member:
+        try:
+            seen.clocks[peer] = await clock(plane, peer)
+        except FAULTS as error:
+            seen.dht_fault = str(error) or "no answer"
+        with contextlib.suppress(*FAULTS):
+            if await relays(plane, peer):
+                seen.relays.append(peer)
     await look_back(seen, plane, peer)
 
 
@@ -142,7 +156,9 @@ async def _address_of(plane: LibP2PDataPlane, peer: str) -> str:
     return ""
 
 
-async def read_dht(seen: FirstPeersObservation, plane: LibP2PDataPlane, invite: Invite, identity: Identity) -> None:
+async def read_dht(
+    seen: FirstPeersObservation, plane: LibP2PDataPlane, invite: Invite, identity: Identity, admission: Admission
+) -> None:
     """List the peers of the DHT in `seen`, by the clock of the peers that keep it."""
     if not seen.clocks:
         return
@@ -153,7 +169,8 @@ async def read_dht(seen: FirstPeersObservation, plane: LibP2PDataPlane, invite: 
     registry = Registry(invite.swarm, post)
     bootstrap = tuple(door.address for door in seen.doors if door.peer in seen.clocks and door.host.open)
     try:
-        async with asyncio.timeout(DHT_SECONDS), HivemindDiscovery.running(plane, registry, bootstrap) as discovery:
+        running = HivemindDiscovery.running(plane, identity, admission, registry, bootstrap)
+        async with asyncio.timeout(DHT_SECONDS), running as discovery:
             tap = _Tap(discovery)
             profiles = await registry.profiles(tap)
     except TimeoutError:
@@ -269,6 +286,8 @@ def _judge_peer(seen: FirstPeersObservation, peer: str, name: str, doors: list[F
 
 
 def _judge_dht(seen: FirstPeersObservation) -> list[Finding]:
+    if not seen.is_member:
+        return [good(GROUP, "DHT", "it is for members alone, and this machine is none yet: it was not looked at")]
     if seen.members is None:
         return [
             bad(

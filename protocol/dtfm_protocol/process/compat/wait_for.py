@@ -1,4 +1,4 @@
-"""Patch for Python 3.11: its `asyncio.wait_for`, which aiomqtt and amqtt use, may drop a cancellation.
+"""Patch for Python 3.11: its `asyncio.wait_for`, which aiomqtt uses, may drop a cancellation.
 
 Reported as https://github.com/python/cpython/issues/86296, and mended in 3.12.
 """

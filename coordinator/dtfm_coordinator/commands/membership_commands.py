@@ -1,0 +1,160 @@
+"""Commands of the owner on who is a member: invites, the list of members, and how to be rid of one.
+
+They write to the ledger in the coordinator's state folder; a coordinator that runs takes it up at once.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dtfm_coordinator.commands.option_types import StateDir
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process import command_line
+
+if TYPE_CHECKING:
+    from dtfm_coordinator.membership.membership_ledger import MembershipLedger, Redeemed
+    from dtfm_protocol.identity.keys import Identity
+
+Peer = Annotated[str, typer.Argument(help="The member's peer id, or its last characters, as `members` shows them.")]
+
+
+def invite(
+    state_dir: StateDir,
+    uses: Annotated[int, typer.Option(min=1, max=10_000, help="For how many nodes.")] = 1,
+    days: Annotated[float, typer.Option("--for", min=0.01, help="Days within which they may enter.")] = 7.0,
+    name: Annotated[str, typer.Option(help="Whom it is for; `members` shows it.")] = "",
+) -> None:
+    """Make an invite; whoever has its text can enter with it."""
+    from dtfm_coordinator.membership.ledger_file import LedgerFile
+    from dtfm_coordinator.membership.membership_ledger import Invited
+    from dtfm_protocol.identity.entry_token import EntryToken
+    from dtfm_protocol.identity.invite import Invite
+
+    with command_line.guarded():
+        identity, served = _identity(state_dir), Invite.decode(f"@{_served(state_dir)}")
+        token = EntryToken.issue(identity, served.swarm, uses, int(time.time() + days * 86_400))
+        LedgerFile(state_dir).append(Invited(token=token.id, uses=uses, expires=token.expires, name=name))
+        typer.echo(served.model_copy(update={"token": token}).encode())
+
+
+def members(
+    state_dir: StateDir, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
+) -> None:
+    """List invites, members and bans."""
+    from dtfm_coordinator.membership.ledger_file import LedgerFile
+
+    with command_line.guarded():
+        _served(state_dir)
+        ledger = LedgerFile(state_dir).ledger
+        if as_json:
+            typer.echo(json.dumps(_as_dictionary(ledger)))
+            return
+        for invited in ledger.invited.values():
+            used = f"{len(ledger.users(invited.token))} of {invited.uses} used, until {_day(invited.expires)}"
+            state = "taken back" if invited.token in ledger.revoked else used
+            typer.echo(f"invite {invited.token}  {state}  {invited.name}".rstrip())
+        for one in ledger.members.values():
+            state = "banned" if ledger.is_banned(one.peer, one.token) else f"credential of {_day(one.at)}"
+            typer.echo(f"member {one.peer}  {state}  invite {one.token}  {_name(ledger, one.token)}".rstrip())
+        if not ledger.members:
+            typer.echo("nobody has entered yet")
+
+
+def _as_dictionary(ledger: "MembershipLedger") -> dict[str, object]:
+    invites = [
+        one.model_dump(exclude={"kind"})
+        | {"used": len(ledger.users(one.token)), "revoked": one.token in ledger.revoked}
+        for one in ledger.invited.values()
+    ]
+    members = [
+        one.model_dump(exclude={"kind"})
+        | {"name": _name(ledger, one.token), "banned": ledger.is_banned(one.peer, one.token)}
+        for one in ledger.members.values()
+    ]
+    return {"invites": invites, "members": members, "bans": sorted(ledger.bans)}
+
+
+def _name(ledger: "MembershipLedger", token: str) -> str:
+    return ledger.invited[token].name if token in ledger.invited else ""
+
+
+def revoke(
+    token: Annotated[str, typer.Argument(help="The invite's token, as `members` shows it.")], state_dir: StateDir
+) -> None:
+    """Take an invite back: nobody else enters with it; those who have stay."""
+    from dtfm_coordinator.membership.ledger_file import LedgerFile
+    from dtfm_coordinator.membership.membership_ledger import Revoked
+
+    with command_line.guarded():
+        _served(state_dir)
+        file = LedgerFile(state_dir)
+        if token not in file.ledger.invited:
+            raise UserError(f"there is no invite {token}: `dtfm-coordinator members` lists them")
+        file.append(Revoked(token=token))
+        typer.echo(f"invite {token} is taken back; {len(file.ledger.users(token))} who entered with it stay")
+
+
+def kick(peer: Peer, state_dir: StateDir) -> None:
+    """Have the swarm go on without a member; it may come back."""
+    from dtfm_coordinator.membership.ledger_file import LedgerFile
+    from dtfm_coordinator.membership.membership_ledger import Kicked
+
+    with command_line.guarded():
+        _served(state_dir)
+        file = LedgerFile(state_dir)
+        found = _member(file.ledger.members, peer)
+        file.append(Kicked(peer=found, at=time.time()))
+        typer.echo(f"{found} is sent away; it may come back")
+
+
+def ban(
+    peer: Peer,
+    state_dir: StateDir,
+    key_only: Annotated[
+        bool, typer.Option("--key-only", help="Ban this key alone, not all who entered with the same invite.")
+    ] = False,
+) -> None:
+    """Ban a member for good, and all others who entered with its invite."""
+    from dtfm_coordinator.membership.ledger_file import LedgerFile
+    from dtfm_coordinator.membership.membership_ledger import Banned
+    from dtfm_protocol.identity.ban import Ban
+    from dtfm_protocol.identity.invite import Invite
+
+    with command_line.guarded():
+        swarm = Invite.decode(f"@{_served(state_dir)}").swarm
+        file, identity = LedgerFile(state_dir), _identity(state_dir)
+        found = _member(file.ledger.members, peer)
+        token = file.ledger.members[found].token
+        others = [one for one in file.ledger.users(token) if one != found]
+        for subject in (f"peer:{found}", *(() if key_only else (f"token:{token}",))):
+            file.append(Banned(ban=Ban.of(identity, swarm, subject)))
+        also = f", and {len(others)} others of the same invite" if others and not key_only else ""
+        typer.echo(f"{found} is banned{also}")
+
+
+def _served(folder: Path) -> Path:
+    path = folder / "invite"
+    if not path.exists():
+        raise UserError(f"{folder} is no coordinator's that has served: `dtfm-coordinator serve` makes the swarm")
+    return path
+
+
+def _identity(folder: Path) -> "Identity":
+    from dtfm_protocol.identity.keys import Identity
+
+    return Identity.load_or_create(folder / "key")
+
+
+def _member(known: "dict[str, Redeemed]", wanted: str) -> str:
+    found = [peer for peer in known if peer.endswith(wanted)] if wanted else []
+    if len(found) != 1:
+        what = "is no member" if not found else f"could be any of {len(found)} members"
+        raise UserError(f"{wanted!r} {what}: `dtfm-coordinator members` lists them")
+    return found[0]
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))

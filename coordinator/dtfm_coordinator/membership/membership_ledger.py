@@ -1,0 +1,149 @@
+"""Ledger of the swarm's membership: which invites were made and used, who has entered with them, who is banned. Pure.
+
+It is the sum of what has happened to it, entry by entry, so that entries of several coordinators can be merged in any
+order; `LedgerFile` keeps them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dtfm_protocol.bounds import PeerName
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.enrolment import EnrolmentRequest
+from dtfm_protocol.identity.entry_token import MOST_USES, TokenId
+from dtfm_protocol.schema import Schema
+
+DAY_SECONDS = 86_400.0
+CREDENTIAL_DAYS = 30.0
+"""Days for which a credential is issued; a node that stays in the swarm has a new one made when half of it is over."""
+MOST_MEMBERS = 10_000
+"""Peers that are members at most, those included that never came back."""
+MOST_OF_AN_ADDRESS = 64
+"""Peers that one IP address enrols in a day: friction against one who makes up many."""
+
+
+class Invited(Schema):
+    """Entry: an invite was made."""
+
+    kind: Literal["invited"] = "invited"
+    token: TokenId
+    uses: Annotated[int, Field(ge=1, le=MOST_USES)]
+    expires: float
+    """Unix seconds."""
+    name: Annotated[str, Field(max_length=80)] = ""
+    """Whom it is for, in the owner's words."""
+
+
+class Redeemed(Schema):
+    """Entry: a peer has entered with an invite, or its credential was made anew."""
+
+    kind: Literal["redeemed"] = "redeemed"
+    token: TokenId
+    peer: PeerName
+    at: float
+    """Unix seconds."""
+    address: Annotated[str, Field(max_length=64)] = ""
+
+
+class Revoked(Schema):
+    """Entry: nobody else enters with an invite; those who have stay."""
+
+    kind: Literal["revoked"] = "revoked"
+    token: TokenId
+
+
+class Banned(Schema):
+    """Entry: somebody is a member no more."""
+
+    kind: Literal["banned"] = "banned"
+    ban: Ban
+
+
+class Kicked(Schema):
+    """Entry: a peer is to be left out of plans until it comes back by itself."""
+
+    kind: Literal["kicked"] = "kicked"
+    peer: PeerName
+    at: float
+    """Unix seconds."""
+
+
+LedgerEntry = Annotated[Invited | Redeemed | Revoked | Banned | Kicked, Field(discriminator="kind")]
+
+
+@dataclass
+class MembershipLedger:
+    """Sum of all entries."""
+
+    invited: dict[str, Invited] = field(default_factory=dict)
+    """Invites by token."""
+    members: dict[str, Redeemed] = field(default_factory=dict)
+    """Newest entry of each peer that has entered."""
+    revoked: set[str] = field(default_factory=set)
+    bans: dict[str, Ban] = field(default_factory=dict)
+    """Bans by subject."""
+    kicked: dict[str, float] = field(default_factory=dict)
+    """When peers were kicked last, Unix seconds."""
+
+    def add(self, entry: LedgerEntry) -> None:
+        """Take an entry; a second time it changes nothing."""
+        match entry:
+            case Invited():
+                self.invited.setdefault(entry.token, entry)
+            case Redeemed():
+                known = self.members.get(entry.peer)
+                if known is None or known.at < entry.at:
+                    self.members[entry.peer] = entry
+            case Revoked():
+                self.revoked.add(entry.token)
+            case Banned():
+                self.bans.setdefault(entry.ban.subject, entry.ban)
+            case Kicked():
+                self.kicked[entry.peer] = max(self.kicked.get(entry.peer, 0.0), entry.at)
+
+    def users(self, token: str) -> list[str]:
+        """Return the peers that have entered with a token, oldest entry first."""
+        found = [one for one in self.members.values() if one.token == token]
+        return [one.peer for one in sorted(found, key=lambda one: (one.at, one.peer))]
+
+    def is_banned(self, peer: str, token: str) -> bool:
+        """Whether a peer, or whoever has entered with this token, is banned."""
+        return f"peer:{peer}" in self.bans or f"token:{token}" in self.bans
+
+    def admit(self, request: EnrolmentRequest, coordinators: tuple[str, ...], address: str, now: float) -> Redeemed:
+        """Return the entry by which the sender of a request, which verified, becomes a member.
+
+        A member may ask again, whatever has become of its invite: its credential is made anew.
+
+        Args:
+            coordinators: peer ids that may have made invites.
+            address: IP address from which the request comes.
+            now: Unix seconds.
+
+        Raises:
+            Refused: it does not, with the reason for the person at the other end.
+        """
+        token, peer = request.token, request.peer
+        if token.by not in coordinators:
+            raise Refused("the invite is another swarm's: ask the owner of this one for an invite")
+        if self.is_banned(peer, token.id):
+            raise Refused("this node, or its invite, is banned from the swarm: only its owner can change that")
+        entry = Redeemed(token=token.id, peer=peer, at=now, address=address)
+        known = self.members.get(peer)
+        if known is not None and known.token == token.id:
+            return entry
+        if token.id in self.revoked:
+            raise Refused("the invite was taken back: ask the swarm's owner for a new one")
+        if token.expires < now:
+            raise Refused("the invite has expired: ask the swarm's owner for a new one")
+        if len(self.users(token.id)) >= token.uses:
+            raise Refused(f"the invite was for {token.uses} node(s), who have entered: ask the owner for a new one")
+        if len(self.members) >= MOST_MEMBERS:
+            raise Refused("the swarm has no room for more members")
+        recent = [one for one in self.members.values() if one.address == address and one.at > now - DAY_SECONDS]
+        if len(recent) >= MOST_OF_AN_ADDRESS:
+            raise Refused("too many nodes have entered from this address today: try again tomorrow")
+        return entry

@@ -1,0 +1,156 @@
+"""Store of this node's credential: on the disk between runs, made anew at a coordinator's entrance when it is due."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dtfm_protocol.control.mqtt import BrokerAddress
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.credential import read_credential
+from dtfm_protocol.identity.enrolment import (
+    ANSWER_LIMIT,
+    CHALLENGE_BYTES,
+    GREETING,
+    EnrolmentAnswer,
+    EnrolmentRequest,
+    receive_enrolment,
+    send_enrolment,
+)
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.state_dir import write_atomically
+from dtfm_protocol.transport.pinned_tls import PinnedContext
+
+RENEWAL_SECONDS = 15 * 86_400.0
+"""A credential that counts for less than this is made anew."""
+ATTEMPT_SECONDS = 15.0
+RETRY_SECONDS = 0.5
+
+
+class CredentialStore:
+    """A node's credential of one swarm."""
+
+    def __init__(
+        self, invite: Invite, identity: Identity, folder: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Take what is needed.
+
+        Args:
+            invite: names the swarm, its coordinators and the token.
+            identity: this node's key.
+            folder: the node's state folder.
+            clock: gives Unix seconds.
+        """
+        self._invite, self._identity, self._clock = invite, identity, clock
+        self._path = folder / "credential.json"
+        self._doors = [
+            (invite.entrance, invite.coordinator),
+            *((standby.card.entrance, standby.card.peer) for standby in invite.standbys),
+        ]
+
+    async def obtain(self, patience: float) -> Admission:
+        """Return this node's admission: with the credential that is here, or a new one.
+
+        Args:
+            patience: seconds for which coordinators are tried.
+
+        Raises:
+            UserError: no coordinator gives one, or none answers.
+        """
+        known = self._load()
+        if known is not None and self._seconds_left(known) > RENEWAL_SECONDS:
+            return self._admission(known)
+        try:
+            answer = await self._enrol(patience)
+        except UserError as error:
+            if known is None:
+                raise
+            log.warning("%s; going on with the credential that is here", error)
+            answer = known
+        write_atomically(self._path, answer.model_dump_json(), private=True)
+        return self._admission(answer)
+
+    def known(self) -> Admission | None:
+        """Return this node's admission with the credential that is here; None: there is none."""
+        known = self._load()
+        return None if known is None else self._admission(known)
+
+    async def _enrol(self, patience: float) -> EnrolmentAnswer:
+        """Ask all coordinators in turn until one answers."""
+        loop = asyncio.get_running_loop()
+        end, fault = loop.time() + patience, "no answer"
+        while True:
+            for entrance, coordinator in self._doors:
+                try:
+                    async with asyncio.timeout(min(ATTEMPT_SECONDS, max(1.0, end - loop.time()))):
+                        answer = await self._ask(entrance, coordinator)
+                except (OSError, EOFError, Refused) as error:  # a TimeoutError is an OSError
+                    fault = f"{entrance}: {error or 'no answer'}"
+                    continue
+                if answer.refused:
+                    raise UserError(f"the coordinator lets this node not in: {answer.refused}")
+                return answer
+            if loop.time() + RETRY_SECONDS > end:
+                raise UserError(
+                    f"no coordinator answers where the invite says ({fault}); check that it runs; "
+                    "`dtfm-node doctor INVITE` finds out more"
+                )
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _ask(self, entrance: str, coordinator: str) -> EnrolmentAnswer:
+        """Enrol at one entrance.
+
+        Raises:
+            OSError: nobody is there, or somebody else than the coordinator.
+            EOFError: the coordinator ends the connection.
+            Refused: its answer is none, or is not for this node.
+        """
+        address = BrokerAddress.embedded(entrance, coordinator)
+        reader, writer = await asyncio.open_connection(
+            address.host, address.port, ssl=PinnedContext(coordinator), server_hostname=""
+        )
+        try:
+            writer.write(GREETING)
+            challenge = await reader.readexactly(CHALLENGE_BYTES)
+            send_enrolment(
+                writer, EnrolmentRequest.make(self._identity, self._invite.swarm, self._invite.token, challenge)
+            )
+            answer = await receive_enrolment(reader, EnrolmentAnswer, ANSWER_LIMIT)
+            if not answer.refused:
+                self._admission(answer)
+            return answer
+        finally:
+            writer.transport.abort()
+
+    def _admission(self, answer: EnrolmentAnswer) -> Admission:
+        """Return the admission with what a coordinator answered. Raises Refused where that is not for this node."""
+        invite = self._invite
+        certificate = bytes.fromhex(answer.certificate or "")
+        own = [bytes.fromhex(standby.card.certificate) for standby in invite.standbys]
+        admission = Admission(invite.swarm, invite.coordinators, certificate, own, self._clock)
+        for authority in answer.authorities:
+            admission.trust(bytes.fromhex(authority))
+        admission.ban(answer.bans)
+        found = read_credential(certificate)
+        if found.peer != self._identity.peer_id or found.swarm != invite.swarm:
+            raise Refused("a credential of somebody else, or for another swarm")
+        if found.issuer not in invite.coordinators:
+            raise Refused("a credential that no coordinator of this swarm signed")
+        return admission
+
+    def _load(self) -> EnrolmentAnswer | None:
+        """Return what is on the disk, if that is for this node and swarm."""
+        try:
+            known = EnrolmentAnswer.model_validate_json(self._path.read_bytes())
+            self._admission(known)
+        except (OSError, ValidationError, Refused):
+            return None
+        return known
+
+    def _seconds_left(self, answer: EnrolmentAnswer) -> float:
+        return read_credential(bytes.fromhex(answer.certificate or "")).expires - self._clock()

@@ -1,0 +1,132 @@
+"""The node's credential, from a real entrance and desk on localhost."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dtfm_coordinator.membership.ledger_file import LedgerFile
+from dtfm_coordinator.membership.membership_ledger import CREDENTIAL_DAYS, Banned
+from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
+from dtfm_node.control.credential_store import CredentialStore
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.entry_token import EntryToken
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity
+from tests.harness.entrances import HOST, open_entrance
+from tests.harness.membership import OWNER, SWARM, coordinator_of
+
+DAY = 86_400.0
+
+
+class Desk:
+    """A coordinator that enrols, and an invite of its."""
+
+    def __init__(self, folder: Path, port: int, admission: Admission, desk: EnrolmentDesk) -> None:
+        self.folder, self.port, self.admission, self.desk = folder, port, admission, desk
+
+    def invite(self, uses: int = 1, *, coordinator: Identity = OWNER) -> Invite:
+        return Invite(
+            swarm=SWARM,
+            coordinator=coordinator.peer_id,
+            dht=("/ip4/127.0.0.1/tcp/1/p2p/x",),
+            entrance=f"{HOST}:{self.port}",
+            token=EntryToken.issue(coordinator, SWARM, uses, int(time.time() + DAY)),
+        )
+
+
+@contextlib.asynccontextmanager
+async def open_desk(folder: Path) -> AsyncIterator[Desk]:
+    admission = coordinator_of(OWNER)
+    desk = EnrolmentDesk(OWNER, admission, LedgerFile(folder), (OWNER.peer_id,))
+    async with open_entrance(OWNER, admission=admission, enrol=desk.enrol) as (opened, _):
+        yield Desk(folder, opened.port, admission, desk)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    (tmp_path / "node").mkdir()
+    return tmp_path / "node"
+
+
+async def test_a_newcomer_gets_a_credential_that_the_coordinator_takes_and_keeps_it(tmp_path: Path, node: Path) -> None:
+    key = Identity.generate()
+    async with open_desk(tmp_path) as desk:
+        invite = desk.invite()
+        mine = await CredentialStore(invite, key, node).obtain(5.0)
+        assert desk.admission.check(mine.certificate).peer == key.peer_id
+        assert mine.check(desk.admission.certificate).peer == OWNER.peer_id
+    again = await CredentialStore(invite, key, node).obtain(5.0)  # nobody is there to ask
+    assert again.certificate == mine.certificate
+    assert (node / "credential.json").stat().st_mode & 0o077 == 0
+
+
+async def test_an_invite_for_one_lets_one_in_and_says_why_not_another(tmp_path: Path, node: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        invite = desk.invite()
+        await CredentialStore(invite, Identity.generate(), node).obtain(5.0)
+        other = tmp_path / "other"
+        other.mkdir()
+        with pytest.raises(UserError, match=r"lets this node not in: the invite was for 1 node"):
+            await CredentialStore(invite, Identity.generate(), other).obtain(5.0)
+        assert not list(other.iterdir())
+
+
+async def test_a_credential_that_is_about_to_expire_is_made_anew_and_goes_on_where_nobody_answers(
+    tmp_path: Path, node: Path
+) -> None:
+    key, later = Identity.generate(), time.time() + (CREDENTIAL_DAYS - 1) * DAY
+    async with open_desk(tmp_path) as desk:
+        invite = desk.invite()
+        first = await CredentialStore(invite, key, node).obtain(5.0)
+        second = await CredentialStore(invite, key, node, lambda: later).obtain(5.0)
+    assert second.certificate != first.certificate
+    third = await CredentialStore(invite, key, node, lambda: later + 100 * DAY).obtain(1.0)
+    assert third.certificate == second.certificate
+
+
+async def test_who_is_banned_gets_no_new_credential(tmp_path: Path, node: Path) -> None:
+    key = Identity.generate()
+    async with open_desk(tmp_path) as desk:
+        invite = desk.invite(uses=9)
+        mine = await CredentialStore(invite, key, node).obtain(5.0)
+        LedgerFile(tmp_path).append(Banned(ban=Ban.of(OWNER, SWARM, f"peer:{key.peer_id}")))
+        desk.desk.take_up()
+        (node / "credential.json").unlink()
+        with pytest.raises(UserError, match="banned"):
+            await CredentialStore(invite, key, node).obtain(5.0)
+        assert not desk.admission.bans.keys() - {f"peer:{key.peer_id}"}
+        newcomer = tmp_path / "newcomer"
+        newcomer.mkdir()
+        other = await CredentialStore(invite, Identity.generate(), newcomer).obtain(5.0)
+    assert f"peer:{key.peer_id}" in other.bans, "who enters is told whom not to let in"
+    assert mine.check(mine.certificate).peer == key.peer_id
+
+
+async def test_nothing_is_said_to_whoever_is_not_the_coordinator(tmp_path: Path, node: Path) -> None:
+    stranger = Identity.generate()
+    heard: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: str) -> None:
+        heard.append(await reader.read(100))
+
+    async with open_entrance(stranger, admission=coordinator_of(stranger), enrol=listen) as (opened, _):
+        desk = Desk(tmp_path, opened.port, coordinator_of(OWNER), None)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=r"no coordinator answers where the invite says.*not the coordinator"):
+            await CredentialStore(desk.invite(), Identity.generate(), node).obtain(1.0)
+    assert heard == []
+
+
+async def test_a_request_that_was_listened_to_is_of_no_use_to_another(tmp_path: Path) -> None:
+    """The challenge is the coordinator's own, new for each connection."""
+    from dtfm_protocol.identity.enrolment import EnrolmentRequest, new_challenge
+
+    async with open_desk(tmp_path) as desk:
+        request = EnrolmentRequest.make(Identity.generate(), SWARM, desk.invite().token, new_challenge())
+        answer = desk.desk.answer(request, new_challenge(), "192.0.2.1")
+    assert (answer.certificate, "signature" in answer.refused) == (None, True)
