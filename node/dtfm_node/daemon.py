@@ -114,15 +114,20 @@ class Daemon:
             torch.set_num_threads(self._options.threads)
         device = choose(self._options.device)
         self._display.note(f"joining swarm {self._invite.swarm} as {self._me}")
-        admission = await CredentialStore(self._invite, self._identity, self._folder).obtain(self._options.timeout)
+        credentials = CredentialStore(self._invite, self._identity, self._folder)
+        admission = await credentials.obtain(self._options.timeout)
         self._inbox.knows(admission)
         control = self._control(admission)
         with self._tracer() as tracer, self._machine(device, tracer) as machine:
             async with asyncio.TaskGroup() as tasks:
-                connection = tasks.create_task(control.run())
+                background = [
+                    tasks.create_task(control.run()),
+                    tasks.create_task(credentials.keep_fresh(admission)),
+                ]
                 await self._enter(control)
                 await self._serve(machine, control, admission)
-                connection.cancel()
+                for task in background:
+                    task.cancel()
 
     def _machine(self, device: torch.device, tracer: Tracer) -> AbstractContextManager[Runtime]:
         return Runtime.running(device, tracer, compiled=self._options.compiled, pace=self._options.pace)

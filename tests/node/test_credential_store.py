@@ -90,6 +90,27 @@ async def test_a_credential_that_is_about_to_expire_is_made_anew_and_goes_on_whe
     assert third.certificate == second.certificate
 
 
+async def test_a_node_that_stays_has_its_credential_made_anew_in_time(tmp_path: Path, node: Path) -> None:
+    key, now = Identity.generate(), time.time()
+    looks: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        nonlocal now
+        if admission.certificate != first:
+            raise ZeroDivisionError
+        looks.append(seconds)
+        now += 5 * DAY
+
+    async with open_desk(tmp_path) as desk:
+        store = CredentialStore(desk.invite(), key, node, lambda: now)
+        admission = await store.obtain(5.0)
+        first = admission.certificate
+        with pytest.raises(ZeroDivisionError):
+            await store.keep_fresh(admission, pause)
+        assert desk.admission.check(admission.certificate).peer == key.peer_id
+    assert len(looks) == 3  # of thirty days, half are over
+
+
 async def test_who_is_banned_gets_no_new_credential(tmp_path: Path, node: Path) -> None:
     key = Identity.generate()
     async with open_desk(tmp_path) as desk:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -28,6 +28,7 @@ from dtfm_protocol.transport.pinned_tls import PinnedContext
 
 RENEWAL_SECONDS = 15 * 86_400.0
 """A credential that counts for less than this is made anew."""
+LOOK_SECONDS = 3600.0
 ATTEMPT_SECONDS = 15.0
 RETRY_SECONDS = 0.5
 
@@ -74,6 +75,21 @@ class CredentialStore:
             answer = known
         write_atomically(self._path, answer.model_dump_json(), private=True)
         return self._admission(answer)
+
+    async def keep_fresh(self, admission: Admission, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Have the credential of `admission` made anew whenever that is due, until cancelled.
+
+        Args:
+            pause: waits for some seconds.
+        """
+        while True:
+            await pause(LOOK_SECONDS)
+            known = self._load()
+            if known is None or self._seconds_left(known) <= RENEWAL_SECONDS:
+                try:
+                    admission.certificate = (await self.obtain(ATTEMPT_SECONDS)).certificate
+                except UserError as error:
+                    log.warning("%s", error)
 
     def known(self) -> Admission | None:
         """Return this node's admission with the credential that is here; None: there is none."""
