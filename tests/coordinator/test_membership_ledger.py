@@ -77,6 +77,16 @@ def test_an_invite_that_was_taken_back_lets_nobody_else_in() -> None:
     enter(ledger, member)
 
 
+def test_who_asks_again_and_again_adds_one_entry_a_day() -> None:
+    ledger, one = MembershipLedger(), request(token())
+    enter(ledger, one)
+    before = ledger.members[one.peer]
+    enter(ledger, one, NOW + 3600)
+    assert ledger.members[one.peer] == before
+    enter(ledger, one, NOW + 90_000)
+    assert ledger.members[one.peer].at == NOW + 90_000
+
+
 def test_who_is_banned_comes_back_neither_with_a_new_invite_nor_with_a_new_key() -> None:
     ledger, old, new = MembershipLedger(), token(uses=9), token()
     bad = Identity.generate()

@@ -116,7 +116,7 @@ class MembershipLedger:
     def admit(self, request: EnrolmentRequest, coordinators: tuple[str, ...], address: str, now: float) -> Redeemed:
         """Return the entry by which the sender of a request, which verified, becomes a member.
 
-        A member may ask again, whatever has become of its invite: its credential is made anew.
+        A member may ask again, whatever has become of its invite: its credential is made anew, once a day.
 
         Args:
             coordinators: peer ids that may have made invites.
@@ -134,7 +134,7 @@ class MembershipLedger:
         entry = Redeemed(token=token.id, peer=peer, at=now, address=address)
         known = self.members.get(peer)
         if known is not None and known.token == token.id:
-            return entry
+            return entry if now > known.at + DAY_SECONDS else known  # who asks all the time fills no ledger
         if token.id in self.revoked:
             raise Refused("the invite was taken back: ask the swarm's owner for a new one")
         if token.expires < now:

@@ -28,6 +28,7 @@ from dtfm_protocol.identity.enrolment import (
 )
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.tally import Tally
 
 LEDGER_LOOK_SECONDS = 0.5
 """How often the ledger is looked at for what the owner's commands have written."""
@@ -58,6 +59,7 @@ class EnrolmentDesk:
         self._identity, self._file = identity, file
         self._coordinators, self._clock = coordinators, clock
         self._kicked: Callable[[str], None] = lambda _: None
+        self._refused = Tally()
         admission.ban(file.ledger.bans.values())
 
     def when_kicked(self, told: Callable[[str], None]) -> None:
@@ -82,9 +84,11 @@ class EnrolmentDesk:
         try:
             request.verify(self.admission.swarm, challenge)
             entry = self._file.ledger.admit(request, self._coordinators, address, self._clock())
-            self._file.append(entry)
+            if entry != self._file.ledger.members.get(entry.peer):
+                self._file.append(entry)
         except (Refused, UserError) as error:
-            log.info("no credential for a node at %s: %s", address, error)
+            if self._refused.note(str(error)):  # each reason once: anybody can cause many
+                log.info("no credential for a node at %s: %s", address, error)
             why = str(error) if isinstance(error, Refused) else "the coordinator cannot write to its disk"
             return EnrolmentAnswer(refused=why)
         is_new = entry.peer not in known
