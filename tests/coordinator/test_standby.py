@@ -12,7 +12,7 @@ from dtfm_coordinator.plan_change.plan_record import PlanRecord
 from dtfm_coordinator.serve.standby import Standby
 from dtfm_protocol.control.messages import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report, Topic
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.standby_card import AppointedStandby, StandbyCard
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
@@ -24,6 +24,7 @@ from dtfm_protocol.plan.plan import Plan, Resume
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Schema
 from tests.harness.manual_clock import ManualClock
+from tests.harness.membership import invite_of
 
 SWARM = "0123456789abcdef"
 FIRST, ME, STRANGER = (Identity.generate() for _ in range(3))
@@ -39,18 +40,10 @@ JOB_OF_ALL = ResolvedJob(
     plan=Planning(),
     checkpoint=Checkpointing(),
 )
-INVITE = Invite(
-    swarm=SWARM,
-    coordinator=FIRST.peer_id,
-    dht=("/ip4/192.0.2.1/tcp/7701",),
-    broker="mqtt://192.0.2.1:7700",
-    secret="ab" * 16,
-    standbys=(
-        AppointedStandby.appoint(
-            StandbyCard(peer=ME.peer_id, broker="mqtt://192.0.2.2:7700", dht=("/p2p/me",)), SWARM, FIRST
-        ),
-    ),
+CARD = StandbyCard(
+    peer=ME.peer_id, certificate=authority_certificate(ME).hex(), entrance="192.0.2.2:7700", dht=("/p2p/me",)
 )
+INVITE = invite_of(FIRST, SWARM).model_copy(update={"standbys": (AppointedStandby.appoint(CARD, SWARM, FIRST),)})
 
 
 class Heard:

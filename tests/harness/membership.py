@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.credential import authority_certificate, issue_credential
+from dtfm_protocol.identity.entry_token import EntryToken
+from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 
 SWARM = "0123456789abcdef"
@@ -61,6 +63,17 @@ def member_of(
     until = time.time() + DAY if expires is None else expires
     certificate = issue_credential(coordinator, swarm, member.peer_id, token, until)
     return member, Admission(swarm, [coordinator.peer_id], certificate, [authority_certificate(coordinator)], clock)
+
+
+def invite_of(coordinator: Identity = OWNER, swarm: str = SWARM, *, host: str = "127.0.0.1") -> Invite:
+    """Make an invite for one node, whose coordinator is at the ports that `serve` takes."""
+    return Invite(
+        swarm=swarm,
+        coordinator=coordinator.peer_id,
+        dht=(f"/ip4/{host}/tcp/7701/p2p/{coordinator.peer_id}",),
+        entrance=f"{host}:7700",
+        token=EntryToken.issue(coordinator, swarm, 1, int(time.time() + DAY)),
+    )
 
 
 @dataclass(frozen=True)

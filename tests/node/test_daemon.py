@@ -11,21 +11,13 @@ from dtfm_node.control.display import Display
 from dtfm_node.daemon import Daemon, NodeOptions
 from dtfm_protocol.control.messages import Topic
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.identity.invite import Invite
-from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Schema
 from tests.coordinator.peers import JOB
 from tests.harness.manual_clock import settle
+from tests.harness.membership import invite_of
 
-COORDINATOR = Identity.generate().peer_id
-INVITE = Invite(
-    swarm="0123456789abcdef",
-    coordinator=COORDINATOR,
-    dht=(f"/ip4/127.0.0.1/tcp/7701/p2p/{COORDINATOR}",),
-    broker="mqtt://127.0.0.1:7700",
-    secret="ab" * 16,
-)
+INVITE = invite_of()
 
 
 class Control:

@@ -15,24 +15,18 @@ from dtfm_node.runner.promise_store import PromiseStore
 from dtfm_node.runner.runner import Runner
 from dtfm_protocol.control.messages import ANSWERS, EPOCH, PHASE, PLAN, Answers, Challenge, Epoch, Phase, Topic
 from dtfm_protocol.errors import Refused, UserError
-from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.plan.peer_state import PeerState, Promise
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.schema import Schema
+from tests.harness.membership import invite_of
 
 C = Identity.generate()
 """The coordinator."""
 ME, OTHER = "a", "b"
 SWARM = "0123456789abcdef"
 SESSION, RUN = "this node's run", "the coordinator's run"
-INVITE = Invite(
-    swarm=SWARM,
-    coordinator=C.peer_id,
-    dht=(f"/ip4/127.0.0.1/tcp/7701/p2p/{C.peer_id}",),
-    broker="mqtt://127.0.0.1:7700",
-    secret="ab" * 16,
-)
+INVITE = invite_of(C, SWARM)
 
 
 def plan(version: int, *peers: str) -> Plan:

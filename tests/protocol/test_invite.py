@@ -13,26 +13,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.invite import PROTOCOL_VERSION, Invite
+from dtfm_protocol.identity.keys import Identity
+from tests.harness.membership import OTHER_SWARM, OWNER, invite_of
 
-INVITE = Invite(
-    swarm="0123456789abcdef",
-    coordinator="12D3KooWE5ZpPUfpNSpHzGXzLpNiLcVvJ7sDdVYZkYgFY8MVmWhL",
-    dht=("/ip4/192.0.2.1/tcp/7701/p2p/12D3KooWE5ZpPUfpNSpHzGXzLpNiLcVvJ7sDdVYZkYgFY8MVmWhL",),
-    broker="mqtt://192.0.2.1:7700",
-    secret="00112233445566778899aabbccddeeff",
-)
+INVITE = invite_of(host="192.0.2.1")
 LINE = INVITE.encode()
 
-invites = st.builds(
-    Invite,
-    swarm=st.text("0123456789abcdef", min_size=16, max_size=16),
-    coordinator=st.text(max_size=128),
-    dht=st.lists(st.text(max_size=60), min_size=1, max_size=4).map(tuple),
-    broker=st.tuples(st.sampled_from(["mqtt://", "mqtts://"]), st.text(max_size=40)).map("".join),
-    secret=st.text("0123456789abcdef", min_size=32, max_size=32),
-    broker_ca=st.none() | st.text(max_size=2000),
-)
+swarms = st.text("0123456789abcdef", min_size=16, max_size=16)
+
+
+def invites_to(swarm: str) -> st.SearchStrategy[Invite]:
+    return st.builds(
+        Invite,
+        swarm=st.just(swarm),
+        coordinator=st.text(max_size=128),
+        dht=st.lists(st.text(max_size=60), min_size=1, max_size=4).map(tuple),
+        entrance=st.builds("{}:{}".format, st.from_regex(r"[^\s/]{1,40}", fullmatch=True), st.integers(0, 65535)),
+        broker=st.none() | st.tuples(st.sampled_from(["mqtt://", "mqtts://"]), st.text(max_size=40)).map("".join),
+        token=st.builds(EntryToken.issue, *map(st.just, (OWNER, swarm)), st.integers(1, 9999), st.integers(0, 1 << 39)),
+        broker_ca=st.none() | st.text(max_size=2000),
+    )
 
 
 def line_of(data: bytes, version: int = PROTOCOL_VERSION) -> str:
@@ -48,8 +50,8 @@ def complaint(text: str) -> str:
     return str(caught.value)
 
 
-@given(invite=invites)
-@settings(max_examples=60)
+@given(invite=swarms.flatmap(invites_to))
+@settings(max_examples=60, deadline=None)
 def test_what_is_encoded_is_decoded(invite: Invite) -> None:
     line = invite.encode()
     assert Invite.decode(line) == invite
@@ -58,7 +60,7 @@ def test_what_is_encoded_is_decoded(invite: Invite) -> None:
 
 
 def test_an_invite_is_short_enough_for_a_chat() -> None:
-    assert len(LINE) < 400
+    assert len(LINE) < 600
 
 
 @given(width=st.integers(20, 90), indent=st.sampled_from(["", "  ", "\t", "> ", "> > "]))
@@ -129,7 +131,14 @@ def test_a_body_that_says_nothing_of_a_swarm_is_refused(data: bytes) -> None:
     [
         {"swarm": "0123"},
         {"swarm": "0123456789ABCDEF"},
-        {"secret": "x" * 32},
+        {"secret": "0" * 32},
+        {"token": {}},
+        {"token": INVITE.token.model_dump() | {"uses": 2}},
+        {"token": INVITE.token.model_dump() | {"expires": INVITE.token.expires + 1}},
+        {"token": EntryToken.issue(OWNER, OTHER_SWARM, 1, 1 << 33).model_dump()},
+        {"token": INVITE.token.model_dump() | {"by": Identity.generate().peer_id}},
+        {"entrance": "192.0.2.1"},
+        {"entrance": "mqtt://192.0.2.1:7700"},
         {"dht": []},
         {"broker": "http://192.0.2.1"},
         {"coordinator": "x" * 129},
@@ -167,12 +176,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "cannot read the invite" in complaint(f"@{tmp_path / 'image.png'}")
 
 
-def test_password_and_service_names_follow_from_the_secret_and_do_not_give_it_away() -> None:
-    other = INVITE.model_copy(update={"secret": "f" * 32})
-    assert INVITE.password() != other.password()
-    assert INVITE.service("training") != other.service("training")
-    assert INVITE.service("training") != INVITE.service("probe")
-    assert INVITE.swarm in INVITE.service("training")
+def test_service_names_are_those_of_one_swarm_and_the_same_with_every_token_and_do_not_give_it_away() -> None:
     service = INVITE.service("training")
-    assert not any(INVITE.password()[at : at + 8] in service for at in range(len(INVITE.password()) - 8))
-    assert INVITE.secret not in INVITE.password() + service
+    assert service != INVITE.model_copy(update={"swarm": OTHER_SWARM}).service("training")
+    assert service != INVITE.service("probe")
+    assert INVITE.swarm in service
+    assert service == invite_of().service("training"), "members of two invites do not find each other"
+    assert not any(secret in service for secret in (INVITE.token.id, INVITE.token.signature))

@@ -13,17 +13,11 @@ import pytest
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.invite_source import invite_text
-from dtfm_protocol.identity.keys import Identity
+from tests.harness.membership import invite_of
 
-LONG = "dtfm2." + "x" * 9000 + ".00000000"
+LONG = "dtfm3." + "x" * 9000 + ".00000000"
 """Longer than the lines that a terminal assembles."""
-INVITE = Invite(
-    swarm="0" * 16,
-    coordinator=Identity.generate().peer_id,
-    dht=("/ip4/127.0.0.1/tcp/9/p2p/a",),
-    broker="mqtt://127.0.0.1:9",
-    secret="0" * 32,
-)
+INVITE = invite_of().model_copy(update={"entrance": "127.0.0.1:9"})
 
 
 def piped(data: bytes) -> io.TextIOWrapper:

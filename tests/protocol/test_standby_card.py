@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.credential import CERTIFICATE_LIMIT, authority_certificate
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.standby_card import AppointedStandby, StandbyCard
+from tests.harness.membership import invite_of
 
 SWARM, OTHER_SWARM = "0123456789abcdef", "fedcba9876543210"
 FIRST, SECOND, THIRD, STRANGER = (Identity.generate() for _ in range(4))
@@ -18,23 +20,20 @@ FIRST, SECOND, THIRD, STRANGER = (Identity.generate() for _ in range(4))
 
 def card_of(identity: Identity, host: str) -> StandbyCard:
     address = f"/ip4/{host}/tcp/7701/p2p/{identity.peer_id}"
-    return StandbyCard(peer=identity.peer_id, broker=f"mqtt://{host}:7700", dht=(address,))
+    certificate = authority_certificate(identity).hex()
+    return StandbyCard(peer=identity.peer_id, certificate=certificate, entrance=f"{host}:7700", dht=(address,))
 
 
 CARD = card_of(SECOND, "192.0.2.2")
 LINE = CARD.encode()
-INVITE = Invite(
-    swarm=SWARM,
-    coordinator=FIRST.peer_id,
-    dht=(f"/ip4/192.0.2.1/tcp/7701/p2p/{FIRST.peer_id}",),
-    broker="mqtt://192.0.2.1:7700",
-    secret="00112233445566778899aabbccddeeff",
-)
+INVITE = invite_of(FIRST, SWARM, host="192.0.2.1")
 
 cards = st.builds(
     StandbyCard,
     peer=st.text(max_size=128),
-    broker=st.tuples(st.sampled_from(["mqtt://", "mqtts://"]), st.text(max_size=40)).map("".join),
+    certificate=st.binary(min_size=1, max_size=CERTIFICATE_LIMIT).map(bytes.hex),
+    entrance=st.builds("{}:{}".format, st.from_regex(r"[^\s/]{1,40}", fullmatch=True), st.integers(0, 65535)),
+    broker=st.none() | st.tuples(st.sampled_from(["mqtt://", "mqtts://"]), st.text(max_size=40)).map("".join),
     dht=st.lists(st.text(max_size=60), min_size=1, max_size=8).map(tuple),
 )
 
@@ -49,7 +48,7 @@ def complaint(text: str) -> str:
 def line_of(data: bytes) -> str:
     """A line with a checksum that fits, whatever its body is."""
     body = base64.urlsafe_b64encode(data).decode().rstrip("=")
-    return f"dtfmcard1.{body}.{hashlib.sha256(body.encode()).hexdigest()[:8]}"
+    return f"dtfmcard2.{body}.{hashlib.sha256(body.encode()).hexdigest()[:8]}"
 
 
 @given(card=cards)
@@ -93,6 +92,10 @@ def test_any_text_is_refused_in_one_line(text: str) -> None:
         b"\xff\xfe",
         CARD.model_dump_json().encode()[:-1],
         CARD.model_copy(update={"broker": "http://192.0.2.2"}).model_dump_json().encode(),
+        CARD.model_copy(update={"entrance": "192.0.2.2"}).model_dump_json().encode(),
+        CARD.model_copy(update={"certificate": ""}).model_dump_json().encode(),
+        CARD.model_copy(update={"certificate": "rubbish"}).model_dump_json().encode(),
+        CARD.model_copy(update={"certificate": "00" * (CERTIFICATE_LIMIT + 1)}).model_dump_json().encode(),
         CARD.model_copy(update={"dht": ()}).model_dump_json().encode(),
         CARD.model_copy(update={"dht": ("a",) * 9}).model_dump_json().encode(),
         CARD.model_copy(update={"peer": "x" * 129}).model_dump_json().encode(),
@@ -111,11 +114,15 @@ def test_an_invite_is_not_a_card_and_a_card_no_invite() -> None:
 def test_an_appointment_holds_for_its_card_its_swarm_and_its_signer_alone() -> None:
     appointed = AppointedStandby.appoint(CARD, SWARM, FIRST)
     appointed.verify(SWARM, FIRST.peer_id)
-    changed = appointed.model_copy(update={"card": CARD.model_copy(update={"broker": "mqtt://192.0.2.9:7700"})})
+    strangers = {"certificate": authority_certificate(STRANGER).hex()}
+    changed = [
+        appointed.model_copy(update={"card": CARD.model_copy(update=change)})
+        for change in ({"broker": "mqtts://192.0.2.9:7700"}, {"entrance": "192.0.2.9:7700"}, strangers)
+    ]
     for standby, swarm, first in (
         (appointed, OTHER_SWARM, FIRST),
         (appointed, SWARM, STRANGER),
-        (changed, SWARM, FIRST),
+        *((one, SWARM, FIRST) for one in changed),
         (appointed.model_copy(update={"signature": "0" * 128}), SWARM, FIRST),
         (AppointedStandby.appoint(CARD, SWARM, SECOND), SWARM, FIRST),
     ):
