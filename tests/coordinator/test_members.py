@@ -294,3 +294,21 @@ def test_whom_a_peer_names_as_lost_is_not_remembered_for_that() -> None:
     members = Members()
     members.reported("a", report(lost=[f"made up {number}" for number in range(500)]))
     assert members.get("made up 1") is None
+
+
+def test_a_peer_that_was_sent_away_is_gone_until_it_comes_back_in_another_session() -> None:
+    members = Members()
+    for peer in ("a", "b"):
+        members.seen(peer, here())
+        members.reported(peer, report())
+        members.listed({peer: PROFILE})
+    members.kick("a")
+    members.kick("nobody")
+    assert (online(members), ready(members)) == (["b"], ["b"])
+    members.seen("a", here())
+    members.reported("a", report())
+    assert ready(members) == ["b"], "its reports go on until it hears that it was sent away"
+    members.seen("a", here("two"))
+    members.reported("a", report("two"))
+    members.listed({"a": PROFILE.model_copy(update={"session": "two"})})
+    assert ready(members) == ["a", "b"]

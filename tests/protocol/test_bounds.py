@@ -20,6 +20,7 @@ from dtfm_protocol.control.messages import (
     Challenge,
     Epoch,
     Ledger,
+    MembershipNews,
     Phase,
     Presence,
     ProbeResult,
@@ -27,12 +28,18 @@ from dtfm_protocol.control.messages import (
     Report,
 )
 from dtfm_protocol.discovery.records import Entry, LinkReport, Profile
+from dtfm_protocol.identity.admission import MOST_BANS
+from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.credential import CERTIFICATE_LIMIT
+from dtfm_protocol.identity.enrolment import EnrolmentAnswer, EnrolmentRequest
+from dtfm_protocol.identity.entry_token import MOST_USES, EntryToken
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import set_up
+from dtfm_protocol.transport.whereabouts import ReachedAt
 from dtfm_protocol.wire.frames import FrameHeader, Key, Kind
 
 HOSTILE = [
@@ -120,6 +127,9 @@ ROW = {
     "step": 1, "loss": 1.0, "tokens": 8, "seconds": 0.1, "plan_version": 1, "learning_rate": 1e-3, "grad_norm": 1.0,
     "predicted_seconds": None,
 }  # fmt: skip
+TOKEN = {"id": "0" * 16, "uses": 1, "expires": 1, "by": "a", "signature": "0" * 128}
+BAN = {"subject": "peer:a", "by": "a", "signature": "0" * 128}
+USE = {"token": "0" * 16, "peer": "a", "at": 1.0}
 REPORT = {"session": "s", "state": "idle"}
 PLAN = {"stages": [[0, 1]], "routes": [["a"]]}
 
@@ -141,6 +151,24 @@ PLAN = {"stages": [[0, 1]], "routes": [["a"]]}
         (Plan, PLAN | {"reason": "x" * 501}),
         (Plan, PLAN | {"signature": "0" * 129}),
         (Plan, PLAN | {"resume": {"norm": 1e60}}),
+        (EntryToken, TOKEN | {"id": "0" * 17}),
+        (EntryToken, TOKEN | {"uses": MOST_USES + 1}),
+        (EntryToken, TOKEN | {"expires": 1 << 40}),
+        (EntryToken, TOKEN | {"by": "a" * 129}),
+        (EntryToken, TOKEN | {"signature": "0" * 129}),
+        (Ban, BAN | {"subject": f"peer:{'a' * 121}"}),
+        (Ban, BAN | {"signature": "0" * 129}),
+        (MembershipNews, {"bans": [BAN] * (MOST_BANS + 1)}),
+        (MembershipNews, {"authorities": ["00"] * 17}),
+        (MembershipNews, {"authorities": ["00" * (CERTIFICATE_LIMIT + 1)]}),
+        (MembershipNews, {"revoked": ["0" * 16] * 4097}),
+        (MembershipNews, {"redeemed": [USE] * 10_001}),
+        (EnrolmentRequest, {"peer": "a" * 129, "token": TOKEN, "signature": "0" * 128}),
+        (EnrolmentRequest, {"peer": "a", "token": TOKEN, "signature": "0" * 130}),
+        (EnrolmentAnswer, {"refused": "x" * 501}),
+        (EnrolmentAnswer, {"certificate": "00" * (CERTIFICATE_LIMIT + 1)}),
+        (EnrolmentAnswer, {"bans": [BAN] * (MOST_BANS + 1)}),
+        (ReachedAt, {"addresses": ["/ip4/192.0.2.1"] * 17}),
         (ProbeRound, {"id": 1, "addresses": {"a": ["/ip4/192.0.2.1"] * 17}}),
         (ProbeRound, {"id": -1, "addresses": {}}),
         (Answers, {"to": ["s"] * 257, "session": "s"}),
@@ -189,7 +217,8 @@ def unbounded(schema: dict[str, Any], where: str, whole: dict[str, Any]) -> list
     "schema",
     [
         *(topic.schema for topic in TOPICS.values()), Presence, Phase, Challenge, ProbeResult, Profile, Entry,
-        Catalogue, Deposit, HandIn, Manifest, ResolvedJob,
+        Catalogue, Deposit, HandIn, Manifest, ResolvedJob, EnrolmentRequest, EnrolmentAnswer, EntryToken, Ban,
+        ReachedAt,
     ],
 )  # fmt: skip
 def test_no_field_of_a_message_is_without_an_end(schema: type[BaseModel]) -> None:
@@ -205,3 +234,12 @@ def test_a_plans_signature_holds_whatever_its_reason_says() -> None:
     read = Plan.model_validate(json.loads(signed.model_dump_json()))
     read.verify([owner.peer_id], "s")
     assert read.reason.isprintable()
+
+
+def test_what_is_said_of_members_is_whole_where_it_has_its_end() -> None:
+    """The cases above are refused for what they change, and for nothing else."""
+    news = {"authorities": ["00" * CERTIFICATE_LIMIT] * 16, "bans": [BAN], "revoked": ["0" * 16], "redeemed": [USE]}
+    MembershipNews.model_validate(news)
+    EnrolmentRequest.model_validate({"peer": "a" * 128, "token": TOKEN, "signature": "0" * 128})
+    EnrolmentAnswer.model_validate({"certificate": "00" * CERTIFICATE_LIMIT, "bans": [BAN]})
+    ReachedAt.model_validate({"addresses": ["/ip4/192.0.2.1"] * 16})

@@ -18,6 +18,7 @@ from dtfm_protocol.transport.simultaneous_open import OutsideAddress
 from dtfm_protocol.transport.sockets import listener_at
 from dtfm_protocol.transport.tls_connections import Endpoint, NoWay, TlsConnections
 from dtfm_protocol.wire.stream import Stream, read_message, write_message
+from tests.harness.membership import OWNER, member_of
 
 PUBLIC = "93.184.216.34"
 OWN = ("192.168.1.9", "81.2.69.142")
@@ -120,7 +121,8 @@ async def listener() -> AsyncIterator[socket.socket]:
 
 
 def connections(dials: DialRule) -> TlsConnections:
-    return TlsConnections(Identity.generate(), listener_at("127.0.0.1", 0), {}, DirectLimits(punch=0.2), dials)
+    me, admission = member_of(OWNER)
+    return TlsConnections(me, admission, listener_at("127.0.0.1", 0), {}, DirectLimits(punch=0.2), dials)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::ffff:127.0.0.1"])
@@ -129,7 +131,7 @@ async def test_an_endpoint_inside_is_not_dialled(host: str) -> None:
     async with listener() as inside:
         plane = connections(dial_rule([], [PUBLIC]))
         async with plane.running():
-            endpoint = Endpoint(hosts=(host,), port=inside.getsockname()[1], certificate="00")
+            endpoint = Endpoint(hosts=(host,), port=inside.getsockname()[1])
             with pytest.raises(NoWay):
                 await plane.dial(peer, endpoint, "echo")
 

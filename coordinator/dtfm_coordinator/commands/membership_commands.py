@@ -34,7 +34,8 @@ def invite(
     from dtfm_protocol.identity.invite import Invite
 
     with command_line.guarded():
-        identity, served = _identity(state_dir), Invite.decode(f"@{_served(state_dir)}")
+        served = Invite.decode(f"@{_served(state_dir)}")
+        identity = _identity(state_dir)
         token = EntryToken.issue(identity, served.swarm, uses, int(time.time() + days * 86_400))
         LedgerFile(state_dir).append(Invited(token=token.id, uses=uses, expires=token.expires, name=name))
         typer.echo(served.model_copy(update={"token": token}).encode())

@@ -1,0 +1,151 @@
+"""The enrolment desk: what the owner writes down takes effect, and two coordinators' ledgers become one."""
+
+import asyncio
+import contextlib
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from dtfm_coordinator.membership.ledger_file import NAME, LedgerFile
+from dtfm_coordinator.membership.membership_ledger import Banned, Invited, Kicked, Revoked
+from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
+from dtfm_protocol.control.messages import MembershipNews, TokenUse
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.credential import authority_certificate, issue_credential
+from dtfm_protocol.identity.enrolment import EnrolmentAnswer, EnrolmentRequest, new_challenge
+from dtfm_protocol.identity.entry_token import EntryToken
+from dtfm_protocol.identity.keys import Identity
+from tests.harness.membership import DAY, OTHER_SWARM, OTHER_TOKEN, OWNER, SWARM, TOKEN, coordinator_of
+
+SECOND, STRANGER = Identity.generate(), Identity.generate()
+BOTH = (OWNER.peer_id, SECOND.peer_id)
+END = int(time.time() + DAY)
+
+
+def desk_of(folder: Path, identity: Identity = OWNER) -> EnrolmentDesk:
+    """The desk of one of two coordinators."""
+    folder.mkdir(exist_ok=True)
+    return EnrolmentDesk(identity, coordinator_of(identity, coordinators=BOTH), LedgerFile(folder), BOTH)
+
+
+def asks(desk: EnrolmentDesk, token: EntryToken, newcomer: Identity) -> EnrolmentAnswer:
+    challenge = new_challenge()
+    return desk.answer(EnrolmentRequest.make(newcomer, SWARM, token, challenge), challenge, "192.0.2.1")
+
+
+def credential_of(peer: Identity, token: str = TOKEN) -> bytes:
+    return issue_credential(OWNER, SWARM, peer.peer_id, token, END)
+
+
+def test_what_is_written_beside_a_running_coordinator_takes_effect_once(tmp_path: Path) -> None:
+    desk, bad, kicked = desk_of(tmp_path), Identity.generate(), list[str]()
+    desk.when_kicked(kicked.append)
+    desk.admission.check(credential_of(bad))
+    file = LedgerFile(tmp_path)
+    file.append(Kicked(peer="a", at=1.0))
+    file.append(Banned(ban=Ban.of(OWNER, SWARM, f"peer:{bad.peer_id}")))
+    assert [entry.kind for entry in desk.take_up()] == ["kicked", "banned"]
+    assert not desk.admission.is_member(bad.peer_id)
+    assert desk.take_up() == []
+    assert kicked == ["a"]
+
+
+def test_bans_count_again_after_a_restart_and_kicks_do_not(tmp_path: Path) -> None:
+    file, bad, kicked = LedgerFile(tmp_path), Identity.generate(), list[str]()
+    file.append(Kicked(peer="a", at=1.0))
+    file.append(Banned(ban=Ban.of(OWNER, SWARM, f"token:{OTHER_TOKEN}")))
+    desk = desk_of(tmp_path)
+    desk.when_kicked(kicked.append)
+    desk.take_up()
+    with pytest.raises(Refused, match="banned"):
+        desk.admission.check(credential_of(bad, OTHER_TOKEN))
+    assert kicked == []
+
+
+def test_a_standby_that_takes_over_knows_who_has_entered_with_what_and_who_may_not(tmp_path: Path) -> None:
+    first, second = desk_of(tmp_path / "1"), desk_of(tmp_path / "2", SECOND)
+    one, taken_back, bad = (EntryToken.issue(OWNER, SWARM, 1, END) for _ in range(3))
+    alice = Identity.generate()
+    assert asks(first, one, alice).certificate
+    file = LedgerFile(tmp_path / "1")
+    file.append(Revoked(token=taken_back.id))
+    file.append(Banned(ban=Ban.of(OWNER, SWARM, f"token:{bad.id}")))
+    first.take_up()
+    for _ in range(2):  # it is said again at every change
+        second.merge(MembershipNews.model_validate_json(first.news().model_dump_json()))
+    for desk in (second, desk_of(tmp_path / "2", SECOND)):  # now, and after a restart
+        for token, why in ((one, "who have entered"), (taken_back, "taken back"), (bad, "banned")):
+            answer = asks(desk, token, Identity.generate())
+            assert why in answer.refused
+            assert answer.certificate is None
+        assert asks(desk, one, alice).certificate, "a member's credential is made anew by either"
+    lines = (tmp_path / "2" / NAME).read_text().splitlines()
+    kinds = sorted(json.loads(line)["kind"] for line in lines)
+    assert kinds == ["banned", "redeemed", "revoked"], "each is written down once"
+
+
+def test_what_another_coordinator_says_undoes_nothing(tmp_path: Path) -> None:
+    desk, alice = desk_of(tmp_path), Identity.generate()
+    token = EntryToken.issue(OWNER, SWARM, 1, END)
+    asks(desk, token, alice)
+    LedgerFile(tmp_path).append(Revoked(token=token.id))
+    LedgerFile(tmp_path).append(Banned(ban=Ban.of(OWNER, SWARM, "peer:a")))
+    desk.take_up()
+    before = desk.news()
+    stale = TokenUse(token="0" * 16, peer=alice.peer_id, at=1.0)
+    desk.merge(MembershipNews(redeemed=(stale,)))
+    assert desk.news() == before
+
+
+@pytest.mark.parametrize(
+    ("by", "swarm", "signed"),
+    [(OWNER, OTHER_SWARM, True), (STRANGER, SWARM, True), (OWNER, SWARM, False)],
+    ids=["for another swarm", "a stranger's", "that nobody signed"],
+)
+def test_a_ban_that_does_not_count_is_not_written_down(tmp_path: Path, by: Identity, swarm: str, signed: bool) -> None:
+    desk, ban = desk_of(tmp_path), Ban.of(by, swarm, "peer:a")
+    if not signed:
+        ban = ban.model_copy(update={"signature": "0" * 128})
+    with contextlib.suppress(Refused):
+        desk.merge(MembershipNews(bans=(ban,)))
+    assert not desk.admission.bans
+    assert desk_of(tmp_path).news().bans == ()
+
+
+def test_the_news_name_the_coordinators_certificates_and_keep_what_only_the_owner_is_to_know(tmp_path: Path) -> None:
+    desk, token = desk_of(tmp_path), EntryToken.issue(OWNER, SWARM, 9, END)
+    LedgerFile(tmp_path).append(Invited(token=token.id, uses=9, expires=END, name="Ada Lovelace"))
+    asks(desk, token, Identity.generate())
+    news = desk.news()
+    assert news.authorities == (authority_certificate(OWNER).hex(),)
+    said = news.model_dump_json()
+    assert token.id in said
+    assert not any(private in said for private in ("Lovelace", "192.0.2.1", token.signature))
+
+
+async def test_the_swarm_is_told_of_every_change_and_a_plans_peers_are_let_in_when_they_have_expired(
+    tmp_path: Path,
+) -> None:
+    desk, alice, said = desk_of(tmp_path), Identity.generate(), asyncio.Queue[MembershipNews]()
+    expired = issue_credential(OWNER, SWARM, alice.peer_id, TOKEN, time.time() - 1)
+    with pytest.raises(Refused, match="expired"):
+        desk.admission.check(expired)
+    attending = asyncio.create_task(desk.attend(said.put, lambda: [alice.peer_id]))
+    async with asyncio.timeout(30):
+        assert (await said.get()).bans == ()
+        assert desk.admission.check(expired).peer == alice.peer_id
+        LedgerFile(tmp_path).append(Banned(ban=Ban.of(OWNER, SWARM, "peer:a")))
+        assert [ban.subject for ban in (await said.get()).bans] == ["peer:a"]
+    attending.cancel()
+    await asyncio.wait({attending})
+    assert said.empty()
+
+
+def test_a_disk_that_is_full_gives_no_credential_that_the_ledger_does_not_know(tmp_path: Path) -> None:
+    desk, token = desk_of(tmp_path), EntryToken.issue(OWNER, SWARM, 1, END)
+    (tmp_path / NAME).mkdir()  # nothing can be written there
+    answer = asks(desk, token, Identity.generate())
+    assert (answer.refused, answer.certificate) == ("the coordinator cannot write to its disk", None)

@@ -1,0 +1,160 @@
+"""The owner's commands on who is a member, on the state folder of a coordinator that has served."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dtfm_coordinator.main import app
+from dtfm_coordinator.membership.ledger_file import LedgerFile
+from dtfm_coordinator.membership.membership_ledger import Invited, Redeemed
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity
+from tests.harness.membership import DAY, invite_of
+
+A, B, C = (Identity.generate().peer_id for _ in range(3))
+COMMANDS = [["invite"], ["members"], ["revoke", "0" * 16], ["kick", A], ["ban", A]]
+
+
+class Folder:
+    """The state folder of a coordinator that has served, and runs no more."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.owner = Identity.load_or_create(path / "key")
+        self.served = invite_of(self.owner)
+        (path / "invite").write_text(self.served.encode() + "\n")
+        self.invited(self.served.token.id, uses=9, name="printed by serve")
+
+    @property
+    def file(self) -> LedgerFile:
+        """The ledger, as it is on the disk now."""
+        return LedgerFile(self.path)
+
+    def invited(self, token: str, *, uses: int = 1, name: str = "") -> None:
+        self.file.append(Invited(token=token, uses=uses, expires=time.time() + DAY, name=name))
+
+    def entered(self, peer: str, token: str | None = None) -> None:
+        self.file.append(Redeemed(token=token or self.served.token.id, peer=peer, at=time.time()))
+
+    def says(self, *command: str) -> str:
+        result = CliRunner().invoke(app, [*command, "--state-dir", str(self.path)])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return str(result.stdout)
+
+    def refuses(self, *command: str) -> str:
+        before = (self.path / "membership.jsonl").read_bytes()
+        result = CliRunner().invoke(app, [*command, "--state-dir", str(self.path)])
+        assert result.exit_code == 2
+        assert (self.path / "membership.jsonl").read_bytes() == before
+        assert result.stderr.count("\n") == 1
+        return str(result.stderr)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def test_an_invite_is_the_served_one_with_a_token_of_its_own_which_the_ledger_knows(folder: Folder) -> None:
+    made = Invite.decode(folder.says("invite", "--uses", "3", "--for", "2", "--name", "Ada"))
+    assert made.model_copy(update={"token": folder.served.token}) == folder.served
+    assert (made.token.uses, made.token.by) == (3, folder.owner.peer_id)
+    assert made.token.expires == pytest.approx(time.time() + 2 * DAY, abs=60)
+    assert folder.file.ledger.invited[made.token.id] == Invited(
+        token=made.token.id, uses=3, expires=made.token.expires, name="Ada"
+    )
+
+
+def test_an_invite_is_for_one_node_and_a_week_where_nothing_else_is_said(folder: Folder) -> None:
+    token = Invite.decode(folder.says("invite")).token
+    assert token.uses == 1
+    assert token.expires == pytest.approx(time.time() + 7 * DAY, abs=60)
+
+
+def test_members_lists_invites_and_who_has_entered_with_them(folder: Folder) -> None:
+    assert "nobody has entered yet" in folder.says("members")
+    folder.entered(A)
+    folder.entered(B)
+    said = folder.says("members")
+    assert re.search(rf"invite {folder.served.token.id}  2 of 9 used, until \d{{4}}-\d\d-\d\d  printed by serve", said)
+    for peer in (A, B):
+        assert re.search(rf"member {peer}  credential of .*  invite {folder.served.token.id}", said)
+    assert "nobody" not in said
+    assert folder.served.token.signature not in said, "who sees the list can enter with what it shows"
+
+
+def test_members_as_json_says_the_same(folder: Folder) -> None:
+    folder.entered(A)
+    folder.says("revoke", folder.served.token.id)
+    folder.says("ban", A, "--key-only")
+    said = json.loads(folder.says("members", "--json"))
+    (one,), (member,) = said["invites"], said["members"]
+    assert (one["token"], one["uses"], one["used"], one["revoked"]) == (folder.served.token.id, 9, 1, True)
+    assert (member["peer"], member["name"], member["banned"]) == (A, "printed by serve", True)
+    assert said["bans"] == [f"peer:{A}"]
+
+
+def test_an_invite_that_is_taken_back_is_shown_so_and_its_members_stay(folder: Folder) -> None:
+    folder.entered(A)
+    assert "1 who entered with it stay" in folder.says("revoke", folder.served.token.id)
+    assert folder.file.ledger.revoked == {folder.served.token.id}
+    said = folder.says("members")
+    assert f"invite {folder.served.token.id}  taken back" in said
+    assert "banned" not in said
+
+
+def test_a_kick_is_written_down_for_the_coordinator_and_bans_nobody(folder: Folder) -> None:
+    folder.entered(A)
+    assert f"{A} is sent away" in folder.says("kick", A[-8:])
+    ledger = folder.file.ledger
+    assert ledger.kicked[A] == pytest.approx(time.time(), abs=60)
+    assert not ledger.bans
+
+
+def test_a_ban_is_of_the_key_and_of_all_who_entered_with_its_invite(folder: Folder) -> None:
+    folder.invited("0" * 16)
+    folder.entered(A)
+    folder.entered(B)
+    folder.entered(C, "0" * 16)
+    assert f"{A} is banned, and 1 others" in folder.says("ban", A[-8:])
+    ledger = folder.file.ledger
+    assert set(ledger.bans) == {f"peer:{A}", f"token:{folder.served.token.id}"}
+    for ban in ledger.bans.values():
+        ban.verify(folder.served.swarm)
+    banned = {peer for peer in (A, B, C) if ledger.is_banned(peer, ledger.members[peer].token)}
+    assert banned == {A, B}
+    assert folder.says("members").count("banned") == 2
+
+
+def test_a_ban_of_a_key_alone_leaves_the_others_of_its_invite(folder: Folder) -> None:
+    folder.entered(A)
+    folder.entered(B)
+    assert folder.says("ban", A, "--key-only") == f"{A} is banned\n"
+    assert set(folder.file.ledger.bans) == {f"peer:{A}"}
+
+
+@pytest.mark.parametrize("command", ["kick", "ban"])
+def test_who_is_meant_must_be_plain(folder: Folder, command: str) -> None:
+    folder.entered(A)
+    folder.entered("another" + A[-8:])
+    assert "could be any of 2 members" in folder.refuses(command, A[-8:])
+    assert "is no member" in folder.refuses(command, B)
+    assert "is no member" in folder.refuses(command, "")
+
+
+def test_an_invite_that_nobody_made_is_not_taken_back(folder: Folder) -> None:
+    assert "there is no invite" in folder.refuses("revoke", "f" * 16)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[command[0] for command in COMMANDS])
+def test_a_folder_that_no_coordinator_has_served_from_is_named_and_stays_empty(
+    tmp_path: Path, command: list[str]
+) -> None:
+    result = CliRunner().invoke(app, [*command, "--state-dir", str(tmp_path)])
+    assert result.exit_code == 2
+    assert f"{tmp_path} is no coordinator's that has served" in result.stderr
+    assert not list(tmp_path.iterdir())

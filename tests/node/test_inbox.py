@@ -1,0 +1,128 @@
+"""What a node makes of coordinators' words on who is a member."""
+
+import time
+from typing import Any
+
+import pytest
+
+from dtfm_node.control.display import Display
+from dtfm_node.control.inbox import Inbox
+from dtfm_protocol.control.messages import EPOCH, MEMBERSHIP, PLAN, Epoch, MembershipNews, Topic
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.credential import authority_certificate, issue_credential
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.schema import Schema
+from tests.harness.membership import DAY, OWNER, SWARM, TOKEN, invite_of
+
+SECOND, STRANGER = Identity.generate(), Identity.generate()
+
+
+class Node:
+    """A node's inbox and admission; SECOND may take over from OWNER."""
+
+    def __init__(self) -> None:
+        self.identity = Identity.generate()
+        self._readers: dict[str, Any] = {}
+        coordinators = (OWNER.peer_id, SECOND.peer_id)
+        own = issue_credential(OWNER, SWARM, self.identity.peer_id, TOKEN, time.time() + DAY)
+        self.admission = Admission(SWARM, coordinators, own, [authority_certificate(OWNER)])
+        inbox = Inbox(invite_of(), self.identity.peer_id, Display("plain"), None)  # type: ignore[arg-type]
+        inbox.knows(self.admission)
+        inbox.read(self)  # type: ignore[arg-type]  # it subscribes, and says nothing
+
+    def on(self, topic: Topic, reader: Any) -> None:
+        self._readers[topic.name] = reader
+
+    async def publish(self, topic: Topic, message: Schema) -> None:
+        raise AssertionError("a node says nothing here")
+
+    def hear(self, topic: Topic, message: Schema) -> None:
+        self._readers[topic.name](OWNER.peer_id, message)
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def credential(peer: Identity, by: Identity = OWNER, *, days: float = 1.0) -> bytes:
+    return issue_credential(by, SWARM, peer.peer_id, TOKEN, time.time() + days * DAY)
+
+
+@pytest.mark.parametrize("whole_token", [False, True])
+def test_a_ban_ends_a_membership_at_once_and_whoever_holds_streams_is_told(node: Node, whole_token: bool) -> None:
+    alice, told = Identity.generate(), list[bool]()
+    node.admission.check(credential(alice))
+    node.admission.when_changed(lambda: told.append(node.admission.is_member(alice.peer_id)))
+    subject = f"token:{TOKEN}" if whole_token else f"peer:{alice.peer_id}"
+    node.hear(MEMBERSHIP, MembershipNews(bans=(Ban.of(OWNER, SWARM, subject),)))
+    assert told == [False]
+    with pytest.raises(Refused, match="banned"):
+        node.admission.check(credential(alice))
+
+
+def test_a_ban_that_no_coordinator_signed_ends_none(node: Node) -> None:
+    alice = Identity.generate()
+    subject = f"peer:{alice.peer_id}"
+    node.admission.check(credential(alice))
+    node.hear(MEMBERSHIP, MembershipNews(bans=(Ban.of(STRANGER, SWARM, subject),)))
+    changed = Ban.of(OWNER, SWARM, "peer:a").model_copy(update={"subject": subject})
+    with pytest.raises(Refused):
+        node.hear(MEMBERSHIP, MembershipNews(bans=(changed,)))
+    assert node.admission.is_member(alice.peer_id)
+
+
+def test_who_has_entered_at_a_second_coordinator_is_let_in_once_its_certificate_is_told(node: Node) -> None:
+    authority = authority_certificate(SECOND)
+    assert authority not in node.admission.authorities
+    node.hear(MEMBERSHIP, MembershipNews(authorities=(authority.hex(),)))
+    assert authority in node.admission.authorities
+    node.admission.check(credential(Identity.generate(), SECOND))
+
+
+def test_a_strangers_certificate_is_no_authority_whoever_tells_of_it(node: Node) -> None:
+    with pytest.raises(Refused, match="does not coordinate this swarm"):
+        node.hear(MEMBERSHIP, MembershipNews(authorities=(authority_certificate(STRANGER).hex(),)))
+    with pytest.raises(Refused):
+        node.admission.check(credential(Identity.generate(), STRANGER))
+
+
+def test_a_plan_in_force_lets_its_peers_in_when_they_have_expired_and_none_before_or_after_it(node: Node) -> None:
+    trains, spare, other = (Identity.generate() for _ in range(3))
+
+    def let_in() -> list[bool]:
+        found = []
+        for peer in (trains, spare, other):
+            try:
+                node.admission.check(credential(peer, days=-1.0))
+                found.append(True)
+            except Refused:
+                found.append(False)
+        return found
+
+    def plan(version: int, *peers: Identity, idle: tuple[Identity, ...] = ()) -> Plan:
+        routes, spares = tuple((peer.peer_id,) for peer in peers), tuple(peer.peer_id for peer in idle)
+        return Plan(version=version, stages=((0, 2),), routes=routes, idle=spares).signed(OWNER, SWARM)
+
+    node.hear(PLAN, plan(1, trains, idle=(spare,)))
+    assert let_in() == [False, False, False]
+    node.hear(EPOCH, Epoch(called=1, in_force=1))
+    assert let_in() == [True, True, False]
+    node.hear(EPOCH, Epoch(called=2, in_force=1))
+    node.hear(PLAN, plan(2, other))
+    assert let_in() == [True, True, False], "a plan that is proposed is not in force"
+    node.hear(EPOCH, Epoch(called=2, in_force=2))
+    assert let_in() == [False, False, True]
+
+
+def test_a_plan_in_force_lets_nobody_in_who_is_banned(node: Node) -> None:
+    alice = Identity.generate()
+    plan = Plan(version=1, stages=((0, 2),), routes=((alice.peer_id,),)).signed(OWNER, SWARM)
+    node.hear(PLAN, plan)
+    node.hear(EPOCH, Epoch(called=1, in_force=1))
+    assert node.admission.check(credential(alice, days=-1.0)).peer == alice.peer_id
+    node.hear(MEMBERSHIP, MembershipNews(bans=(Ban.of(OWNER, SWARM, f"peer:{alice.peer_id}"),)))
+    assert not node.admission.is_member(alice.peer_id)
