@@ -8,6 +8,7 @@
 - `requirements`: what a machine may lack (`needs`)
 - `disks`: a disk that is full
 - `entrances`: coordinators' entrances with an embedded broker, and members that come in
+- `invites`: invites to swarms of which there need be nothing but an address (`invite_to`)
 - `libp2p_stranger`: a stranger's libp2p, as little of it as connects to a daemon (`Libp2pStranger`)
 - `membership`: coordinators, members and strangers of a swarm, with the credentials that they hold
 - `manual_clock`: a clock that stands until a test moves it (`ManualClock`), and one that is fast (`FastClock`)

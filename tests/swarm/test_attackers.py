@@ -1,17 +1,21 @@
-"""Whoever has a swarm's invite, and computes nothing, stops no run of real processes."""
+"""A member that computes nothing stops no run of real processes."""
 
 import asyncio
 import contextlib
 import json
+import secrets
 import signal
-from collections.abc import AsyncIterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
+import aiomqtt
 import pytest
 from pydantic import Field
 
+from dtfm_node.control.credential_store import CredentialStore
 from dtfm_protocol.control.messages import Phase, Presence
-from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
+from dtfm_protocol.control.mqtt import BrokerAddress
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
@@ -37,31 +41,49 @@ class Lie(Schema):
 
 
 class Attacker:
-    """A member of the broker that writes what it likes."""
+    """A member that writes what it likes."""
 
-    def __init__(self, invite: Invite) -> None:
-        self._swarm = invite.swarm
-        self._post = Post(invite.swarm, Identity.generate())
-        self._control = ControlPlane(
-            BrokerAddress.of(invite), invite.swarm, invite.coordinators, self._post, "s", BrokerAddress.others(invite)
-        )
+    def __init__(self, invite: Invite, identity: Identity, admission: Admission) -> None:
+        self._invite, self._identity, self._admission = invite, identity, admission
+        self._post = Post(invite.swarm, identity)
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator["Attacker"]:
-        task = asyncio.create_task(self._control.run())
-        await asyncio.wait_for(self._control.connected.wait(), 30)
-        yield self
-        task.cancel()
-        await asyncio.wait([task])
-
-    async def say(self, topic: str, data: bytes) -> None:
-        assert self._control._client is not None
-        await self._control._client.publish(f"dtfm/{self._swarm}/{topic}", data, qos=1, retain=True)
+    @classmethod
+    async def entering(cls, invite: Invite, folder: Path) -> Self:
+        """Enter as every node does."""
+        folder.mkdir()
+        identity = Identity.load_or_create(folder / "key")
+        return cls(invite, identity, await CredentialStore(invite, identity, folder).obtain(30))
 
     async def report(self, **values: Any) -> None:
-        me = self._post.peer_id
-        await self.say(f"presence/{me}", self._post.seal("presence", Presence(online=True, session="s")))
-        await self.say(f"report/{me}", self._post.seal("report", Lie(**values)))
+        """Be there, and report what no node does."""
+        me, presence = self._post.peer_id, Presence(online=True, session="s")
+        async with self._session() as session:
+            await session.publish(self._topic(f"presence/{me}"), self._post.seal("presence", presence), 1, retain=True)
+            await session.publish(self._topic(f"report/{me}"), self._post.seal("report", Lie(**values)), 1)
+
+    async def oversteps(self, topic: str, data: bytes) -> None:
+        """Write what is not a member's to write, and be thrown out for it.
+
+        Raises:
+            TimeoutError: it is not.
+        """
+        with contextlib.suppress(aiomqtt.MqttError):
+            async with self._session() as session, asyncio.timeout(30):
+                await session.publish(self._topic(topic), data, 0, retain=True)
+                async for _ in session.messages:
+                    pass
+
+    def _session(self) -> aiomqtt.Client:
+        address = BrokerAddress.of(self._invite)
+        return aiomqtt.Client(
+            address.host,
+            address.port,
+            identifier=f"{self._post.peer_id}.{secrets.token_hex(4)}",
+            tls_context=address.context(self._identity, self._admission.certificate),
+        )
+
+    def _topic(self, name: str) -> str:
+        return f"dtfm/{self._invite.swarm}/{name}"
 
 
 async def test_replayed_ends_impossible_promises_and_words_in_disguise_cost_a_run_nothing(swarm: Swarm) -> None:
@@ -76,26 +98,25 @@ async def test_replayed_ends_impossible_promises_and_words_in_disguise_cost_a_ru
     owner = Post(
         invite.swarm, Identity.load_or_create(coordinator.folder / "key"), counter=MessageCounter(clock=lambda: 1.0)
     )
-    async with Attacker(invite).running() as attacker:
-        await attacker.say(
-            "phase", owner.seal("phase", Phase(name="failed", text="it broke", session="an earlier run"))
+    attacker = await Attacker.entering(invite, swarm.folder / "attacker")
+    phase = Phase(name="failed", text="it broke", session="an earlier run")
+    await attacker.oversteps("phase", owner.seal("phase", phase))
+    peers = swarm.layout()["pipelines"][0]
+    for version in (1 << 33, (1 << 32) - 1):
+        await attacker.report(
+            state="idle", lost=peers, standing={"promise": {"version": version, "to": invite.coordinator}}
         )
-        peers = swarm.layout()["pipelines"][0]
-        for version in (1 << 33, (1 << 32) - 1):
-            await attacker.report(
-                state="idle", lost=peers, standing={"promise": {"version": version, "to": invite.coordinator}}
-            )
-        await attacker.report(state="diverged", lost=peers)
-        await swarm.until(
-            lambda: any(node["text"] and "[/]" in node["text"] for node in swarm.status()["nodes"]), "it is heard"
-        )
-        code, said = await swarm.run("dtfm-coordinator", "status", "--state-dir", coordinator.folder)
-        assert code == 0, said
-        assert all(line.isprintable() for line in said.split("\n"))
-        nodes.append(await swarm.join(name="node-3"))
-        victim = swarm.serving(0)[0]
-        victim.signal(signal.SIGKILL)
-        assert await coordinator.exit_code() == 0
+    await attacker.report(state="diverged", lost=peers)
+    await swarm.until(
+        lambda: any(node["text"] and "[/]" in node["text"] for node in swarm.status()["nodes"]), "it is heard"
+    )
+    code, said = await swarm.run("dtfm-coordinator", "status", "--state-dir", coordinator.folder)
+    assert code == 0, said
+    assert all(line.isprintable() for line in said.split("\n"))
+    nodes.append(await swarm.join(name="node-3"))
+    victim = swarm.serving(0)[0]
+    victim.signal(signal.SIGKILL)
+    assert await coordinator.exit_code() == 0
     assert swarm.layout()["version"] < 10
     assert [await node.exit_code() for node in nodes if node is not victim] == [0, 0, 0]
     assert "alone says" not in coordinator.said()

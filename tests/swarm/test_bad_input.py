@@ -8,18 +8,13 @@ import socket
 
 import pytest
 
-from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.invite import PROTOCOL_VERSION
 from dtfm_protocol.identity.keys import Identity
+from tests.harness.invites import invite_to
 from tests.harness.swarm import Swarm
 
 pytestmark = pytest.mark.process
-DEAD = Invite(
-    swarm="0" * 16,
-    coordinator=Identity.generate().peer_id,
-    dht=("/ip4/127.0.0.1/tcp/9/p2p/12D3KooWBvRXsjQ9tC9Ghv2YbkMLwhRYmzqKjwpxS4MPCXZG5aoM",),
-    broker="mqtt://127.0.0.1:9",
-    secret="0" * 32,
-)
+DEAD = invite_to(Identity.generate(), 9)
 
 
 def one_line(said: str, *words: str) -> None:
@@ -35,7 +30,7 @@ def one_line(said: str, *words: str) -> None:
     [
         ("hello", ["not an invite"]),
         (DEAD.encode()[:-12], ["cut short or damaged"]),
-        (DEAD.encode().replace("dtfm2.", "dtfm7."), ["version 7", "speaks 2"]),
+        (DEAD.encode().replace(f"dtfm{PROTOCOL_VERSION}.", "dtfm7."), ["version 7", f"speaks {PROTOCOL_VERSION}"]),
         ("@/nowhere/invite", ["cannot read the invite"]),
     ],
     ids=["foreign", "truncated", "of another version", "no file"],

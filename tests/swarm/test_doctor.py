@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
+from tests.harness.invites import invite_to
 from tests.harness.swarm import Swarm
 
 pytestmark = pytest.mark.process
@@ -43,15 +43,7 @@ async def test_a_served_swarm_is_well_until_its_coordinator_dies(swarm: Swarm) -
 async def test_ctrl_c_ends_it_quietly_and_leaves_nothing(swarm: Swarm) -> None:
     """In the midst of what answers nobody."""
     with socket.create_server((HOST, 0)) as mute:
-        port = mute.getsockname()[1]
-        owner = Identity.generate().peer_id
-        invite = Invite(
-            swarm="0" * 16,
-            coordinator=owner,
-            dht=(f"/ip4/{HOST}/tcp/{port}/p2p/{owner}",),
-            broker=f"mqtt://{HOST}:{port}",
-            secret="0" * 32,
-        )
+        invite = invite_to(Identity.generate(), mute.getsockname()[1])
         doctor = await swarm.start("dtfm-node", "doctor", invite.encode())
         await swarm.until(lambda: list(swarm.temporary.glob("dtfm-*/daemon.sock")), "its libp2p daemon runs")
         doctor.signal(signal.SIGINT)

@@ -113,7 +113,7 @@ class CredentialStore:
                 return answer
             if loop.time() + RETRY_SECONDS > end:
                 raise UserError(
-                    f"no coordinator answers where the invite says ({fault}); check that it runs; "
+                    f"no coordinator answers where the invite says, for {patience:g} s ({fault}); check that it runs; "
                     "`dtfm-node doctor INVITE` finds out more"
                 )
             await asyncio.sleep(RETRY_SECONDS)
