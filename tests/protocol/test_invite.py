@@ -138,6 +138,8 @@ def test_a_body_that_says_nothing_of_a_swarm_is_refused(data: bytes) -> None:
         {"token": EntryToken.issue(OWNER, OTHER_SWARM, 1, 1 << 33).model_dump()},
         {"token": INVITE.token.model_dump() | {"by": Identity.generate().peer_id}},
         {"entrance": "192.0.2.1"},
+        {"entrance": "192.0.2.1:65536"},
+        {"entrance": "192.0.2.1:99999"},
         {"entrance": "mqtt://192.0.2.1:7700"},
         {"dht": []},
         {"broker": "http://192.0.2.1"},

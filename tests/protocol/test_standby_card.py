@@ -93,6 +93,7 @@ def test_any_text_is_refused_in_one_line(text: str) -> None:
         CARD.model_dump_json().encode()[:-1],
         CARD.model_copy(update={"broker": "http://192.0.2.2"}).model_dump_json().encode(),
         CARD.model_copy(update={"entrance": "192.0.2.2"}).model_dump_json().encode(),
+        CARD.model_copy(update={"entrance": "192.0.2.2:65536"}).model_dump_json().encode(),
         CARD.model_copy(update={"certificate": ""}).model_dump_json().encode(),
         CARD.model_copy(update={"certificate": "rubbish"}).model_dump_json().encode(),
         CARD.model_copy(update={"certificate": "00" * (CERTIFICATE_LIMIT + 1)}).model_dump_json().encode(),

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.entry_token import EntryToken
-from dtfm_protocol.identity.standby_card import AppointedStandby
+from dtfm_protocol.identity.standby_card import AppointedStandby, HostAndPort
 from dtfm_protocol.schema import Schema
 
 PROTOCOL_VERSION = 3
@@ -31,7 +31,7 @@ class Invite(Schema):
     """The coordinator's peer id, which carries its public key: plans that it did not sign are refused."""
     dht: tuple[str, ...] = Field(min_length=1)
     """libp2p multiaddresses to enter the DHT by, each ending in /p2p/PEER."""
-    entrance: Annotated[str, Field(pattern=r"^[^\s/]{1,253}:\d{1,5}$")]
+    entrance: HostAndPort
     """HOST:PORT at which the coordinator enrols newcomers; its embedded broker is there, too."""
     broker: Annotated[str, Field(pattern=r"^mqtts?://")] | None = None
     """Address of the MQTT broker, with its account if it needs one; None: the embedded one at the entrance."""

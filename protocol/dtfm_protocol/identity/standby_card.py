@@ -14,6 +14,9 @@ from dtfm_protocol.identity.envelope import signable
 from dtfm_protocol.identity.keys import Identity, verify
 from dtfm_protocol.schema import Schema
 
+_PORT = r"(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d{2}|655[0-2]\d|6553[0-5])"
+HostAndPort = Annotated[str, Field(pattern=rf"^[^\s/]{{1,253}}:{_PORT}$")]
+"""HOST:PORT of a TCP service."""
 _FORM = re.compile(r"^dtfmcard2\.(?P<body>[A-Za-z0-9_-]+)\.(?P<checksum>[0-9a-f]{8})$")
 
 
@@ -23,7 +26,7 @@ class StandbyCard(Schema):
     peer: Annotated[str, Field(max_length=128)]
     certificate: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=2 * CERTIFICATE_LIMIT)]
     """Certificate with which it signs members' credentials while it leads: X.509 in DER, in hexadecimal digits."""
-    entrance: Annotated[str, Field(pattern=r"^[^\s/]{1,253}:\d{1,5}$")]
+    entrance: HostAndPort
     """HOST:PORT at which it enrols newcomers while it leads; its embedded broker is there, too."""
     broker: Annotated[str, Field(pattern=r"^mqtts?://")] | None = None
     """Address of its MQTT broker; None: the embedded one at the entrance."""
