@@ -78,11 +78,15 @@ class Swarm:
         await self.until(invite.exists, "there is an invite")
         return self.coordinator
 
-    async def join(self, *arguments: str, name: str | None = None, within: tuple[str, ...] = ()) -> Daemon:
-        """Start another node; its state dir is the swarm's folder and its name."""
+    async def join(
+        self, *arguments: str, name: str | None = None, within: tuple[str, ...] = (), invite: str | None = None
+    ) -> Daemon:
+        """Start another node, with the coordinator's own invite or another one; its state dir is the swarm's folder and
+        its name."""
         node = self._daemon(name or f"node-{len(self.nodes)}")
+        invite = invite or f"@{self.folder / 'coordinator' / 'invite'}"
         node.arguments = (
-            "dtfm-node", "join", f"@{self.folder / 'coordinator' / 'invite'}", "--state-dir", str(node.folder),
+            "dtfm-node", "join", invite, "--state-dir", str(node.folder),
             "--device", "cpu", "--threads", "1", "--verbose", *arguments,
         )  # fmt: skip
         node.within = within

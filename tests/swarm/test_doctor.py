@@ -21,14 +21,23 @@ def verdicts(said: str) -> dict[str, str]:
 
 
 async def test_a_served_swarm_is_well_until_its_coordinator_dies(swarm: Swarm) -> None:
-    """Both times every finding is there, and nothing of doctor's stays."""
+    """A stranger sees that there is a coordinator, a node that has been there sees all; nothing of doctor's stays."""
     coordinator = await swarm.serve(swarm.job(), "--min-nodes", "2")
     invite = f"@{swarm.folder}/coordinator/invite"
-    code, said = await swarm.run("dtfm-node", "doctor", invite, "--json", "--state-dir", swarm.folder / "node")
+    code, said = await swarm.run("dtfm-node", "doctor", invite, "--json", "--state-dir", swarm.folder / "new")
+    found = verdicts(said)
+    assert code == 0, said
+    assert found["coordinator: broker"] == found["coordinator: TLS"] == found["coordinator: entry"] == "good"
+    assert not (swarm.folder / "new").exists()
+
+    node = await swarm.join(name="node")
+    await swarm.until(lambda: "idle" in swarm.statuses().values(), "a node is there")
+    node.signal(signal.SIGINT)
+    await node.exit_code()
+    code, said = await swarm.run("dtfm-node", "doctor", invite, "--json", "--state-dir", node.folder)
     found = verdicts(said)
     assert code == 0, said
     assert found["coordinator: alive"] == found["swarm: coordinator"] == found["swarm: DHT"] == "good"
-    assert not (swarm.folder / "node").exists()
 
     coordinator.signal(signal.SIGKILL)
     await coordinator.exit_code()

@@ -1,0 +1,66 @@
+"""The owner decides who is in a swarm of real processes: invites that are used up, the list of members, and a ban."""
+
+import json
+import signal
+
+import pytest
+
+from tests.harness.swarm import Swarm
+
+pytestmark = pytest.mark.process
+
+
+async def test_an_invite_lets_so_many_in_and_a_banned_member_loses_the_swarm_while_the_others_train_on(
+    swarm: Swarm,
+) -> None:
+    """The banned one serves a stage; a spare takes its place, and neither its credential nor its key lets it back."""
+    state = swarm.folder / "coordinator"
+    coordinator = await swarm.serve(
+        swarm.job(steps=4000, checkpoint=5), "--plan", swarm.plan([[0, 2], [2, 4]], ["ab"] * 8), "--min-nodes", "2"
+    )
+    first = await swarm.join(name="node-first")
+    second_invite = await _invite(swarm)
+    invited = await swarm.join(name="node-invited", invite=second_invite)
+    await swarm.until(lambda: swarm.step >= 5, "the first steps are done")
+    trained = set(swarm.layout()["pipelines"][0])
+
+    third = swarm.folder / "node-third"
+    code, said = await swarm.run("dtfm-node", "join", second_invite, "--state-dir", third)
+    assert code == 2
+    assert "the invite was for 1 node(s), who have entered" in said
+    spare = await swarm.join(name="node-spare", invite=await _invite(swarm))
+    await swarm.until(lambda: swarm.statuses().get(swarm.peer_of(spare)) == "idle", "there is a spare")
+
+    code, said = await swarm.run("dtfm-coordinator", "members", "--state-dir", state, "--json")
+    assert code == 0, said
+    members = {one["peer"] for one in json.loads(said)["members"]}
+    assert members == {swarm.peer_of(node) for node in (first, invited, spare)}
+    assert trained == {swarm.peer_of(first), swarm.peer_of(invited)}
+
+    banned = swarm.peer_of(invited)
+    code, said = await swarm.run("dtfm-coordinator", "ban", banned[-8:], "--state-dir", state)
+    assert (code, said.strip()) == (0, f"{banned} is banned")
+    await swarm.until(lambda: len(swarm.events()) > 1, "the others go on without it")
+    begun = swarm.events()[-1].step
+    await swarm.until(lambda: swarm.step > begun + 10, "they train")
+    assert set(swarm.layout()["pipelines"][0]) == {swarm.peer_of(first), swarm.peer_of(spare)}
+    await swarm.until(lambda: "lost the broker" in invited.said(), "the banned one has lost the broker")
+    invited.signal(signal.SIGKILL)
+    await invited.exit_code()
+    for why in ("did not let this node in", "this node, or its invite, is banned from the swarm"):
+        back = await swarm.join("--timeout", "3", name="node-invited", invite=f"@{state / 'invite'}")
+        assert await back.exit_code() == 2
+        assert why in back.said()
+        (invited.folder / "credential.json").unlink(missing_ok=True)  # it has its key alone, and asks again
+    assert first.alive
+    assert spare.alive
+    assert coordinator.alive
+
+
+async def _invite(swarm: Swarm) -> str:
+    """Make an invite for one node."""
+    code, said = await swarm.run(
+        "dtfm-coordinator", "invite", "--uses", "1", "--state-dir", swarm.folder / "coordinator"
+    )
+    assert code == 0, said
+    return said.strip()
