@@ -117,8 +117,11 @@ class EnrolmentDesk:
         """Take over what another coordinator of the swarm says of its ledger.
 
         Raises:
+            Refused: an authority is no coordinator's of this swarm, or a ban is not signed.
             UserError: it cannot be written down.
         """
+        for authority in news.authorities:  # it has signed the credentials with which members come here later
+            self.admission.trust(bytes.fromhex(authority))
         ledger = self._file.ledger
         for redeemed in news.redeemed:
             if redeemed.peer not in ledger.members:
