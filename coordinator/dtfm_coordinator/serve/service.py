@@ -285,7 +285,9 @@ class Coordinator:
         with contextlib.suppress(UserError):
             token = Invite.decode(f"@{self._folder / 'invite'}").token
             known, me = ledger.ledger, self._identity.peer_id
-            gone = token.id in known.revoked or known.is_banned("", token.id)
+            gone = (
+                token.id in known.revoked or known.is_banned("", token.id) or len(known.users(token.id)) >= token.uses
+            )
             if not gone and token.by == me and token.expires > time.time() + DAY_SECONDS:
                 return token
         expires = int(time.time() + FIRST_INVITE_DAYS * DAY_SECONDS)
