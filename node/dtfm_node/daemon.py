@@ -122,7 +122,7 @@ class Daemon:
             async with asyncio.TaskGroup() as tasks:
                 background = [
                     tasks.create_task(control.run()),
-                    tasks.create_task(credentials.keep_fresh(admission)),
+                    tasks.create_task(credentials.keep_fresh(admission, control.refused)),
                 ]
                 await self._enter(control)
                 await self._serve(machine, control, admission)

@@ -82,9 +82,10 @@ def test_a_standby_that_takes_over_knows_who_has_entered_with_what_and_who_may_n
             assert why in answer.refused
             assert answer.certificate is None
         assert asks(desk, one, alice).certificate, "a member's credential is made anew by either"
+        assert authority_certificate(OWNER) in desk.admission.authorities, "TLS lets in whom the first one has enrolled"
     lines = (tmp_path / "2" / NAME).read_text().splitlines()
     kinds = sorted(json.loads(line)["kind"] for line in lines)
-    assert kinds == ["banned", "redeemed", "revoked"], "each is written down once"
+    assert kinds == ["banned", "redeemed", "revoked", "trusted"], "each is written down once"
 
 
 def test_what_another_coordinator_says_undoes_nothing(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ async def test_a_node_that_stays_has_its_credential_made_anew_in_time(tmp_path: 
         admission = await store.obtain(5.0)
         first = admission.certificate
         with pytest.raises(ZeroDivisionError):
-            await store.keep_fresh(admission, pause)
+            await store.keep_fresh(admission, asyncio.Event(), pause)
         assert desk.admission.check(admission.certificate).peer == key.peer_id
     assert len(looks) == 3  # of thirty days, half are over
 
@@ -127,6 +127,23 @@ async def test_who_is_banned_gets_no_new_credential(tmp_path: Path, node: Path) 
         other = await CredentialStore(invite, Identity.generate(), newcomer).obtain(5.0)
     assert f"peer:{key.peer_id}" in other.bans, "who enters is told whom not to let in"
     assert mine.check(mine.certificate).peer == key.peer_id
+
+
+async def test_a_node_that_a_broker_refuses_asks_why_and_ends_if_it_is_banned(tmp_path: Path, node: Path) -> None:
+    key, refused = Identity.generate(), asyncio.Event()
+    async with open_desk(tmp_path) as desk:
+        store = CredentialStore(desk.invite(uses=9), key, node)
+        mine = await store.obtain(5.0)
+        first, staying = mine.certificate, asyncio.create_task(store.keep_fresh(mine, refused))
+        refused.set()  # by a broker that knew no better
+        async with asyncio.timeout(10.0):
+            while mine.certificate == first:  # noqa: ASYNC110 - it is made anew in another task
+                await asyncio.sleep(0)
+        LedgerFile(tmp_path).append(Banned(ban=Ban.of(OWNER, SWARM, f"peer:{key.peer_id}")))
+        desk.desk.take_up()
+        refused.set()
+        with pytest.raises(UserError, match="banned"):
+            await asyncio.wait_for(staying, 10.0)
 
 
 async def test_nothing_is_said_to_whoever_is_not_the_coordinator(tmp_path: Path, node: Path) -> None:

@@ -53,11 +53,11 @@ class LedgerFile:
             self.ledger.add(entry)
         return entries
 
-    def append(self, entry: LedgerEntry) -> None:
-        """Write an entry to the disk. It is taken up with the next `take_up`, as one that somebody else has written.
+    def append(self, *entries: LedgerEntry) -> None:
+        """Write entries to the disk. They are taken up with the next `take_up`, as if somebody else had written them.
 
         Raises:
-            UserError: it cannot be written; then nothing has changed.
+            UserError: they cannot be written.
         """
         try:
             with os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "rb+") as file:
@@ -65,7 +65,7 @@ class LedgerFile:
                 data = file.read()
                 if not data.endswith(b"\n"):  # a writer was cut off: its line is no entry
                     file.truncate(data.rfind(b"\n") + 1)
-                file.write(entry.model_dump_json().encode() + b"\n")
+                file.write(b"".join(entry.model_dump_json().encode() + b"\n" for entry in entries))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

@@ -12,7 +12,7 @@ from pydantic import Field
 from dtfm_protocol.bounds import PeerName
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.ban import Ban
-from dtfm_protocol.identity.enrolment import EnrolmentRequest
+from dtfm_protocol.identity.enrolment import Certificate, EnrolmentRequest
 from dtfm_protocol.identity.entry_token import MOST_USES, TokenId
 from dtfm_protocol.schema import Schema
 
@@ -71,7 +71,14 @@ class Kicked(Schema):
     """Unix seconds."""
 
 
-LedgerEntry = Annotated[Invited | Redeemed | Revoked | Banned | Kicked, Field(discriminator="kind")]
+class Trusted(Schema):
+    """Entry: another coordinator's certificate, which has signed credentials of members."""
+
+    kind: Literal["trusted"] = "trusted"
+    certificate: Certificate
+
+
+LedgerEntry = Annotated[Invited | Redeemed | Revoked | Banned | Kicked | Trusted, Field(discriminator="kind")]
 
 
 @dataclass
@@ -85,6 +92,8 @@ class MembershipLedger:
     revoked: set[str] = field(default_factory=set)
     bans: dict[str, Ban] = field(default_factory=dict)
     """Bans by subject."""
+    trusted: set[str] = field(default_factory=set)
+    """Certificates of coordinators, DER in hexadecimal digits."""
     kicked: dict[str, float] = field(default_factory=dict)
     """When peers were kicked last, Unix seconds."""
 
@@ -101,6 +110,8 @@ class MembershipLedger:
                 self.revoked.add(entry.token)
             case Banned():
                 self.bans.setdefault(entry.ban.subject, entry.ban)
+            case Trusted():
+                self.trusted.add(entry.certificate)
             case Kicked():
                 self.kicked[entry.peer] = max(self.kicked.get(entry.peer, 0.0), entry.at)
 

@@ -1,6 +1,7 @@
 """Enrolment desk of a coordinator: newcomers get their credentials there, and the owner's decisions take effect."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Collection
 
@@ -13,6 +14,7 @@ from dtfm_coordinator.membership.membership_ledger import (
     LedgerEntry,
     Redeemed,
     Revoked,
+    Trusted,
 )
 from dtfm_protocol.control.messages import MembershipNews, TokenUse
 from dtfm_protocol.errors import Refused, UserError
@@ -45,7 +47,7 @@ class EnrolmentDesk:
         coordinators: tuple[str, ...],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Let the admission know all bans that the ledger has.
+        """Let the admission know all bans and coordinators that the ledger has.
 
         Args:
             identity: the coordinator's key, which signs credentials.
@@ -60,6 +62,9 @@ class EnrolmentDesk:
         self._coordinators, self._clock = coordinators, clock
         self._kicked: Callable[[str], None] = lambda _: None
         self._refused = Tally()
+        for certificate in file.ledger.trusted:
+            with contextlib.suppress(Refused):  # of one that coordinates no more
+                admission.trust(bytes.fromhex(certificate))
         admission.ban(file.ledger.bans.values())
 
     def when_kicked(self, told: Callable[[str], None]) -> None:
@@ -120,19 +125,24 @@ class EnrolmentDesk:
             Refused: an authority is no coordinator's of this swarm, or a ban is not signed.
             UserError: it cannot be written down.
         """
+        ledger, new = self._file.ledger, list[LedgerEntry]()
         for authority in news.authorities:  # it has signed the credentials with which members come here later
             self.admission.trust(bytes.fromhex(authority))
-        ledger = self._file.ledger
-        for redeemed in news.redeemed:
-            if redeemed.peer not in ledger.members:
-                self._file.append(Redeemed(token=redeemed.token, peer=redeemed.peer, at=redeemed.at))
-        for token in set(news.revoked) - ledger.revoked:
-            self._file.append(Revoked(token=token))
+            if authority not in ledger.trusted:
+                new.append(Trusted(certificate=authority))
+        new += [
+            Redeemed(token=one.token, peer=one.peer, at=one.at)
+            for one in news.redeemed
+            if one.peer not in ledger.members
+        ]
+        new += [Revoked(token=token) for token in news.revoked if token not in ledger.revoked]
         for ban in news.bans:
             ban.verify(self.admission.swarm)
             if ban.subject not in ledger.bans and ban.by in self._coordinators:
-                self._file.append(Banned(ban=ban))
-        self.take_up()
+                new.append(Banned(ban=ban))
+        if new:
+            self._file.append(*new)
+            self.take_up()
 
     def news(self) -> MembershipNews:
         """Return what members and standbys are told."""

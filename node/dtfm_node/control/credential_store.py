@@ -33,6 +33,10 @@ ATTEMPT_SECONDS = 15.0
 RETRY_SECONDS = 0.5
 
 
+class NotLetIn(UserError):
+    """A coordinator does not let this node in, and says why."""
+
+
 class CredentialStore:
     """A node's credential of one swarm."""
 
@@ -76,20 +80,45 @@ class CredentialStore:
         write_atomically(self._path, answer.model_dump_json(), private=True)
         return self._admission(answer)
 
-    async def keep_fresh(self, admission: Admission, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    async def keep_fresh(
+        self,
+        admission: Admission,
+        refused: asyncio.Event,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         """Have the credential of `admission` made anew whenever that is due, until cancelled.
 
         Args:
+            refused: set where a broker did not let this node in: then a coordinator is asked why.
             pause: waits for some seconds.
+
+        Raises:
+            NotLetIn: this node is a member no more.
         """
         while True:
-            await pause(LOOK_SECONDS)
-            known = self._load()
-            if known is None or self._seconds_left(known) <= RENEWAL_SECONDS:
-                try:
-                    admission.certificate = (await self.obtain(ATTEMPT_SECONDS)).certificate
-                except UserError as error:
-                    log.warning("%s", error)
+            looking, told = asyncio.ensure_future(pause(LOOK_SECONDS)), asyncio.ensure_future(refused.wait())
+            try:
+                await asyncio.wait({looking, told}, return_when=asyncio.FIRST_COMPLETED)
+                if looking.done():
+                    looking.result()
+            finally:
+                looking.cancel()
+                told.cancel()
+            known, was_refused = self._load(), refused.is_set()
+            refused.clear()
+            if not was_refused and known is not None and self._seconds_left(known) > RENEWAL_SECONDS:
+                continue
+            try:
+                answer = await self._enrol(ATTEMPT_SECONDS)
+            except NotLetIn as error:
+                if was_refused:
+                    raise
+                log.warning("%s", error)
+            except UserError as error:
+                log.debug("no new credential: %s", error)
+            else:
+                write_atomically(self._path, answer.model_dump_json(), private=True)
+                admission.certificate = self._admission(answer).certificate
 
     def known(self) -> Admission | None:
         """Return this node's admission with the credential that is here; None: there is none."""
@@ -109,7 +138,7 @@ class CredentialStore:
                     fault = f"{entrance}: {error or 'no answer'}"
                     continue
                 if answer.refused:
-                    raise UserError(f"the coordinator lets this node not in: {answer.refused}")
+                    raise NotLetIn(f"the coordinator lets this node not in: {answer.refused}")
                 return answer
             if loop.time() + RETRY_SECONDS > end:
                 raise UserError(

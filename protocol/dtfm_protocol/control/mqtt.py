@@ -40,6 +40,8 @@ RETRY_PART = 0.1
 """Part of the time that a broker has been away after which it is tried again, between the shortest pause and the
 longest: whoever waits for a swarm to come together again waits little longer than the broker took."""
 
+NOT_AUTHORIZED = (5, 135)
+"""Codes with which a broker refuses a client, in MQTT 3.1.1 and as paho gives them."""
 NO_DELAY = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),)
 """Else the first packet waits 40 ms for the acknowledgement of the handshake."""
 
@@ -181,6 +183,8 @@ class ControlPlane:
         self.connected = asyncio.Event()
         self.dropped: Counter[Cause] = Counter()
         """Number of messages that were dropped, by cause."""
+        self.refused = asyncio.Event()
+        """Event that is set when a broker does not let this member in; whoever waits clears it."""
         self.last_error = ""
         self.clock_ahead: float | None = None
         """Seconds that the coordinator's clock is ahead of this machine's, transit included; None: not known."""
@@ -252,6 +256,8 @@ class ControlPlane:
                 if self._leaving:  # the goodbye failed, and took the place of the cancellation that it followed
                     raise asyncio.CancelledError from None
                 self.last_error = str(error) or type(error).__name__
+                if isinstance(error, aiomqtt.MqttCodeError) and error.rc in NOT_AUTHORIZED:
+                    self.refused.set()
                 if self.connected.is_set():
                     lost = time.monotonic()
                     log.warning("lost the broker at %s (%s), reconnecting", self._address, self.last_error)
