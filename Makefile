@@ -6,7 +6,7 @@ export PYTHONUNBUFFERED := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 # Tests run beside each other: many of them wait. `make test WORKERS=4 PYTEST="-k swarm --durations=15"`
-WORKERS ?= 2
+WORKERS ?= 3
 PYTEST ?=
 TESTS := --numprocesses $(WORKERS) --dist worksteal $(PYTEST)
 
