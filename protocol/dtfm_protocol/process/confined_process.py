@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -19,6 +20,9 @@ from dtfm_protocol.process.memory_limit import data_bytes, hold_data_to
 Work = Callable[[bytes], bytes]
 """A function of bytes, run in the confined process."""
 _GRACE_SECONDS = 5
+# Bytes alone go over the pipe: what the copy has worked on comes from strangers, and nothing of it is unpickled here.
+_BOUNDS = struct.Struct("<QQ")
+_DONE, _TOO_LARGE = b"\x01", b"\x00"
 
 
 class ConfinedProcess:
@@ -59,17 +63,17 @@ class ConfinedProcess:
             UserError: it took more, or has ended without an answer.
         """
         try:
-            self._pipe.send((data, memory, int(seconds) + _GRACE_SECONDS))
+            self._pipe.send_bytes(_BOUNDS.pack(memory, int(seconds) + _GRACE_SECONDS) + data)
             if not await asyncio.to_thread(self._pipe.poll, seconds):
                 raise UserError(f"it takes more than {seconds:g} s")
-            answer: bytes | None = await asyncio.to_thread(self._pipe.recv)
+            answer = await asyncio.to_thread(self._pipe.recv_bytes)
         except (OSError, EOFError):
             raise UserError("the process that works it out has ended without an answer") from None
         finally:
             self._end()
-        if answer is None:
+        if answer[:1] != _DONE:
             raise UserError(f"it takes more than {memory / 2**30:.3g} GiB of memory")
-        return answer
+        return answer[1:]
 
     def _end(self) -> None:
         """End the copy, whatever it is doing; whoever still waits for its answer hears of it."""
@@ -93,17 +97,18 @@ def _live(pipe: Connection, work: Work, end: Callable[[], None] | None) -> NoRet
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
         os.close(nowhere)
-        data, memory, seconds = pipe.recv()
+        asked = pipe.recv_bytes()
+        memory, seconds = _BOUNDS.unpack_from(asked)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         now = data_bytes()
         if now is not None:
             hold_data_to(now + memory)
         try:
-            answer: bytes | None = work(data)
+            answer = _DONE + work(asked[_BOUNDS.size :])
         except MemoryError:
-            answer = None
-        pipe.send(answer)
+            answer = _TOO_LARGE
+        pipe.send_bytes(answer)
     except BaseException:  # noqa: BLE001 - nothing of the copy may run on into what the other one was doing
         os._exit(1)
     os._exit(0)
