@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from functools import cache
 
 from dtfm_node.control.latest_plan import Heard
-from dtfm_node.engine.commit import Vote
 from dtfm_node.runner import follower
 from dtfm_node.runner.follower import FollowerAction, FollowerEvent, PromiseWritten, ServingEnded
 from dtfm_node.state.held_states import HeldStates
+from dtfm_protocol.plan.ballot import Vote
 from dtfm_protocol.plan.peer_state import Mark
 from tests.coordinator.commit_setting import Rule, Setting
 from tests.coordinator.commit_state import MadePlan, Part, Peer, State, drive, electorate, heard_plan, layers_of

@@ -38,13 +38,14 @@ from dtfm_coordinator.plan_change.plan_change_events import ChangeEvent, Durable
 from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.swarm_state import SwarmState
-from dtfm_node.engine.commit import Arbiter, Commit, Vote
+from dtfm_node.engine.commit import Arbiter
 from dtfm_node.runner.follower import BeginPlan, Follower, FollowerAction, FollowerEvent, Pledge
 from dtfm_node.state.held_states import HeldStates
 from dtfm_node.state.inventory import Inventory
 from dtfm_protocol.control.messages import Epoch, Report
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.ballot import Commit, Vote
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.commit_model import search

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_node.engine.commit import Arbiter, Commit, Vote, parse
+from dtfm_node.engine.commit import Arbiter
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.plan.ballot import Commit, Vote, read_ballot
 
 PEERS = ("a", "b", "x", "y")
 DUE: dict[str, tuple[int, ...]] = {"a": (), "b": (), "x": (0, 2), "y": (1, 3)}
@@ -124,10 +125,10 @@ def test_a_ballot_without_losses_needs_none() -> None:
 def test_a_number_that_is_not_finite_is_refused(number: str) -> None:
     for text in (f'{{"losses": {{"0": {number}}}}}', f'{{"sum_squares": {{"0": {number}}}}}'):
         with pytest.raises(Refused, match=r"^Vote: "):
-            parse(text.encode(), Vote)
+            read_ballot(text.encode(), Vote)
     for key in ("loss", "grad_norm", "seconds"):
         with pytest.raises(Refused, match=r"^Commit: "):
-            parse(f'{{"{key}": {number}}}'.encode(), Commit)
+            read_ballot(f'{{"{key}": {number}}}'.encode(), Commit)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +151,13 @@ def test_a_number_that_is_not_finite_is_refused(number: str) -> None:
 )
 def test_bytes_that_are_no_vote_are_refused(text: bytes) -> None:
     with pytest.raises(Refused, match=r"^Vote: "):
-        parse(text, Vote)
+        read_ballot(text, Vote)
 
 
 @given(data=st.binary(max_size=100))
 def test_random_bytes_are_refused_and_nothing_else(data: bytes) -> None:
     try:
-        parse(memoryview(data), Vote)
+        read_ballot(memoryview(data), Vote)
     except Refused:
         return
     assert isinstance(json.loads(data), dict)
@@ -165,7 +166,7 @@ def test_random_bytes_are_refused_and_nothing_else(data: bytes) -> None:
 @given(vote=st.builds(Vote, losses=st.dictionaries(st.integers(0, 99), numbers), sum_squares=st.just({0: 1e-300})))
 def test_a_vote_is_read_as_it_was_written(vote: Vote) -> None:
     for form in (bytes, bytearray, memoryview):
-        assert parse(form(vote.model_dump_json().encode()), Vote) == vote
+        assert read_ballot(form(vote.model_dump_json().encode()), Vote) == vote
 
 
 FAULTY: list[dict[str, Any]] = [
@@ -183,7 +184,7 @@ def test_numbers_that_no_peer_has_that_has_not_diverged_are_refused(faulty: dict
     """A norm of 1e60 would clip everybody's gradients to nothing; a negative square had no root."""
     vote = {"losses": {1: 11.0, 3: 13.0}} | faulty
     with pytest.raises(Refused, match=r"^Vote: "):
-        parse(json.dumps(vote).encode(), Vote)
+        read_ballot(json.dumps(vote).encode(), Vote)
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -211,7 +212,7 @@ def test_the_largest_votes_that_are_taken_have_a_sum() -> None:
     largest = [Vote(losses={peer: 1e15}, sum_squares=dict.fromkeys(range(1000), 1e30)) for peer in range(100)]
     *_, commit = [arbiter.take(str(peer), vote) for peer, vote in enumerate(largest)]
     assert commit is not None
-    assert parse(commit.model_dump_json().encode(), Commit) == commit
+    assert read_ballot(commit.model_dump_json().encode(), Commit) == commit
 
 
 def test_a_commit_ends_no_plan_unless_it_says_so() -> None:
@@ -219,4 +220,4 @@ def test_a_commit_ends_no_plan_unless_it_says_so() -> None:
     assert commit is not None
     assert (commit.last, commit.kept) == (False, False)
     over = commit.model_copy(update={"last": True, "kept": True})
-    assert parse(over.model_dump_json().encode(), Commit) == over
+    assert read_ballot(over.model_dump_json().encode(), Commit) == over

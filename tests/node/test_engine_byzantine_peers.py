@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from dtfm_node.engine.commit import VOTE_LIMIT, Ballot
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.stage_state import Diverged, StageState
+from dtfm_protocol.plan.ballot import VOTE_LIMIT, Ballot
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes
 from tests.node.test_engine_equivalence import Swarm, home, identical, job_of, one_thread, plan_of

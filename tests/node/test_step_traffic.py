@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtfm_node.engine.buckets import flats_of
-from dtfm_node.engine.commit import Ballot
 from dtfm_node.engine.expected_frames import ballot_frames, evaluation_frames, step_frames
 from dtfm_node.engine.step_traffic import (
     StepMessage,
@@ -24,6 +23,7 @@ from dtfm_node.engine.step_traffic import (
     share_of,
 )
 from dtfm_protocol.job.job_file import Training, Wire
+from dtfm_protocol.plan.ballot import Ballot
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.wire.codecs import payload_bytes
 from dtfm_protocol.wire.frames import Key, Kind

@@ -4,11 +4,12 @@ import functools
 from collections.abc import Callable
 from typing import TypeVar
 
-from dtfm_node.engine.commit import Arbiter, Ballot, Commit, Vote, parse
+from dtfm_node.engine.commit import Arbiter
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.step_traffic import StepMessage, arbiter_of, ballot_messages, losses_due, received, sent
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.plan.ballot import Ballot, Commit, Vote, read_ballot
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.fault_injection import armed, point
 from dtfm_protocol.wire.stream import Bytes
@@ -45,7 +46,7 @@ class Balloting:
             point("after-vote", step)
         (answering,) = received(messages, self._me)
         answer = await self._exchange.receive(answering.sender, answering.key(step))
-        return self._read(answering, step, lambda: parse(answer, Commit))
+        return self._read(answering, step, lambda: read_ballot(answer, Commit))
 
     async def _arbitrate(
         self,
@@ -81,4 +82,4 @@ class Balloting:
 
 
 def _take(arbiter: Arbiter, peer: str, cast: Bytes) -> Commit | None:
-    return arbiter.take(peer, parse(cast, Vote))
+    return arbiter.take(peer, read_ballot(cast, Vote))

@@ -6,73 +6,10 @@ Pure: votes in, a commit out. Sums run in the plan's fixed order, so the clip no
 
 import math
 from collections.abc import Collection, Mapping
-from enum import IntEnum
-from typing import Annotated, TypeVar
 
-from pydantic import Field, ValidationError
-
-from dtfm_protocol.bounds import MOST_BUCKETS, MOST_MICRO_BATCHES, Count, Index, Loss, Norm, Seconds, printable
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
-from dtfm_protocol.schema import Schema
-from dtfm_protocol.wire.stream import Bytes
-
-S = TypeVar("S", bound=Schema)
-
-VOTE_LIMIT = 1 << 20
-"""Bytes of the largest vote or commit message."""
-MOST_LOSS = 1e15
-"""Largest summed loss of a micro-batch, in nats. What is larger has diverged, or is made up: as all votes have such
-bounds, their sums have an end, and no vote can spoil what the others bring."""
-MOST_SQUARES = 1e30
-"""Largest sum of squares of a part of the gradient."""
-_Squares = Annotated[float, Field(ge=0, le=MOST_SQUARES)]
-_MicroBatchLoss = Annotated[float, Field(ge=-MOST_LOSS, le=MOST_LOSS)]
-_Group = Annotated[int, Field(ge=0, lt=MOST_BUCKETS)]
-
-
-class Ballot(IntEnum):
-    """Subject of a vote, and index in the keys of vote and commit frames."""
-
-    STEP = 0
-    """Each peer votes that it holds the reduced gradients of the step."""
-    EVALUATION = 1
-    """Each peer votes that it has evaluated its share of the micro-batches."""
-    START = 2
-    """Each peer votes that it holds the state after the step that the plan resumes from."""
-
-
-class Vote(Schema):
-    """Message by which a peer says that it holds its share, with the numbers that the arbiter sums."""
-
-    losses: dict[Index, _MicroBatchLoss] = Field(default_factory=dict, max_length=MOST_MICRO_BATCHES)
-    """Summed loss of each micro-batch, by its index, that this peer, of the last stage, computed."""
-    sum_squares: dict[_Group, _Squares] = Field(default_factory=dict, max_length=MOST_BUCKETS)
-    """Sum of squares of the reduced gradient's part that this peer owns, by bucket."""
-    bytes_sent: Annotated[int, Field(ge=0, le=1 << 50)] = 0
-    """Bytes that this peer sent since its last vote on a step."""
-
-    @property
-    def is_plausible(self) -> bool:
-        """Whether the numbers that the peer has computed are finite, and no larger than any that has not diverged."""
-        return all(abs(loss) <= MOST_LOSS for loss in self.losses.values()) and all(
-            0 <= value <= MOST_SQUARES for value in self.sum_squares.values()
-        )
-
-
-class Commit(Schema):
-    """Message by which the arbiter makes final what was voted on."""
-
-    loss: Loss = 0.0
-    """Loss summed over micro-batches and their tokens."""
-    grad_norm: Norm = 0.0
-    seconds: Seconds = 0.0
-    bytes_sent: Count = 0
-    """Bytes that all peers sent since their last votes on a step."""
-    last: bool = False
-    """Whether the plan ends with this step: a new one is coming, and nothing that is computed from here on counts."""
-    kept: bool = False
-    """Whether all hand in a checkpoint of this step: no new plan is possible for now."""
+from dtfm_protocol.plan.ballot import Commit, Vote
 
 
 class Arbiter:
@@ -108,15 +45,3 @@ class Arbiter:
             grad_norm=math.sqrt(math.fsum(value for one in votes for value in one.sum_squares.values())),
             bytes_sent=sum(one.bytes_sent for one in votes),
         )
-
-
-def parse(data: Bytes, schema: type[S]) -> S:
-    """Read a vote or commit.
-
-    Raises:
-        Refused: it is no valid message of `schema`, or has a NaN or an infinity in it.
-    """
-    try:
-        return schema.model_validate_json(bytes(data))
-    except ValidationError as error:
-        raise Refused(f"{schema.__name__}: {printable(error.errors()[0]['msg'])}") from None

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dtfm_node.engine.buckets import Bucket
-from dtfm_node.engine.commit import VOTE_LIMIT, Ballot
 from dtfm_node.engine.step_traffic import (
     ballot_messages,
     boundary_messages,
@@ -13,6 +12,7 @@ from dtfm_node.engine.step_traffic import (
     reduction_messages,
 )
 from dtfm_protocol.job.job_file import Training
+from dtfm_protocol.plan.ballot import VOTE_LIMIT, Ballot
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.wire.codecs import payload_bytes
 from dtfm_protocol.wire.frames import Key, Kind

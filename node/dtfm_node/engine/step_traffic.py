@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dtfm_node.engine.buckets import Bucket
-from dtfm_node.engine.commit import Ballot
+from dtfm_protocol.plan.ballot import Ballot
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.wire.frames import Key, Kind
 

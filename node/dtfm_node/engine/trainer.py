@@ -14,7 +14,6 @@ from itertools import chain
 from dtfm_node.engine.allreduce import AllReduce
 from dtfm_node.engine.balloting import Balloting
 from dtfm_node.engine.buckets import Bucket
-from dtfm_node.engine.commit import Ballot, Commit, Vote
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.executor import Executor
 from dtfm_node.engine.expected_frames import ExpectedFrame, ballot_frames, evaluation_frames, step_frames
@@ -24,6 +23,7 @@ from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import TokenReader
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.fault_injection import point

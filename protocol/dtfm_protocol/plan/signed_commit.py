@@ -1,0 +1,61 @@
+"""Signed votes and commits: who said what of a step, so that anybody can check it later.
+
+Each signature is over the swarm, the plan's version, the step, and the text as it was sent.
+"""
+
+import hashlib
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+
+from dtfm_protocol.bounds import Step, Version
+from dtfm_protocol.identity.keys import Identity, verify
+from dtfm_protocol.plan.ballot import Ballot, Commit, read_ballot
+from dtfm_protocol.schema import Schema
+
+COMMIT_LIMIT = 2048
+"""Characters of the largest commit."""
+SIGNATURE_BYTES = 64
+Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+"""An Ed25519 signature in hexadecimal digits."""
+
+
+class SignedCommit(Schema):
+    """The commit that made a step final, with the signature of the plan's arbiter."""
+
+    plan: Version
+    step: Step
+    text: Annotated[str, Field(max_length=COMMIT_LIMIT)]
+    """The `Commit` as JSON, as it was signed."""
+    signature: Signature
+
+    @classmethod
+    def made(cls, identity: Identity, swarm: str, plan: int, step: int, commit: Commit) -> Self:
+        """Sign `commit`, as the arbiter of plan `plan`."""
+        text = commit.model_dump_json()
+        signature = identity.sign(statement("commit", swarm, plan, Ballot.STEP, step, text.encode()))
+        return cls(plan=plan, step=step, text=text, signature=signature.hex())
+
+    def opened(self, arbiter: str, swarm: str) -> Commit:
+        """Return the commit, after a check that `arbiter` has signed it.
+
+        Raises:
+            Refused: it has not, or it is no commit.
+        """
+        text = self.text.encode()
+        signed = statement("commit", swarm, self.plan, Ballot.STEP, self.step, text)
+        verify(arbiter, signed, bytes.fromhex(self.signature))
+        return read_ballot(text, Commit)
+
+    @property
+    def digest(self) -> str:
+        """The digest by which the votes on the next step name this commit."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def statement(
+    kind: Literal["vote", "commit"], swarm: str, plan: int, ballot: Ballot, step: int, text: bytes | memoryview
+) -> bytes:
+    """Return the bytes that the sender of a vote or commit signs."""
+    head = f"dtfm/1/{kind}:{swarm}:{plan}:{int(ballot)}:{step}:"
+    return head.encode() + hashlib.sha256(text).digest()
