@@ -144,7 +144,7 @@ async def pace(swarm: Swarm, seconds: float) -> float:
 async def experiment(options: argparse.Namespace) -> tuple[list[Turn], list[list[str]], dict[int, str], str]:
     """Run it: the turns, what each process had before, at most and after, the ports, and what went wrong."""
     async with Swarm.running() as swarm:
-        layout = swarm.plan([[0, 2], [2, 4]], ["ab"])
+        layout = swarm.plan([[0, 2], [2, 4]], ["ab"] * 8)
         await swarm.serve(swarm.job(STEPS, checkpoint=100_000), "--plan", layout, "--min-nodes", str(NODES))
         for _ in range(NODES):
             await swarm.join()
