@@ -6,7 +6,8 @@ Each parser that bytes from others reach is given inputs that are nearly valid: 
 twice, from another input or random, lengths and numbers replaced, and where it is JSON, its parts replaced. Where a
 signature would hide what is behind it, the input is signed. An input counts as "taken" where the parser found nothing
 wrong. `growth`: resident memory after all inputs beside that after the first fifth. `peak`: the most that there was at
-any time, beside that before. Seconds are the processor's; inputs a second include their making, and signing where it is done.
+any time, beside that before. Seconds are the processor's; inputs a second include their making, and signing where it is
+done.
 """
 
 import argparse
@@ -38,9 +39,10 @@ def campaign(inputs: int, seed: int, only: str = "") -> list[Outcome]:
         with Progress(*columns, console=console) as progress:
             whole = progress.add_task("all", total=len(targets))
             for target in targets:
-                task = progress.add_task(target.name, total=inputs)
+                own = inputs // target.cost
+                task = progress.add_task(target.name, total=own)
                 rng = random.Random(f"{seed} {target.name}")
-                outcome = measured(target, inputs, rng, lambda done, task=task: progress.update(task, completed=done))
+                outcome = measured(target, own, rng, lambda done, task=task: progress.update(task, completed=done))
                 outcomes.append(outcome)
                 progress.remove_task(task)
                 progress.advance(whole)
@@ -84,7 +86,7 @@ def main() -> None:
     options = parser.parse_args()
     log.setLevel("CRITICAL")
     outcomes = campaign(options.inputs, options.seed, options.only)
-    title = f"{len(outcomes)} parsers, {options.inputs:,} inputs each"
+    title = f"{len(outcomes)} parsers, {options.inputs:,} inputs each (over sockets fewer)"
     rows = [row(outcome) for outcome in outcomes]
     show(title, HEADINGS, rows)
     bad = [outcome.name for outcome in outcomes if not outcome.is_good]

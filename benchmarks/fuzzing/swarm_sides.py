@@ -33,6 +33,7 @@ class Sides:
         self.token = EntryToken.issue(self.owner, SWARM, 5, int(self.until))
         self.posts = {identity.peer_id: Post(SWARM, identity) for identity in (self.owner, self.node, self.liar)}
         self.loop = asyncio.new_event_loop()
+        self._closing = list[Callable[[], None]]()
         self._folder = TemporaryDirectory(prefix="fuzzing-")
         self.folder = Path(self._folder.name)
 
@@ -55,8 +56,14 @@ class Sides:
         """Run what needs an event loop to its end."""
         return self.loop.run_until_complete(work)
 
+    def when_closed(self, told: Callable[[], None]) -> None:
+        """Call `told` before the event loop is closed."""
+        self._closing.append(told)
+
     def close(self) -> None:
         """Leave nothing."""
+        for told in self._closing:
+            told()
         self.loop.close()
         self._folder.cleanup()
 
@@ -160,6 +167,3 @@ def reader_of(data: bytes, loop: asyncio.AbstractEventLoop) -> asyncio.StreamRea
 def sized(data: bytes, length: int = 4) -> bytes:
     """Return bytes with their length before them."""
     return len(data).to_bytes(length, "big") + data
-
-
-Parse = Callable[[bytes], object]

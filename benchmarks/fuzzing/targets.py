@@ -6,6 +6,7 @@ from benchmarks.fuzzing.connections import connection_targets
 from benchmarks.fuzzing.files import file_targets
 from benchmarks.fuzzing.messages import message_targets
 from benchmarks.fuzzing.papers import paper_targets
+from benchmarks.fuzzing.ports import port_targets
 from benchmarks.fuzzing.swarm_sides import Sides
 from benchmarks.fuzzing.training import training_targets
 from benchmarks.fuzzing.trial import Target
@@ -18,3 +19,4 @@ def all_targets(sides: Sides) -> Iterator[Target]:
     yield from connection_targets(sides)
     yield from training_targets(sides)
     yield from file_targets(sides)
+    yield from port_targets(sides)

@@ -32,6 +32,8 @@ class Target:
     """Valid inputs."""
     refusals: tuple[type[Exception], ...] = (Refused,)
     """The errors that its documentation states."""
+    cost: int = 1
+    """Such an input takes as long as so many others, and there are so many times fewer."""
 
 
 @dataclass

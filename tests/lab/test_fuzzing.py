@@ -29,10 +29,10 @@ def test_nothing_but_the_stated_refusals_comes_out_of_any_parser_and_nothing_sta
     targets, faults = list(all_targets(sides)), list[str]()
     assert len({target.name for target in targets}) == len(targets)
     for target in targets:
-        tried(target, WARM_INPUTS, random.Random(0))
+        tried(target, WARM_INPUTS // target.cost, random.Random(0))
     before = resident()
     for target in targets:
-        outcome = tried(target, INPUTS, random.Random(1))
+        outcome = tried(target, INPUTS // target.cost, random.Random(1))
         faults += [f"{target.name}: {fault.what} for {fault.data[:500]!r}" for fault in outcome.faults.values()]
     assert faults == []
     assert resident() - before <= GROWTH_LIMIT

@@ -173,8 +173,8 @@ def _check_records(request: Any) -> None:
 
 
 def _check_dictionary(data: bytes) -> None:
-    """Check that `data` is a dictionary of records as hivemind writes it, before hivemind reads it: values within values
-    are read by recursion there, which ends the process where there are some hundred. Raises Refused where it is not.
+    """Check that `data` is a dictionary of records as hivemind writes it, before hivemind reads it: it reads values
+    within values by recursion, which ends the process where there are some hundred. Raises Refused where it is not.
     """
     try:
         outer = msgpack.unpackb(data)  # what is of hivemind's own types stays bytes
