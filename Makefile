@@ -13,7 +13,7 @@ TESTS := --numprocesses $(WORKERS) --dist worksteal $(PYTEST)
 # pip would compile every module of every package, for half a minute; these lead to all that is ever imported.
 IMPORTED := dtfm_node.daemon, dtfm_coordinator.tools.local_swarm, transformers.models.llama.modeling_llama
 
-.PHONY: demo check test lint coverage equivalence bench-allocator bench-engine bench-world chaos soak clean
+.PHONY: demo check test lint coverage equivalence bench-allocator bench-engine bench-world chaos fuzzing flood soak clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -74,6 +74,12 @@ chaos: $(VENV)/installed
 	$(BIN)/python -m benchmarks.chaos --only lone --out benchmarks/results/chaos_lone.md
 	$(BIN)/python -m benchmarks.chaos --only replicated --out benchmarks/results/chaos_replicated.md
 	$(BIN)/python -m benchmarks.chaos --only machines --out benchmarks/results/chaos_machines.md
+
+fuzzing: $(VENV)/installed
+	$(BIN)/python -m benchmarks.fuzzing --out benchmarks/results/fuzzing.md
+
+flood: $(VENV)/installed
+	$(BIN)/python -m benchmarks.flood --out benchmarks/results/flood.md
 
 soak: $(VENV)/installed
 	$(BIN)/python -m benchmarks.chaos.soak --out benchmarks/results/soak.md

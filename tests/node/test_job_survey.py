@@ -9,7 +9,7 @@ import pytest
 
 from dtfm_coordinator.allocator.cost_model.model_demand import memory_needed
 from dtfm_coordinator.allocator.job_demand import requirements
-from dtfm_node.engine.job_survey import MOST_SEQUENCES, check_counts, local_survey
+from dtfm_node.engine.job_survey import MOST_SEQUENCES, JobSurvey, check_counts, confined_survey, local_survey
 from dtfm_node.runner.plan_check import why_refused
 from dtfm_protocol.bounds import MOST_UINT32
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
@@ -154,3 +154,30 @@ def test_a_plan_of_another_job_is_refused(plan: Plan) -> None:
     refusal = why_refused(job(), plan, "x", GIB)
     assert refusal is not None
     assert "not begun" in refusal
+
+
+class Captured:
+    """A confined process in the hands of whoever made the job: it answers what that one wants."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    async def run(self, data: bytes, *, memory: int, seconds: float) -> bytes:
+        return self._answer
+
+
+async def told(answer: bytes) -> JobSurvey:
+    return await confined_survey(Captured(answer), job())  # type: ignore[arg-type]
+
+
+async def test_an_answer_of_the_confined_process_is_read_as_a_strangers() -> None:
+    assert await told(b'{"smallest_stage": 5, "measuring": 6}') == JobSurvey(5, 6)
+    for answer in (
+        b"", b"no JSON", b"\xaf", b"[]", b"7", b'"fault"', b"[" * 100_000, b'{"measuring": 1, "else": 2}',
+        b'{"smallest_stage": -1, "measuring": 1}', b'{"smallest_stage": "x", "measuring": 1}', b'{"fault": 5}',
+    ):  # fmt: skip
+        with pytest.raises(UserError, match="gives no answer"):
+            await told(answer)
+    with pytest.raises(UserError) as caught:
+        await told(b'{"fault": "\\u001b[2J"}')
+    assert str(caught.value).isprintable()

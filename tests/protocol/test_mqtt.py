@@ -699,8 +699,9 @@ def test_a_brokers_address_is_taken_apart(url: str, parts: tuple[object, ...]) -
 
 
 @pytest.mark.parametrize(
-    "url", ["", "embeded", "http://a", "mqtt://", "mqtt://:1883", "mqtt://a:x", "mqtt://a:70000", "mqtt://a/b", "//a"]
-)
+    "url", ["", "embeded", "http://a", "mqtt://", "mqtt://:1883", "mqtt://a:x", "mqtt://a:70000", "mqtt://a/b", "//a",
+            "mqtts://[", "mqtts://[a", "mqtts://]:1"],
+)  # fmt: skip
 def test_what_is_no_brokers_address_is_a_user_error(url: str) -> None:
     with pytest.raises(UserError, match="write embedded, or mqtt") as caught:
         split_broker_url(url)

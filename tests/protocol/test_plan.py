@@ -177,6 +177,11 @@ def test_after_any_change_the_signature_fails(change: dict[str, Any]) -> None:
         Plan.read(values, "plan").verify([OWNER.peer_id], SWARM)
 
 
+def test_a_shadow_is_named_for_each_stage_or_for_none() -> None:
+    for shadows in (["z"], ["z", None, None]):
+        assert "shadows" in complaint(shadows=shadows)
+
+
 def complaint(**change: Any) -> str:
     with pytest.raises(UserError) as caught:
         Plan.read(json.loads(GRID.model_dump_json()) | change, "plan.json")

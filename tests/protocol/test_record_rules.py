@@ -1,16 +1,19 @@
 """What a peer keeps and believes of the DHT's records and calls, without a DHT."""
 
 import contextlib
+import functools
 import time
+import tracemalloc
 from dataclasses import replace
 
 import msgpack
 import pytest
 from hivemind.dht.routing import DHTID
-from hivemind.dht.storage import DHTLocalStorage
+from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
+from hivemind.utils.serializer import MSGPackSerializer
 
 from dtfm_protocol.discovery.dht_calls import STORE_BYTES, check_request, check_response, divided, node_id_of
 from dtfm_protocol.discovery.record_rules import MembersRecords, places_of
@@ -140,6 +143,79 @@ def test_an_answer_names_so_many_neighbours_in_their_own_places_and_ends_no_sear
     ):
         with pytest.raises(Refused):
             check_response(member, answer(nodes, peers, expires))
+
+
+def asks_to_store(subkey: bytes = b"", value: bytes = b"", **changes: object) -> dht_pb2.StoreRequest:
+    """A request to store one record, in which something is changed."""
+    columns = {
+        "keys": [bytes(20)],
+        "subkeys": [subkey],
+        "values": [value],
+        "expiration_time": [1.0],
+        "in_cache": [True],
+    }
+    return dht_pb2.StoreRequest(**(columns | changes))
+
+
+def dictionary(*rows: object, most: object = float("inf"), code: int = 0x50) -> bytes:
+    """A dictionary of records as hivemind writes it."""
+    return bytes(msgpack.packb(msgpack.ExtType(code, msgpack.packb([most, -1.0, list(rows)]))))
+
+
+NO_DICTIONARIES = (
+    b"",
+    b"\xc1",
+    msgpack.packb([]),
+    msgpack.packb(msgpack.ExtType(0x50, b"\x90")),
+    dictionary(code=0x51),
+    dictionary(most="a"),
+    dictionary(7),
+    dictionary(["a", b"b"]),
+    dictionary([1, b"b", 1.0]),
+    dictionary(["a", "b", 1.0]),
+    dictionary(["a", b"", "c"]),
+    dictionary(["a", msgpack.ExtType(0x40, b"\x90"), 1.0]),
+)
+
+
+def test_a_request_to_store_has_all_of_each_record() -> None:
+    member = Identity.generate().peer_id
+    written = DictionaryDHTValue()
+    written.store("peer", b"value", time.time() + 100)
+    for good in (b"", MSGPackSerializer.dumps(written), dictionary(["a", b"b", 1.0], most=5)):
+        check_request(member, asks_to_store(b"\xa1a" if not good else b"", good))
+    for bad in (
+        asks_to_store(b"s", keys=[bytes(19)]),
+        asks_to_store(b"s", keys=[bytes(21)]),
+        asks_to_store(b"s", keys=[]),
+        asks_to_store(b"s", subkeys=[]),
+        asks_to_store(b"s", values=[b"", b""]),
+        asks_to_store(b"s", expiration_time=[]),
+        asks_to_store(b"s", in_cache=[]),
+        *map(functools.partial(asks_to_store, b""), NO_DICTIONARIES),
+    ):
+        with pytest.raises(Refused):
+            check_request(member, bad)
+    with pytest.raises(Refused):
+        check_request(member, dht_pb2.FindRequest(keys=[b""]))
+
+
+def test_a_value_that_is_nested_ends_no_process_and_takes_no_memory() -> None:
+    """hivemind reads tuples in tuples by recursion, and keeps what is around each: two hundred end its process."""
+    member, value = Identity.generate().peer_id, bytes(1 << 19)
+    for _ in range(200):
+        value = msgpack.packb(msgpack.ExtType(0x40, value))
+    nested = dictionary(["a", msgpack.ExtType(0x40, value), 1.0])
+    result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=nested)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused):
+            check_request(member, asks_to_store(value=nested))
+        with pytest.raises(Refused):
+            check_response(member, dht_pb2.FindResponse(results=[result]))
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(nested)
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_much_to_store_is_sent_in_parts_and_nothing_is_lost() -> None:

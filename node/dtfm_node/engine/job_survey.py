@@ -5,6 +5,9 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 
+from pydantic import ValidationError
+
+from dtfm_protocol.bounds import Count, Text
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
 from dtfm_protocol.data.token_shards import shard_bytes
 from dtfm_protocol.errors import UserError
@@ -13,6 +16,7 @@ from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_byt
 from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes, smallest_stage_bytes
 from dtfm_protocol.process.confined_process import ConfinedProcess
 from dtfm_protocol.process.timeouts import TIMEOUTS
+from dtfm_protocol.schema import Schema
 
 SURVEY_BYTES = 2 << 30
 """Bytes that laying out a model's skeleton may take: its matrices take none, its tables and Python's objects a part of
@@ -31,6 +35,15 @@ class JobSurvey:
     """To train the least demanding stage."""
     measuring: int
     """To measure a decoder layer."""
+
+
+class _Answer(Schema):
+    """The answer of a confined process, which may be in the hands of whoever made the job."""
+
+    fault: Text = ""
+    """Reason why the job cannot run here; "": there is none."""
+    smallest_stage: Count = 0
+    measuring: Count = 0
 
 
 Surveyor = Callable[[ResolvedJob], Awaitable[JobSurvey]]
@@ -102,14 +115,15 @@ async def confined_survey(process: ConfinedProcess, job: ResolvedJob) -> JobSurv
     """
     check_counts(job)
     try:
-        found = json.loads(
-            await process.run(job.model_dump_json().encode(), memory=SURVEY_BYTES, seconds=TIMEOUTS.job_survey)
-        )
+        said = await process.run(job.model_dump_json().encode(), memory=SURVEY_BYTES, seconds=TIMEOUTS.job_survey)
+        found = _Answer.model_validate_json(said)
+    except ValidationError:
+        raise UserError("the process that lays out the job's model gives no answer; nothing of it was built") from None
     except UserError as error:
         raise UserError(f"the job's model cannot be laid out here: {error}; nothing of it was built") from None
-    if "fault" in found:
-        raise UserError(str(found["fault"]))
-    return JobSurvey(**found)
+    if found.fault:
+        raise UserError(found.fault)
+    return JobSurvey(found.smallest_stage, found.measuring)
 
 
 async def local_survey(job: ResolvedJob) -> JobSurvey:

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from dtfm_protocol.checkpoint.manifest import DType, File, TensorEntry
+from pydantic import TypeAdapter, ValidationError
+
+from dtfm_protocol.bounds import printable
+from dtfm_protocol.checkpoint.manifest import DType, File, Key, TensorEntry
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.plan.peer_state import LayerRange
 
@@ -18,6 +21,7 @@ Bytes = bytes | bytearray | memoryview | mmap.mmap
 
 _TORCH: dict[DType, str] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
 """The name in `torch` of each dtype."""
+_KEY: TypeAdapter[str] = TypeAdapter(Key)
 HEADER_LIMIT = 100 << 20
 """Bytes of the largest header of a safetensors file: the limit of the safetensors library itself."""
 
@@ -81,7 +85,8 @@ def describe_shard(name: str, data: Bytes, layers: LayerRange | None = None) -> 
         layers: decoder layers `[first, end)` of the stage.
 
     Raises:
-        Refused: `data` is not a safetensors file, or one whose tensors do not fill it without gap or overlap.
+        Refused: `data` is not a safetensors file, or one whose tensors do not fill it without gap or overlap, or have
+            names that no tensor of a state has.
     """
     view = memoryview(data)
     try:
@@ -102,7 +107,9 @@ def describe_shard(name: str, data: Bytes, layers: LayerRange | None = None) -> 
                 "bytes": last - first,
             }
             try:
-                entries[key] = TensorEntry.read(entry, f"{name}: tensor {key:.80}")
+                entries[_KEY.validate_python(key)] = TensorEntry.read(entry, f"{name}: tensor {key:.80}")
+            except ValidationError:
+                raise Refused(f"{name}: {printable(key[:80])!r} is no name of a tensor") from None
             except UserError as error:
                 raise Refused(str(error)) from None
         if start + end != len(view):

@@ -120,14 +120,15 @@ def split_broker_url(url: str) -> tuple[str, int, bool, str | None, str | None]:
     Raises:
         UserError: `url` is not such an address, or is one without TLS of another machine.
     """
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError:
-        port = -1
     shown = re.sub(r"//[^@/]*@", "//...@", url)  # an error may end in a log; a password must not
-    if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname or port == -1 or parts.path.strip("/"):
-        raise UserError(f"--broker {shown}: write embedded, or mqtts://[USER:PASSWORD@]HOST[:PORT]")
+    form = f"--broker {shown}: write embedded, or mqtts://[USER:PASSWORD@]HOST[:PORT]"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # a bracket that is not closed, or a port that is none
+        raise UserError(form) from None
+    if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname or parts.path.strip("/"):
+        raise UserError(form)
     tls = parts.scheme == "mqtts"
     if not tls and not _is_this_machine(parts.hostname):
         raise UserError(

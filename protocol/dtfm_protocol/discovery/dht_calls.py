@@ -7,9 +7,12 @@ needs signatures, nonces and clocks that agree; and it sees a request only when 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import msgpack
 from google.protobuf.message import DecodeError
+from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2PContext, PeerID
+from hivemind.proto import dht_pb2
 from hivemind.utils import timed_storage
 
 from dtfm_protocol.discovery.record_rules import CLOCK_SECONDS
@@ -35,6 +38,8 @@ MOST_NAMED = 4096
 """Peers of which it is remembered who has named them."""
 LONGEST_SECONDS = TIMEOUTS.links_lifetime + CLOCK_SECONDS
 """Seconds for which any record is kept."""
+_DICTIONARY = 0x50
+"""Code by which hivemind marks a dictionary of records in MessagePack."""
 Handler = Callable[[Any, P2PContext], Awaitable[Any]]
 
 
@@ -125,11 +130,15 @@ def check_request(peer: str, request: Any) -> None:
     """Check a request of `peer`, a protobuf of hivemind's.
 
     Raises:
-        Refused: it asks for too much, or gives itself another place than its own.
+        Refused: it asks for too much, is not whole, or gives itself another place than its own.
     """
-    most = MOST_RECORDS if hasattr(request, "values") else MOST_KEYS
-    if len(getattr(request, "keys", ())) > most:
+    keys, most = getattr(request, "keys", ()), MOST_RECORDS if hasattr(request, "values") else MOST_KEYS
+    if len(keys) > most:
         raise Refused(f"a request with more than {most} keys")
+    if any(len(key) != DHTID.HASH_NBYTES for key in keys):
+        raise Refused("a request with a key that is none")
+    if hasattr(request, "values"):
+        _check_records(request)
     _check_place(peer, request.peer)
 
 
@@ -144,11 +153,46 @@ def check_response(peer: str, response: Any) -> None:
     for result in getattr(response, "results", ()):
         if not 0 <= result.expiration_time <= latest:
             raise Refused("an answer that would end the search")
+        if result.type == dht_pb2.FOUND_DICTIONARY:
+            _check_dictionary(result.value)
         if not len(result.nearest_node_ids) == len(result.nearest_peer_ids) <= MOST_NEIGHBOURS:
             raise Refused("an answer with too many neighbours")
         for node, other in zip(result.nearest_node_ids, result.nearest_peer_ids, strict=True):
             if len(other) > MOST_ID_BYTES or node != node_id_of(str(PeerID(other))).to_bytes():
                 raise Refused("an answer with a neighbour in a place that is not its own")
+
+
+def _check_records(request: Any) -> None:
+    """Check that a request to store has all of each record. Raises Refused where it has not."""
+    columns = (request.keys, request.subkeys, request.values, request.expiration_time, request.in_cache)
+    if len({len(column) for column in columns}) != 1:
+        raise Refused("a request to store records of which parts are missing")
+    for subkey, value in zip(request.subkeys, request.values, strict=True):
+        if subkey == DHTProtocol.IS_DICTIONARY:
+            _check_dictionary(value)
+
+
+def _check_dictionary(data: bytes) -> None:
+    """Check that `data` is a dictionary of records as hivemind writes it, before hivemind reads it: it reads values
+    within values by recursion, which ends the process where there are some hundred. Raises Refused where it is not.
+    """
+    try:
+        outer = msgpack.unpackb(data)  # what is of hivemind's own types stays bytes
+        parts = msgpack.unpackb(outer.data) if isinstance(outer, msgpack.ExtType) and outer.code == _DICTIONARY else ()
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
+        raise Refused("no dictionary of records") from None
+    match parts:
+        case [int() | float() | None, int() | float(), [*rows]] if all(map(_is_row, rows)):
+            return
+    raise Refused("no dictionary of records")
+
+
+def _is_row(row: Any) -> bool:
+    """Whether this is an entry of a dictionary of records: its subkey, its value, and when it expires."""
+    match row:
+        case [str(), bytes(), int() | float()]:
+            return True
+    return False
 
 
 def _check_place(peer: str, node: Any) -> None:

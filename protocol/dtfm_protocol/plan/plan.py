@@ -125,6 +125,8 @@ class Plan(Schema):
             raise ValueError(f"routes: {len(self.routes[0])} peers a route for {len(self.stages)} stages")
         if any(stage >= len(self.stages) for stage in self.recompute):
             raise ValueError(f"recompute: there is no stage {max(self.recompute)} among {len(self.stages)}")
+        if len(self.shadows) not in (0, len(self.stages)):
+            raise ValueError(f"shadows: {len(self.shadows)} for {len(self.stages)} stages")
         layer = 0
         for first, end in self.stages:
             if first != layer or end <= first:

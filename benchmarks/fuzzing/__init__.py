@@ -1,0 +1,1 @@
+"""Fuzzing of every parser that bytes from others reach: `python -m benchmarks.fuzzing`."""
