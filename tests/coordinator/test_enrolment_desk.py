@@ -28,7 +28,7 @@ END = int(time.time() + DAY)
 def desk_of(folder: Path, identity: Identity = OWNER) -> EnrolmentDesk:
     """The desk of one of two coordinators."""
     folder.mkdir(exist_ok=True)
-    return EnrolmentDesk(identity, coordinator_of(identity, coordinators=BOTH), LedgerFile(folder), BOTH)
+    return EnrolmentDesk(identity, coordinator_of(identity, coordinators=BOTH), LedgerFile(folder))
 
 
 def asks(desk: EnrolmentDesk, token: EntryToken, newcomer: Identity) -> EnrolmentAnswer:

@@ -43,7 +43,7 @@ class Desk:
 @contextlib.asynccontextmanager
 async def open_desk(folder: Path) -> AsyncIterator[Desk]:
     admission = coordinator_of(OWNER)
-    desk = EnrolmentDesk(OWNER, admission, LedgerFile(folder), (OWNER.peer_id,))
+    desk = EnrolmentDesk(OWNER, admission, LedgerFile(folder))
     async with open_entrance(OWNER, admission=admission, enrol=desk.enrol) as (opened, _):
         yield Desk(folder, opened.port, admission, desk)
 

@@ -7,7 +7,7 @@ and who does not show one is disconnected (`doorkeeper`).
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from hivemind.p2p import PeerID
@@ -56,7 +56,7 @@ class LibP2PDataPlane:
         name_service: Callable[[str], str],
         daemon: asyncio.subprocess.Process,
         relays: Mapping[str, tuple[str, ...]],
-        doors: Collection[str],
+        doors: Mapping[str, tuple[str, ...]],
         relay_retry: float,
         limits: StreamLimits,
         dials: DialRule,
@@ -68,7 +68,9 @@ class LibP2PDataPlane:
         self.streams = MemberAdmittance(admission, limits)
         """Streams with other members."""
         self._dials = dials
-        self.relays = RelayGuest(relays, self.introduce, self.open, relay_retry)
+        self.coordinators = admission.coordinators
+        """Who may lead now; relays, and those to enter by, change with them."""
+        self.relays = RelayGuest(relays, self.introduce, self.open, relay_retry, self.coordinators)
         self._daemon = daemon
         self._is_member, self._doors = admission.is_member, doors
         self._introduced: dict[str, tuple[str, ...]] = {}
@@ -182,6 +184,12 @@ class LibP2PDataPlane:
         except (P2PDaemonError, ValueError, OSError) as error:
             raise Unreachable(f"{short(peer)} cannot be reached at {', '.join(addresses)}: {error}") from None
 
+    @property
+    def doors(self) -> Mapping[str, tuple[str, ...]]:
+        """The peers by which this one has come in, or who has taken their places, and their addresses."""
+        addresses = (address for known in self._doors.values() for address in known)
+        return by_peer(self.coordinators.renamed(addresses))
+
     def way(self, peer: str) -> Way | None:
         """Return the way of the newest stream that was opened to `peer`, as `DataPlane.way`."""
         return self._ways.get(peer)
@@ -203,7 +211,7 @@ class LibP2PDataPlane:
             if await self._connected(peer):
                 raise  # it does not offer the service
             # The daemon forgets soon where a peer can be reached, and has no way to ask for its relays.
-            known = *self._introduced.get(peer, ()), *self.relays.may_reach(peer)
+            known = *self._introduced.get(peer, ()), *self.doors.get(peer, ()), *self.relays.may_reach(peer)
             try:
                 await self._connect(peer, known)
             except Unreachable:
@@ -225,7 +233,8 @@ class LibP2PDataPlane:
     async def _acquaintances(self) -> list[str]:
         """Return the members to whom this peer is connected, those by whom it came in first."""
         connected = [peer for peer, _ in await connected_peers(self.p2p) if self._is_member(peer)]
-        return sorted(connected, key=lambda peer: peer not in self._doors)
+        doors = self.doors
+        return sorted(connected, key=lambda peer: peer not in doors)
 
     async def _connected(self, peer: str) -> bool:
         return any(str(other.peer_id) == peer for other in await self.p2p.list_peers())
