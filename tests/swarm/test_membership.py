@@ -1,6 +1,7 @@
 """The owner decides who is in a swarm of real processes: invites that are used up, the list of members, and a ban."""
 
 import json
+import signal
 
 import pytest
 
@@ -63,3 +64,38 @@ async def _invite(swarm: Swarm) -> str:
     )
     assert code == 0, said
     return said.strip()
+
+
+async def test_the_coordinators_key_is_replaced_while_the_swarm_trains_and_everybody_follows(swarm: Swarm) -> None:
+    """One node hears of it at once, one was away meanwhile, and one enters with an invite from before."""
+    state = swarm.folder / "coordinator"
+    await swarm.serve(
+        swarm.job(steps=4000, checkpoint=5), "--plan", swarm.plan([[0, 2], [2, 4]], ["ab"] * 8), "--min-nodes", "2"
+    )
+    first, second = [await swarm.join(name=f"node-{name}") for name in ("first", "second")]
+    away = await swarm.join(name="node-away")
+    await swarm.until(lambda: len(swarm.statuses()) == 3 and swarm.step >= 5, "the first steps are done")
+    away.signal(signal.SIGINT)
+    await away.exit_code()
+    before, old_invite = swarm.layout()["author"], (state / "invite").read_text().strip()
+    handed_in = max(swarm.checkpoints(), default=0)
+
+    code, said = await swarm.run("dtfm-coordinator", "rotate", "--state-dir", state)
+    assert code == 0, said
+    await swarm.until(lambda: swarm.layout()["author"] not in ("", before), "a plan of the new key is in force")
+    begun = swarm.events()[-1]
+    await swarm.until(lambda: swarm.step > begun.step + 10, "they train under it")
+    await swarm.until(lambda: max(swarm.checkpoints()) > max(handed_in, begun.step), "they hand in to the new key")
+    assert begun.why == "the coordinator's key was replaced"
+    assert begun.repeated == 0
+    assert swarm.layout()["author"] in said
+    assert (state / "invite").read_text().strip() != old_invite
+
+    await away.start()
+    late = await swarm.join(name="node-late", invite=old_invite)
+    spares = {swarm.peer_of(away), swarm.peer_of(late)}
+    await swarm.until(
+        lambda: spares <= {peer for peer, doing in swarm.statuses().items() if doing == "idle"}, "both are spares"
+    )
+    assert first.alive
+    assert second.alive

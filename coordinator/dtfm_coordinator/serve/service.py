@@ -28,6 +28,7 @@ from dtfm_coordinator.serve.standby import Standby
 from dtfm_coordinator.serve.topic_rules import TopicRules
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import CHECKPOINT, SHARDS, STATE, serve_shards, serve_state
+from dtfm_protocol.control.coordinator_lookup import look_for_new_keys
 from dtfm_protocol.control.messages import JOB, MEMBERSHIP, PHASE, PRESENCE, MembershipNews, Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane, split_broker_url
 from dtfm_protocol.data.prepare import prepare
@@ -129,6 +130,8 @@ class Coordinator:
         admission = self._admission(invite)
         desk = EnrolmentDesk(self._identity, admission, ledger)
         coordinators = admission.coordinators
+        if self._first is not None:
+            await look_for_new_keys(invite, coordinators)
         post = Post(self._swarm, self._identity, counter=message_counter(folder))
         registry = Registry(self._swarm, post)
         async with contextlib.AsyncExitStack() as stack:

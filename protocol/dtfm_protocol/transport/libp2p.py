@@ -29,6 +29,7 @@ from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.libp2p_stream import LibP2PStream, stream_of
 from dtfm_protocol.transport.member_admittance import MemberAdmittance
 from dtfm_protocol.transport.member_calls import PROOF, MemberCalls
+from dtfm_protocol.transport.member_news import NewsExchange
 from dtfm_protocol.transport.member_stream import MemberStream
 from dtfm_protocol.transport.multiaddress import announced, binary, by_peer, is_local
 from dtfm_protocol.transport.relay_guest import RelayGuest
@@ -65,6 +66,8 @@ class LibP2PDataPlane:
         self.calls = MemberCalls(p2p._client, admission, name_service, limits)
         """Calls to other members, and theirs to this one."""
         self.whereabouts = Whereabouts(self.calls, self.addresses, self.introduce, self._acquaintances)
+        self.news = NewsExchange(self.calls, admission, self._acquaintances, limits.news)
+        """What members tell each other of who is one."""
         self.streams = MemberAdmittance(admission, limits)
         """Streams with other members."""
         self._dials = dials
@@ -130,18 +133,19 @@ class LibP2PDataPlane:
                 watch = DoorWatch(
                     p2p, daemon.pid, admission.is_member, lambda peer: plane.calls.call(peer, PROOF), limits
                 )
-                door = asyncio.create_task(watch.run())
+                door, news = asyncio.create_task(watch.run()), asyncio.create_task(plane.news.run())
                 try:
                     await plane.calls.serve(PROOF, _nothing, limit=0)
                     await plane.whereabouts.serve()
+                    await plane.news.serve()
                     if relay:
                         await plane._be_relay()
                     async with plane.relays.staying():
                         yield plane
                 finally:
-                    for task in (door, *plane._handlers):
+                    for task in (door, news, *plane._handlers):
                         task.cancel()
-                    await asyncio.gather(door, return_exceptions=True)
+                    await asyncio.gather(door, news, return_exceptions=True)
             finally:
                 if p2p is not None:
                     with contextlib.suppress(TimeoutError):
