@@ -21,7 +21,7 @@ from dtfm_protocol.identity.enrolment import EnrolmentAnswer, EnrolmentRequest, 
 from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.succession import Succession
-from tests.harness.membership import DAY, OTHER_SWARM, OTHER_TOKEN, OWNER, SWARM, TOKEN, coordinator_of
+from tests.harness.membership import DAY, OTHER_SWARM, OTHER_TOKEN, OWNER, SWARM, TOKEN, coordinator_of, member_of
 
 SECOND, STRANGER = Identity.generate(), Identity.generate()
 BOTH = (OWNER.peer_id, SECOND.peer_id)
@@ -172,6 +172,21 @@ def test_who_renews_its_credential_is_no_later_for_it(tmp_path: Path) -> None:
     second.merge(first.news())
     second.turn_out()
     assert list(second.admission.bans) == [f"entry:{one.id}{bob.peer_id}"]
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_a_coordinators_clock_that_is_an_hour_off_keeps_nobody_out(tmp_path: Path, ahead: float) -> None:
+    """Neither who enters, nor who entered before the key was replaced, nor a plan's peers."""
+    desk, alice = desk_of(tmp_path, clock=lambda: time.time() + ahead), Identity.generate()
+    answer = asks(desk, EntryToken.issue(OWNER, SWARM, 1, END), alice)
+    assert answer.certificate is not None
+    _, member = member_of(OWNER)
+    new = Identity.generate()
+    succession = Succession.made(OWNER, SWARM, new.peer_id, int(time.time() + ahead), 1)
+    for _ in range(2):
+        assert member.check(bytes.fromhex(answer.certificate)).peer == alice.peer_id
+        assert desk.admission.check(member.certificate)
+        member.trust(authority_certificate(new, (succession,)))
 
 
 def test_who_does_not_lead_gives_no_credential_and_says_that_it_may_later(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ import uvloop
 from dtfm_coordinator.serve.entrance import ENTRANCE_LIMITS, Entrance, entrance
 from dtfm_coordinator.serve.session_gate import BROKER_LIMITS
 from dtfm_coordinator.serve.topic_rules import TopicRules
+from dtfm_protocol.control.coordinator_lookup import look_for_new_keys
 from dtfm_protocol.control.messages import PRESENCE, TOPICS
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.enrolment import GREETING
 from dtfm_protocol.identity.keys import Identity
@@ -26,7 +28,7 @@ from dtfm_protocol.identity.succession import Succession
 from dtfm_protocol.transport.pinned_tls import PinnedContext
 from tests.coordinator.test_mqtt_packets import connect, packet, text
 from tests.harness.entrances import HOST, context_of, enrol_nobody, open_entrance
-from tests.harness.membership import SWARM, coordinator_of, member_of
+from tests.harness.membership import SWARM, coordinator_of, invite_of, member_of
 
 OWNER, STANDBY = Identity.generate(), Identity.generate()
 PATIENCE = 30.0
@@ -260,12 +262,18 @@ async def test_who_knows_the_old_key_alone_finds_the_new_one_and_its_members_sta
             raw.say(introduction(alice.peer))
             assert await raw.hear(4) == CONNACK
         assert seen == [shown]
+        invite = invite_of(OWNER).model_copy(update={"entrance": f"{HOST}:{door.port}"})
+        found = await look_for_new_keys(invite, Coordinators(SWARM, [OWNER.peer_id]))
+        assert found.coordinator == new.peer_id
+        assert all(address.endswith(f"/p2p/{new.peer_id}") for address in found.dht)
         alice.admission.trust(shown)
     own = Admission(SWARM, [thief.peer_id], forged, [forged])
     async with open_entrance(thief, admission=own) as (door, _):
         with pytest.raises(ssl.SSLError, match="not the coordinator"):
             async with Raw.to(door, context):
                 pass
+        invite = invite_of(OWNER).model_copy(update={"entrance": f"{HOST}:{door.port}"})
+        assert (await look_for_new_keys(invite, known)).coordinator == new.peer_id
 
 
 async def test_a_port_that_is_taken_is_a_user_error() -> None:
