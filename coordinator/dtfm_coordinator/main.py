@@ -3,7 +3,7 @@
 import typer
 
 from dtfm_coordinator.commands.lab_commands import compare, lab, network
-from dtfm_coordinator.commands.membership_commands import ban, invite, kick, members, revoke
+from dtfm_coordinator.commands.membership_commands import ban, invite, kick, members, revoke, rotate
 from dtfm_coordinator.commands.model_commands import export, generate, status
 from dtfm_coordinator.commands.plan_commands import explain, plan, trace
 from dtfm_coordinator.commands.swarm_commands import card, serve, swarm
@@ -34,6 +34,7 @@ for _command in (
     revoke,
     kick,
     ban,
+    rotate,
     card,
     swarm,
     plan,

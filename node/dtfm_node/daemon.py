@@ -116,6 +116,7 @@ class Daemon:
         self._display.note(f"joining swarm {self._invite.swarm} as {self._me}")
         credentials = CredentialStore(self._invite, self._identity, self._folder)
         admission = await credentials.obtain(self._options.timeout)
+        credentials.keep(admission)
         self._inbox.knows(admission)
         control = self._control(admission)
         with self._tracer() as tracer, self._machine(device, tracer) as machine:
@@ -154,7 +155,7 @@ class Daemon:
             port=port or announced_port(self._options.announce),
             direct_port=port + 1 if port else 0,
             announce=self._options.announce,
-            bootstrap=self._invite.doors,
+            bootstrap=admission.coordinators.renamed(self._invite.doors),
         )
         async with opening as planes:
             plane = planes.data
@@ -239,7 +240,7 @@ class Daemon:
         control = ControlPlane(
             BrokerAddress.of(self._invite),
             self._invite.swarm,
-            self._invite.coordinators,
+            admission.coordinators,
             self._post,
             self._session,
             BrokerAddress.others(self._invite),

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,22 +14,24 @@ from dtfm_coordinator.membership.membership_ledger import Banned, Invited, Kicke
 from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
 from dtfm_protocol.control.messages import MembershipNews, TokenUse
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.credential import authority_certificate, issue_credential
 from dtfm_protocol.identity.enrolment import EnrolmentAnswer, EnrolmentRequest, new_challenge
 from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.keys import Identity
-from tests.harness.membership import DAY, OTHER_SWARM, OTHER_TOKEN, OWNER, SWARM, TOKEN, coordinator_of
+from dtfm_protocol.identity.succession import Succession
+from tests.harness.membership import DAY, OTHER_SWARM, OTHER_TOKEN, OWNER, SWARM, TOKEN, coordinator_of, member_of
 
 SECOND, STRANGER = Identity.generate(), Identity.generate()
 BOTH = (OWNER.peer_id, SECOND.peer_id)
 END = int(time.time() + DAY)
 
 
-def desk_of(folder: Path, identity: Identity = OWNER) -> EnrolmentDesk:
+def desk_of(folder: Path, identity: Identity = OWNER, clock: Callable[[], float] = time.time) -> EnrolmentDesk:
     """The desk of one of two coordinators."""
     folder.mkdir(exist_ok=True)
-    return EnrolmentDesk(identity, coordinator_of(identity, coordinators=BOTH), LedgerFile(folder), BOTH)
+    return EnrolmentDesk(identity, coordinator_of(identity, coordinators=BOTH), LedgerFile(folder), clock)
 
 
 def asks(desk: EnrolmentDesk, token: EntryToken, newcomer: Identity) -> EnrolmentAnswer:
@@ -125,6 +128,106 @@ def test_the_news_name_the_coordinators_certificates_and_keep_what_only_the_owne
     said = news.model_dump_json()
     assert token.id in said
     assert not any(private in said for private in ("Lovelace", "192.0.2.1", token.signature))
+
+
+def test_of_an_invite_that_was_redeemed_at_two_coordinators_the_first_to_enter_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever of the two hears of the other decides alike; the one turned out enters with another invite."""
+    now = time.time()
+    first, second = desk_of(tmp_path / "1", clock=lambda: now), desk_of(tmp_path / "2", SECOND, lambda: now + 60)
+    one, two, another = (EntryToken.issue(OWNER, SWARM, uses, END) for uses in (1, 2, 1))
+    alice, bob = Identity.generate(), Identity.generate()
+    for token in (one, two):
+        assert asks(first, token, alice if token is one else Identity.generate()).certificate
+    late = asks(second, one, bob).certificate
+    assert late is not None
+    assert asks(second, two, Identity.generate()).certificate, "this one was not used up"
+    for here, there in ((first, second), (second, first)):
+        here.merge(MembershipNews.model_validate_json(there.news().model_dump_json()))
+        with caplog.at_level("WARNING", logger="dtfm"):
+            here.turn_out()
+        here.turn_out()
+        assert list(here.admission.bans) == [f"entry:{one.id}{bob.peer_id}"]
+        with pytest.raises(Refused, match="banned"):
+            here.admission.check(bytes.fromhex(late))
+        assert "others had entered with the invite before" in asks(here, one, bob).refused
+        assert asks(here, one, alice).certificate
+    assert f"invite {one.id}, redeemed at two coordinators, was for 1 node(s)" in caplog.text
+    certificate = asks(first, another, bob).certificate
+    assert certificate is not None
+    assert first.admission.check(bytes.fromhex(certificate)).peer == bob.peer_id
+
+
+def test_who_renews_its_credential_is_no_later_for_it(tmp_path: Path) -> None:
+    now = time.time()
+    first, second = desk_of(tmp_path / "1", clock=lambda: now), desk_of(tmp_path / "2", SECOND, lambda: now)
+    one = EntryToken.issue(OWNER, SWARM, 1, END + 10 * int(DAY))
+    alice, bob = Identity.generate(), Identity.generate()
+    asks(first, one, alice)
+    now += 3600
+    asks(second, one, bob)
+    now += 2 * DAY
+    asks(first, one, alice)
+    second.merge(first.news())
+    second.turn_out()
+    assert list(second.admission.bans) == [f"entry:{one.id}{bob.peer_id}"]
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_a_coordinators_clock_that_is_an_hour_off_keeps_nobody_out(tmp_path: Path, ahead: float) -> None:
+    """Neither who enters, nor who entered before the key was replaced, nor a plan's peers."""
+    desk, alice = desk_of(tmp_path, clock=lambda: time.time() + ahead), Identity.generate()
+    answer = asks(desk, EntryToken.issue(OWNER, SWARM, 1, END), alice)
+    assert answer.certificate is not None
+    _, member = member_of(OWNER)
+    new = Identity.generate()
+    succession = Succession.made(OWNER, SWARM, new.peer_id, int(time.time() + ahead), 1)
+    for _ in range(2):
+        assert member.check(bytes.fromhex(answer.certificate)).peer == alice.peer_id
+        assert desk.admission.check(member.certificate)
+        member.trust(authority_certificate(new, (succession,)))
+
+
+def test_who_does_not_lead_gives_no_credential_and_says_that_it_may_later(tmp_path: Path) -> None:
+    desk, token, leads = desk_of(tmp_path, SECOND), EntryToken.issue(OWNER, SWARM, 1, END), False
+    desk.issue_when(lambda: leads)
+    answer = asks(desk, token, Identity.generate())
+    assert (answer.later, answer.certificate) == (True, None)
+    assert not desk.news().redeemed
+    leads = True
+    assert asks(desk, token, Identity.generate()).certificate
+
+
+def test_invites_of_a_key_that_was_replaced_lead_in_as_far_as_the_ledger_has_them(tmp_path: Path) -> None:
+    """So whoever has got hold of the old key invites nobody."""
+    new = Identity.generate()
+    own = authority_certificate(new, (Succession.made(OWNER, SWARM, new.peer_id, int(time.time()), 1),))
+    known, minted = (EntryToken.issue(OWNER, SWARM, 3, END) for _ in range(2))
+    file = LedgerFile(tmp_path)
+    file.append(Invited(token=known.id, uses=3, expires=known.expires))
+    file.append(Banned(ban=Ban.of(OWNER, SWARM, "peer:bad")))
+    desk = EnrolmentDesk(new, Admission(SWARM, [new.peer_id], own, [own]), LedgerFile(tmp_path))
+    assert asks(desk, known, Identity.generate()).certificate
+    wider = known.model_copy(update={"uses": 9})
+    wider = wider.model_copy(update={"signature": OWNER.sign(wider._signable(SWARM)).hex()})
+    for token in (minted, wider):
+        assert "before the coordinator's key was replaced" in asks(desk, token, Identity.generate()).refused
+    (ban,) = desk.news().bans
+    assert (ban.by, ban.subject) == (new.peer_id, "peer:bad")
+    ban.verify(SWARM)
+
+
+def test_kicks_are_told_to_all_and_end_streams_once(tmp_path: Path) -> None:
+    desk, ended = desk_of(tmp_path / "1"), list[str]()
+    other = desk_of(tmp_path / "2", SECOND)
+    for one in (desk, other):
+        one.admission.when_kicked(ended.append)
+    LedgerFile(tmp_path / "1").append(Kicked(peer="a", at=1.0))
+    desk.take_up()
+    for _ in range(2):
+        other.merge(desk.news())
+    assert ended == ["a", "a"], "once at each"
 
 
 async def test_the_swarm_is_told_of_every_change_and_a_plans_peers_are_let_in_when_they_have_expired(

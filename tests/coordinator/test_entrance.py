@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
@@ -12,16 +13,22 @@ import uvloop
 
 from dtfm_coordinator.serve.entrance import ENTRANCE_LIMITS, Entrance, entrance
 from dtfm_coordinator.serve.session_gate import BROKER_LIMITS
+from dtfm_coordinator.serve.topic_rules import TopicRules
+from dtfm_protocol.control.coordinator_lookup import look_for_new_keys
 from dtfm_protocol.control.messages import PRESENCE, TOPICS
+from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.enrolment import GREETING
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.identity.succession import Succession
 from dtfm_protocol.transport.pinned_tls import PinnedContext
 from tests.coordinator.test_mqtt_packets import connect, packet, text
 from tests.harness.entrances import HOST, context_of, enrol_nobody, open_entrance
-from tests.harness.membership import SWARM, coordinator_of, member_of
+from tests.harness.membership import SWARM, coordinator_of, invite_of, member_of
 
 OWNER, STANDBY = Identity.generate(), Identity.generate()
 PATIENCE = 30.0
@@ -224,6 +231,49 @@ async def test_who_is_banned_loses_its_session_and_its_last_will_is_told() -> No
         async with Raw.to(door, alice.context) as raw:
             raw.say(introduction(alice.peer))
             assert await raw.ended() == REFUSED
+
+
+async def test_who_is_kicked_loses_its_session_and_may_come_back() -> None:
+    own, alice, bob = coordinator_of(OWNER), Party(), Party()
+    async with open_entrance(OWNER, admission=own) as (door, broker), bob.session(door):
+        async with alice.session(door) as raw:
+            own.kick(alice.peer, 1.0)
+            await raw.ended()
+        await until(lambda: broker.sessions == [bob.peer])
+        async with alice.session(door):
+            own.kick(alice.peer, 1.0)
+            assert sorted(broker.sessions) == sorted([alice.peer, bob.peer])
+
+
+async def test_who_knows_the_old_key_alone_finds_the_new_one_and_its_members_stay() -> None:
+    """The certificate that is shown says why; a thief of the old key, who shows another one, is nobody then."""
+    new, thief = Identity.generate(), Identity.generate()
+    successions = [Succession.made(OWNER, SWARM, other.peer_id, int(time.time()), 1) for other in (new, thief)]
+    shown, forged = (authority_certificate(other, (one,)) for other, one in zip((new, thief), successions, strict=True))
+    own = Admission(SWARM, [new.peer_id], shown, [shown, authority_certificate(OWNER)])
+    alice, seen = Party(), list[bytes]()
+    known = alice.admission.coordinators
+    context = BrokerAddress.embedded(f"{HOST}:1", OWNER.peer_id).context(
+        alice.identity, alice.admission.certificate, known, seen.append
+    )
+    assert context is not None
+    async with open_entrance(new, admission=own, rules=TopicRules(SWARM, own.coordinators)) as (door, _):
+        async with Raw.to(door, context) as raw:
+            raw.say(introduction(alice.peer))
+            assert await raw.hear(4) == CONNACK
+        assert seen == [shown]
+        invite = invite_of(OWNER).model_copy(update={"entrance": f"{HOST}:{door.port}"})
+        found = await look_for_new_keys(invite, Coordinators(SWARM, [OWNER.peer_id]))
+        assert found.coordinator == new.peer_id
+        assert all(address.endswith(f"/p2p/{new.peer_id}") for address in found.dht)
+        alice.admission.trust(shown)
+    own = Admission(SWARM, [thief.peer_id], forged, [forged])
+    async with open_entrance(thief, admission=own) as (door, _):
+        with pytest.raises(ssl.SSLError, match="not the coordinator"):
+            async with Raw.to(door, context):
+                pass
+        invite = invite_of(OWNER).model_copy(update={"entrance": f"{HOST}:{door.port}"})
+        assert (await look_for_new_keys(invite, known)).coordinator == new.peer_id
 
 
 async def test_a_port_that_is_taken_is_a_user_error() -> None:

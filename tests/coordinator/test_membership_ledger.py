@@ -18,13 +18,14 @@ from dtfm_coordinator.membership.membership_ledger import (
 )
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.enrolment import EnrolmentRequest, new_challenge
 from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.keys import Identity
 from tests.harness.membership import OWNER, SWARM
 
 NOW, END = 1_000_000.0, 2_000_000
-COORDINATORS = (OWNER.peer_id,)
+COORDINATORS = Coordinators(SWARM, [OWNER.peer_id])
 
 
 def request(token: EntryToken, identity: Identity | None = None) -> EnrolmentRequest:

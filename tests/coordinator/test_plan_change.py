@@ -332,3 +332,16 @@ def test_strangers_promises_fill_no_disk_and_an_electors_is_always_kept() -> Non
     machine, actions = machine.on(promise("a"))
     assert actions
     assert ("a", 4) in machine.durable.promised
+
+
+def test_a_coordinator_is_followed_once_most_of_those_who_decide_have_promised_it_the_next_plan() -> None:
+    """And it is followed no more, as far as it knows, when it calls for another one."""
+    machine = led(alone=False)
+    assert not machine.is_followed, "that its last plan is in force may be long ago"
+    called = after(machine, Call(), promise("x"))
+    assert not called.is_followed, "half with itself, and no peer that trains has stopped"
+    followed = after(called, promise("a"))
+    assert followed.is_followed
+    assert not after(followed, Call()).is_followed
+    other = after(called, Stood("a", 4, "another"))
+    assert not other.is_followed

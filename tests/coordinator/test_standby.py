@@ -70,7 +70,7 @@ def standing(folder: Path, first: bool = False) -> tuple[Heard, Standby]:
     heard: Any = Heard()
     me = FIRST if first else ME
     heard.clock = ManualClock()
-    return heard, Standby(folder, me.peer_id, INVITE, JOB_OF_ALL, heard, heard.clock)
+    return heard, Standby(folder, me.peer_id, INVITE.coordinators, INVITE.swarm, JOB_OF_ALL, heard, heard.clock)
 
 
 def plan(version: int, step: int = 0, author: Identity = FIRST) -> Plan:

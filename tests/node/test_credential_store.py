@@ -15,9 +15,11 @@ from dtfm_node.control.credential_store import CredentialStore
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.identity.succession import Succession
 from tests.harness.entrances import HOST, open_entrance
 from tests.harness.membership import OWNER, SWARM, coordinator_of
 
@@ -43,7 +45,7 @@ class Desk:
 @contextlib.asynccontextmanager
 async def open_desk(folder: Path) -> AsyncIterator[Desk]:
     admission = coordinator_of(OWNER)
-    desk = EnrolmentDesk(OWNER, admission, LedgerFile(folder), (OWNER.peer_id,))
+    desk = EnrolmentDesk(OWNER, admission, LedgerFile(folder))
     async with open_entrance(OWNER, admission=admission, enrol=desk.enrol) as (opened, _):
         yield Desk(folder, opened.port, admission, desk)
 
@@ -109,6 +111,42 @@ async def test_a_node_that_stays_has_its_credential_made_anew_in_time(tmp_path: 
             await store.keep_fresh(admission, asyncio.Event(), pause)
         assert desk.admission.check(admission.certificate).peer == key.peer_id
     assert len(looks) == 3  # of thirty days, half are over
+
+
+async def test_a_node_waits_for_a_coordinator_that_does_not_lead_yet(tmp_path: Path, node: Path) -> None:
+    asked = 0
+
+    def leads() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 2
+
+    async with open_desk(tmp_path) as desk:
+        desk.desk.issue_when(leads)
+        key = Identity.generate()
+        mine = await CredentialStore(desk.invite(), key, node).obtain(10.0)
+        assert mine.check(mine.certificate).peer == key.peer_id
+        assert asked == 3
+        desk.desk.issue_when(lambda: False)
+        with pytest.raises(UserError, match="no plan of this coordinator is in force yet"):
+            await CredentialStore(desk.invite(), Identity.generate(), tmp_path).obtain(0.0)
+
+
+async def test_what_a_node_learns_is_there_when_it_is_started_again_and_nobody_is_heard(
+    tmp_path: Path, node: Path
+) -> None:
+    key, new = Identity.generate(), Identity.generate()
+    async with open_desk(tmp_path) as desk:
+        invite = desk.invite()
+        store = CredentialStore(invite, key, node)
+        mine = await store.obtain(5.0)
+    store.keep(mine)
+    mine.ban([Ban.of(OWNER, SWARM, "peer:bad")])
+    mine.trust(authority_certificate(new, (Succession.made(OWNER, SWARM, new.peer_id, int(time.time()), 1),)))
+    again = await CredentialStore(invite, key, node).obtain(1.0)
+    assert "peer:bad" in again.bans, "though a key has signed it that was replaced since"
+    assert tuple(again.coordinators) == (new.peer_id,)
+    assert again.check(again.certificate).peer == key.peer_id
 
 
 async def test_who_is_banned_gets_no_new_credential(tmp_path: Path, node: Path) -> None:

@@ -23,7 +23,9 @@ from dtfm_protocol.checkpoint.transfers import TransferReply
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.identity.succession import Succession
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.transport.certificates import Trust
 from dtfm_protocol.transport.direct_data_plane import DirectDataPlane
@@ -36,7 +38,7 @@ from dtfm_protocol.transport.route import Route
 from dtfm_protocol.transport.tls_connections import Endpoint, NoWay
 from dtfm_protocol.transport.tls_stream import TlsStream
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable, read_message, write_message
-from tests.harness.membership import OWNER, SWARM, WITH_THEIR_OWN_KEY, coordinator_of, member_of, stranger
+from tests.harness.membership import OTHER_SWARM, OWNER, SWARM, WITH_THEIR_OWN_KEY, coordinator_of, member_of, stranger
 
 PATIENCE = 60.0
 ALICE, BOB, CAROL = (Identity.generate() for _ in range(3))
@@ -557,21 +559,77 @@ async def test_who_is_banned_loses_its_streams_at_once_and_nobody_else_does(subj
                 await b._connections.dial(a.peer_id, await a.endpoint(), "echo")
 
 
-async def test_a_member_gets_through_with_a_new_credential_and_under_a_coordinator_that_is_new() -> None:
-    """The contexts follow the admission: bob enters under a second coordinator that alice comes to know later."""
-    second, coordinators, world = Identity.generate(), [OWNER.peer_id], World()
-    authority = coordinator_of(second).certificate
-    admission = Admission(
-        SWARM, coordinators, member_of(OWNER, identity=ALICE)[1].certificate, [coordinator_of(OWNER).certificate]
-    )
-    both = [OWNER.peer_id, second.peer_id]
-    bob = Admission(SWARM, both, b"", [coordinator_of(OWNER).certificate, authority])
+async def test_who_is_kicked_loses_its_streams_at_once_and_may_open_others() -> None:
+    world, admission = World(), member_of(OWNER, identity=ALICE)[1]
+    async with (
+        asyncio.timeout(PATIENCE),
+        world.peer(ALICE, admission) as a,
+        world.peer(BOB) as b,
+        world.peer(CAROL) as c,
+    ):
+        for plane in (a, b):
+            await plane.serve("echo", echo)
+        async with (
+            opened(b, a.peer_id, "echo") as into,
+            opened(a, b.peer_id, "echo") as out,
+            opened(c, a.peer_id, "echo") as on,
+        ):
+            await echoed(into, b"x")
+            admission.kick(BOB.peer_id, 1.0)
+            for stream in (into, out):
+                with pytest.raises(StreamClosed):
+                    await stream.read(1)
+            await echoed(on, b"x")
+        async with opened(b, a.peer_id, "echo") as stream:
+            admission.kick(BOB.peer_id, 1.0)  # which is said again and again
+            await echoed(stream, b"x")
+
+
+async def test_without_a_coordinator_for_a_year_a_plans_peers_open_streams_to_each_other_and_others_do_not() -> None:
+    world, year = World(), 365 * 86_400.0
+    admissions = [member_of(OWNER, identity=one, clock=lambda: time.time() + year)[1] for one in (ALICE, BOB, CAROL)]
+    for admission in admissions:
+        admission.follow([ALICE.peer_id, BOB.peer_id])
+    async with (
+        asyncio.timeout(PATIENCE),
+        world.peer(ALICE, admissions[0]) as a,
+        world.peer(BOB, admissions[1]) as b,
+        world.peer(CAROL, admissions[2]) as c,
+    ):
+        await a.serve("echo", echo)
+        async with opened(b, a.peer_id, "echo") as stream:
+            await echoed(stream, b"x")
+        with pytest.raises((NoWay, StreamClosed)):
+            await c._connections.dial(a.peer_id, await a.endpoint(), "echo")
+
+
+async def test_two_swarms_on_one_machine_have_nothing_to_do_with_each_other() -> None:
+    """Not even where one owner has them both, with one key."""
+    world = World()
+    here = member_of(OWNER, identity=ALICE)[1]
+    there = member_of(OWNER, OTHER_SWARM, identity=BOB)[1]
+    async with asyncio.timeout(PATIENCE), world.peer(ALICE, here) as a, world.peer(BOB, there) as b:
+        for plane in (a, b):
+            await plane.serve("echo", echo)
+        for one, other in ((a, b), (b, a)):
+            with pytest.raises((NoWay, StreamClosed)):
+                await one._connections.dial(other.peer_id, await other.endpoint(), "echo")
+    ban = Ban.of(OWNER, OTHER_SWARM, f"peer:{BOB.peer_id}")
+    with pytest.raises(Refused):
+        here.ban([ban])
+
+
+async def test_a_member_gets_through_with_a_new_credential_and_under_a_key_that_took_the_coordinators_place() -> None:
+    """The contexts follow the admission: bob enters under a new key that alice comes to know later."""
+    second, world = Identity.generate(), World()
+    authority = authority_certificate(second, (Succession.made(OWNER, SWARM, second.peer_id, int(time.time()), 1),))
+    admission = member_of(OWNER, identity=ALICE)[1]
+    bob = Admission(SWARM, [OWNER.peer_id], b"", [coordinator_of(OWNER).certificate, authority])
     async with asyncio.timeout(PATIENCE), world.peer(ALICE, admission) as a, world.peer(BOB, bob) as b:
         await a.serve("echo", echo)
         bob.certificate = member_of(second, identity=BOB)[1].certificate
         with pytest.raises((NoWay, StreamClosed)):
             await b._connections.dial(a.peer_id, await a.endpoint(), "echo")
-        coordinators.append(second.peer_id)
         admission.trust(authority)
         async with opened(b, a.peer_id, "echo") as stream:
             await echoed(stream, b"x")

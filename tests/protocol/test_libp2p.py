@@ -18,10 +18,13 @@ from hivemind.p2p import PeerID
 from dtfm_protocol.checkpoint.transfers import TransferReply
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.identity.succession import Succession
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable, read_message, write_message
-from tests.harness.membership import OWNER, member_of
+from tests.harness.membership import OWNER, SWARM, member_of
 
 PATIENCE = 30.0
 
@@ -93,6 +96,28 @@ async def unreachable(plane: LibP2PDataPlane, peer: str, name: str) -> None:
     with pytest.raises(Unreachable):
         await plane.open(peer, name)
     gc.collect()  # hivemind leaves the connection of a failed call to the garbage collector, which warns of it
+
+
+@pytest.mark.process
+async def test_a_ban_and_a_coordinators_new_key_reach_a_member_by_members_and_a_kick_ends_streams() -> None:
+    """No coordinator is there."""
+    here, there, new = member_of(OWNER), member_of(OWNER), Identity.generate()
+    successor = authority_certificate(new, (Succession.made(OWNER, SWARM, new.peer_id, int(time.time()), 1),))
+    heard = asyncio.Event()
+    there[1].when_changed(lambda: "peer:bad" in there[1].bans and heard.set())
+    async with asyncio.timeout(PATIENCE), plane(here) as a, plane(there, bootstrap=await a.addresses()) as b:
+        await b.introduce(a.peer_id, await a.addresses())
+        await a.serve("echo", echo)
+        async with opened(b, a.peer_id, "echo") as stream:
+            here[1].trust(successor)
+            here[1].ban([Ban.of(new, SWARM, "peer:bad")])
+            await heard.wait()
+            assert tuple(there[1].coordinators) == (new.peer_id,)
+            here[1].kick(b.peer_id, 1.0)
+            with pytest.raises(StreamClosed):
+                await stream.read(1)
+        async with opened(b, a.peer_id, "echo"):
+            pass
 
 
 HIVEMINDS_FAILED_CALLS = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

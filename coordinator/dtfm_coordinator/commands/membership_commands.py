@@ -1,4 +1,4 @@
-"""Commands of the owner on who is a member: invites, the list of members, and how to be rid of one.
+"""Commands of the owner on who is a member: invites, the list of members, how to be rid of one, and a new key.
 
 They write to the ledger in the coordinator's state folder; a coordinator that runs takes it up at once.
 """
@@ -16,8 +16,10 @@ from dtfm_protocol.process import command_line
 
 if TYPE_CHECKING:
     from dtfm_coordinator.membership.membership_ledger import MembershipLedger, Redeemed
+    from dtfm_protocol.identity.invite import Invite
     from dtfm_protocol.identity.keys import Identity
 
+TAKEN_UP_SECONDS = 60.0
 Peer = Annotated[str, typer.Argument(help="The member's peer id, or its last characters, as `members` shows them.")]
 
 
@@ -134,6 +136,62 @@ def ban(
             file.append(Banned(ban=Ban.of(identity, swarm, subject)))
         also = f", and {len(others)} others of the same invite" if others and not key_only else ""
         typer.echo(f"{found} is banned{also}")
+
+
+def rotate(state_dir: StateDir) -> None:
+    """Replace the coordinator's own key by a new one, whether it runs or not; the old one is deleted."""
+    from dtfm_coordinator.serve import key_replacement
+    from dtfm_protocol.identity.invite import Invite
+    from dtfm_protocol.process.state_dir import is_live, locked
+
+    with command_line.guarded():
+        served = Invite.decode(f"@{_served(state_dir)}")
+        if not (state_dir / "swarm").exists():
+            raise UserError(
+                "a coordinator that stands by keeps its key: start another in a new --state-dir, and give its card to "
+                "`serve --card` in this one's place"
+            )
+        if is_live(state_dir):
+            if served.broker is not None:
+                raise UserError("stop the coordinator first: the broker has to be told of the new key before it comes")
+            key_replacement.ask(state_dir)
+            _wait_for_key(state_dir)
+        else:
+            with locked(state_dir):
+                key_replacement.ask(state_dir)
+                key_replacement.replace_key(state_dir, served.swarm)
+            if served.broker is not None:
+                _tell_broker(state_dir, served)
+        typer.echo(f"the coordinator is {_identity(state_dir).peer_id} from now on, and its old key is deleted")
+
+
+def _wait_for_key(folder: Path) -> None:
+    """Wait until the coordinator that runs has taken up its new key."""
+    from dtfm_coordinator.serve import key_replacement
+
+    end = time.monotonic() + TAKEN_UP_SECONDS
+    while key_replacement.is_due(folder):
+        if time.monotonic() > end:
+            raise UserError(
+                f"the coordinator that runs has not taken up the new key for {TAKEN_UP_SECONDS:.0f} s: it does when it "
+                "leads, or when it is started again"
+            )
+        time.sleep(0.1)
+
+
+def _tell_broker(folder: Path, served: "Invite") -> None:
+    """Write anew what an external broker knows of the coordinators."""
+    from dtfm_coordinator.membership.ledger_file import LedgerFile
+    from dtfm_coordinator.serve import key_replacement, mosquitto_files
+    from dtfm_coordinator.serve.topic_rules import TopicRules
+    from dtfm_protocol.identity.admission import Admission
+
+    own = key_replacement.own_certificate(folder, _identity(folder))
+    known = [*LedgerFile(folder).ledger.trusted, *(standby.card.certificate for standby in served.standbys)]
+    admission = Admission(served.swarm, served.coordinators, own, (own, *map(bytes.fromhex, known)))
+    rules = TopicRules(served.swarm, admission.coordinators)
+    mosquitto_files.write_mosquitto_files(folder / mosquitto_files.FOLDER, rules, admission.authorities)
+    typer.echo(f"have the broker read {folder / mosquitto_files.FOLDER} again (Mosquitto: SIGHUP), then serve")
 
 
 def _served(folder: Path) -> Path:

@@ -27,6 +27,7 @@ from dtfm_coordinator.swarm.message_handlers import MessageHandlers
 from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.plan.peer_state import Mark, PeerState
@@ -71,6 +72,8 @@ class Controller:
             taken_over: whether another coordinator has led so far.
         """
         self._context, self._exit_when_done, self._taken_over = context, exit_when_done, taken_over
+        self._heard_under = 0
+        """Version of the newest plan of this coordinator under which all its peers were heard to train."""
         self._state = state = SwarmState(context.folder, context.planner.layers)
         self._rows = MetricsFile(context.folder / "metrics.jsonl")
         self._announcer = Announcer(
@@ -125,6 +128,18 @@ class Controller:
         plan = self._state.plan
         return frozenset() if plan is None else frozenset({*plan.peers, *plan.idle})
 
+    def leads(self) -> bool:
+        """Whether a plan of this coordinator is in force, and all its peers have been heard under it; or most of those
+        who decide have promised to follow it, so that nobody else leads."""
+        if self._driver.is_followed:
+            return True
+        plan = self._state.plan
+        if plan is None or plan.author != self._context.identity.peer_id:
+            return False
+        if self._state.all_train(plan):
+            self._heard_under = plan.version
+        return self._heard_under == plan.version == self._driver.epoch.in_force
+
     def kick(self, peer: str) -> None:
         """Go on without a peer until it comes back."""
         log.info("the owner sends %s away", short(peer))
@@ -169,8 +184,9 @@ class Controller:
     async def _return(self) -> Change | None:
         """Take up the plan of an earlier process, which peers may still train under, and return what to change first,
         if anything."""
-        self._state.kept = await _newest(self._context.archive)
-        path = self._context.folder / "plan.json"
+        context = self._context
+        self._state.kept = await _newest(context.archive)
+        path = context.folder / "plan.json"
         if self._driver.epoch.in_force and not path.exists():
             raise UserError(
                 f"plan {self._driver.epoch.in_force} is in force, and this coordinator does not know it: it began "
@@ -179,7 +195,8 @@ class Controller:
         if self._state.kept.step >= self._steps or not path.exists():
             self._rows.forget_after(self._state.kept.step)
             return Change("the first plan")
-        plan = self._state.plan = Plan.load(path)
+        loaded = Plan.load(path)
+        plan = self._state.plan = _as_own(context, loaded)
         self._context.archive.expect(plan)
         self._driver.returns(plan)
         self._announcer.tell_ledger()
@@ -197,6 +214,8 @@ class Controller:
         await self._layout_maker.recall({*plan.peers, *plan.idle})
         if self._taken_over:
             return Change("another coordinator leads now", gently=all_train, layout=plan)
+        if plan.author != loaded.author:
+            return Change("the coordinator's key was replaced", gently=all_train, layout=plan)
         if all_train:
             await self._say("training", f"plan {plan.version}, found in force: {plan.reason}")
             return None
@@ -268,6 +287,14 @@ async def _newest(archive: CheckpointCollector) -> Mark:
     """Return the newest whole checkpoint of this coordinator."""
     newest = await asyncio.to_thread(archive.newest)
     return mark_of(newest) if newest is not None else Mark()
+
+
+def _as_own(context: LeadContext, plan: Plan) -> Plan:
+    """Return a plan by this coordinator's former key as one by its present key, which elects in that one's place."""
+    known, me = context.coordinators, context.identity.peer_id
+    if plan.author != me and isinstance(known, Coordinators) and known.present(plan.author) == me:
+        return plan.signed(context.identity, context.swarm)
+    return plan
 
 
 def _is_genuine(context: LeadContext, plan: Plan) -> bool:

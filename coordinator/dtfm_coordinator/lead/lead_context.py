@@ -1,5 +1,6 @@
 """Context in which a coordinator leads: its job, folder and planes."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ class LeadContext:
     folder: Path
     identity: Identity
     swarm: str
-    coordinators: tuple[str, ...]
+    coordinators: Collection[str]
     """Peer ids of all coordinators that may lead, this one among them."""
     planner: Planner
     archive: CheckpointCollector

@@ -4,6 +4,7 @@ It is the sum of what has happened to it, entry by entry, so that entries of sev
 order; `LedgerFile` keeps them.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -11,9 +12,10 @@ from pydantic import Field
 
 from dtfm_protocol.bounds import PeerName
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban import Ban, subjects_of
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.enrolment import Certificate, EnrolmentRequest
-from dtfm_protocol.identity.entry_token import MOST_USES, TokenId
+from dtfm_protocol.identity.entry_token import MOST_USES, EntryToken, TokenId
 from dtfm_protocol.schema import Schema
 
 DAY_SECONDS = 86_400.0
@@ -46,6 +48,8 @@ class Redeemed(Schema):
     at: float
     """Unix seconds."""
     address: Annotated[str, Field(max_length=64)] = ""
+    uses: Annotated[int, Field(ge=0, le=MOST_USES)] = 0
+    """Nodes that the invite is for; 0: not known."""
 
 
 class Revoked(Schema):
@@ -89,6 +93,10 @@ class MembershipLedger:
     """Invites by token."""
     members: dict[str, Redeemed] = field(default_factory=dict)
     """Newest entry of each peer that has entered."""
+    entered: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When each peer entered first with a token, Unix seconds; by token and peer."""
+    uses: dict[str, int] = field(default_factory=dict)
+    """For how many nodes tokens are, as far as that is known."""
     revoked: set[str] = field(default_factory=set)
     bans: dict[str, Ban] = field(default_factory=dict)
     """Bans by subject."""
@@ -102,7 +110,12 @@ class MembershipLedger:
         match entry:
             case Invited():
                 self.invited.setdefault(entry.token, entry)
+                self.uses[entry.token] = max(self.uses.get(entry.token, 0), entry.uses)
             case Redeemed():
+                entry_of = (entry.token, entry.peer)
+                self.entered[entry_of] = min(self.entered.get(entry_of, entry.at), entry.at)
+                if entry.uses:
+                    self.uses[entry.token] = max(self.uses.get(entry.token, 0), entry.uses)
                 known = self.members.get(entry.peer)
                 if known is None or known.at < entry.at:
                     self.members[entry.peer] = entry
@@ -116,21 +129,33 @@ class MembershipLedger:
                 self.kicked[entry.peer] = max(self.kicked.get(entry.peer, 0.0), entry.at)
 
     def users(self, token: str) -> list[str]:
-        """Return the peers that have entered with a token, oldest entry first."""
-        found = [one for one in self.members.values() if one.token == token]
-        return [one.peer for one in sorted(found, key=lambda one: (one.at, one.peer))]
+        """Return the peers that have entered with a token, in the order of entry; of one second, by peer id."""
+        found = [one.peer for one in self.members.values() if one.token == token]
+        return sorted(found, key=lambda peer: (self.entered[token, peer], peer))
+
+    def surplus(self) -> list[tuple[str, str]]:
+        """Return who has entered with an invite that was used up, as pairs of token and peer.
+
+        That happens where it is redeemed at two coordinators which do not hear each other. Those who entered first
+        stay, as many as the invite is for (`users`).
+        """
+        counts = Counter(one.token for one in self.members.values())
+        full = (token for token, count in counts.items() if count > self.uses.get(token, count))
+        extra = ((token, peer) for token in full for peer in self.users(token)[self.uses[token] :])
+        return [(token, peer) for token, peer in extra if not self.is_banned(peer, token)]
 
     def is_banned(self, peer: str, token: str) -> bool:
-        """Whether a peer, or whoever has entered with this token, is banned."""
-        return f"peer:{peer}" in self.bans or f"token:{token}" in self.bans
+        """Whether a peer, as far as it has entered with this token, is banned."""
+        return not self.bans.keys().isdisjoint(subjects_of(peer, token))
 
-    def admit(self, request: EnrolmentRequest, coordinators: tuple[str, ...], address: str, now: float) -> Redeemed:
+    def admit(self, request: EnrolmentRequest, coordinators: Coordinators, address: str, now: float) -> Redeemed:
         """Return the entry by which the sender of a request, which verified, becomes a member.
 
         A member may ask again, whatever has become of its invite: its credential is made anew, once a day.
 
         Args:
-            coordinators: peer ids that may have made invites.
+            coordinators: who may have made invites. Those of a key that was replaced count as far as the ledger has
+                them, so that nobody makes others with it.
             address: IP address from which the request comes.
             now: Unix seconds.
 
@@ -138,14 +163,17 @@ class MembershipLedger:
             Refused: it does not, with the reason for the person at the other end.
         """
         token, peer = request.token, request.peer
-        if token.by not in coordinators:
-            raise Refused("the invite is another swarm's: ask the owner of this one for an invite")
+        if f"entry:{token.id}{peer}" in self.bans:
+            raise Refused("others had entered with the invite before, and it was for no more: ask for a new one")
         if self.is_banned(peer, token.id):
             raise Refused("this node, or its invite, is banned from the swarm: only its owner can change that")
-        entry = Redeemed(token=token.id, peer=peer, at=now, address=address)
+        entry = Redeemed(token=token.id, peer=peer, at=now, address=address, uses=token.uses)
         known = self.members.get(peer)
         if known is not None and known.token == token.id:
+            entry = entry.model_copy(update={"uses": 0})  # the token of who renews is not looked at
             return entry if now > known.at + DAY_SECONDS else known  # who asks all the time fills no ledger
+        if token.by not in coordinators:
+            self._check_former(token, coordinators)
         if token.id in self.revoked:
             raise Refused("the invite was taken back: ask the swarm's owner for a new one")
         if token.expires < now:
@@ -158,3 +186,11 @@ class MembershipLedger:
         if len(recent) >= MOST_OF_AN_ADDRESS:
             raise Refused("too many nodes have entered from this address today: try again tomorrow")
         return entry
+
+    def _check_former(self, token: EntryToken, coordinators: Coordinators) -> None:
+        """Raises Refused where a token that nobody has made who coordinates now does not count."""
+        if coordinators.succession_of(token.by) is None:
+            raise Refused("the invite is another swarm's: ask the owner of this one for an invite")
+        made = self.invited.get(token.id)
+        if made is None or (made.uses, made.expires) != (token.uses, token.expires):
+            raise Refused("the invite is from before the coordinator's key was replaced: ask the owner for a new one")

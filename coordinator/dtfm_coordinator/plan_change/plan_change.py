@@ -67,6 +67,14 @@ class PlanChange(NamedTuple):
         `Returned`."""
         return cls(role, saved, saved)
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether most of those who decide on what follows the plan in force have promised to follow this coordinator:
+        then no other one leads."""
+        before, called = self.before, self.saved.epoch.called
+        is_called = before is not None and called > before.version
+        return is_called and before is not None and has_quorum(before, self._promised(), (), alone=self.role.alone)
+
     def on(self, event: ChangeEvent) -> "Decision":
         """Return what follows from an event: the next value of the machine, and actions."""
         match event:

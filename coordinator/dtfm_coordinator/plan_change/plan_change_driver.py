@@ -93,6 +93,11 @@ class PlanChangeDriver:
         """What is said to peers."""
         return Epoch(**self._machine.durable.epoch._asdict())
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether most of those who decide have promised to follow this coordinator."""
+        return self._machine.is_followed
+
     async def run(self) -> None:
         """Write, publish and knock as is decided, until cancelled."""
         async with asyncio.TaskGroup() as tasks:

@@ -5,6 +5,7 @@
 - `enrolment_desk`: enrolment desk of a coordinator: newcomers get their credentials there, and the owner's decisions
   take effect
 - `entrance`: one TLS port at which newcomers enrol, and members find the embedded broker
+- `key_replacement`: replacement of a coordinator's key by a new one, in its state folder
 - `message_router`: who is to get a message, and which messages are kept for those to come
 - `mosquitto_files`: files with which Mosquitto keeps to the same rules as the embedded broker
 - `mqtt_packets`: MQTT 3.1.1 packets: reads what clients send, within bounds, and writes what a broker answers

@@ -16,9 +16,10 @@ from dtfm_coordinator.membership.membership_ledger import (
     Revoked,
     Trusted,
 )
-from dtfm_protocol.control.messages import MembershipNews, TokenUse
+from dtfm_protocol.control.messages import KICKS_LIMIT, Kick, MembershipNews, TokenUse
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.credential import issue_credential
 from dtfm_protocol.identity.enrolment import (
     MESSAGE_LIMIT,
@@ -44,28 +45,31 @@ class EnrolmentDesk:
         identity: Identity,
         admission: Admission,
         file: LedgerFile,
-        coordinators: tuple[str, ...],
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Let the admission know all bans and coordinators that the ledger has.
 
         Args:
             identity: the coordinator's key, which signs credentials.
-            admission: the coordinator's own; bans take effect in it.
+            admission: the coordinator's own; bans take effect in it, and it knows whose tokens count.
             file: the ledger.
-            coordinators: peer ids whose tokens count.
             clock: gives Unix seconds.
         """
         self.admission = admission
         """Whom the coordinator lets in."""
-        self._identity, self._file = identity, file
-        self._coordinators, self._clock = coordinators, clock
+        self._identity, self._file, self._clock = identity, file, clock
         self._kicked: Callable[[str], None] = lambda _: None
+        self._may_issue: Callable[[], bool] = lambda: True
+        self._resigned: dict[str, Ban] = {}
         self._refused = Tally()
-        for certificate in file.ledger.trusted:
-            with contextlib.suppress(Refused):  # of one that coordinates no more
-                admission.trust(bytes.fromhex(certificate))
-        admission.ban(file.ledger.bans.values())
+        with contextlib.suppress(Refused):  # of one that coordinates no more
+            admission.trust_all(bytes.fromhex(certificate) for certificate in file.ledger.trusted)
+        admission.recall(file.ledger.bans.values())
+        admission.ban(self._bans())
+
+    def issue_when(self, may_issue: Callable[[], bool]) -> None:
+        """Give credentials only while `may_issue` says that this coordinator leads; others are told to ask later."""
+        self._may_issue = may_issue
 
     def when_kicked(self, told: Callable[[str], None]) -> None:
         """Call `told` with each peer that the owner kicks from now on."""
@@ -88,7 +92,9 @@ class EnrolmentDesk:
         known = self._file.ledger.members.keys()
         try:
             request.verify(self.admission.swarm, challenge)
-            entry = self._file.ledger.admit(request, self._coordinators, address, self._clock())
+            if not self._may_issue():
+                return EnrolmentAnswer(refused="no plan of this coordinator is in force yet", later=True)
+            entry = self._file.ledger.admit(request, self.admission.coordinators, address, self._clock())
             if entry != self._file.ledger.members.get(entry.peer):
                 self._file.append(entry)
         except (Refused, UserError) as error:
@@ -112,11 +118,38 @@ class EnrolmentDesk:
     def take_up(self) -> list[LedgerEntry]:
         """Let what was written to the ledger take effect, and return it."""
         entries = self._file.take_up()
-        self.admission.ban(entry.ban for entry in entries if isinstance(entry, Banned))
+        self.admission.ban(self._signed(entry.ban) for entry in entries if isinstance(entry, Banned))
         for entry in entries:
             if isinstance(entry, Kicked):
                 self._kicked(entry.peer)
+                self.admission.kick(entry.peer, entry.at)
         return entries
+
+    def turn_out(self) -> None:
+        """Ban those who have entered with an invite that was used up, as far as they have entered with that.
+
+        Raises:
+            UserError: it cannot be written down.
+        """
+        for token, peer in self._file.ledger.surplus():
+            log.warning(
+                "%s is turned out: invite %s, redeemed at two coordinators, was for %d node(s), who entered before it",
+                short(peer), token, self._file.ledger.uses[token],
+            )  # fmt: skip
+            ban = Ban.of(self._identity, self.admission.swarm, f"entry:{token}{peer}")
+            self._file.append(Banned(ban=ban))
+            self.take_up()
+
+    def _signed(self, ban: Ban) -> Ban:
+        """Return a ban that the ledger has as one that counts: by a coordinator that may lead now."""
+        if ban.by in self.admission.coordinators:
+            return ban
+        if ban.subject not in self._resigned:
+            self._resigned[ban.subject] = Ban.of(self._identity, self.admission.swarm, ban.subject)
+        return self._resigned[ban.subject]
+
+    def _bans(self) -> tuple[Ban, ...]:
+        return tuple(self._signed(ban) for ban in self._file.ledger.bans.values())
 
     def merge(self, news: MembershipNews) -> None:
         """Take over what another coordinator of the swarm says of its ledger.
@@ -126,32 +159,48 @@ class EnrolmentDesk:
             UserError: it cannot be written down.
         """
         ledger, new = self._file.ledger, list[LedgerEntry]()
-        for authority in news.authorities:  # it has signed the credentials with which members come here later
-            self.admission.trust(bytes.fromhex(authority))
-            if authority not in ledger.trusted:
-                new.append(Trusted(certificate=authority))
+        # They have signed the credentials with which members come here later.
+        self.admission.trust_all(bytes.fromhex(authority) for authority in news.authorities)
+        new += [Trusted(certificate=one) for one in news.authorities if one not in ledger.trusted]
         new += [
-            Redeemed(token=one.token, peer=one.peer, at=one.at)
+            Redeemed(token=one.token, peer=one.peer, at=one.at, uses=one.uses)
             for one in news.redeemed
-            if one.peer not in ledger.members
+            if self._is_new(one)
         ]
         new += [Revoked(token=token) for token in news.revoked if token not in ledger.revoked]
         for ban in news.bans:
             ban.verify(self.admission.swarm)
-            if ban.subject not in ledger.bans and ban.by in self._coordinators:
+            if ban.subject not in ledger.bans and ban.by in self.admission.coordinators:
                 new.append(Banned(ban=ban))
+        for kick in news.kicked:
+            self.admission.kick(kick.peer, kick.at)
         if new:
             self._file.append(*new)
             self.take_up()
 
+    def _is_new(self, use: TokenUse) -> bool:
+        """Whether somebody has entered of whom the ledger does not know, or earlier than it says."""
+        known = self._file.ledger.members.get(use.peer)
+        return known is None or (known.token == use.token and use.at < self._file.ledger.entered[use.token, use.peer])
+
     def news(self) -> MembershipNews:
         """Return what members and standbys are told."""
         ledger = self._file.ledger
+        kicked = sorted(ledger.kicked.items(), key=lambda one: one[1])
         return MembershipNews(
             authorities=tuple(one.hex() for one in self.admission.authorities),
-            bans=tuple(ledger.bans.values()),
+            bans=self._bans(),
             revoked=tuple(sorted(ledger.revoked)),
-            redeemed=tuple(TokenUse(token=one.token, peer=one.peer, at=one.at) for one in ledger.members.values()),
+            redeemed=tuple(
+                TokenUse(
+                    token=one.token,
+                    peer=one.peer,
+                    at=ledger.entered[one.token, one.peer],
+                    uses=ledger.uses.get(one.token, 0),
+                )
+                for one in ledger.members.values()
+            ),
+            kicked=tuple(Kick(peer=peer, at=at) for peer, at in kicked[-KICKS_LIMIT:]),
         )
 
     async def attend(
@@ -168,6 +217,8 @@ class EnrolmentDesk:
             self.admission.follow(in_force())
             try:
                 self.take_up()
+                if self._may_issue():
+                    self.turn_out()
             except UserError as error:
                 log.warning("%s", error)
             if (news := self.news()) != said:

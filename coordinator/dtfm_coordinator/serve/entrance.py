@@ -16,9 +16,9 @@ from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
 from dtfm_coordinator.serve.mqtt_packets import CONTROL_LIMIT, NOT_AUTHORIZED, connack
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
-from dtfm_protocol.identity.credential import authority_certificate
+from dtfm_protocol.identity.credential import read_credential
 from dtfm_protocol.identity.enrolment import GREETING
-from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.tally import Tally
 from dtfm_protocol.transport.pinned_tls import show_credential
@@ -75,12 +75,13 @@ class Entrance:
         self._listener, self._admission, self._limits = listener, admission, limits
         self._enrol, self._broker = enrol, broker
         self._trusted: set[bytes] = set()
-        self._context = _server_context(identity)
+        self._context = _server_context(identity, admission.certificate)
         self._pending = WaitingRoom[asyncio.Task[None]](limits.pending, limits.pending_an_address)
         self._tasks: set[asyncio.Task[None]] = set()
         self._members: dict[asyncio.Task[None], bytes] = {}
         self._take_up()
         admission.when_changed(self._take_up)
+        admission.when_kicked(self._end_sessions)
 
     @property
     def port(self) -> int:
@@ -130,6 +131,13 @@ class Entrance:
                 self._admission.check(certificate)
             except Refused as error:
                 log.info("closing a connection to the broker: %s", error)
+                task.cancel()
+
+    def _end_sessions(self, peer: str) -> None:
+        """Close the connections of a member that was kicked."""
+        for task, certificate in list(self._members.items()):
+            if read_credential(certificate).peer == peer:
+                log.info("closing a connection of %s to the broker: it was kicked", short(peer))
                 task.cancel()
 
     async def _take(self, connection: socket.socket, host: str) -> None:
@@ -257,11 +265,11 @@ async def entrance(
             await opened.end()
 
 
-def _server_context(identity: Identity) -> ssl.SSLContext:
+def _server_context(identity: Identity, certificate: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_OPTIONAL
     context.verify_flags = ssl.VerifyFlags(int(context.verify_flags) | NO_CHECK_TIME)
     context.num_tickets = 0  # nobody resumes; and a ticket that a client never reads would make a close a reset
-    show_credential(context, identity, authority_certificate(identity))
+    show_credential(context, identity, certificate)
     return context

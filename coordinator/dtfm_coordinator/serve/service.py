@@ -5,7 +5,7 @@ import contextlib
 import functools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,23 +18,25 @@ from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.membership_ledger import DAY_SECONDS, Invited
 from dtfm_coordinator.membership.tcp_check import open_doors
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
-from dtfm_coordinator.serve import mosquitto_files
+from dtfm_coordinator.serve import key_replacement, mosquitto_files
 from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
 from dtfm_coordinator.serve.endpoints import Endpoints
-from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
+from dtfm_coordinator.serve.enrolment_desk import LEDGER_LOOK_SECONDS, EnrolmentDesk
 from dtfm_coordinator.serve.entrance import entrance
 from dtfm_coordinator.serve.mosquitto_files import write_mosquitto_files
 from dtfm_coordinator.serve.standby import Standby
 from dtfm_coordinator.serve.topic_rules import TopicRules
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import CHECKPOINT, SHARDS, STATE, serve_shards, serve_state
-from dtfm_protocol.control.messages import JOB, MEMBERSHIP, PHASE, PRESENCE, Phase, Presence
+from dtfm_protocol.control.coordinator_lookup import look_for_new_keys
+from dtfm_protocol.control.messages import JOB, MEMBERSHIP, PHASE, PRESENCE, MembershipNews, Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane, split_broker_url
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.admission import MOST_AUTHORITIES, Admission
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.envelope import Post
@@ -87,12 +89,14 @@ class Coordinator:
     def __init__(self, job: Job, folder: Path, options: ServeOptions) -> None:
         self._job, self._folder, self._options = job, folder, options
         self._forced = Plan.load(options.plan) if options.plan else None
-        self._identity = Identity.load_or_create(folder / "key")
+        self._identity = Identity.load_or_create(folder / key_replacement.KEY)
         self._first = Invite.decode(options.standby) if options.standby is not None else None
         """Invite of the swarm for which this coordinator stands by; None: it is the first one itself."""
         if self._first is not None:
             self._check_appointed(self._first)
         self._swarm = _swarm_id(folder) if self._first is None else self._first.swarm
+        if self._first is None and key_replacement.is_due(folder):
+            self._replace_key()
 
     def _check_appointed(self, invite: Invite) -> None:
         if self._identity.peer_id not in invite.coordinators[1:]:
@@ -114,11 +118,20 @@ class Coordinator:
         job = await asyncio.to_thread(prepare, self._job, folder, log.info)
         demand = await asyncio.to_thread(kept_requirements, job.config, job.training, folder)
         planner = Planner(job, demand, self._forced, options.seed)
+        ends = Endpoints.choose(folder, options)
+        while await self._live(job, planner, ends, ready):
+            log.info("going on with the new key, as %s", self._identity.peer_id)
+
+    async def _live(self, job: ResolvedJob, planner: Planner, ends: Endpoints, ready: Callable[[str], None]) -> bool:
+        """Serve under one key until the job is done, or the owner has asked for another; whether that is there now."""
+        options, folder, ledger = self._options, self._folder, LedgerFile(self._folder)
         archive = CheckpointCollector(CheckpointStore(folder / "checkpoints"), job)
-        ends, ledger = Endpoints.choose(folder, options), LedgerFile(folder)
         invite = self._first or self._draft_invite(ends, ledger)
         admission = self._admission(invite)
-        desk = EnrolmentDesk(self._identity, admission, ledger, invite.coordinators)
+        desk = EnrolmentDesk(self._identity, admission, ledger)
+        coordinators = admission.coordinators
+        if self._first is not None:
+            await look_for_new_keys(invite, coordinators)
         post = Post(self._swarm, self._identity, counter=message_counter(folder))
         registry = Registry(self._swarm, post)
         async with contextlib.AsyncExitStack() as stack:
@@ -126,7 +139,7 @@ class Coordinator:
             if is_alone:  # then nobody else has the broker, and nodes can come back to it while the rest starts
                 await self._open_entrance(stack, ends, invite, desk)
             dials = await rule_around(ends.announced_broker.rpartition(":")[0].strip("[]"), lan=options.lan)
-            doors, known = await self._doors(invite), await KnownPeers(folder).recall(dials)
+            doors, known = await self._doors(invite, coordinators), await KnownPeers(folder).recall(dials)
             opening = open_planes(
                 self._identity,
                 admission,
@@ -154,19 +167,21 @@ class Coordinator:
             control = ControlPlane(
                 address,
                 self._swarm,
-                invite.coordinators,
+                coordinators,
                 post,
                 session,
                 identity=self._identity,
                 admission=admission,
                 heard=FreshnessFile(folder),
             )
+            others_news = functools.partial(_merge_others, desk, self._identity.peer_id)
+            control.on(MEMBERSHIP, others_news)  # two that lead hear each other where they share a broker
             context = LeadContext(
                 job,
                 folder,
                 self._identity,
                 self._swarm,
-                invite.coordinators,
+                coordinators,
                 planner,
                 archive,
                 control,
@@ -182,20 +197,60 @@ class Coordinator:
                 without_quorum=options.without_quorum,
                 taken_over=taken_over,
             )
+            begins = self._first is None and not (folder / "plan.json").exists()
+            desk.issue_when(lambda: is_alone or begins or controller.leads())
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(control.run()), tasks.create_task(plane.watch())]
                 await self._reach_broker(control, address)
                 await self._announce(control, job, invite, session)
                 ready(invite.encode())
-                background.append(tasks.create_task(controller.attend(DHT_LOOK_SECONDS)))
                 desk.when_kicked(controller.kick)
                 publish = functools.partial(control.publish, MEMBERSHIP)
-                background.append(tasks.create_task(desk.attend(publish, controller.peers_in_force)))
+                beside = [controller.attend(DHT_LOOK_SECONDS), desk.attend(publish, controller.peers_in_force)]
                 if options.plan is not None:
-                    background.append(tasks.create_task(_follow(options.plan, planner)))
-                await controller.run()
+                    beside.append(_follow(options.plan, planner))
+                is_replaced = await self._lead(controller, beside)
+                if is_replaced:
+                    await self._hand_over(desk, publish)
                 for task in background:
                     task.cancel()
+        return is_replaced
+
+    async def _lead(self, controller: Controller, beside: list[Coroutine[None, None, None]]) -> bool:
+        """Lead until the job is done, or the owner has asked for a new key; whether that is so.
+
+        Args:
+            controller: leads.
+            beside: what goes on meanwhile.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            meanwhile = [tasks.create_task(work) for work in beside]
+            leading, due = tasks.create_task(controller.run()), tasks.create_task(self._until_key_is_due())
+            await asyncio.wait({leading, due}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (leading, due, *meanwhile):
+                task.cancel()
+        return due.done() and not due.cancelled()
+
+    async def _until_key_is_due(self) -> None:
+        """Wait until the owner has asked for a new key; for ever, where this is not the first coordinator."""
+        while self._first is not None or not key_replacement.is_due(self._folder):  # noqa: ASYNC110 - by a command
+            await asyncio.sleep(LEDGER_LOOK_SECONDS)
+
+    async def _hand_over(self, desk: EnrolmentDesk, publish: Callable[[MembershipNews], Awaitable[None]]) -> None:
+        """Put the new key in the place of the old one, and let the old one's last word be that.
+
+        Who does not hear it learns the same from the new key's certificate.
+        """
+        news = desk.news()
+        self._replace_key()
+        successor = key_replacement.own_certificate(self._folder, self._identity).hex()
+        authorities = (successor, *news.authorities)[:MOST_AUTHORITIES]
+        await publish(news.model_copy(update={"authorities": authorities}))
+
+    def _replace_key(self) -> None:
+        before = self._identity.peer_id
+        self._identity = key_replacement.replace_key(self._folder, self._swarm)
+        log.info("the key of %s is deleted: %s has taken its place", short(before), short(self._identity.peer_id))
 
     async def _announce(self, control: ControlPlane, job: ResolvedJob, invite: Invite, session: str) -> None:
         """Say that this coordinator leads, and what is trained; keep the invite to hand out."""
@@ -207,7 +262,7 @@ class Coordinator:
 
     def _admission(self, invite: Invite) -> Admission:
         """Return whom this coordinator lets in, before it knows of any bans."""
-        own = authority_certificate(self._identity)
+        own = key_replacement.own_certificate(self._folder, self._identity)
         others = (bytes.fromhex(standby.card.certificate) for standby in invite.standbys)
         return Admission(self._swarm, invite.coordinators, own, (own, *others))
 
@@ -215,16 +270,16 @@ class Coordinator:
         self, stack: contextlib.AsyncExitStack, ends: Endpoints, invite: Invite, desk: EnrolmentDesk
     ) -> None:
         """Let newcomers enrol, and members reach the embedded broker; an external one is told who they are."""
-        options, rules = self._options, TopicRules(self._swarm, invite.coordinators)
+        options, rules = self._options, TopicRules(self._swarm, desk.admission.coordinators)
         broker = EmbeddedBroker(rules) if options.broker == "embedded" else None
         if broker is None:
             write_mosquitto_files(self._folder / mosquitto_files.FOLDER, rules, desk.admission.authorities)
         opening = entrance(options.listen, ends.broker, self._identity, desk.admission, desk.enrol, broker)
         await stack.enter_async_context(opening)
 
-    async def _doors(self, invite: Invite) -> tuple[str, ...]:
+    async def _doors(self, invite: Invite, coordinators: Coordinators) -> tuple[str, ...]:
         """Return the addresses at which to enter the swarm's network, beside this coordinator itself."""
-        others = tuple(door for door in invite.doors if self._identity.peer_id not in door)
+        others = tuple(door for door in coordinators.renamed(invite.doors) if self._identity.peer_id not in door)
         doors = await open_doors(others)
         if self._first is not None and not doors:
             raise UserError(f"nobody of the swarm answers at {', '.join(others)}: start the standby while it is led")
@@ -238,7 +293,7 @@ class Coordinator:
         control = ControlPlane(
             addresses[0],
             self._swarm,
-            invite.coordinators,
+            desk.admission.coordinators,
             post,
             secrets.token_hex(8),
             addresses[1:],
@@ -247,7 +302,7 @@ class Coordinator:
             heard=FreshnessFile(self._folder),
         )
         control.on(MEMBERSHIP, lambda _, news: desk.merge(news))
-        standby = Standby(self._folder, self._identity.peer_id, invite, job, control)
+        standby = Standby(self._folder, self._identity.peer_id, desk.admission.coordinators, invite.swarm, job, control)
         first = self._first is None
         if not first:
             log.info("standing by: to lead when no coordinator was heard of for %.0f s", TIMEOUTS.takeover)
@@ -311,6 +366,11 @@ class Coordinator:
                 f"the broker at {address} does not let the coordinator in "
                 f"({control.last_error or 'no answer'}): check --broker, its password and its certificate"
             ) from None
+
+
+def _merge_others(desk: EnrolmentDesk, me: str, sender: str, news: MembershipNews) -> None:
+    if sender != me:
+        desk.merge(news)
 
 
 async def _follow(path: Path, planner: Planner) -> None:

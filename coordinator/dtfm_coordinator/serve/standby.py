@@ -1,13 +1,13 @@
 """Standby: follows what another coordinator does, and returns when the swarm has none for a while."""
 
 import contextlib
+from collections.abc import Collection
 from pathlib import Path
 
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
 from dtfm_protocol.control.messages import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -27,13 +27,15 @@ class Standby:
         self,
         folder: Path,
         me: str,
-        invite: Invite,
+        coordinators: Collection[str],
+        swarm: str,
         job: ResolvedJob,
         control: ControlPlane,
         clock: MonotonicClock | None = None,
     ) -> None:
         self._clock = clock or MonotonicClock()
-        self._folder, self._me, self._invite, self._job, self._control = folder, me, invite, job, control
+        self._folder, self._me, self._job, self._control = folder, me, job, control
+        self._coordinators, self._swarm = coordinators, swarm
         self._rows = MetricsFile(folder / "metrics.jsonl")
         self._leader = ""
         self._seen = self._clock.now()
@@ -69,7 +71,7 @@ class Standby:
             await self._clock.sleep(STANDBY_LOOK_SECONDS)
 
     def _hear_presence(self, peer: str, presence: Presence) -> None:
-        if peer == self._me or peer not in self._invite.coordinators:
+        if peer == self._me or peer not in self._coordinators:
             return
         if presence.online:
             self._leader = peer
@@ -83,7 +85,7 @@ class Standby:
 
     def _hear_plan(self, _: str, plan: Plan) -> None:
         if self._plan is None or plan.version > self._plan.version:
-            plan.verify(self._invite.coordinators, self._invite.swarm)
+            plan.verify(self._coordinators, self._swarm)
             self._plan = plan
             self._note()
 

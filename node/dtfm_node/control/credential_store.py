@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.credential import read_credential
 from dtfm_protocol.identity.enrolment import (
     ANSWER_LIMIT,
@@ -53,6 +54,7 @@ class CredentialStore:
         """
         self._invite, self._identity, self._clock = invite, identity, clock
         self._path = folder / "credential.json"
+        self._coordinators = Coordinators(invite.swarm, invite.coordinators)
         self._doors = [
             (invite.entrance, invite.coordinator),
             *((standby.card.entrance, standby.card.peer) for standby in invite.standbys),
@@ -69,7 +71,7 @@ class CredentialStore:
         """
         known = self._load()
         if known is not None and self._seconds_left(known) > RENEWAL_SECONDS:
-            return self._admission(known)
+            return self._admission(known, is_own=True)
         try:
             answer = await self._enrol(patience)
         except UserError as error:
@@ -77,8 +79,28 @@ class CredentialStore:
                 raise
             log.warning("%s; going on with the credential that is here", error)
             answer = known
+        self._save(answer)
+        return self._admission(answer, is_own=answer is known)
+
+    def keep(self, admission: Admission) -> None:
+        """Keep what `admission` learns of coordinators and bans on the disk, for when no coordinator is heard."""
+
+        def save() -> None:
+            known = self._load()
+            if known is None:
+                return
+            authorities = tuple(one.hex() for one in admission.authorities)
+            bans = tuple(admission.bans.values())
+            if (authorities, bans) != (known.authorities, known.bans):
+                try:
+                    self._save(known.model_copy(update={"authorities": authorities, "bans": bans}))
+                except UserError as error:
+                    log.warning("%s", error)
+
+        admission.when_changed(save)
+
+    def _save(self, answer: EnrolmentAnswer) -> None:
         write_atomically(self._path, answer.model_dump_json(), private=True)
-        return self._admission(answer)
 
     async def keep_fresh(
         self,
@@ -117,13 +139,15 @@ class CredentialStore:
             except UserError as error:
                 log.debug("no new credential: %s", error)
             else:
-                write_atomically(self._path, answer.model_dump_json(), private=True)
+                self._save(answer)
                 admission.certificate = self._admission(answer).certificate
+                admission.trust_all(bytes.fromhex(authority) for authority in answer.authorities)
+                admission.ban(answer.bans)
 
     def known(self) -> Admission | None:
         """Return this node's admission with the credential that is here; None: there is none."""
         known = self._load()
-        return None if known is None else self._admission(known)
+        return None if known is None else self._admission(known, is_own=True)
 
     async def _enrol(self, patience: float) -> EnrolmentAnswer:
         """Ask all coordinators in turn until one answers."""
@@ -136,6 +160,9 @@ class CredentialStore:
                         answer = await self._ask(entrance, coordinator)
                 except (OSError, EOFError, Refused) as error:  # a TimeoutError is an OSError
                     fault = f"{entrance}: {error or 'no answer'}"
+                    continue
+                if answer.later:
+                    fault = f"{entrance}: {answer.refused}"
                     continue
                 if answer.refused:
                     raise NotLetIn(f"the coordinator lets this node not in: {answer.refused}")
@@ -157,7 +184,7 @@ class CredentialStore:
         """
         address = BrokerAddress.embedded(entrance, coordinator)
         reader, writer = await asyncio.open_connection(
-            address.host, address.port, ssl=PinnedContext(coordinator), server_hostname=""
+            address.host, address.port, ssl=self._pinned(coordinator), server_hostname=""
         )
         try:
             writer.write(GREETING)
@@ -172,19 +199,29 @@ class CredentialStore:
         finally:
             writer.transport.abort()
 
-    def _admission(self, answer: EnrolmentAnswer) -> Admission:
-        """Return the admission with what a coordinator answered. Raises Refused where that is not for this node."""
+    def _pinned(self, coordinator: str) -> PinnedContext:
+        """Return the TLS context for a coordinator's entrance, or that of whoever has taken its place."""
+        return PinnedContext(coordinator, self._coordinators)
+
+    def _admission(self, answer: EnrolmentAnswer, *, is_own: bool = False) -> Admission:
+        """Return the admission with what a coordinator answered, or what is on this node's own disk.
+
+        Raises:
+            Refused: that is not for this node.
+        """
         invite = self._invite
         certificate = bytes.fromhex(answer.certificate or "")
-        own = [bytes.fromhex(standby.card.certificate) for standby in invite.standbys]
-        admission = Admission(invite.swarm, invite.coordinators, certificate, own, self._clock)
-        for authority in answer.authorities:
-            admission.trust(bytes.fromhex(authority))
-        admission.ban(answer.bans)
+        authorities = [bytes.fromhex(standby.card.certificate) for standby in invite.standbys]
+        authorities += [bytes.fromhex(authority) for authority in answer.authorities]
+        admission = Admission(invite.swarm, self._coordinators, certificate, authorities, self._clock)
+        if is_own:
+            admission.recall(answer.bans)
+        else:
+            admission.ban(answer.bans)
         found = read_credential(certificate)
         if found.peer != self._identity.peer_id or found.swarm != invite.swarm:
             raise Refused("a credential of somebody else, or for another swarm")
-        if found.issuer not in invite.coordinators:
+        if found.issuer not in self._coordinators and self._coordinators.succession_of(found.issuer) is None:
             raise Refused("a credential that no coordinator of this swarm signed")
         return admission
 
@@ -192,7 +229,7 @@ class CredentialStore:
         """Return what is on the disk, if that is for this node and swarm."""
         try:
             known = EnrolmentAnswer.model_validate_json(self._path.read_bytes())
-            self._admission(known)
+            self._admission(known, is_own=True)
         except (OSError, ValidationError, Refused):
             return None
         return known

@@ -1,7 +1,7 @@
 """Messages of coordinators: the job, plans, which of them is in force, the swarm's phase, whose links to measure."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 
 from dtfm_node.control.display import Display
@@ -62,10 +62,11 @@ class Inbox:
         self._challenge: Callable[[], Awaitable[None]] | None = None
         self._told_of_kept: list[Callable[[int, Mark], None]] = []
         self._admission: Admission | None = None
+        self._coordinators: Collection[str] = invite.coordinators
 
     def knows(self, admission: Admission) -> None:
         """Have `admission` follow what coordinators say of who is a member. Call it before `read`."""
-        self._admission = admission
+        self._admission, self._coordinators = admission, admission.coordinators
 
     def when_kept(self, told: Callable[[int, Mark], None]) -> None:
         """Call `told` whenever the coordinator says them with the step of its newest whole checkpoint and the newest
@@ -74,13 +75,13 @@ class Inbox:
 
     def read(self, control: ControlPlane) -> None:
         """Subscribe to all topics that coordinators write."""
+        control.on(MEMBERSHIP, self._take_membership)  # first: it says whose word the rest is
         control.on(JOB, self._take_job)
         control.on(PLAN, self._take_plan)
         control.on(EPOCH, self._take_epoch)
         control.on(PHASE, self._take_phase)
         control.on(ANSWERS, self._take_answers)
         control.on(LEDGER, self._take_ledger)
-        control.on(MEMBERSHIP, self._take_membership)
         control.on(PROBE, self._take_round)
         self._challenge = partial(control.publish, CHALLENGE, Challenge(session=self._session))
 
@@ -118,7 +119,7 @@ class Inbox:
         trains = plan.stage_of(self._me) is not None
         heard = self.heard.with_plan(HeardPlan(plan.version, plan.author, trains))
         if heard is not self.heard:
-            plan.verify(self._invite.coordinators, self._invite.swarm)
+            plan.verify(self._coordinators, self._invite.swarm)
             self.plan, self.heard = plan, heard
             self._let_peers_in()
             self.changed.set()
@@ -155,9 +156,10 @@ class Inbox:
 
     def _take_membership(self, _: str, news: MembershipNews) -> None:
         if self._admission is not None:
-            for authority in news.authorities:
-                self._admission.trust(bytes.fromhex(authority))
+            self._admission.trust_all(bytes.fromhex(authority) for authority in news.authorities)
             self._admission.ban(news.bans)
+            for one in news.kicked:
+                self._admission.kick(one.peer, one.at)
 
     def _take_ledger(self, _: str, ledger: Ledger) -> None:
         self._reporter.forget(recorded=ledger.recorded)

@@ -28,9 +28,11 @@ from dtfm_node.doctor.doctor_options import DoctorOptions
 from dtfm_node.doctor.findings import Finding, bad, warn
 from dtfm_node.doctor.job_needs import Need, need_of
 from dtfm_node.doctor.tcp_look import Host, door_of, visit
+from dtfm_protocol.control.coordinator_lookup import look_for_new_keys
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.state_dir import is_live
@@ -116,6 +118,8 @@ class Examination:
             looking = resources.look(options.state_dir, options.device)
             here = tasks.create_task(self._within("this machine", self._limits.device, looking))
             if self._invite is not None:
+                known = Coordinators(self._invite.swarm, self._invite.coordinators)
+                self._invite = await look_for_new_keys(self._invite, known)
                 seen, ways = first_peers.FirstPeersObservation(), Ways(port)
                 need = await self._look_around(self._invite, seen, ways, listen, 0 if free[0].fault else port)
                 others = [member.version for member in seen.members or []]

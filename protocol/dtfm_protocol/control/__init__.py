@@ -1,5 +1,7 @@
 """The control plane: messages for plans, presence and reports, and MQTT that carries them.
 
+- `coordinator_lookup`: a look at the entrances that an invite names, for keys that have taken the places of its
+  coordinators
 - `in_memory_control`: the in-memory twin of the control plane: the same interface without a broker, over links that can
   fail
 - `messages`: the control plane's messages, and the one table of topics that carry them

@@ -7,10 +7,10 @@ from pydantic import Field
 
 from dtfm_protocol.bounds import MOST_PEERS, SEEN_LIMIT, Addresses, Count, PeerName, Session, Step, Text, Time, Version
 from dtfm_protocol.discovery.records import MOST_NEIGHBOURS, Limits, Link, Measured
-from dtfm_protocol.identity.admission import MOST_BANS
+from dtfm_protocol.identity.admission import MOST_AUTHORITIES, MOST_BANS
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.enrolment import Certificate
-from dtfm_protocol.identity.entry_token import TokenId
+from dtfm_protocol.identity.entry_token import MOST_USES, TokenId
 from dtfm_protocol.identity.envelope import LIMIT
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
@@ -22,6 +22,8 @@ ROWS_LIMIT = 128
 """Rows of metrics in one report."""
 LOST_LIMIT = 512
 """Peers that one report may name as lost."""
+KICKS_LIMIT = 64
+"""Kicks of which the swarm is told."""
 FAN_LIMIT = 16
 """Peers to which one sends at the same time in a probe."""
 Pair = tuple[PeerName, PeerName]
@@ -89,17 +91,30 @@ class TokenUse(Message):
     peer: PeerName
     at: Time
     """Unix seconds."""
+    uses: Annotated[int, Field(ge=0, le=MOST_USES)] = 0
+    """Nodes that the token is for; 0: not known."""
+
+
+class Kick(Message):
+    """The owner's word that a peer is to leave; it may come back."""
+
+    peer: PeerName
+    at: Time
+    """Unix seconds."""
 
 
 class MembershipNews(Message):
     """The leading coordinator's word on who is a member: for all, whom not to let in any more; for standbys, which
     invites were used."""
 
-    authorities: Annotated[tuple[Certificate, ...], Field(max_length=16)] = ()
-    """Certificates of the coordinators that sign credentials."""
+    authorities: Annotated[tuple[Certificate, ...], Field(max_length=MOST_AUTHORITIES)] = ()
+    """Certificates of the coordinators that sign credentials, or have signed some that count; they say whose places
+    those have taken."""
     bans: Annotated[tuple[Ban, ...], Field(max_length=MOST_BANS)] = ()
     revoked: Annotated[tuple[TokenId, ...], Field(max_length=4096)] = ()
     redeemed: Annotated[tuple[TokenUse, ...], Field(max_length=10_000)] = ()
+    kicked: Annotated[tuple[Kick, ...], Field(max_length=KICKS_LIMIT)] = ()
+    """Peers that were kicked most lately, whose streams are to end."""
 
 
 class ProbeRound(Message):

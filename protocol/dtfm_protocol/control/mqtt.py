@@ -4,6 +4,7 @@ A coordinator's own broker must prove the coordinator's key, and is shown this m
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import random
@@ -20,9 +21,10 @@ from urllib.parse import unquote, urlsplit
 
 import aiomqtt
 
-from dtfm_protocol.control.messages import PRESENCE, TOPICS, Presence, Topic
+from dtfm_protocol.control.messages import MEMBERSHIP, PRESENCE, TOPICS, MembershipNews, Presence, Topic
 from dtfm_protocol.errors import Cause, Refused, UserError
-from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.admission import MOST_AUTHORITIES, Admission
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.envelope import Letter, Post, read_body
 from dtfm_protocol.identity.freshness import Freshness
 from dtfm_protocol.identity.invite import Invite
@@ -95,15 +97,22 @@ class BrokerAddress:
     def _at(cls, entrance: str, url: str | None, coordinator: str, ca: str | None) -> "BrokerAddress":
         return cls.embedded(entrance, coordinator) if url is None else cls.external(url, ca)
 
-    def context(self, identity: Identity | None = None, certificate: bytes = b"") -> ssl.SSLContext | None:
+    def context(
+        self,
+        identity: Identity | None = None,
+        certificate: bytes = b"",
+        coordinators: Coordinators | None = None,
+        seen: Callable[[bytes], None] = lambda _: None,
+    ) -> ssl.SSLContext | None:
         """Return the TLS context in which to connect to it as `identity`, with this credential; None: without TLS.
 
-        Without an identity nothing is shown: enough to enrol, or to see who is there.
+        Without an identity nothing is shown: enough to enrol, or to see who is there. For `coordinators` and `seen` see
+        `PinnedContext`.
         """
         if not self.tls:
             return None
         if self.coordinator is not None:
-            context: ssl.SSLContext = PinnedContext(self.coordinator)
+            context: ssl.SSLContext = PinnedContext(self.coordinator, coordinators, seen)
         else:
             context = ssl.create_default_context(cadata=self.ca)
         if identity is not None:
@@ -169,12 +178,12 @@ class ControlPlane:
         Args:
             address: the broker to connect to.
             swarm: the swarm's id, with which all its topics begin.
-            coordinators: peer ids that may write the coordinator's topics.
+            coordinators: peer ids that may write the coordinator's topics; they may change.
             post: signs what is sent and verifies what comes.
             session: this run of the program, as its presence says it.
             others: brokers to try, in turn, when that one cannot be reached.
             identity: this member's key, which it proves to brokers.
-            admission: its credential, which it shows with that.
+            admission: its credential, which it shows with that; it learns who has taken a coordinator's place.
             only_looks: whether it leaves no last will, for it never says that it is there.
             heard: keeps what was heard on the disk, so that an earlier run's messages tell nothing new; None: only
                 those of this run do not.
@@ -327,9 +336,7 @@ class ControlPlane:
             return  # a broker may send more than it was asked for
         try:
             letter = self._post.open(bytes(payload), topic.name, topic.limit)
-            authors = self._coordinators if topic.author == "coordinator" else (parts[-1],)
-            if letter.sender not in authors:
-                raise Refused(f"{topic.name}: {short(letter.sender)} may not write this", Cause.AUTHOR)
+            self._check_author(topic, parts[-1], letter)
             body = read_body(letter, topic.schema)
             if not self._is_news(letter, body):
                 return
@@ -343,6 +350,20 @@ class ControlPlane:
                 level = logging.DEBUG if error.cause is Cause.STALE else logging.WARNING  # brokers keep what is old
                 log.log(level, "dropped a control message: %s", error)
             self.dropped[error.cause] += 1
+
+    def _check_author(self, topic: Topic, name: str, letter: Letter) -> None:
+        """Check that whoever has sent a message on `topic` may write it, which ends in `name`.
+
+        Raises:
+            Refused: it may not.
+        """
+        coordinators = self._coordinators
+        if topic is MEMBERSHIP and letter.sender not in coordinators:  # with it a new key introduces itself
+            for authority in read_body(letter, MembershipNews).authorities[:MOST_AUTHORITIES]:
+                with contextlib.suppress(Refused):
+                    self._admission.trust(bytes.fromhex(authority))
+        if letter.sender not in (coordinators if topic.author == "coordinator" else (name,)):
+            raise Refused(f"{topic.name}: {short(letter.sender)} may not write this", Cause.AUTHOR)
 
     def _is_news(self, letter: Letter, body: Schema) -> bool:
         """Whether a message is to be handed on; False: it was heard before.
@@ -360,10 +381,25 @@ class ControlPlane:
         """Return the context for the broker whose turn it is, made anew when this member's credential changes."""
         key = self._address, self._admission.certificate
         if key not in self._contexts:
-            self._contexts = {key: self._address.context(self._identity, self._admission.certificate), **self._contexts}
+            loop = asyncio.get_running_loop()
+
+            def seen(certificate: bytes) -> None:  # a handshake is another thread's work
+                with contextlib.suppress(RuntimeError):  # the program ends
+                    loop.call_soon_threadsafe(self._meet, certificate)
+
+            known = self._admission.coordinators
+            made = self._address.context(self._identity, self._admission.certificate, known, seen)
+            self._contexts = {key: made, **self._contexts}
             while len(self._contexts) > len(self._addresses):
                 self._contexts.popitem()
         return self._contexts[key]
+
+    def _meet(self, authority: bytes) -> None:
+        """Learn from the certificate of the coordinator whose broker this is whose place it has taken."""
+        try:
+            self._admission.trust(authority)
+        except Refused as error:
+            log.debug("the broker at %s: %s", self._address, error)
 
 
 def _remote_of(client: aiomqtt.Client) -> str:

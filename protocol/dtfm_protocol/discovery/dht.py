@@ -16,6 +16,7 @@ from dtfm_protocol.discovery.record_rules import MembersRecords
 from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.admission import Admission
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.compat.hivemind import refuse_stale_records, replace_clock
 from dtfm_protocol.process.timeouts import TIMEOUTS
@@ -30,10 +31,15 @@ larger, everyone holds every record that reached them, so that a lookup finds it
 class HivemindDiscovery:
     """Discovery on a hivemind DHT that lives on the data plane's own libp2p daemon. Create it with `running`."""
 
-    def __init__(self, node: Any, peer_id: str, bootstrap: tuple[str, ...] = ()) -> None:
+    def __init__(self, node: Any, peer_id: str, bootstrap: tuple[str, ...], coordinators: Coordinators) -> None:
         self._node = node
         self._peer_id = peer_id
-        self._bootstrap = [PeerID.from_base58(peer) for peer in by_peer(bootstrap)]
+        self._doors, self._coordinators = tuple(by_peer(bootstrap)), coordinators
+
+    @property
+    def _bootstrap(self) -> list[PeerID]:
+        """Peers by which this one has come in, or who has taken their places."""
+        return [PeerID.from_base58(self._coordinators.present(peer)) for peer in self._doors]
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -87,7 +93,7 @@ class HivemindDiscovery:
                 async with asyncio.timeout(TIMEOUTS.dht_greeting):
                     meetings = (meet(peer, addresses) for peer, addresses in by_peer(known_peers).items())
                     await asyncio.gather(*meetings, return_exceptions=True)
-            yield cls(node, plane.peer_id, bootstrap)
+            yield cls(node, plane.peer_id, bootstrap, admission.coordinators)
         finally:
             with contextlib.suppress(TimeoutError):  # it waits for answers of a daemon that may be gone
                 async with asyncio.timeout(DAEMON_SHUTDOWN_SECONDS):

@@ -3,6 +3,8 @@
 - `admission`: admission: whom a peer of the swarm lets in, by credentials that coordinators signed, bans, and the plan
   in force
 - `ban`: a ban: a coordinator's signed word that a peer, or all who entered with a token, are members no more, for good
+- `coordinators`: the coordinators of a swarm, as one peer knows them: those of its invite, and who has taken their
+  places
 - `credential`: a member's credential: an X.509 certificate of its key, signed by a coordinator of the swarm
 - `enrolment`: enrolment: what a newcomer and a coordinator say to each other until the newcomer has a credential
 - `entry_token`: the entry token in an invite: the right to enter a swarm, signed by a coordinator; whoever has the
@@ -16,4 +18,5 @@
 - `message_counter`: counter of the messages that one identity has signed: it grows with each, over restarts too
 - `standby_card`: the card with which a second coordinator introduces itself to the owner of a swarm, as one line of
   text
+- `succession`: a succession: a coordinator's signed word that another key has taken the place of its own
 """

@@ -4,20 +4,26 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from dtfm_protocol.errors import Cause, Refused
-from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban import Ban, subjects_of
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.credential import Credential, read_credential
 from dtfm_protocol.identity.keys import short
 
 REMEMBERED = 4096
 """Certificates whose signatures are checked once."""
 MOST_BANS = 4096
+MOST_AUTHORITIES = 16
+FORMER_SECONDS = 31 * 86_400.0
+"""Credentials that a key has signed which was replaced count no longer than this from then on: each was for 30 days, so
+that whoever has got hold of the old key makes no members for ever."""
 
 
 class Admission:
     """Rule of who is let in, as one peer of the swarm knows it.
 
     A credential counts if a coordinator of the swarm signed it and neither its peer nor its token is banned; once it
-    has expired, only while the plan in force names its peer. Coordinators' own certificates always count.
+    has expired, only while the plan in force names its peer. Coordinators' own certificates always count, and tell
+    whose place they have taken.
     """
 
     def __init__(
@@ -32,7 +38,8 @@ class Admission:
 
         Args:
             swarm: the swarm's id.
-            coordinators: peer ids whose signatures count; the collection may change.
+            coordinators: peer ids whose signatures count; as `Coordinators`, several admissions may share what they
+                learn.
             certificate: this peer's own credential, DER, which it shows to others.
             authorities: certificates of coordinators that are known, DER.
             clock: gives Unix seconds.
@@ -40,19 +47,31 @@ class Admission:
         self.swarm, self.certificate = swarm, certificate
         self.bans: dict[str, Ban] = {}
         """All bans that are known, by subject."""
-        self._coordinators, self._clock = coordinators, clock
+        known = coordinators if isinstance(coordinators, Coordinators) else Coordinators(swarm, coordinators)
+        self.coordinators = known
+        """Who may lead now."""
+        self._clock = clock
         self._authorities: dict[str, bytes] = {}
         self._in_force: frozenset[str] = frozenset()
         self._read: dict[bytes, Credential] = {}
         self._met: dict[str, bytes] = {}
         self._told: list[Callable[[], None]] = []
-        for authority in authorities:
-            self.trust(authority)
+        self._told_of_kicks: list[Callable[[str], None]] = []
+        self._kicked: dict[str, float] = {}
+        self.trust_all(authorities)
 
     @property
     def authorities(self) -> tuple[bytes, ...]:
-        """Certificates of the coordinators that are known, DER: what TLS checks others' certificates by."""
-        return tuple(self._authorities.values())
+        """Certificates of the coordinators that are known, DER: what TLS checks others' certificates by.
+
+        Those of keys that were replaced are among them as long as anything that they signed counts.
+        """
+        now, former = self._clock(), self.coordinators.succession_of
+        found = {peer: one.at for peer in self._authorities if (one := former(peer)) is not None}
+        ages = {peer: at for peer, at in found.items() if now < at + FORMER_SECONDS}
+        present = [peer for peer in self._authorities if peer not in found]
+        order = [*present, *sorted(ages, key=lambda peer: -ages[peer])]
+        return tuple(self._authorities[peer] for peer in order[:MOST_AUTHORITIES])
 
     def when_changed(self, told: Callable[[], None]) -> None:
         """Call `told` whenever somebody may have become a member, or is one no more."""
@@ -65,11 +84,42 @@ class Admission:
             Refused: it is not the certificate of a coordinator of this swarm.
         """
         found = read_credential(authority)
-        if found.issuer != found.peer or found.peer not in self._coordinators:
+        if not found.is_coordinators:
+            raise Refused("the certificate of a member, where a coordinator's belongs")
+        is_news = bool(found.successions) and self.coordinators.follow(found)
+        peer = found.peer
+        if peer not in self.coordinators and self.coordinators.succession_of(peer) is None:
             raise Refused("the certificate of somebody who does not coordinate this swarm")
-        if self._authorities.get(found.peer) != authority:
-            self._authorities[found.peer] = authority
+        if self._authorities.get(peer) != authority and not self._is_older(found):
+            self._authorities[peer] = authority
+            is_news = True
+        if is_news:
             self._tell()
+
+    def _is_older(self, found: Credential) -> bool:
+        """Whether a certificate says less than the one of the same coordinator that is known."""
+        known = self._authorities.get(found.peer)
+        return known is not None and len(read_credential(known).successions) > len(found.successions)
+
+    def trust_all(self, authorities: Iterable[bytes]) -> None:
+        """As `trust`, in any order: one may say whose place another one has taken.
+
+        Raises:
+            Refused: one of them is not the certificate of a coordinator of this swarm; the others count.
+        """
+        left, fault = list(authorities), None
+        while left:
+            refused = []
+            for authority in left:
+                try:
+                    self.trust(authority)
+                except Refused as error:
+                    refused.append(authority)
+                    fault = error
+            if len(refused) == len(left):
+                assert fault is not None
+                raise fault
+            left = refused
 
     def follow(self, peers: Collection[str]) -> None:
         """Let the `peers` of the plan in force in, whenever their credentials expire."""
@@ -78,18 +128,44 @@ class Admission:
             self._tell()
 
     def ban(self, bans: Iterable[Ban]) -> None:
-        """Add bans; those of nobody who coordinates are dropped.
+        """Add bans; those of nobody who coordinates now are dropped.
 
         Raises:
             Refused: one of them is not signed by the coordinator that it names.
         """
-        new = [ban for ban in bans if ban.subject not in self.bans and ban.by in self._coordinators]
-        for ban in new:
-            ban.verify(self.swarm)
-            if len(self.bans) < MOST_BANS:
-                self.bans[ban.subject] = ban
-        if new:
+        self._add_bans(ban for ban in bans if ban.by in self.coordinators)
+
+    def recall(self, bans: Iterable[Ban]) -> None:
+        """Take up bans from this peer's own disk; those of keys that were replaced meanwhile count, too."""
+        self._add_bans(bans)
+
+    def _add_bans(self, bans: Iterable[Ban]) -> None:
+        is_news = False
+        for ban in bans:
+            known = self.bans.get(ban.subject)
+            # One whose signer was replaced gives way, so that this peer can hand on one that counts everywhere.
+            if known is None or (known.by not in self.coordinators and ban.by in self.coordinators):
+                ban.verify(self.swarm)
+                if known is not None or len(self.bans) < MOST_BANS:
+                    self.bans[ban.subject] = ban
+                    is_news = True
+        if is_news:
             self._tell()
+
+    def when_kicked(self, told: Callable[[str], None]) -> None:
+        """Call `told` with each peer that was kicked: whose streams are to end, and which may open others."""
+        self._told_of_kicks.append(told)
+
+    def kick(self, peer: str, at: float) -> None:
+        """End the streams of a peer that the owner has sent away at `at`, Unix seconds; again, nothing happens."""
+        if self._kicked.get(peer, 0.0) >= at:
+            return
+        self._kicked.pop(peer, None)
+        self._kicked[peer] = at
+        if len(self._kicked) > REMEMBERED:
+            self._kicked.pop(next(iter(self._kicked)))
+        for told in self._told_of_kicks:
+            told(peer)
 
     def check(self, certificate: bytes | None, peer: str | None = None) -> Credential:
         """Return what a certificate says whose key the other end has proven, if it is to be let in.
@@ -112,6 +188,9 @@ class Admission:
             self._read[certificate] = credential
         if peer not in (None, credential.peer):
             raise Refused(f"{short(str(peer))} shows the credential of {short(credential.peer)}", Cause.MEMBER)
+        is_shown = self._authorities.get(credential.peer) == certificate
+        if credential.successions and not is_shown:
+            self.trust(certificate)
         self._judge(credential)
         self._met.pop(credential.peer, None)
         self._met[credential.peer] = certificate
@@ -129,14 +208,17 @@ class Admission:
     def _judge(self, credential: Credential) -> None:
         """Raises Refused where the credential does not count now."""
         name = short(credential.peer)
-        if credential.issuer not in self._coordinators:
-            raise Refused(f"{name} shows a credential that no coordinator of this swarm signed", Cause.MEMBER)
-        if credential.peer == credential.issuer:
+        if credential.is_coordinators and credential.peer in self.coordinators:
             return
+        former = self.coordinators.succession_of(credential.issuer)
+        if credential.is_coordinators or (credential.issuer not in self.coordinators and former is None):
+            raise Refused(f"{name} shows a credential that no coordinator of this swarm signed", Cause.MEMBER)
         if credential.swarm != self.swarm:
             raise Refused(f"{name} shows a credential of another swarm", Cause.MEMBER)
-        if f"peer:{credential.peer}" in self.bans or f"token:{credential.token}" in self.bans:
+        if not self.bans.keys().isdisjoint(subjects_of(credential.peer, credential.token)):
             raise Refused(f"{name} is banned from this swarm", Cause.MEMBER)
+        if former is not None and credential.expires > former.at + FORMER_SECONDS:
+            raise Refused(f"{name} shows a credential that a key signed which was replaced", Cause.MEMBER)
         if credential.expires < self._clock() and credential.peer not in self._in_force:
             raise Refused(f"the credential of {name} has expired", Cause.MEMBER)
 

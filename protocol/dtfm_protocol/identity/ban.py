@@ -13,8 +13,9 @@ from dtfm_protocol.schema import Schema
 class Ban(Schema):
     """A ban of one subject. Bans are only ever added, so that sets of them can be merged in any order."""
 
-    subject: Annotated[str, Field(pattern=r"^(peer|token):[A-Za-z0-9]{1,120}$")]
-    """`peer:PEER ID` or `token:TOKEN ID`."""
+    subject: Annotated[str, Field(pattern=r"^(peer|token|entry):[A-Za-z0-9]{1,120}$")]
+    """`peer:PEER ID`, `token:TOKEN ID`, or `entry:TOKEN ID and PEER ID`: that peer as far as it entered with that
+    token; with another one it may enter."""
     by: PeerName
     """Coordinator that signed it."""
     signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
@@ -31,6 +32,11 @@ class Ban(Schema):
             Refused: it did not.
         """
         verify(self.by, _signable(swarm, self.subject), bytes.fromhex(self.signature))
+
+
+def subjects_of(peer: str, token: str) -> tuple[str, str, str]:
+    """Return the subjects of bans that each keep `peer` out, which has entered with `token`."""
+    return f"peer:{peer}", f"token:{token}", f"entry:{token}{peer}"
 
 
 def _signable(swarm: str, subject: str) -> bytes:

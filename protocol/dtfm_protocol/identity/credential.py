@@ -16,9 +16,12 @@ from cryptography.x509.oid import NameOID
 
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import Identity, peer_id_of, public_key_of
+from dtfm_protocol.identity.succession import Succession, decode_successions, encode_successions
 
-CERTIFICATE_LIMIT = 1024
-"""Bytes of the largest certificate; a member's has about 450."""
+CERTIFICATE_LIMIT = 2048
+"""Bytes of the largest certificate; a member's has about 450, a coordinator's 330 and 112 for each succession."""
+SUCCESSIONS = x509.ObjectIdentifier("2.25.108679298986899628319105150075656376542")
+"""Name of the extension that holds a coordinator's successions, made of a random UUID (X.667)."""
 FIRST_DAY, LAST_DAY = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 
 
@@ -36,6 +39,13 @@ class Credential:
     """Id of the token with which its owner entered; "" in a coordinator's own."""
     expires: float
     """Unix seconds after which nobody enters with it."""
+    successions: tuple[Succession, ...] = ()
+    """Keys that the coordinator's own has followed, the oldest first; their signatures have not been checked."""
+
+    @property
+    def is_coordinators(self) -> bool:
+        """Whether it is somebody's own, signed by nobody else; whether that coordinates a swarm it cannot say."""
+        return self.peer == self.issuer
 
 
 def issue_credential(coordinator: Identity, swarm: str, peer: str, token: str, expires: float) -> bytes:
@@ -62,8 +72,13 @@ def issue_credential(coordinator: Identity, swarm: str, peer: str, token: str, e
     return coordinator.certify(draft).public_bytes(Encoding.DER)
 
 
-def authority_certificate(coordinator: Identity) -> bytes:
-    """Issue the coordinator's own certificate, which signs those of members, DER; the same bytes at every start."""
+def authority_certificate(coordinator: Identity, successions: tuple[Succession, ...] = ()) -> bytes:
+    """Issue the coordinator's own certificate, which signs those of members, DER; the same bytes at every start.
+
+    Args:
+        coordinator: the coordinator's key.
+        successions: the keys that it has followed, the oldest first.
+    """
     name = _authority_name(coordinator.peer_id)
     draft = (
         x509.CertificateBuilder()
@@ -75,6 +90,9 @@ def authority_certificate(coordinator: Identity) -> bytes:
         .not_valid_after(LAST_DAY)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     )
+    if successions:
+        followed = x509.UnrecognizedExtension(SUCCESSIONS, encode_successions(successions))
+        draft = draft.add_extension(followed, critical=False)
     return coordinator.certify(draft).public_bytes(Encoding.DER)
 
 
@@ -106,7 +124,16 @@ def read_credential(certificate: bytes) -> Credential:
         raise Refused("a certificate of another key than the one that it names")
     if is_authority != (issuer == subject):
         raise Refused("a certificate that is an authority's and a member's at once")
-    return Credential(subject, issuer, swarm, token, parsed.not_valid_after_utc.timestamp())
+    followed = _successions(parsed.extensions, subject) if is_authority else ()
+    return Credential(subject, issuer, swarm, token, parsed.not_valid_after_utc.timestamp(), followed)
+
+
+def _successions(extensions: x509.Extensions, peer: str) -> tuple[Succession, ...]:
+    """Return the successions in a coordinator's own certificate. Raises Refused where they are none."""
+    found = [one.value for one in extensions if one.oid == SUCCESSIONS]
+    if not found or not isinstance(found[0], x509.UnrecognizedExtension):
+        return ()
+    return decode_successions(found[0].value, peer)
 
 
 def _authority_name(peer: str) -> x509.Name:

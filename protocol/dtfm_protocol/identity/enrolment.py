@@ -60,10 +60,12 @@ class EnrolmentAnswer(Message):
 
     refused: Text = ""
     """Reason, for people; "" where there is a credential."""
+    later: bool = False
+    """Whether it may be given later: the one that answers does not lead yet."""
     certificate: Certificate | None = None
     """The newcomer's credential."""
     authorities: Annotated[tuple[Certificate, ...], Field(max_length=16)] = ()
-    """Certificates of the coordinators that sign credentials."""
+    """Certificates of the coordinators that sign credentials, or have signed some that count."""
     bans: Annotated[tuple[Ban, ...], Field(max_length=4096)] = ()
 
 

@@ -84,8 +84,17 @@ class Identity:
 
 def peer_id_of(public: Ed25519PublicKey) -> str:
     """Return the peer id of a public key, in base58: "12D3KooW..."."""
-    raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return peer_id_of_raw(public.public_bytes(Encoding.Raw, PublicFormat.Raw))
+
+
+def peer_id_of_raw(raw: bytes) -> str:
+    """Return the peer id of a public key of 32 bytes."""
     return str(base58.b58encode(_MULTIHASH_PREFIX + _PUBLIC_PREFIX + raw).decode())
+
+
+def raw_key_of(peer_id: str) -> bytes:
+    """Return the public key inside a peer id, 32 bytes. Raises as `public_key_of`."""
+    return public_key_of(peer_id).public_bytes(Encoding.Raw, PublicFormat.Raw)
 
 
 def public_key_of(peer_id: str) -> Ed25519PublicKey:

@@ -23,6 +23,7 @@ from dtfm_protocol.bounds import (
     printable,
 )
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.envelope import signable
 from dtfm_protocol.identity.keys import Identity, verify
 from dtfm_protocol.job.job_file import ScheduleName, Wire
@@ -199,12 +200,16 @@ class Plan(Schema):
         return mine.model_copy(update={"signature": identity.sign(mine._signable(swarm)).hex()})
 
     def verify(self, coordinators: Collection[str], swarm: str) -> None:
-        """Check the plan's author and signature.
+        """Check the plan's author and signature; a plan by a key that was replaced later counts.
 
         Raises:
             Refused: the plan is not signed by one of `coordinators` for `swarm`.
         """
-        if self.author not in coordinators:
+        if isinstance(coordinators, Coordinators):
+            counts = coordinators.may_plan(self.author, self.version)
+        else:
+            counts = self.author in coordinators
+        if not counts:
             raise Refused(f"a plan by {self.author[-8:] or 'nobody'}, who is no coordinator of this swarm")
         try:
             signature = bytes.fromhex(self.signature or "")

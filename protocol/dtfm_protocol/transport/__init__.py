@@ -28,6 +28,8 @@
   they are proven
 - `member_calls`: calls from member to member, a request and an answer each, over libp2p: both begin with their sender's
   credential
+- `member_news`: news from member to member: who is banned, and who coordinates the swarm, also where no coordinator is
+  heard
 - `member_stream`: a libp2p stream between members: the first thing that each end says is its credential
 - `multiaddress`: multiaddresses: whose they are, where they lead, and how they are announced
 - `pinned_tls`: TLS 1.3 with a coordinator: contexts that accept the one key that an invite names, and show a member's

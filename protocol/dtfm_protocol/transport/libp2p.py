@@ -7,7 +7,7 @@ and who does not show one is disconnected (`doorkeeper`).
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from hivemind.p2p import PeerID
@@ -29,6 +29,7 @@ from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.libp2p_stream import LibP2PStream, stream_of
 from dtfm_protocol.transport.member_admittance import MemberAdmittance
 from dtfm_protocol.transport.member_calls import PROOF, MemberCalls
+from dtfm_protocol.transport.member_news import NewsExchange
 from dtfm_protocol.transport.member_stream import MemberStream
 from dtfm_protocol.transport.multiaddress import announced, binary, by_peer, is_local
 from dtfm_protocol.transport.relay_guest import RelayGuest
@@ -56,7 +57,7 @@ class LibP2PDataPlane:
         name_service: Callable[[str], str],
         daemon: asyncio.subprocess.Process,
         relays: Mapping[str, tuple[str, ...]],
-        doors: Collection[str],
+        doors: Mapping[str, tuple[str, ...]],
         relay_retry: float,
         limits: StreamLimits,
         dials: DialRule,
@@ -65,10 +66,14 @@ class LibP2PDataPlane:
         self.calls = MemberCalls(p2p._client, admission, name_service, limits)
         """Calls to other members, and theirs to this one."""
         self.whereabouts = Whereabouts(self.calls, self.addresses, self.introduce, self._acquaintances)
+        self.news = NewsExchange(self.calls, admission, self._acquaintances, limits.news)
+        """What members tell each other of who is one."""
         self.streams = MemberAdmittance(admission, limits)
         """Streams with other members."""
         self._dials = dials
-        self.relays = RelayGuest(relays, self.introduce, self.open, relay_retry)
+        self.coordinators = admission.coordinators
+        """Who may lead now; relays, and those to enter by, change with them."""
+        self.relays = RelayGuest(relays, self.introduce, self.open, relay_retry, self.coordinators)
         self._daemon = daemon
         self._is_member, self._doors = admission.is_member, doors
         self._introduced: dict[str, tuple[str, ...]] = {}
@@ -128,18 +133,19 @@ class LibP2PDataPlane:
                 watch = DoorWatch(
                     p2p, daemon.pid, admission.is_member, lambda peer: plane.calls.call(peer, PROOF), limits
                 )
-                door = asyncio.create_task(watch.run())
+                door, news = asyncio.create_task(watch.run()), asyncio.create_task(plane.news.run())
                 try:
                     await plane.calls.serve(PROOF, _nothing, limit=0)
                     await plane.whereabouts.serve()
+                    await plane.news.serve()
                     if relay:
                         await plane._be_relay()
                     async with plane.relays.staying():
                         yield plane
                 finally:
-                    for task in (door, *plane._handlers):
+                    for task in (door, news, *plane._handlers):
                         task.cancel()
-                    await asyncio.gather(door, return_exceptions=True)
+                    await asyncio.gather(door, news, return_exceptions=True)
             finally:
                 if p2p is not None:
                     with contextlib.suppress(TimeoutError):
@@ -182,6 +188,12 @@ class LibP2PDataPlane:
         except (P2PDaemonError, ValueError, OSError) as error:
             raise Unreachable(f"{short(peer)} cannot be reached at {', '.join(addresses)}: {error}") from None
 
+    @property
+    def doors(self) -> Mapping[str, tuple[str, ...]]:
+        """The peers by which this one has come in, or who has taken their places, and their addresses."""
+        addresses = (address for known in self._doors.values() for address in known)
+        return by_peer(self.coordinators.renamed(addresses))
+
     def way(self, peer: str) -> Way | None:
         """Return the way of the newest stream that was opened to `peer`, as `DataPlane.way`."""
         return self._ways.get(peer)
@@ -203,7 +215,7 @@ class LibP2PDataPlane:
             if await self._connected(peer):
                 raise  # it does not offer the service
             # The daemon forgets soon where a peer can be reached, and has no way to ask for its relays.
-            known = *self._introduced.get(peer, ()), *self.relays.may_reach(peer)
+            known = *self._introduced.get(peer, ()), *self.doors.get(peer, ()), *self.relays.may_reach(peer)
             try:
                 await self._connect(peer, known)
             except Unreachable:
@@ -225,7 +237,8 @@ class LibP2PDataPlane:
     async def _acquaintances(self) -> list[str]:
         """Return the members to whom this peer is connected, those by whom it came in first."""
         connected = [peer for peer, _ in await connected_peers(self.p2p) if self._is_member(peer)]
-        return sorted(connected, key=lambda peer: peer not in self._doors)
+        doors = self.doors
+        return sorted(connected, key=lambda peer: peer not in doors)
 
     async def _connected(self, peer: str) -> bool:
         return any(str(other.peer_id) == peer for other in await self.p2p.list_peers())

@@ -35,6 +35,7 @@ class MemberAdmittance:
         self._streams: weakref.WeakSet[MemberStream] = weakref.WeakSet()
         self._taken: Counter[str] = Counter()
         admission.when_changed(self._part)
+        admission.when_kicked(self._part_from)
 
     async def opened(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MemberStream:
         """Return a stream that this peer has opened, on which it has said who it is.
@@ -83,6 +84,12 @@ class MemberAdmittance:
         """End the streams of all who are members no more."""
         for stream in list(self._streams):
             if stream.is_proven and not self._admission.is_member(stream.peer):
+                stream.abort()
+
+    def _part_from(self, peer: str) -> None:
+        """End the streams with one peer."""
+        for stream in list(self._streams):
+            if stream.peer == peer:
                 stream.abort()
 
 

@@ -1,13 +1,15 @@
-"""TLS 1.3 with a coordinator: contexts that accept the one key that an invite names, and show a member's credential."""
+"""TLS 1.3 with a coordinator: contexts that accept the one key that an invite names, or the key that has taken its
+place, and show a member's credential."""
 
 import secrets
 import ssl
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.identity.credential import read_credential
-from dtfm_protocol.identity.keys import Identity, short
+from dtfm_protocol.identity.coordinators import Coordinators
+from dtfm_protocol.identity.keys import Identity
 
 
 def show_credential(context: ssl.SSLContext, identity: Identity, certificate: bytes) -> None:
@@ -18,21 +20,6 @@ def show_credential(context: ssl.SSLContext, identity: Identity, certificate: by
         file.write(ssl.DER_cert_to_PEM_cert(certificate).encode())
         file.flush()
         context.load_cert_chain(file.name, password=password)
-
-
-def check_pin(certificate: bytes | None, coordinator: str) -> None:
-    """Check that a certificate, whose key the other end of a connection has proven, is the coordinator's own.
-
-    A member's certificate, which the same coordinator has signed, is not enough.
-
-    Raises:
-        Refused: it is not.
-    """
-    if not certificate:
-        raise Refused("no certificate was shown")
-    found = read_credential(certificate)
-    if not found.peer == found.issuer == coordinator:
-        raise Refused(f"the certificate of {short(found.peer)}, not of the coordinator {short(coordinator)}")
 
 
 class _NotPinned(ssl.SSLCertVerificationError):
@@ -64,7 +51,8 @@ class _PinnedObject(ssl.SSLObject):
 
 
 class PinnedContext(ssl.SSLContext):
-    """Client's context that accepts one coordinator's key, however its certificate is issued or dated.
+    """Client's context that accepts one coordinator's key, or that of its successor, however the certificate is issued
+    or dated.
 
     OpenSSL checks no chain here: the pin says more than one could. A handshake proves the certificate's key, and
     `do_handshake` of the sockets and objects that this context makes, the only kinds there are, compares it.
@@ -74,20 +62,35 @@ class PinnedContext(ssl.SSLContext):
     sslobject_class = _PinnedObject
     coordinator = ""
 
-    def __new__(cls, coordinator: str) -> "PinnedContext":
+    def __new__(cls, coordinator: str, *_: object) -> "PinnedContext":
         """See `__init__`."""
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
-    def __init__(self, coordinator: str) -> None:
-        """Accept the coordinator with this peer id, and show nothing."""
-        self.coordinator = coordinator
+    def __init__(
+        self,
+        coordinator: str,
+        coordinators: Coordinators | None = None,
+        seen: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
+        """Accept the coordinator with this peer id, and show nothing.
+
+        Args:
+            coordinator: the peer id.
+            coordinators: know who has taken whose place, and in which swarm; None: there is no such thing as a
+                successor.
+            seen: called with the certificate, DER, of each connection that comes about, in whatever thread that is.
+        """
+        self.coordinator, self.coordinators = coordinator, coordinators or Coordinators("", [coordinator])
+        self.seen = seen
         self.minimum_version = ssl.TLSVersion.TLSv1_3
         self.check_hostname = False
         self.verify_mode = ssl.CERT_NONE
 
 
 def _check_end(end: Any, context: Any) -> None:
+    certificate = end.getpeercert(binary_form=True)
     try:
-        check_pin(end.getpeercert(binary_form=True), context.coordinator)
+        context.coordinators.check_pin(certificate, context.coordinator)
     except Refused as error:
         raise _NotPinned(str(error)) from None
+    context.seen(certificate)

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
+from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.transport.circuit_relay import GUEST
@@ -21,7 +22,12 @@ class RelayGuest:
     """A peer that stays the guest of the relays that it knows, each again whenever that has ended."""
 
     def __init__(
-        self, relays: Mapping[str, tuple[str, ...]], introduce: Introduce, open_stream: Open, retry: float
+        self,
+        relays: Mapping[str, tuple[str, ...]],
+        introduce: Introduce,
+        open_stream: Open,
+        retry: float,
+        coordinators: Coordinators | None = None,
     ) -> None:
         """Make the guest's side of one plane.
 
@@ -30,8 +36,10 @@ class RelayGuest:
             introduce: tells the plane where a relay is reached.
             open_stream: opens the plane's stream to a service of a relay.
             retry: seconds that the start waits for a relay, and between attempts (`Timeouts.relay_retry`).
+            coordinators: know who has taken a relay's place, at its addresses; None: nobody does.
         """
         self._relays, self._retry = relays, retry
+        self._coordinators = coordinators or Coordinators("", ())
         self._introduce, self._open = introduce, open_stream
         self.hosts: set[str] = set()
         """Relays over which this peer can be reached now."""
@@ -60,8 +68,9 @@ class RelayGuest:
         """Stay the guest of `relay`, again whenever that has ended, until cancelled."""
         while True:
             try:
-                await self._introduce(relay, self._relays[relay])
-                stream = await self._open(relay, GUEST)
+                name = self._coordinators.present(relay)
+                await self._introduce(name, self._coordinators.renamed(self._relays[relay]))
+                stream = await self._open(name, GUEST)
                 try:
                     await stream.read(1)
                     self.hosts.add(relay)
@@ -91,5 +100,5 @@ class RelayGuest:
             f"{address}{CIRCUIT}/p2p/{peer}"
             for name, known in self._relays.items()
             if name in relays
-            for address in known
+            for address in self._coordinators.renamed(known)
         )

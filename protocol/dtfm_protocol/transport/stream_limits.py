@@ -17,6 +17,8 @@ class StreamLimits:
     """Streams that one peer may have opened here at a time; it needs some ten."""
     peer_calls: int = 32
     """Calls of one peer that are answered at a time."""
+    news: float = 10.0
+    """Interval at which members are asked who is banned, where nothing is new."""
     look: float = 2.0
     """Interval of looks at who is connected to the daemon."""
     glance: float = 0.25

@@ -103,6 +103,7 @@ class TlsConnections:
         self._taken: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         admission.when_changed(self._part)
+        admission.when_kicked(self._part_from)
 
     @property
     def port(self) -> int:
@@ -252,6 +253,12 @@ class TlsConnections:
         """End the streams of all who are members no more."""
         for stream in list(self._streams):
             if stream.peer and not self._admission.is_member(stream.peer):
+                stream.abort()
+
+    def _part_from(self, peer: str) -> None:
+        """End the streams with one peer."""
+        for stream in list(self._streams):
+            if stream.peer == peer:
                 stream.abort()
 
     def _turn_away(self, why: str) -> None:
