@@ -46,6 +46,7 @@ from dtfm_protocol.plan.plan import Plan, Resume, Source
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes, Stream, read_message
+from tests.node.exchanges import signer_of
 
 pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
@@ -164,6 +165,7 @@ class Peer:
         self.holdings = holdings
         """They may come from an earlier plan."""
         self.me, self.plan, self.job = me, plan, job
+        self.signer = signer_of(me)
         self.rows: list[StepMetrics] = []
         self.states: dict[int, State] = {}
         """Weights and moments after each step."""
@@ -184,6 +186,7 @@ class Peer:
         self._pool = ThreadPoolExecutor(1)
         self._machine = Runtime(CPU, self.compute, self.compute, Staging(CPU))
         self.stage: StageState | None = None
+        self.trainer: Trainer | None = None
         self.fetched = Fetched()
 
     async def listen(self) -> None:
@@ -226,7 +229,8 @@ class Peer:
         self.fetched = await load_state(self.plane, job, plan, state, self.holdings, self.compute)
         self._remember(resumed)
         reader = self._tokens if state.is_first or state.is_last else None
-        trainer = Trainer(job, plan, self.me, state, reader, exchange, self._machine)
+        trainer = Trainer(job, plan, self.me, state, reader, exchange, self._machine, self.signer)
+        self.trainer = trainer
         trainer.expect_first()
         self._exchange = exchange
         self._ready.set()

@@ -34,6 +34,7 @@
 - `runtime`: runtime of the engine: the device, the threads that use it, the way to and from its memory, and the tracer
 - `sender`: sender of frames to other peers: a queue for each peer and priority, each sent in order over a stream of its
   own
+- `signed_ballots`: votes and commits as frames carry them: a signature, then the message as JSON
 - `stage_state`: a peer's slice of the model, with all that training needs of it: gradients, optimizer, state by
   parameter name
 - `staging`: copies between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams

@@ -58,8 +58,8 @@ class AllReduce:
         self._feedback = Feedback()
 
     async def run(self, bucket: Bucket, step: int, gradient: torch.Tensor) -> float:
-        """Replace a bucket's `gradient` by its sum over the holders, and return the sum of squares of the part owned
-        here.
+        """Replace a bucket's `gradient` by its sum over the holders, and return the sum of its squares; for all holders
+        both are the same.
 
         Raises:
             PeerLost: a holder vanished, or sent what cannot be used; `gradient` is then of no use, and the step must
@@ -89,7 +89,7 @@ class AllReduce:
             low, high = parts[reduced.index]
             total = await self._decoded(reduced, step, high - low)
             await self._compute(_take, gradient[low:high], total)
-        return float(await self._compute(sum_of_squares, mine))
+        return float(await self._compute(sum_of_squares, gradient))
 
     def _total(self, bucket: Bucket, gradient: torch.Tensor, part: tuple[int, int]) -> torch.Tensor:
         """Code the sum. The owner, too, takes what the wire makes of it: all replicas must hold the same bits."""

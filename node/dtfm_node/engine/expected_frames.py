@@ -14,6 +14,7 @@ from dtfm_node.engine.step_traffic import (
 from dtfm_protocol.job.job_file import Training
 from dtfm_protocol.plan.ballot import VOTE_LIMIT, Ballot
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.signed_commit import COMMIT_LIMIT, SIGNATURE_BYTES
 from dtfm_protocol.wire.codecs import payload_bytes
 from dtfm_protocol.wire.frames import Key, Kind
 
@@ -57,4 +58,5 @@ def evaluation_frames(
 def ballot_frames(plan: Plan, me: str, step: int, ballot: Ballot) -> Iterator[ExpectedFrame]:
     """Yield the frames of a ballot: everyone's votes for the arbiter, the arbiter's commit for everyone else."""
     for message in received(ballot_messages(plan, me, ballot), me):
-        yield ExpectedFrame(message.sender, message.key(step), VOTE_LIMIT, exact=False)
+        limit = VOTE_LIMIT if message.kind is Kind.VOTE else COMMIT_LIMIT
+        yield ExpectedFrame(message.sender, message.key(step), SIGNATURE_BYTES + limit, exact=False)

@@ -21,11 +21,13 @@ from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import TokenReader
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.process.fault_injection import point
 
 BUCKETS_UNDER_WAY = 2
@@ -45,13 +47,14 @@ class Trainer:
         tokens: TokenReader | None,
         exchange: Exchange,
         machine: Runtime,
+        signer: Signer,
     ) -> None:
         self._job, self._plan, self._me, self._state = job, plan, me, state
         self._exchange, self._machine = exchange, machine
         self._batches = Batches(job.corpus, job.training, job.evaluation)
         self._executor = Executor(plan, me, state, self._batches, tokens, exchange, machine)
         self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine)
-        self._balloting = Balloting(plan, me, exchange)
+        self._balloting = Balloting(plan, me, exchange, signer)
         self._hidden = state.hidden_size
         self._partners: set[str] = set()
         self._stopping = self._kept = False
@@ -65,6 +68,11 @@ class Trainer:
         """Time (`time.monotonic()`) when the step under way began: at the commit before it, evaluations left out."""
         self._counted = 0
         """Number of bytes sent up to the last vote on a step."""
+
+    @property
+    def commit(self) -> SignedCommit | None:
+        """Commit on the newest step that is final under this plan, signed by the arbiter; None before the first."""
+        return self._balloting.commit
 
     def expect_first(self) -> None:
         """Post the first frames that other peers may send. Call it before they can reach this exchange."""
