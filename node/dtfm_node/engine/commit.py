@@ -49,7 +49,8 @@ class Arbiter:
         self._due = {peer: frozenset(indices) for peer, indices in due.items()}
         self._stages = [tuple(peers) for peers in (replicas if replicas is not None else ((peer,) for peer in due))]
         self._follows = follows
-        self._votes: dict[str, Vote] = {}
+        self.votes: dict[str, Vote] = {}
+        """Votes that were counted, by peer."""
 
     def take(self, peer: str, vote: Vote) -> Commit | None:
         """Count a vote, and return the commit once all are in, None before.
@@ -60,7 +61,7 @@ class Arbiter:
                 nothing.
             Disputed: all are in, and holders of the same gradients have voted unlike things.
         """
-        if peer not in self._due or peer in self._votes:
+        if peer not in self._due or peer in self.votes:
             raise Refused("a vote that is not due")
         if vote.follows != self._follows:
             raise Refused(f"a vote of {short(peer)} that follows another commit")
@@ -72,11 +73,11 @@ class Arbiter:
             raise Refused(f"a vote of {short(peer)} with numbers beyond all bounds")
         if (vote.shared or _shared(vote)) and peer not in self._ends:
             raise Refused(f"a vote of {short(peer)} on embeddings that are not its own")
-        self._votes[peer] = vote
-        if len(self._votes) < len(self._due):
+        self.votes[peer] = vote
+        if len(self.votes) < len(self._due):
             return None
         self._compare()
-        votes = [self._votes[name] for name in self._due]
+        votes = [self.votes[name] for name in self._due]
         return Commit(
             loss=math.fsum(loss for one in votes for loss in one.losses.values()),
             grad_norm=math.sqrt(math.fsum(self._squares())),
@@ -90,11 +91,11 @@ class Arbiter:
 
     def _compare(self) -> None:
         for peers in self._stages:
-            self._agree("reduced", peers, [self._votes[peer].reduced for peer in peers])
-        self._agree("shared", self._ends, [self._votes[peer].shared for peer in self._ends])
+            self._agree("reduced", peers, [self.votes[peer].reduced for peer in peers])
+        self._agree("shared", self._ends, [self.votes[peer].shared for peer in self._ends])
         for peers in self._stages:
-            self._agree("sum_squares", peers, [self._votes[peer].sum_squares for peer in peers])
-        self._agree("sum_squares", self._ends, [_shared(self._votes[peer]) for peer in self._ends])
+            self._agree("sum_squares", peers, [self.votes[peer].sum_squares for peer in peers])
+        self._agree("sum_squares", self._ends, [_shared(self.votes[peer]) for peer in self._ends])
 
     @staticmethod
     def _agree(over: Subject, peers: tuple[str, ...], values: Sequence[object]) -> None:
@@ -106,10 +107,10 @@ class Arbiter:
         found = [
             value
             for peers in self._stages
-            for group, value in self._votes[peers[0]].sum_squares.items()
+            for group, value in self.votes[peers[0]].sum_squares.items()
             if group not in SHARED_GROUPS
         ]
-        return found + list(_shared(self._votes[self._stages[0][0]]).values())
+        return found + list(_shared(self.votes[self._stages[0][0]]).values())
 
 
 def _shared(vote: Vote) -> dict[int, float]:

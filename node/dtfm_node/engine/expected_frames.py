@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dtfm_node.engine.buckets import Bucket
+from dtfm_node.engine.frame_seals import SEAL_BYTES
 from dtfm_node.engine.step_traffic import (
     ballot_messages,
     boundary_messages,
@@ -41,7 +42,7 @@ def step_frames(
     for message in received(boundary_messages(plan, me), me):
         yield ExpectedFrame(message.sender, message.key(step), sizes[message.kind])
     for bucket in buckets:
-        parts = [payload_bytes(plan.wire.gradients, (high - low,)) for low, high in bucket.parts]
+        parts = [payload_bytes(plan.wire.gradients, (high - low,)) + SEAL_BYTES for low, high in bucket.parts]
         for message in received(reduction_messages(bucket, me), me):
             yield ExpectedFrame(message.sender, message.key(step), parts[message.index])
 

@@ -13,6 +13,7 @@ from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_node.engine.trainer import Trainer
+from dtfm_node.engine.witness import Witness
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.runner.plan_check import why_refused
 from dtfm_node.runner.token_source import TokenSource
@@ -59,7 +60,7 @@ class PlanWorker:
         self._job, self._machine, self._plane = job, machine, plane
         self._shards, self._holdings, self._checkpointer, self._reporter = shards, holdings, checkpointer, reporter
         self._uplink, self._on_change, self._offered = uplink, on_change, offered
-        self._me, self._signer = plane.peer_id, signer
+        self._me, self._witness = plane.peer_id, Witness(signer, plane)
         self._exchange: tuple[int, Exchange | None] = (0, None)
         self._opened = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -75,6 +76,7 @@ class PlanWorker:
             exchange = await self._exchange_of(hello.plan_version)
             await (exchange.take_pulses(stream) if hello.pulses else exchange.serve(stream))
 
+        await self._witness.listen()
         await self._plane.serve(TRAINING, training)
 
     async def _exchange_of(self, version: int) -> Exchange:
@@ -183,7 +185,7 @@ class PlanWorker:
             budget = holdings.snapshots.budget
             tokens = TokenSource(self._plane, job, self._shards, plan.author, budget=budget)
         reader = tokens.reader if tokens else None
-        trainer = Trainer(job, plan, self._me, state, reader, exchange, machine, self._signer)
+        trainer = Trainer(job, plan, self._me, state, reader, exchange, machine, self._witness)
 
         async def prepare(step: int) -> None:
             if tokens is not None:
