@@ -39,6 +39,7 @@ from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
@@ -188,6 +189,7 @@ class Daemon:
                     uplink,
                     say_standing,
                     profile.memory_bytes,
+                    Signer(self._identity, self._invite.swarm),
                 )
                 await worker.listen()
                 runner = Runner(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import math
 import typing
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +17,9 @@ from dtfm_node.engine.allreduce import AllReduce
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.expected_frames import step_frames
+from dtfm_node.engine.frame_seals import SEAL_BYTES, FrameSeals, Seal
 from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.receipts import StepReceipts, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Compute, Runtime
 from dtfm_node.engine.stage_state import Diverged
@@ -26,8 +29,9 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.codecs import encode, payload_bytes, to_bytes
 from dtfm_protocol.wire.frames import HEADER_BYTES, Key, Kind
-from dtfm_protocol.wire.stream import Stream, read_message
+from dtfm_protocol.wire.stream import Bytes, Stream, read_message
 from tests.harness.manual_clock import settle
+from tests.node.exchanges import signer_of
 
 STEP = 3
 COUNTS = [1, 2, 3, 5]
@@ -72,7 +76,8 @@ class Holders:
                 exchange = await stack.enter_async_context(Exchange.running(plane, 1, holders.names))
                 await plane.serve(TRAINING, _answering(exchange))
                 holders.exchanges[name] = exchange
-                holders._reduces[name] = AllReduce(name, codec, exchange, holders._machine)
+                seals = FrameSeals(signer_of(name), 1)
+                holders._reduces[name] = AllReduce(name, codec, exchange, holders._machine, seals)
             yield holders
 
     def expect(self, name: str, step: int) -> None:
@@ -82,8 +87,16 @@ class Holders:
     async def reduce(self, name: str, step: int, flat: torch.Tensor) -> float:
         return await self._reduces[name].run(self.bucket, step, flat)
 
+    async def send(self, sender: str, to: str, key: Key, payload: Bytes, **claims: Any) -> None:
+        """Send a frame of five ones, with the sender's seal, which says what is true but for the `claims`."""
+        signer, sealed = claims.pop("signer", sender), claims.pop("sealed", key)
+        digest = claims.pop("digest", hashlib.sha256(payload).digest())
+        true: dict[str, Any] = {"receiver": to} if key.kind is Kind.PART else {"squares": 5.0}
+        seal = FrameSeals(signer_of(signer), 1).seal(sealed, digest, **true | claims)
+        await self.exchanges[sender].send(to, key, payload, seal.signature)
+
     async def step(self, flats: list[torch.Tensor], step: int = STEP) -> list[float]:
-        """Reduce in place; the sums of squares of the parts that each holder owns."""
+        """Reduce in place; the sums of squares that each holder has found."""
         for name in self.names:
             self.expect(name, step)
         squares = await asyncio.gather(
@@ -104,7 +117,7 @@ async def reduce_all(flats: list[torch.Tensor], codec: CodecName, compute: Compu
     """One all-reduce; what it sends is exactly what it must."""
     async with Holders.running(len(flats), len(flats[0]), codec, compute) as holders:
         squares = await holders.step(flats)
-        sizes = [payload_bytes(codec, (high - low,)) for low, high in holders.bucket.parts]
+        sizes = [payload_bytes(codec, (high - low,)) + SEAL_BYTES for low, high in holders.bucket.parts]
         for own, exchange in zip(sizes, holders.exchanges.values(), strict=True):
             assert not exchange.refused
             frames = 2 * (len(flats) - 1)
@@ -127,7 +140,8 @@ async def test_in_fp32_every_holder_ends_with_the_sum_in_the_holders_order(holde
     squares = await reduce_all(flats, "fp32")
     assert_bit_identical(flats)
     assert torch.equal(flats[0], wanted)
-    assert sum(squares) == pytest.approx(float(wanted.double().square().sum()), rel=1e-12)
+    assert len(set(squares)) == 1
+    assert squares[0] == pytest.approx(float(wanted.double().square().sum()), rel=1e-12)
 
 
 @pytest.mark.parametrize("holders", COUNTS)
@@ -142,7 +156,8 @@ async def test_on_a_half_wire_every_holder_ends_with_the_same_bits_near_the_sum(
     assert_bit_identical(flats)
     largest = float(magnitude.max()) if codec == "fp16" else 0.0
     assert ((flats[0].double() - wanted).abs() <= 2 * close * magnitude + largest * 2.0**-22).all()
-    assert sum(squares) == pytest.approx(float(flats[0].double().square().sum()), rel=1e-12)
+    assert len(set(squares)) == 1
+    assert squares[0] == pytest.approx(float(flats[0].double().square().sum()), rel=1e-12)
 
 
 @pytest.mark.parametrize("holders", COUNTS)
@@ -155,7 +170,8 @@ async def test_on_an_int8_wire_every_holder_ends_with_the_same_bits_half_a_level
     squares = await reduce_all(flats, "int8")
     assert_bit_identical(flats)
     assert ((flats[0].double() - wanted).abs() <= 0.501 * levels / 127).all()
-    assert sum(squares) == pytest.approx(float(flats[0].double().square().sum()), rel=1e-12)
+    assert len(set(squares)) == 1
+    assert squares[0] == pytest.approx(float(flats[0].double().square().sum()), rel=1e-12)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -166,7 +182,8 @@ async def test_a_bucket_may_have_fewer_elements_than_holders(codec: CodecName, e
     for flat in flats:
         torch.testing.assert_close(flat, torch.full((elements,), 31.0), rtol=2.0**-8, atol=0)
     assert_bit_identical(flats)
-    assert sum(squares) == pytest.approx(elements * 31.0**2, rel=2.0**-7)
+    assert len(set(squares)) == 1
+    assert squares[0] == pytest.approx(elements * 31.0**2, rel=2.0**-7)
 
 
 @given(holders=st.integers(1, 4), elements=st.integers(1, 300), codec=st.sampled_from(CODECS), seed=st.integers(0, 99))
@@ -278,12 +295,69 @@ async def test_a_holder_that_sends_what_is_not_finite_is_lost_and_named(
         for part in (Kind.PART, Kind.REDUCED):
             index = 0 if part is Kind.PART else 1
             payload = to_bytes(encode(lie if part is kind else torch.ones(5), codec))
-            await holders.exchanges[liar].send(me, Key(part, STEP, index, 7), payload)
+            await holders.send(liar, me, Key(part, STEP, index, 7), payload)
         with pytest.raises(PeerLost) as caught:
             await holders.reduce(me, STEP, flat)
         assert caught.value.peer == liar
         assert "not finite" in str(caught.value)
         assert holders.exchanges[me].refused == {FrameFault.CONTENT: 1}
+
+
+FALSE_SEALS: list[tuple[Kind, dict[str, Any]]] = [
+    (Kind.PART, {"digest": bytes(32)}),
+    (Kind.PART, {"receiver": "peer2"}),
+    (Kind.PART, {"signer": "peer0"}),
+    (Kind.PART, {"sealed": Key(Kind.PART, STEP - 1, 0, 7)}),
+    (Kind.PART, {"sealed": Key(Kind.PART, STEP, 0, 6)}),
+    (Kind.REDUCED, {"digest": bytes(32)}),
+    (Kind.REDUCED, {"squares": 4.0}),
+    (Kind.REDUCED, {"signer": "peer0"}),
+    (Kind.REDUCED, {"sealed": Key(Kind.REDUCED, STEP, 0, 7)}),
+]
+
+
+@pytest.mark.parametrize(("kind", "claims"), FALSE_SEALS)
+async def test_a_seal_of_something_else_is_its_senders_fault(kind: Kind, claims: dict[str, Any]) -> None:
+    """Other bytes, another receiver, another signer, another frame, other squares than the bytes have."""
+    async with Holders.running(2, 10) as holders:
+        me, liar = holders.names
+        holders.expect(me, STEP)
+        holders.expect(liar, STEP)
+        for part in (Kind.PART, Kind.REDUCED):
+            index = 0 if part is Kind.PART else 1
+            payload = to_bytes(encode(torch.ones(5), "fp32"))
+            await holders.send(liar, me, Key(part, STEP, index, 7), payload, **claims if part is kind else {})
+        with pytest.raises(PeerLost) as caught:
+            await holders.reduce(me, STEP, torch.ones(10))
+        assert caught.value.peer == liar
+        assert "false seal" in str(caught.value)
+        assert holders.exchanges[me].refused == {FrameFault.SEAL: 1}
+
+
+async def test_what_is_sealed_as_it_was_sent_is_taken() -> None:
+    """Else the test above would show nothing."""
+    async with Holders.running(2, 10) as holders:
+        me, other = holders.names
+        holders.expect(me, STEP)
+        holders.expect(other, STEP)
+        for part, index in ((Kind.PART, 0), (Kind.REDUCED, 1)):
+            await holders.send(other, me, Key(part, STEP, index, 7), to_bytes(encode(torch.ones(5), "fp32")))
+        assert await holders.reduce(me, STEP, torch.ones(10)) == 5 * 4.0 + 5 * 1.0
+
+
+@pytest.mark.parametrize("codec", CODECS)
+async def test_all_holders_have_the_same_receipts_in_the_owners_words(codec: CodecName) -> None:
+    async with Holders.running(3, 100, codec) as holders:
+        squares = await holders.step(gradients(3, 100))
+        found = [StepReceipts(parts=one.take_receipts()).of(shared=False) for one in holders._reduces.values()]
+        assert found[0] == found[1] == found[2]
+        assert [part.index for part in found[0]] == [0, 1, 2]
+        assert squares_of(part.squares for part in found[0]) == squares[0]
+        for part, owner in zip(found[0], holders.names, strict=True):
+            seal = Seal(bytes.fromhex(part.sha256), bytes.fromhex(part.seal))
+            key = Key(Kind.REDUCED, STEP, part.index, 7)
+            FrameSeals(signer_of("anybody"), 1).check(owner, key, seal, squares=part.squares)
+        assert not any(one.take_receipts() for one in holders._reduces.values())
 
 
 async def test_a_holder_that_vanishes_is_named() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_node.engine.commit import Arbiter
+from dtfm_node.engine.commit import Arbiter, Disputed
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.plan.ballot import Commit, Vote, read_ballot
 
@@ -19,12 +19,12 @@ DUE: dict[str, tuple[int, ...]] = {"a": (), "b": (), "x": (0, 2), "y": (1, 3)}
 
 
 def votes() -> dict[str, Vote]:
-    """What a plan of two pipelines and four micro-batches brings."""
+    """What a plan of four stages brings, of which two compute losses of four micro-batches."""
     return {
         "a": Vote(sum_squares={0: 1.0}),
         "b": Vote(sum_squares={0: 2.0}),
-        "x": Vote(losses={0: 10.0, 2: 12.0}, sum_squares={1: 3.0}),
-        "y": Vote(losses={1: 11.0, 3: 13.0}, sum_squares={1: 10.0}),
+        "x": Vote(losses={0: 10.0, 2: 12.0}, sum_squares={0: 3.0}),
+        "y": Vote(losses={1: 11.0, 3: 13.0}, sum_squares={0: 10.0}),
     }
 
 
@@ -68,8 +68,8 @@ def test_every_order_of_votes_gives_the_same_bits(losses: list[float], squares: 
     cast = {
         "a": Vote(sum_squares={0: squares[0]}),
         "b": Vote(sum_squares={0: squares[1]}),
-        "x": Vote(losses={0: losses[0], 2: losses[2]}, sum_squares={1: squares[2]}),
-        "y": Vote(losses={1: losses[1], 3: losses[3]}, sum_squares={1: squares[3]}),
+        "x": Vote(losses={0: losses[0], 2: losses[2]}, sum_squares={0: squares[2]}),
+        "y": Vote(losses={1: losses[1], 3: losses[3]}, sum_squares={0: squares[3]}),
     }
     commits = {decide([(peer, cast[peer]) for peer in order]) for order in itertools.permutations(PEERS)}
     assert len(commits) == 1
@@ -213,6 +213,85 @@ def test_the_largest_votes_that_are_taken_have_a_sum() -> None:
     *_, commit = [arbiter.take(str(peer), vote) for peer, vote in enumerate(largest)]
     assert commit is not None
     assert read_ballot(commit.model_dump_json().encode(), Commit) == commit
+
+
+REPLICAS = [("a", "b"), ("x", "y")]
+TIED = 1 << 15
+"""Number of a bucket that the first stage and the last share."""
+
+
+def replicated() -> dict[str, Vote]:
+    """What two pipelines of two stages bring whose ends share their embeddings."""
+    ends: dict[str, Any] = {"shared": "5" * 64}
+    first: dict[str, Any] = {"reduced": "1" * 64, "sum_squares": {0: 1.0, 1: 2.0, TIED: 6.0}, **ends}
+    last: dict[str, Any] = {"reduced": "2" * 64, "sum_squares": {0: 7.0, TIED: 6.0}, **ends}
+    return {
+        "a": Vote(**first),
+        "b": Vote(**first),
+        "x": Vote(losses={0: 10.0, 2: 12.0}, **last),
+        "y": Vote(losses={1: 11.0, 3: 13.0}, **last),
+    }
+
+
+def test_a_buckets_squares_count_once_however_many_hold_it() -> None:
+    arbiter = Arbiter(DUE, REPLICAS)
+    *_, commit = [arbiter.take(*cast) for cast in replicated().items()]
+    assert commit == Commit(loss=46.0, grad_norm=4.0)
+
+
+DISPUTES: list[tuple[str, dict[str, Any], str, tuple[str, ...]]] = [
+    ("b", {"reduced": "3" * 64}, "reduced", ("a", "b")),
+    ("a", {"reduced": ""}, "reduced", ("a", "b")),
+    ("y", {"reduced": "3" * 64}, "reduced", ("x", "y")),
+    ("x", {"shared": ""}, "shared", PEERS),
+    ("b", {"shared": "3" * 64}, "shared", PEERS),
+    ("b", {"sum_squares": {0: 1.0, 1: math.nextafter(2.0, 3.0), TIED: 6.0}}, "sum_squares", ("a", "b")),
+    ("y", {"sum_squares": {0: 7.0, 1: 0.0, TIED: 6.0}}, "sum_squares", ("x", "y")),
+    ("y", {"sum_squares": {0: 7.0}}, "sum_squares", ("x", "y")),
+]
+
+
+@pytest.mark.parametrize("order", [PEERS, PEERS[::-1]])
+@pytest.mark.parametrize(("liar", "claims", "over", "peers"), DISPUTES)
+def test_replicas_that_vote_unlike_things_are_a_dispute_between_them(
+    liar: str, claims: dict[str, Any], over: str, peers: tuple[str, ...], order: tuple[str, ...]
+) -> None:
+    """One of them lies, and none of their votes is wrong by itself."""
+    cast = replicated()
+    cast[liar] = cast[liar].model_copy(update=claims)
+    arbiter = Arbiter(DUE, REPLICAS)
+    for peer in order[:-1]:
+        assert arbiter.take(peer, cast[peer]) is None
+    with pytest.raises(Disputed) as caught:
+        arbiter.take(order[-1], cast[order[-1]])
+    assert (caught.value.over, caught.value.peers) == (over, peers)
+
+
+def test_two_stages_that_agree_among_themselves_on_what_they_share_are_in_dispute() -> None:
+    cast = replicated()
+    for peer in ("x", "y"):
+        cast[peer] = cast[peer].model_copy(update={"sum_squares": {0: 7.0, TIED: 5.0}})
+    *early, latest = cast.items()
+    arbiter = Arbiter(DUE, REPLICAS)
+    assert [arbiter.take(*one) for one in early] == [None] * 3
+    with pytest.raises(Disputed) as caught:
+        arbiter.take(*latest)
+    assert (caught.value.over, caught.value.peers) == ("sum_squares", PEERS)
+
+
+@pytest.mark.parametrize("claims", [{"shared": "5" * 64}, {"sum_squares": {TIED: 1.0}}])
+def test_a_stage_in_the_middle_shares_no_embeddings(claims: dict[str, Any]) -> None:
+    arbiter = Arbiter(dict.fromkeys(("a", "m", "x"), ()), [("a",), ("m",), ("x",)])
+    with pytest.raises(Refused, match="a vote of m on embeddings"):
+        arbiter.take("m", Vote(**claims))
+
+
+@pytest.mark.parametrize(("follows", "votes"), [("1" * 64, "2" * 64), ("1" * 64, ""), ("", "1" * 64)])
+def test_a_vote_that_follows_another_commit_is_refused(follows: str, votes: str) -> None:
+    arbiter = Arbiter({"a": ()}, follows=follows)
+    with pytest.raises(Refused, match="a vote of a that follows another commit"):
+        arbiter.take("a", Vote(follows=votes))
+    assert arbiter.take("a", Vote(follows=follows)) == Commit()
 
 
 def test_a_commit_ends_no_plan_unless_it_says_so() -> None:

@@ -1,21 +1,34 @@
 """A peer that sends what cannot be used costs the step and nothing else, and is named by whoever it sent that to."""
 
+import asyncio
+import contextlib
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Collection
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
 from dtfm_node.engine.exchange import Exchange
+from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.optimizer import sum_of_squares
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.stage_state import Diverged, StageState
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.job.job_file import Checkpointing, CodecName
 from dtfm_protocol.plan.ballot import VOTE_LIMIT, Ballot
+from dtfm_protocol.plan.signed_commit import statement
+from dtfm_protocol.wire.codecs import decode, from_bytes
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes
-from tests.node.test_engine_equivalence import Swarm, home, identical, job_of, one_thread, plan_of
+from tests.node.exchanges import SWARM, identity_of, signer_of
+from tests.node.test_engine_equivalence import STEPS, Swarm, home, identical, job_of, one_thread, plan_of
 
 __all__ = ["home", "one_thread"]  # fixtures
 
@@ -23,6 +36,7 @@ STEP = 2
 """When the lie is told."""
 
 Lie = Callable[[Bytes], Bytes]
+BallotKind = Literal["vote", "commit"]
 
 
 def not_finite(payload: Bytes) -> Bytes:
@@ -30,20 +44,72 @@ def not_finite(payload: Bytes) -> Bytes:
     return np.float32("nan").tobytes() + bytes(payload)[4:]
 
 
-def saying(text: str) -> Lie:
-    return lambda _: text.encode()
+def saying(kind: BallotKind, liar: str, text: str) -> Lie:
+    """A vote or commit of other words, with the liar's own signature."""
+    return lambda _: signed(kind, liar, text.encode())
 
 
-def tell(swarm: Swarm, liar: str, kind: Kind, lie: Lie, index: int | None = None, step: int = STEP) -> None:
-    """Have `liar` send `lie` of what it should in frames of `kind`."""
+def claiming(kind: BallotKind, liar: str, **fields: Any) -> Lie:
+    """A vote or commit that says what is true but for these fields, with the liar's own signature."""
+    return lambda payload: signed(kind, liar, json.dumps(json.loads(bytes(payload)[64:]) | fields).encode())
+
+
+def signed(kind: BallotKind, liar: str, text: bytes) -> bytes:
+    return signer_of(liar).sign(statement(kind, SWARM, 1, Ballot.STEP, STEP, text)) + text
+
+
+def resealed(liar: str, receiver: str, key: Key, payload: Bytes, codec: CodecName = "fp32") -> bytes:
+    """The liar's own seal on what it sends."""
+    digest = hashlib.sha256(payload).digest()
+    seals = FrameSeals(signer_of(liar), 1)
+    if key.kind is Kind.PART:
+        return seals.seal(key, digest, receiver=receiver).signature
+    squares = 0.0
+    with contextlib.suppress(Refused):
+        squares = sum_of_squares(decode(from_bytes(payload), codec, (len(payload) // 4,)))  # as fp32 has it
+    return seals.seal(key, digest, squares=squares).signature
+
+
+def tell(
+    swarm: Swarm,
+    liar: str,
+    kind: Kind,
+    lie: Lie,
+    index: int | None = None,
+    step: int = STEP,
+    victims: Collection[str] | None = None,
+) -> None:
+    """Have `liar` send `lie` of what it should in frames of `kind`, to all or to some."""
 
     class Lying(Exchange):
-        async def send(self, peer: str, key: Key, payload: Bytes) -> None:
-            if key.kind is kind and key.step == step and (index is None or key.index == index):
+        async def send(self, peer: str, key: Key, payload: Bytes, seal: Bytes = b"") -> None:
+            told = victims is None or peer in victims
+            if told and key.kind is kind and key.step == step and (index is None or key.index == index):
                 payload = lie(payload)
-            await super().send(peer, key, payload)
+                seal = seal and resealed(liar, peer, key, payload, swarm.plan.wire.gradients)
+            await super().send(peer, key, payload, seal)
 
     swarm.peers[liar].exchanging = Lying.running
+
+
+def remember(swarm: Swarm, sender: str, kind: Kind, sent: list[Bytes]) -> None:
+    """Note all that `sender` sends in frames of `kind`."""
+    inner = swarm.peers[sender].exchanging
+
+    @contextlib.asynccontextmanager
+    async def running(*arguments: Any, **options: Any) -> AsyncIterator[Exchange]:
+        async with inner(*arguments, **options) as exchange:
+            send = exchange.send
+
+            async def noted(peer: str, key: Key, payload: Bytes, seal: Bytes = b"") -> None:
+                if key.kind is kind:
+                    sent.append(payload)
+                await send(peer, key, payload, seal)
+
+            exchange.send = noted  # type: ignore[method-assign]
+            yield exchange
+
+    swarm.peers[sender].exchanging = running
 
 
 async def ends(swarm: Swarm, liar: str) -> dict[str, PeerLost]:
@@ -123,7 +189,7 @@ async def test_each_who_is_sent_a_lie_refuses_it_unless_another_has_left_before(
 )
 async def test_a_vote_that_cannot_be_counted_is_its_voters_fault(home: Path, lie: str) -> None:
     swarm = Swarm(home, job_of(home), plan_of("1x2"))
-    tell(swarm, "x", Kind.VOTE, saying(lie), Ballot.STEP)
+    tell(swarm, "x", Kind.VOTE, saying("vote", "x", lie), Ballot.STEP)
     lost = (await ends(swarm, "x"))["a"]
     assert lost.peer == "x"
     assert refused(swarm) == {"a": {FrameFault.CONTENT: 1}}
@@ -132,12 +198,170 @@ async def test_a_vote_that_cannot_be_counted_is_its_voters_fault(home: Path, lie
 @pytest.mark.parametrize("lie", ["", "{", '{"loss": Infinity}', '{"grad_norm": "large"}', '{"bytes_sent": -1}'])
 async def test_a_commit_that_cannot_be_read_is_the_arbiters_fault_and_nobody_applies_it(home: Path, lie: str) -> None:
     swarm = Swarm(home, job_of(home), plan_of("2x2"))
-    tell(swarm, "a", Kind.COMMIT, saying(lie), Ballot.STEP)
+    tell(swarm, "a", Kind.COMMIT, saying("commit", "a", lie), Ballot.STEP)
     lost = await ends(swarm, "a")
     found = refused(swarm)
     assert found
     assert all(counts == {FrameFault.CONTENT: 1} for counts in found.values())
     assert all(lost[me].peer == "a" for me in found)
+
+
+async def test_a_vote_with_another_peers_signature_or_none_is_its_senders_fault(home: Path) -> None:
+    """`x` cannot speak for `a`, nor repeat what it signed of another step, nor add to what it signed."""
+    earlier: list[Bytes] = []
+    for lie in (
+        lambda payload: signed("vote", "a", bytes(payload)[64:]),
+        lambda payload: bytes(payload)[64:],
+        lambda payload: bytes(payload)[:63],
+        lambda payload: bytes(payload) + b" ",
+        lambda _: earlier[0],
+    ):
+        swarm = Swarm(home, job_of(home), plan_of("1x2"))
+        tell(swarm, "x", Kind.VOTE, lie, Ballot.STEP)
+        remember(swarm, "x", Kind.VOTE, earlier)
+        lost = (await ends(swarm, "x"))["a"]
+        assert lost.peer == "x"
+        assert refused(swarm) == {"a": {FrameFault.CONTENT: 1}}
+
+
+@pytest.mark.parametrize(("name", "liar"), [("2x2", "y"), ("2x2", "b"), ("1x4", "n")])
+async def test_a_vote_that_follows_another_commit_is_its_voters_fault(home: Path, name: str, liar: str) -> None:
+    swarm = Swarm(home, job_of(home), plan_of(name))
+    tell(swarm, liar, Kind.VOTE, claiming("vote", liar, follows="0" * 64), Ballot.STEP)
+    lost = (await ends(swarm, liar))["a"]
+    assert lost.peer == liar
+    assert "follows another commit" in str(lost)
+
+
+async def test_a_commit_that_follows_another_one_is_the_arbiters_fault(home: Path) -> None:
+    swarm = Swarm(home, job_of(home), plan_of("2x2"))
+    tell(swarm, "a", Kind.COMMIT, claiming("commit", "a", before="0" * 64), Ballot.STEP)
+    lost = await ends(swarm, "a")
+    assert all(lost[me].peer == "a" for me in refused(swarm))
+    assert refused(swarm)
+
+
+async def test_every_peer_holds_the_newest_commit_in_words_that_the_arbiter_has_signed(home: Path) -> None:
+    swarm = Swarm(home, job_of(home), plan_of("2x2"))
+    found = await swarm.run(last=3)
+    (commit,) = {peer.trainer.commit for peer in swarm.peers.values() if peer.trainer is not None}
+    assert commit is not None
+    assert (commit.plan, commit.step) == (1, 3)
+    assert commit.opened(identity_of("a").peer_id, SWARM).grad_norm == found.rows[-1].grad_norm
+    with pytest.raises(Refused, match="signature is not"):
+        commit.opened(identity_of("b").peer_id, SWARM)
+
+
+def negated(payload: Bytes) -> Bytes:
+    """Other values, of the same norm."""
+    return (-np.frombuffer(payload, np.float32)).tobytes()
+
+
+@pytest.mark.parametrize("victims", [("c",), ("a", "c"), ("d",)])
+async def test_an_owner_that_gives_holders_unlike_sums_is_named_by_its_own_seals(
+    home: Path, victims: tuple[str, ...]
+) -> None:
+    """Each frame is right by itself, and has the norm that it should."""
+    swarm = Swarm(home, job_of(home), plan_of("4x1"))
+    tell(swarm, "b", Kind.REDUCED, negated, victims=victims)
+    lost = (await ends(swarm, "b"))["a"]
+    assert lost.peer == "b"
+    assert "different contents as REDUCED 1 of bucket 0 of step 2 to different peers, of step 2" in str(lost)
+
+
+async def test_an_owner_of_shared_embeddings_that_gives_the_ends_unlike_sums_is_named(home: Path) -> None:
+    """Replicas of each end agree among themselves, and the norm is the same."""
+    swarm = Swarm(home, job_of(home, tied=True), plan_of("2x2"))
+    tell(swarm, "b", Kind.REDUCED, negated, victims=("x", "y"))
+    lost = (await ends(swarm, "b"))["a"]
+    assert lost.peer == "b"
+    assert "different contents as REDUCED 1 of bucket 32768" in str(lost)
+
+
+@pytest.mark.parametrize(
+    ("claims", "done"),
+    [
+        ({"reduced": "0" * 64}, "receipts that do not give the root of its vote"),
+        ({"reduced": ""}, "receipts that do not give the root of its vote"),
+        ({"sum_squares": {"0": 1e-9}}, "receipts that do not give the sums of squares of its vote"),
+        ({"sum_squares": {}}, "receipts that do not give the sums of squares of its vote"),
+    ],
+)
+@pytest.mark.parametrize(("name", "liar"), [("4x1", "c"), ("2x2", "y"), ("2x2", "b")])
+async def test_a_holder_that_votes_what_it_did_not_get_is_named(
+    home: Path, name: str, liar: str, claims: dict[str, Any], done: str
+) -> None:
+    """Also in a stage that is not the arbiter's own."""
+    swarm = Swarm(home, job_of(home), plan_of(name))
+    tell(swarm, liar, Kind.VOTE, claiming("vote", liar, **claims), Ballot.STEP)
+    lost = (await ends(swarm, liar))["a"]
+    assert lost.peer == liar
+    assert done in str(lost)
+
+
+async def test_a_holder_that_differs_and_shows_no_receipts_is_named(home: Path) -> None:
+    swarm = Swarm(home, job_of(home), plan_of("2x2"))
+    tell(swarm, "y", Kind.VOTE, claiming("vote", "y", reduced="0" * 64), Ballot.STEP)
+    swarm.peers["y"].witness.listen = nothing  # type: ignore[method-assign]
+    lost = (await ends(swarm, "y"))["a"]
+    assert lost.peer == "y"
+    assert "no receipts, of step 2" in str(lost)
+
+
+async def nothing() -> None:
+    pass
+
+
+async def test_an_arbiter_that_makes_up_a_sum_is_found_by_those_who_ask_for_the_votes(home: Path) -> None:
+    """It tells all the same, so that nobody's next vote differs."""
+    job = job_of(home).model_copy(update={"checkpoint": Checkpointing(every=STEP)})  # that step is audited by all
+    swarm = Swarm(home, job, plan_of("2x2"))
+    others = {me: peer for me, peer in swarm.peers.items() if me != "a"}
+    left, ended = set(others), asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def noted(me: str, *arguments: Any, **options: Any) -> AsyncIterator[Exchange]:
+        try:
+            async with Exchange.running(*arguments, **options) as exchange:
+                yield exchange
+        finally:
+            left.discard(me)
+            if not left:
+                ended.set()
+
+    class Lying(Exchange):
+        async def send(self, peer: str, key: Key, payload: Bytes, seal: Bytes = b"") -> None:
+            if key.kind is Kind.COMMIT and (key.step, key.index) == (STEP, Ballot.STEP):
+                payload = claiming("commit", "a", grad_norm=1e6)(payload)
+            await super().send(peer, key, payload, seal)
+            if key.kind is Kind.COMMIT and key.step == STEP and peer == swarm.plan.peers[-1]:
+                await ended.wait()  # it answers who asks, and does nothing else
+
+    swarm.peers["a"].exchanging = Lying.running
+    for me, other in others.items():
+        other.exchanging = partial(noted, me)
+    await swarm.ends()
+    for other in others.values():
+        assert other._exchange is not None
+        why = str(other._exchange.lost["a"])
+        assert why.endswith("a commit on step 2: a commit with sums that are not those of the votes")
+        assert [row.step for row in other.rows] == [1, 2]
+
+
+async def test_an_honest_arbiter_passes_every_audit(home: Path) -> None:
+    job = job_of(home).model_copy(update={"checkpoint": Checkpointing(every=1)})
+    swarm = Swarm(home, job, plan_of("2x2"))
+    asked: list[int] = []
+    for peer in swarm.peers.values():
+
+        async def votes_of(*what: Any, ask: Callable[..., Any] = peer.witness.votes_of) -> Any:
+            asked.append(what[-1])
+            return await ask(*what)
+
+        peer.witness.votes_of = votes_of  # type: ignore[method-assign]
+    await swarm.run()
+    assert not refused(swarm)
+    assert [asked.count(step) for step in range(1, STEPS)] == [3] * (STEPS - 1)
 
 
 @pytest.mark.parametrize("size", [0, 1 << 10])

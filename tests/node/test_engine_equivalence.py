@@ -27,6 +27,7 @@ from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_node.engine.staging import Staging
 from dtfm_node.engine.trainer import Trainer
+from dtfm_node.engine.witness import Witness
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.fetch import Fetched
@@ -46,6 +47,7 @@ from dtfm_protocol.plan.plan import Plan, Resume, Source
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes, Stream, read_message
+from tests.node.exchanges import signer_of
 
 pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
@@ -164,6 +166,7 @@ class Peer:
         self.holdings = holdings
         """They may come from an earlier plan."""
         self.me, self.plan, self.job = me, plan, job
+        self.witness = Witness(signer_of(me), self.plane)
         self.rows: list[StepMetrics] = []
         self.states: dict[int, State] = {}
         """Weights and moments after each step."""
@@ -184,10 +187,12 @@ class Peer:
         self._pool = ThreadPoolExecutor(1)
         self._machine = Runtime(CPU, self.compute, self.compute, Staging(CPU))
         self.stage: StageState | None = None
+        self.trainer: Trainer | None = None
         self.fetched = Fetched()
 
     async def listen(self) -> None:
         await self.plane.serve(TRAINING, self._answer)
+        await self.witness.listen()
         await self.plane.serve(STATE, lambda stream: serve_state(stream, self.holdings))
 
     async def _answer(self, stream: Stream) -> None:
@@ -226,7 +231,8 @@ class Peer:
         self.fetched = await load_state(self.plane, job, plan, state, self.holdings, self.compute)
         self._remember(resumed)
         reader = self._tokens if state.is_first or state.is_last else None
-        trainer = Trainer(job, plan, self.me, state, reader, exchange, self._machine)
+        trainer = Trainer(job, plan, self.me, state, reader, exchange, self._machine, self.witness)
+        self.trainer = trainer
         trainer.expect_first()
         self._exchange = exchange
         self._ready.set()
@@ -579,11 +585,11 @@ async def test_who_did_not_hear_that_a_step_became_final_can_apply_it_later_to_t
     swarm = Swarm(home, job_of(home), plan_of(name))
 
     class Silent(Exchange):
-        async def send(self, peer: str, key: Key, payload: Bytes) -> None:
+        async def send(self, peer: str, key: Key, payload: Bytes, seal: Bytes = b"") -> None:
             if key.kind is Kind.COMMIT and key.step == 3:
                 swarm.peers["a"].paused.set()
                 await asyncio.Event().wait()
-            await super().send(peer, key, payload)
+            await super().send(peer, key, payload, seal)
 
     swarm.peers["a"].exchanging = Silent.running
     await swarm.ends("a")

@@ -2,13 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dtfm_node.engine import optimizer as optimizing
 from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.optimizer import (
     clip_factor,
@@ -72,12 +72,32 @@ def test_state_comes_by_name_and_before_the_first_step_without_moments() -> None
     assert len(keys) == 12
 
 
-@pytest.mark.parametrize("elements", [0, 1, 99, 100, 101, 1000])
-def test_a_sum_of_squares_is_exact_to_fp64_however_it_is_cut(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
-    monkeypatch.setattr(optimizing, "_CHUNK", 100)
+@pytest.mark.parametrize("elements", [0, 1, 2, 3, 1000, 65_535, 65_536, 65_537, 200_000])
+def test_a_sum_of_squares_is_exact_to_fp64_however_many_values(elements: int) -> None:
     values = torch.randn(elements, generator=torch.Generator().manual_seed(2)) * 1e-3
     values[:1] = 1e3  # in fp32 the small ones would be lost beside it
     assert sum_of_squares(values) == pytest.approx(math.fsum(float(value) ** 2 for value in values), rel=1e-14)
+
+
+@pytest.mark.parametrize("elements", [1000, 3 * 65_536 + 77])
+def test_a_sum_of_squares_is_made_in_the_order_that_is_stated(elements: int) -> None:
+    """In numpy, which has no say in what torch does: lane by lane, then half to half."""
+    values = torch.randn(elements, generator=torch.Generator().manual_seed(3)) * 1e-3
+    lanes = np.zeros(65_536)
+    for start in range(0, len(values), 65_536):
+        run = values[start : start + 65_536].numpy().astype(np.float64)
+        lanes[: len(run)] = lanes[: len(run)] + run * run
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = lanes[:half] + lanes[half:]
+    assert sum_of_squares(values) == lanes[0]
+    threads = torch.get_num_threads()
+    try:
+        for other in (1, 3):
+            torch.set_num_threads(other)
+            assert sum_of_squares(values) == lanes[0]
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_sum_of_squares_is_that_of_a_matrix_too_and_not_finite_where_a_value_is_not() -> None:

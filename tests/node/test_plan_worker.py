@@ -11,6 +11,7 @@ from dtfm_node.engine.stage_state import StageState
 from dtfm_node.runner.plan_worker import PlanWorker
 from dtfm_protocol.model.stage_demand import stage_demand
 from dtfm_protocol.plan.plan import Plan
+from tests.node.exchanges import signer_of
 from tests.node.test_job_survey import job
 
 PLAN = Plan(version=7, stages=((0, 3), (3, 4)), routes=(("a", "x"),) * 4)
@@ -54,7 +55,7 @@ async def test_a_plan_beyond_the_offer_is_reported_and_nothing_of_it_is_built(pe
     uplink, plane = SimpleNamespace(release=lambda: None), SimpleNamespace(peer_id=peer)
     holdings, keeping = SimpleNamespace(redo=redo), SimpleNamespace(serve=lambda plan: None)
     worker = PlanWorker(
-        HOSTILE, machine, plane, None, holdings, keeping, reports, uplink, lambda: None, 1e9  # type: ignore[arg-type]
+        HOSTILE, machine, plane, None, holdings, keeping, reports, uplink, lambda: None, 1e9, signer_of(peer)  # type: ignore[arg-type]
     )  # fmt: skip
     worker.begin(PLAN)
     await asyncio.wait_for(asyncio.gather(*worker.tasks), 30)

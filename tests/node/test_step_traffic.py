@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dtfm_node.engine.buckets import flats_of
 from dtfm_node.engine.expected_frames import ballot_frames, evaluation_frames, step_frames
+from dtfm_node.engine.frame_seals import SEAL_BYTES
 from dtfm_node.engine.step_traffic import (
     StepMessage,
     arbiter_of,
@@ -146,7 +147,7 @@ def test_each_frame_that_is_sent_is_posted_by_its_receiver_with_its_size(plan: P
         for (_, key), size in posted.items():
             if key.kind.is_bulk:
                 low, high = buckets[key.group].parts[key.index]
-                assert size == payload_bytes(plan.wire.gradients, (high - low,))
+                assert size == payload_bytes(plan.wire.gradients, (high - low,)) + SEAL_BYTES
             else:
                 codec = plan.wire.activations if key.kind is Kind.ACTIVATION else plan.wire.gradients
                 assert size == payload_bytes(codec, shape)

@@ -2,6 +2,7 @@
 
 - `adamw`: AdamW as elementwise IEEE arithmetic in a stated order: the same bits on every device
 - `allreduce`: the sharded all-reduce of one bucket: every holder sums one part and gives all others the same bytes
+- `audit`: audit of the arbiter by the peers that it answers: a commit follows from the votes on its step
 - `balloting`: sending of votes and commits, and the waiting for them, around what an `Arbiter` decides
 - `buckets`: runs of gradient that are reduced together, by whom, and who owns which part of the sum
 - `commit`: what makes a step final: every peer votes that it holds its share, the arbiter answers all with one commit
@@ -19,6 +20,8 @@
   (pure)
 - `final_groups`: which groups of a stage's gradients are final: known while the last micro-batch's backward still runs
 - `flat_gradients`: the gradients of a stage in flat buffers: what buckets are runs of
+- `frame_seals`: seals on the frames of the all-reduce: the sender's signature over what a frame is, and the hash of
+  its payload
 - `heartbeat`: pulses to and from the other peers of a plan, which say that a peer lives, and how long it has been at
   its action
 - `job_survey`: a survey of a job: what its model would take, worked out in a process of bounded memory and time
@@ -28,12 +31,14 @@
   (pure)
 - `optimizer`: optimizer that swarm and `solo` share, the gradient clip, and their state by name
 - `process_limits`: limits of this node's own process, set before it hears of any job
+- `receipts`: receipts of a step's reduced parts: what each holder got, and who lies where they differ (pure)
 - `receiver`: receiver of frames from streams: the waiting, on both sides, around what a `Mailbox` decides
 - `rejected_frames`: frames that cannot be used: kinds of fault, how often each was, and whether one is worth a line in
   the log (pure)
 - `runtime`: runtime of the engine: the device, the threads that use it, the way to and from its memory, and the tracer
 - `sender`: sender of frames to other peers: a queue for each peer and priority, each sent in order over a stream of its
   own
+- `signed_ballots`: votes and commits as frames carry them: a signature, then the message as JSON
 - `stage_state`: a peer's slice of the model, with all that training needs of it: gradients, optimizer, state by
   parameter name
 - `staging`: copies between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams
@@ -44,4 +49,5 @@
   plan's end
 - `weight_gradients`: weight gradients of matrices, added straight to their sums: at once, or later as an action of
   their own
+- `witness`: witness of the newest steps: what a peer keeps of them to prove who said what, and gives to others
 """

@@ -5,14 +5,16 @@ because they all take the bytes that the part's owner sent.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
+from dtfm_node.engine.frame_seals import FrameSeals, Seal, hash_of, unsealed
 from dtfm_node.engine.optimizer import sum_of_squares
+from dtfm_node.engine.receipts import PartReceipt, receipt_of, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged
@@ -21,7 +23,7 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import CodecName
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.wire.codecs import decode, encode, is_finite
-from dtfm_protocol.wire.frames import Kind
+from dtfm_protocol.wire.frames import Key, Kind
 
 
 class Feedback:
@@ -52,14 +54,20 @@ class Feedback:
 class AllReduce:
     """The all-reduces of one peer under one plan."""
 
-    def __init__(self, me: str, codec: CodecName, exchange: Exchange, machine: Runtime) -> None:
-        self._me, self._codec, self._exchange = me, codec, exchange
+    def __init__(self, me: str, codec: CodecName, exchange: Exchange, machine: Runtime, seals: FrameSeals) -> None:
+        self._me, self._codec, self._exchange, self._seals = me, codec, exchange, seals
         self._compute, self._staging = machine.reduce, machine.staging
         self._feedback = Feedback()
+        self._receipts: list[PartReceipt] = []
+
+    def take_receipts(self) -> tuple[PartReceipt, ...]:
+        """Return the receipts of all reduced parts since the last call, the own ones included."""
+        found, self._receipts = tuple(self._receipts), []
+        return found
 
     async def run(self, bucket: Bucket, step: int, gradient: torch.Tensor) -> float:
-        """Replace a bucket's `gradient` by its sum over the holders, and return the sum of squares of the part owned
-        here.
+        """Replace a bucket's `gradient` by its sum over the holders, and return the sum of its squares; for all holders
+        both are the same.
 
         Raises:
             PeerLost: a holder vanished, or sent what cannot be used; `gradient` is then of no use, and the step must
@@ -73,23 +81,36 @@ class AllReduce:
         await self._compute(_check, gradient, step)
         for part in sent(messages, self._me, Kind.PART):
             payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[part.index], self._codec)
-            await self._exchange.send(part.receiver, part.key(step), payload)
+            seal = self._seals.seal(part.key(step), await hash_of(payload), receiver=part.receiver)
+            await self._exchange.send(part.receiver, part.key(step), payload, seal.signature)
         point("mid-all-reduce", step)
         mine = gradient[slice(*parts[own])]
         sums: dict[str, torch.Tensor] = {}
         for part in received(messages, self._me, Kind.PART):
-            sums[part.sender] = await self._decoded(part, step, len(mine))
+            sums[part.sender], _ = await self._taken(part, step, len(mine))
         await self._compute(sum_of_parts, mine, [sums.get(holder) for holder in bucket.holders])
         sums.clear()
         await self._compute(_check, mine, step)
-        payload = await self._coded(self._total, bucket, gradient, parts[own])
-        for reduced in sent(messages, self._me, Kind.REDUCED):
-            await self._exchange.send(reduced.receiver, reduced.key(step), payload)
+        squares = [0.0] * len(parts)
+        squares[own] = await self._give(bucket, step, gradient, messages)
         for reduced in received(messages, self._me, Kind.REDUCED):
             low, high = parts[reduced.index]
-            total = await self._decoded(reduced, step, high - low)
+            total, squares[reduced.index] = await self._taken(reduced, step, high - low)
             await self._compute(_take, gradient[low:high], total)
-        return float(await self._compute(sum_of_squares, mine))
+        return squares_of(squares)
+
+    async def _give(self, bucket: Bucket, step: int, gradient: torch.Tensor, messages: Sequence[StepMessage]) -> float:
+        """Send the own part's total to all others, with one seal, and return its sum of squares."""
+        own = bucket.holders.index(self._me)
+        part = bucket.parts[own]
+        payload = await self._coded(self._total, bucket, gradient, part)
+        squares = float(await self._compute(sum_of_squares, gradient[slice(*part)]))
+        key = Key(Kind.REDUCED, step, own, bucket.group)
+        seal = self._seals.seal(key, await hash_of(payload), squares=squares)
+        self._receipts.append(receipt_of(key, seal, squares))
+        for reduced in sent(messages, self._me, Kind.REDUCED):
+            await self._exchange.send(reduced.receiver, key, payload, seal.signature)
+        return squares
 
     def _total(self, bucket: Bucket, gradient: torch.Tensor, part: tuple[int, int]) -> torch.Tensor:
         """Code the sum. The owner, too, takes what the wire makes of it: all replicas must hold the same bits."""
@@ -106,9 +127,27 @@ class AllReduce:
 
         return await self._staging.to_host(*await self._compute(run, *arguments))
 
-    async def _decoded(self, message: StepMessage, step: int, elements: int) -> torch.Tensor:
+    async def _taken(self, message: StepMessage, step: int, elements: int) -> tuple[torch.Tensor, float]:
+        """Return a part or a reduced part that another holder sends, whose seal holds, and a reduced part's sum of
+        squares."""
         sender, key = message.sender, message.key(step)
-        data = await self._staging.to_device(await self._exchange.receive(sender, key))
+        payload, signature = unsealed(await self._exchange.receive(sender, key))
+        seal = Seal(await hash_of(payload), signature)
+        reduced, squares = key.kind is Kind.REDUCED, 0.0
+        try:
+            if not reduced:
+                self._seals.check(sender, key, seal, receiver=self._me)
+            values = await self._decoded(key, sender, payload, elements)
+            if reduced:
+                squares = float(await self._compute(sum_of_squares, values))
+                self._seals.check(sender, key, seal, squares=squares)
+                self._receipts.append(receipt_of(key, seal, squares))
+        except Refused as error:
+            raise self._exchange.refuse(sender, FrameFault.SEAL, f"{key} with a false seal: {error}") from None
+        return values, squares
+
+    async def _decoded(self, key: Key, sender: str, payload: memoryview, elements: int) -> torch.Tensor:
+        data = await self._staging.to_device(payload)
         try:
             values: torch.Tensor = await self._compute(decode, data, self._codec, (elements,))
         except Refused as error:

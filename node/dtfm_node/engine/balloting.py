@@ -1,16 +1,32 @@
 """Sending of votes and commits, and the waiting for them, around what an `Arbiter` decides."""
 
+import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from dtfm_node.engine.commit import Arbiter
+from dtfm_node.engine.audit import Answered, Auditor
+from dtfm_node.engine.commit import Arbiter, Disputed
 from dtfm_node.engine.exchange import Exchange
+from dtfm_node.engine.frame_seals import FrameSeals
+from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.receipts import StepReceipts, holders_of, judge
 from dtfm_node.engine.rejected_frames import FrameFault
-from dtfm_node.engine.step_traffic import StepMessage, arbiter_of, ballot_messages, losses_due, received, sent
+from dtfm_node.engine.signed_ballots import SignedBallots, text_of
+from dtfm_node.engine.step_traffic import (
+    StepMessage,
+    arbiter_of,
+    ballot_messages,
+    losses_due,
+    received,
+    replicas_of,
+    sent,
+)
+from dtfm_node.engine.witness import Witness
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.plan.ballot import Ballot, Commit, Vote, read_ballot
+from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.signed_commit import SignedCommit, digest_of, root_of_votes
 from dtfm_protocol.process.fault_injection import armed, point
 from dtfm_protocol.wire.stream import Bytes
 
@@ -20,9 +36,15 @@ T = TypeVar("T")
 class Balloting:
     """Ballots of one peer under one plan: it votes, or as arbiter collects the votes and answers them."""
 
-    def __init__(self, plan: Plan, me: str, exchange: Exchange) -> None:
+    def __init__(self, plan: Plan, me: str, exchange: Exchange, witness: Witness, auditor: Auditor) -> None:
         self._plan, self._me, self._exchange = plan, me, exchange
+        self._witness, self._auditor = witness, auditor
+        self._signed = SignedBallots(witness.signer, plan.version)
         self._arbitrates = me == arbiter_of(plan)
+        self._newest = ""
+        """Digest of the newest commit on a step, or on START."""
+        self.commit: SignedCommit | None = None
+        """Commit on the newest step that is final under this plan."""
 
     async def hold(
         self, step: int, ballot: Ballot, vote: Vote, micro_batches: int, seal: Callable[[Commit], Commit]
@@ -34,19 +56,44 @@ class Balloting:
             seal: adds what the arbiter alone can tell; called there, once, when all have voted.
 
         Raises:
-            PeerLost: a peer that is needed vanished, or sent what cannot be read.
+            PeerLost: a peer that is needed vanished, sent what cannot be read, or has lied.
+            Disputed: replicas differ, and it cannot be told who has lied.
         """
+        vote = vote.model_copy(update={"follows": self._newest})
         messages = ballot_messages(self._plan, self._me, ballot)
         if self._arbitrates:
-            arbiter = Arbiter(losses_due(self._plan, micro_batches))
+            arbiter = Arbiter(losses_due(self._plan, micro_batches), replicas_of(self._plan), self._newest)
             return await self._arbitrate(step, ballot, vote, arbiter, seal, messages)
         (voting,) = sent(messages, self._me)
-        await self._exchange.send(voting.receiver, voting.key(step), vote.model_dump_json().encode())
+        cast = self._signed.signed(ballot, step, vote)
+        await self._exchange.send(voting.receiver, voting.key(step), cast)
         if ballot is Ballot.STEP:
             point("after-vote", step)
         (answering,) = received(messages, self._me)
         answer = await self._exchange.receive(answering.sender, answering.key(step))
-        return self._read(answering, step, lambda: read_ballot(answer, Commit))
+        follows = self._newest
+        commit = self._read(answering, step, lambda: self._answered(answering.sender, step, ballot, answer))
+        if ballot is Ballot.STEP:
+            self._auditor.hear(Answered(step, commit, cast, follows))
+        return commit
+
+    def _answered(self, arbiter: str, step: int, ballot: Ballot, answer: Bytes) -> Commit:
+        """Return the commit of the arbiter's answer, and keep it.
+
+        Raises:
+            Refused: the arbiter has not signed it, or it does not follow the newest one.
+        """
+        commit = self._signed.opened(arbiter, ballot, step, answer, Commit)
+        if commit.before != self._newest:
+            raise Refused("a commit that follows another one")
+        self._keep(step, ballot, answer)
+        return commit
+
+    def _keep(self, step: int, ballot: Ballot, answer: Bytes) -> None:
+        if ballot is not Ballot.EVALUATION:
+            self._newest = digest_of(text_of(answer))
+        if ballot is Ballot.STEP:
+            self.commit = self._signed.commit_of(step, answer)
 
     async def _arbitrate(
         self,
@@ -58,20 +105,57 @@ class Balloting:
         messages: list[StepMessage],
     ) -> Commit:
         decided = arbiter.take(self._me, vote)
+        cast: dict[str, Bytes] = {self._me: self._signed.signed(ballot, step, vote)}
+
+        def take(peer: str) -> Commit | None:
+            return arbiter.take(peer, self._signed.opened(peer, ballot, step, cast[peer], Vote))
+
         for voting in received(messages, self._me):
-            cast = await self._exchange.receive(voting.sender, voting.key(step))
-            decided = self._read(voting, step, functools.partial(_take, arbiter, voting.sender, cast))
+            peer = voting.sender
+            cast[peer] = await self._exchange.receive(peer, voting.key(step))
+            try:
+                decided = self._read(voting, step, functools.partial(take, peer))
+            except Disputed as dispute:
+                raise await self._judged(step, dispute, arbiter.votes) from None
         assert decided is not None, "every peer of the plan has voted"
-        decided = seal(decided)
-        data = decided.model_dump_json().encode()
+        votes = [cast[peer] for peer in self._plan.peers]
+        root = root_of_votes(votes)
+        if ballot is Ballot.STEP:
+            self._witness.keep_votes(self._plan, step, votes)
+        decided = seal(decided).model_copy(update={"votes": root, "before": self._newest})
+        answer = self._signed.signed(ballot, step, decided)
+        self._keep(step, ballot, answer)
         if ballot is Ballot.STEP:
             point("before-commit", step)
         for telling in sent(messages, self._me):
-            await self._exchange.send(telling.receiver, telling.key(step), data)
+            await self._exchange.send(telling.receiver, telling.key(step), answer)
             if ballot is Ballot.STEP and armed("mid-commit", step):
                 await self._exchange.flush()
                 point("mid-commit", step)
         return decided
+
+    async def _judged(self, step: int, dispute: Disputed, votes: Mapping[str, Vote]) -> PeerLost | Disputed:
+        """Return how a dispute between holders ends: with the loss of who has lied, or has no receipts to show; with
+        the dispute itself where that is nobody."""
+        asked = await asyncio.gather(*(self._receipts(peer, step) for peer in dispute.peers))
+        given = {peer: found for peer, found in zip(dispute.peers, asked, strict=True) if found is not None}
+        holders = {peer: holders_of(self._plan, peer) for peer in given}
+        named = judge(step, votes, given, holders, FrameSeals(self._witness.signer, self._plan.version))
+        if not named:
+            named = {peer: "no receipts" for peer in dispute.peers if peer not in given}
+        lost = [
+            self._exchange.refuse(peer, FrameFault.CONTENT, f"{named[peer]}, of step {step}")
+            for peer in self._plan.peers
+            if peer in named
+        ]
+        return lost[0] if lost else dispute
+
+    async def _receipts(self, peer: str, step: int) -> StepReceipts | None:
+        try:
+            async with asyncio.timeout(self._witness.answer_seconds):
+                return await self._witness.receipts_of(peer, self._plan, step)
+        except (TimeoutError, ConnectionError, Refused):
+            return None
 
     def _read(self, message: StepMessage, step: int, read: Callable[[], T]) -> T:
         """Return what `read` makes of a message; a sender whose message cannot be read counts as lost (`PeerLost`)."""
@@ -79,7 +163,3 @@ class Balloting:
             return read()
         except Refused as error:
             raise self._exchange.refuse(message.sender, FrameFault.CONTENT, f"{message.key(step)}: {error}") from None
-
-
-def _take(arbiter: Arbiter, peer: str, cast: Bytes) -> Commit | None:
-    return arbiter.take(peer, read_ballot(cast, Vote))

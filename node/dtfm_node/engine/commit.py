@@ -5,43 +5,113 @@ Pure: votes in, a commit out. Sums run in the plan's fixed order, so the clip no
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
+from dtfm_node.engine.buckets import SHARED_GROUPS
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.ballot import Commit, Vote
 
+Subject = Literal["reduced", "shared", "sum_squares"]
+"""What holders of the same buckets may differ in: a field of their votes."""
+_WORDS: dict[Subject, str] = {
+    "reduced": "the reduced gradients of their stage",
+    "shared": "the reduced gradients of the embeddings that they share",
+    "sum_squares": "the sums of squares of the same gradients",
+}
+
+
+class Disputed(Exception):
+    """Error: holders of the same gradients have voted unlike things, so one of them lies; the votes do not tell who."""
+
+    def __init__(self, over: Subject, peers: tuple[str, ...]) -> None:
+        super().__init__(f"{', '.join(map(short, peers))} differ in {_WORDS[over]}")
+        self.over = over
+        self.peers = peers
+        """Holders of what they differ in."""
+
 
 class Arbiter:
-    """Count of the votes on one ballot of one step. Each vote is judged alone: what is wrong is its sender's fault."""
+    """Count of the votes on one ballot of one step. Each vote is judged alone: what is wrong is its sender's fault.
+    When all are in, those of replicas are held against each other."""
 
-    def __init__(self, due: Mapping[str, Collection[int]]) -> None:
+    def __init__(
+        self, due: Mapping[str, Collection[int]], replicas: Sequence[Sequence[str]] | None = None, follows: str = ""
+    ) -> None:
         """Await the votes of all peers of `due`, in the plan's order, each with the losses of just these micro-batches
-        (`losses_due`)."""
+        (`losses_due`).
+
+        Args:
+            replicas: the peers of each stage; None: each peer is the only one of its stage.
+            follows: digest of the commit that all votes must follow.
+        """
         self._due = {peer: frozenset(indices) for peer, indices in due.items()}
-        self._votes: dict[str, Vote] = {}
+        self._stages = [tuple(peers) for peers in (replicas if replicas is not None else ((peer,) for peer in due))]
+        self._follows = follows
+        self.votes: dict[str, Vote] = {}
+        """Votes that were counted, by peer."""
 
     def take(self, peer: str, vote: Vote) -> Commit | None:
         """Count a vote, and return the commit once all are in, None before.
 
         Raises:
-            Refused: a stranger's vote, a second one, one with numbers that none has that has not diverged, or with
-                other losses than this peer's; it changes nothing.
+            Refused: a stranger's vote, a second one, one that follows another commit, with numbers that none has that
+                has not diverged, with other losses than this peer's, or of buckets that are not its own; it changes
+                nothing.
+            Disputed: all are in, and holders of the same gradients have voted unlike things.
         """
-        if peer not in self._due or peer in self._votes:
+        if peer not in self._due or peer in self.votes:
             raise Refused("a vote that is not due")
+        if vote.follows != self._follows:
+            raise Refused(f"a vote of {short(peer)} that follows another commit")
         if vote.losses.keys() != self._due[peer]:
             wrong = min(vote.losses.keys() ^ self._due[peer])
             what = "no loss" if wrong in self._due[peer] else "a loss that is not its own,"
             raise Refused(f"a vote of {short(peer)} with {what} of micro-batch {wrong}")
         if not vote.is_plausible:
             raise Refused(f"a vote of {short(peer)} with numbers beyond all bounds")
-        self._votes[peer] = vote
-        if len(self._votes) < len(self._due):
+        if (vote.shared or _shared(vote)) and peer not in self._ends:
+            raise Refused(f"a vote of {short(peer)} on embeddings that are not its own")
+        self.votes[peer] = vote
+        if len(self.votes) < len(self._due):
             return None
-        votes = [self._votes[name] for name in self._due]
+        self._compare()
+        votes = [self.votes[name] for name in self._due]
         return Commit(
             loss=math.fsum(loss for one in votes for loss in one.losses.values()),
-            grad_norm=math.sqrt(math.fsum(value for one in votes for value in one.sum_squares.values())),
+            grad_norm=math.sqrt(math.fsum(self._squares())),
             bytes_sent=sum(one.bytes_sent for one in votes),
         )
+
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        """Peers of the first stage and the last: those of shared buckets, if there are any."""
+        return self._stages[0] if len(self._stages) == 1 else self._stages[0] + self._stages[-1]
+
+    def _compare(self) -> None:
+        for peers in self._stages:
+            self._agree("reduced", peers, [self.votes[peer].reduced for peer in peers])
+        self._agree("shared", self._ends, [self.votes[peer].shared for peer in self._ends])
+        for peers in self._stages:
+            self._agree("sum_squares", peers, [self.votes[peer].sum_squares for peer in peers])
+        self._agree("sum_squares", self._ends, [_shared(self.votes[peer]) for peer in self._ends])
+
+    @staticmethod
+    def _agree(over: Subject, peers: tuple[str, ...], values: Sequence[object]) -> None:
+        if any(value != values[0] for value in values):
+            raise Disputed(over, peers)
+
+    def _squares(self) -> list[float]:
+        """Sums of squares, each bucket's once: all its holders have voted the same."""
+        found = [
+            value
+            for peers in self._stages
+            for group, value in self.votes[peers[0]].sum_squares.items()
+            if group not in SHARED_GROUPS
+        ]
+        return found + list(_shared(self.votes[self._stages[0][0]]).values())
+
+
+def _shared(vote: Vote) -> dict[int, float]:
+    return {group: value for group, value in vote.sum_squares.items() if group in SHARED_GROUPS}

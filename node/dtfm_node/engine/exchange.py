@@ -122,6 +122,10 @@ class Exchange:
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.add(self._group.create_task(work))
 
+    def beside(self, work: Coroutine[None, None, None]) -> None:
+        """Run `work` beside all else, until it or the exchange ends."""
+        self._start(work)
+
     def _end(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -169,17 +173,21 @@ class Exchange:
         """
         return await self._receiver.receive(sender, key)
 
-    async def send(self, peer: str, key: Key, payload: Bytes) -> None:
+    async def send(self, peer: str, key: Key, payload: Bytes, seal: Bytes = b"") -> None:
         """Queue a frame for `peer`; waits only while the queue is full. The payload must not change until it is sent.
+
+        Args:
+            seal: comes after the payload, as a part of the frame.
 
         Raises:
             PeerLost: the stream to `peer` broke.
         """
         self.connect(peer, bulk=key.kind.is_bulk)
-        await self._sender.put(peer, FrameHeader(self._plan_version, key, len(payload)), payload)
+        size = len(payload) + len(seal)
+        await self._sender.put(peer, FrameHeader(self._plan_version, key, size), payload, seal)
         if peer in self.lost:  # looked at last: the stream may have broken while this frame waited for room
             raise self.lost[peer]
-        self.bytes_sent += HEADER_BYTES + len(payload)
+        self.bytes_sent += HEADER_BYTES + size
 
     async def flush(self) -> None:
         """Wait until the frames that are queued for living peers are on their way."""

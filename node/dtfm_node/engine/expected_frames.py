@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dtfm_node.engine.buckets import Bucket
+from dtfm_node.engine.frame_seals import SEAL_BYTES
 from dtfm_node.engine.step_traffic import (
     ballot_messages,
     boundary_messages,
@@ -14,6 +15,7 @@ from dtfm_node.engine.step_traffic import (
 from dtfm_protocol.job.job_file import Training
 from dtfm_protocol.plan.ballot import VOTE_LIMIT, Ballot
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.signed_commit import COMMIT_LIMIT, SIGNATURE_BYTES
 from dtfm_protocol.wire.codecs import payload_bytes
 from dtfm_protocol.wire.frames import Key, Kind
 
@@ -40,7 +42,7 @@ def step_frames(
     for message in received(boundary_messages(plan, me), me):
         yield ExpectedFrame(message.sender, message.key(step), sizes[message.kind])
     for bucket in buckets:
-        parts = [payload_bytes(plan.wire.gradients, (high - low,)) for low, high in bucket.parts]
+        parts = [payload_bytes(plan.wire.gradients, (high - low,)) + SEAL_BYTES for low, high in bucket.parts]
         for message in received(reduction_messages(bucket, me), me):
             yield ExpectedFrame(message.sender, message.key(step), parts[message.index])
 
@@ -57,4 +59,5 @@ def evaluation_frames(
 def ballot_frames(plan: Plan, me: str, step: int, ballot: Ballot) -> Iterator[ExpectedFrame]:
     """Yield the frames of a ballot: everyone's votes for the arbiter, the arbiter's commit for everyone else."""
     for message in received(ballot_messages(plan, me, ballot), me):
-        yield ExpectedFrame(message.sender, message.key(step), VOTE_LIMIT, exact=False)
+        limit = VOTE_LIMIT if message.kind is Kind.VOTE else COMMIT_LIMIT
+        yield ExpectedFrame(message.sender, message.key(step), SIGNATURE_BYTES + limit, exact=False)

@@ -1,19 +1,35 @@
 """Gradient norm and clip that swarm and `solo` share, and the state of weights and moments by name."""
 
-import math
 from collections.abc import Iterable, Iterator
 
 import torch
 
 from dtfm_node.engine.adamw import MOMENTS, AdamW
 
-_CHUNK = 1 << 20
-"""Number of values that are widened to fp64 at a time."""
+_LANES = 1 << 16
+"""Number of sums that run side by side over the values: so few that they stay in a cache, and part of what the result
+is."""
 
 
 def sum_of_squares(values: torch.Tensor) -> float:
-    """Return the sum of squares of all values, computed in fp64 without a copy of the whole."""
-    return math.fsum(float(chunk.cpu().double().square().sum()) for chunk in values.reshape(-1).split(_CHUNK))
+    """Return the sum of squares of fp32 values, in fp64 and in a stated order: the same bits on every device.
+
+    A square of an fp32 value is exact in fp64. Value number i goes to lane i mod 65,536, each lane adds its squares in
+    their order, and then the upper half of the lanes is added to the lower half until one is left. All of it is
+    elementwise: no reduction whose order a library chooses.
+    """
+    flat = values.detach().reshape(-1)
+    if flat.device.type == "mps":  # it has no fp64
+        flat = flat.cpu()
+    used = min(_LANES, 1 << max(0, len(flat) - 1).bit_length())  # the others would add zeros
+    lanes = torch.zeros(used, dtype=torch.float64, device=flat.device)
+    for run in flat.split(_LANES):
+        squares = run.double()
+        lanes[: len(run)] += squares.mul_(squares)
+    while len(lanes) > 1:
+        lower, upper = lanes.split(len(lanes) // 2)
+        lanes = lower.add_(upper)
+    return float(lanes)
 
 
 def clip_factor(grad_norm: float, clip_norm: float) -> float:

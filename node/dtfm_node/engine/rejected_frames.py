@@ -15,6 +15,7 @@ class FrameFault(Enum):
     PLAN = "of another plan"
     NOT_DUE = "not due"
     SIZE = "of another size than is due"
+    SEAL = "with a seal that is not its sender's"
     CONTENT = "with contents that cannot be used"
 
 

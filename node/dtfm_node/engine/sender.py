@@ -22,7 +22,7 @@ QUEUE_FRAMES = 8
 PIECE_BYTES = 1 << 18
 """Bytes of a bulk frame between two looks at whether something urgent is to be sent."""
 
-_Queue = asyncio.Queue[tuple[FrameHeader, Bytes]]
+_Queue = asyncio.Queue[tuple[FrameHeader, Bytes, Bytes]]
 
 
 class _Paced:
@@ -68,9 +68,9 @@ class Sender:
             queue = self._queues[peer, bulk] = asyncio.Queue(QUEUE_FRAMES)
             self._start(self._sending(peer, queue, bulk))
 
-    async def put(self, peer: str, header: FrameHeader, payload: Bytes) -> None:
-        """Queue a frame for a connected peer; waits only while the queue is full."""
-        await self._queues[peer, header.key.kind.is_bulk].put((header, payload))
+    async def put(self, peer: str, header: FrameHeader, payload: Bytes, seal: Bytes = b"") -> None:
+        """Queue a frame, whose seal follows its payload, for a connected peer; waits only while the queue is full."""
+        await self._queues[peer, header.key.kind.is_bulk].put((header, payload, seal))
 
     async def flush(self, lost: Container[str]) -> None:
         """Wait until the frames that are queued for peers that are not `lost` are on their way."""
@@ -84,16 +84,16 @@ class Sender:
             stream = await self._open_stream(peer)
             paced = _Paced(stream, self._uplink)
             while True:
-                header, payload = await queue.get()
+                header, payload, seal = await queue.get()
                 await self._uplink.free(peer)
                 paced.look()
                 under_way = True
                 begun = self._clock.now()
                 point("before-send", header.key.step)
                 if bulk:
-                    await self._write_bulk(stream, paced, header, payload)
+                    await self._write_bulk(stream, paced, header, payload, seal)
                 else:
-                    await self._write_urgent(stream, header, payload)
+                    await self._write_urgent(stream, header, payload, seal)
                 if (delivered := stream.delivered()) is not None:
                     self._uplink.delivered(peer, delivered)
                 point("after-send", header.key.step)
@@ -112,17 +112,19 @@ class Sender:
             if stream is not None:
                 await stream.close()
 
-    async def _write_urgent(self, stream: Stream, header: FrameHeader, payload: Bytes) -> None:
+    async def _write_urgent(self, stream: Stream, header: FrameHeader, payload: Bytes, seal: Bytes) -> None:
         if armed("mid-frame", header.key.step):
             half = len(payload) // 2
             await stream.write(header.pack(), memoryview(payload)[:half])
             point("mid-frame", header.key.step)
-            await stream.write(memoryview(payload)[half:])
+            await stream.write(memoryview(payload)[half:], seal)
             return
         with self._uplink.urgent():
-            await stream.write(header.pack(), payload)
+            await stream.write(header.pack(), payload, seal)
 
-    async def _write_bulk(self, stream: Stream, paced: _Paced, header: FrameHeader, payload: Bytes) -> None:
+    async def _write_bulk(
+        self, stream: Stream, paced: _Paced, header: FrameHeader, payload: Bytes, seal: Bytes
+    ) -> None:
         await self._uplink.idle(stream.peer)  # the receiver times a frame from its header on
         await stream.write(header.pack())
         view = memoryview(payload)
@@ -130,3 +132,5 @@ class Sender:
             await self._uplink.idle(stream.peer)
             paced.look()
             await stream.write(view[start : start + PIECE_BYTES])
+        if seal:
+            await stream.write(seal)

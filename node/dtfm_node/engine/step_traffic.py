@@ -91,6 +91,11 @@ def losses_due(plan: Plan, micro_batches: int) -> dict[str, tuple[int, ...]]:
     return {peer: share_of(plan, peer, micro_batches) if peer in last else () for peer in plan.peers}
 
 
+def replicas_of(plan: Plan) -> list[tuple[str, ...]]:
+    """Return the peers of each stage."""
+    return [plan.replicas(stage) for stage in range(len(plan.stages))]
+
+
 def arbiter_of(plan: Plan) -> str:
     """Return the peer that makes steps final: the first in the plan's fixed order."""
     return plan.peers[0]

@@ -12,13 +12,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain
 
 from dtfm_node.engine.allreduce import AllReduce
+from dtfm_node.engine.audit import Auditor
 from dtfm_node.engine.balloting import Balloting
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.executor import Executor
 from dtfm_node.engine.expected_frames import ExpectedFrame, ballot_frames, evaluation_frames, step_frames
+from dtfm_node.engine.frame_seals import FrameSeals
+from dtfm_node.engine.receipts import StepReceipts
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged, StageState
+from dtfm_node.engine.witness import Witness
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import TokenReader
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -26,6 +30,7 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.process.fault_injection import point
 
 BUCKETS_UNDER_WAY = 2
@@ -45,13 +50,16 @@ class Trainer:
         tokens: TokenReader | None,
         exchange: Exchange,
         machine: Runtime,
+        witness: Witness,
     ) -> None:
         self._job, self._plan, self._me, self._state = job, plan, me, state
-        self._exchange, self._machine = exchange, machine
+        self._exchange, self._machine, self._witness = exchange, machine, witness
         self._batches = Batches(job.corpus, job.training, job.evaluation)
         self._executor = Executor(plan, me, state, self._batches, tokens, exchange, machine)
-        self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine)
-        self._balloting = Balloting(plan, me, exchange)
+        self._all_reduce = AllReduce(
+            me, plan.wire.gradients, exchange, machine, FrameSeals(witness.signer, plan.version)
+        )
+        self._balloting = Balloting(plan, me, exchange, witness, Auditor(plan, me, exchange, witness, self._keeps))
         self._hidden = state.hidden_size
         self._partners: set[str] = set()
         self._stopping = self._kept = False
@@ -65,6 +73,11 @@ class Trainer:
         """Time (`time.monotonic()`) when the step under way began: at the commit before it, evaluations left out."""
         self._counted = 0
         """Number of bytes sent up to the last vote on a step."""
+
+    @property
+    def commit(self) -> SignedCommit | None:
+        """Commit on the newest step that is final under this plan, signed by the arbiter; None before the first."""
+        return self._balloting.commit
 
     def expect_first(self) -> None:
         """Post the first frames that other peers may send. Call it before they can reach this exchange."""
@@ -108,10 +121,16 @@ class Trainer:
             await self._executor.run_step(step)
         squares = {group: value for task in sums for group, value in task.result().items()}
         sent = self._exchange.bytes_sent
+        receipts = StepReceipts.model_construct(parts=self._all_reduce.take_receipts())
         vote = Vote.model_construct(
-            losses=dict(self._state.losses), sum_squares=squares, bytes_sent=sent - self._counted
+            losses=dict(self._state.losses),
+            sum_squares=squares,
+            bytes_sent=sent - self._counted,
+            reduced=receipts.reduced,
+            shared=receipts.shared,
         )
         self._counted = sent
+        self._witness.keep_receipts(self._plan, step, receipts)
         if not vote.is_plausible:
             raise Diverged(f"step {step}: loss or gradients are")
         self._expect(step + 1)
@@ -148,6 +167,12 @@ class Trainer:
         """Whether an evaluation follows `step`."""
         every = self._job.evaluation.every
         return every > 0 and (step % every == 0 or step == self._job.training.steps)
+
+    def _keeps(self, step: int) -> bool:
+        """Whether the state after `step` is kept: the commit on it is audited in any case."""
+        checkpoint = self._job.checkpoint
+        due = step == self._job.training.steps or bool(checkpoint.every and step % checkpoint.every == 0)
+        return due or bool(self._plan.shadows and step % checkpoint.shadow == 0)
 
     async def _reduce(self, step: int, buckets: tuple[Bucket, ...]) -> dict[int, float]:
         """All-reduce buckets in order, each when its gradient is final, and return sums of squares by bucket number.

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import partial
 
 from dtfm_node.control.reporter import Reporter
+from dtfm_node.engine.commit import Disputed
 from dtfm_node.engine.device import is_out_of_memory
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_node.engine.trainer import Trainer
+from dtfm_node.engine.witness import Witness
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.runner.plan_check import why_refused
 from dtfm_node.runner.token_source import TokenSource
@@ -21,6 +23,7 @@ from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import load_state
 from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.plan import Plan
@@ -29,7 +32,7 @@ from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane, Stream, read_message
 
-_KNOWN = (PeerLost, Refused, ConnectionError, Diverged)
+_KNOWN = (PeerLost, Disputed, Refused, ConnectionError, Diverged)
 """Errors that end the work under a plan, and not this node."""
 
 
@@ -51,12 +54,13 @@ class PlanWorker:
         uplink: UplinkPacer,
         on_change: Callable[[], None],
         offered: float,
+        signer: Signer,
     ) -> None:
         """Nothing is done before `listen`; `offered` are the bytes of memory that a plan may ask for."""
         self._job, self._machine, self._plane = job, machine, plane
         self._shards, self._holdings, self._checkpointer, self._reporter = shards, holdings, checkpointer, reporter
         self._uplink, self._on_change, self._offered = uplink, on_change, offered
-        self._me = plane.peer_id
+        self._me, self._witness = plane.peer_id, Witness(signer, plane)
         self._exchange: tuple[int, Exchange | None] = (0, None)
         self._opened = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -72,6 +76,7 @@ class PlanWorker:
             exchange = await self._exchange_of(hello.plan_version)
             await (exchange.take_pulses(stream) if hello.pulses else exchange.serve(stream))
 
+        await self._witness.listen()
         await self._plane.serve(TRAINING, training)
 
     async def _exchange_of(self, version: int) -> Exchange:
@@ -179,7 +184,8 @@ class PlanWorker:
         if state.is_first or state.is_last:
             budget = holdings.snapshots.budget
             tokens = TokenSource(self._plane, job, self._shards, plan.author, budget=budget)
-        trainer = Trainer(job, plan, self._me, state, tokens.reader if tokens else None, exchange, machine)
+        reader = tokens.reader if tokens else None
+        trainer = Trainer(job, plan, self._me, state, reader, exchange, machine, self._witness)
 
         async def prepare(step: int) -> None:
             if tokens is not None:

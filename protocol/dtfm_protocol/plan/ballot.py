@@ -17,10 +17,12 @@ MOST_LOSS = 1e15
 """Largest summed loss of a micro-batch, in nats. What is larger has diverged, or is made up: as all votes have such
 bounds, their sums have an end, and no vote can spoil what the others bring."""
 MOST_SQUARES = 1e30
-"""Largest sum of squares of a part of the gradient."""
+"""Largest sum of squares of a bucket of the gradient."""
 _Squares = Annotated[float, Field(ge=0, le=MOST_SQUARES)]
 _MicroBatchLoss = Annotated[float, Field(ge=-MOST_LOSS, le=MOST_LOSS)]
 _Group = Annotated[int, Field(ge=0, lt=MOST_BUCKETS)]
+_Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+"""A SHA-256 in hexadecimal digits; "": of nothing."""
 
 
 class Ballot(IntEnum):
@@ -40,9 +42,18 @@ class Vote(Schema):
     losses: dict[Index, _MicroBatchLoss] = Field(default_factory=dict, max_length=MOST_MICRO_BATCHES)
     """Summed loss of each micro-batch, by its index, that this peer, of the last stage, computed."""
     sum_squares: dict[_Group, _Squares] = Field(default_factory=dict, max_length=MOST_BUCKETS)
-    """Sum of squares of the reduced gradient's part that this peer owns, by bucket."""
+    """Sum of squares of the reduced gradient of each bucket that this peer holds, in the order of sums that all holders
+    keep to: theirs are equal to the last bit."""
     bytes_sent: Annotated[int, Field(ge=0, le=1 << 50)] = 0
     """Bytes that this peer sent since its last vote on a step."""
+    follows: _Digest = ""
+    """Digest of the commit that this vote follows: that of the newest step under this plan, before the first step that
+    on START; "" on START itself. So an arbiter that has told peers different things is found."""
+    reduced: _Digest = ""
+    """Root over the hashes of all reduced parts of the step, in the buckets of this peer's stage alone; replicas have
+    the same."""
+    shared: _Digest = ""
+    """The same of the buckets that first and last stage share (tied embeddings); "" where there are none."""
 
     @property
     def is_plausible(self) -> bool:
@@ -65,6 +76,10 @@ class Commit(Schema):
     """Whether the plan ends with this step: a new one is coming, and nothing that is computed from here on counts."""
     kept: bool = False
     """Whether all hand in a checkpoint of this step: no new plan is possible for now."""
+    votes: _Digest = ""
+    """Root over all votes, as they were signed (`root_of_votes`)."""
+    before: _Digest = ""
+    """Digest of the commit before, as in `Vote.follows`."""
 
 
 def read_ballot(data: bytes | bytearray | memoryview, schema: type[S]) -> S:

@@ -4,6 +4,7 @@ Each signature is over the swarm, the plan's version, the step, and the text as 
 """
 
 import hashlib
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field
@@ -12,6 +13,7 @@ from dtfm_protocol.bounds import Step, Version
 from dtfm_protocol.identity.keys import Identity, verify
 from dtfm_protocol.plan.ballot import Ballot, Commit, read_ballot
 from dtfm_protocol.schema import Schema
+from dtfm_protocol.wire.stream import Bytes
 
 COMMIT_LIMIT = 2048
 """Characters of the largest commit."""
@@ -50,7 +52,20 @@ class SignedCommit(Schema):
     @property
     def digest(self) -> str:
         """The digest by which the votes on the next step name this commit."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        return digest_of(self.text.encode())
+
+
+def digest_of(text: bytes | memoryview) -> str:
+    """Return the digest of a commit's text, by which the votes that follow name it."""
+    return hashlib.sha256(text).hexdigest()
+
+
+def root_of_votes(votes: Iterable[Bytes]) -> str:
+    """Return the root over votes, each its signature and its text, in the plan's order of peers."""
+    root = hashlib.sha256()
+    for vote in votes:
+        root.update(hashlib.sha256(vote).digest())
+    return root.hexdigest()
 
 
 def statement(

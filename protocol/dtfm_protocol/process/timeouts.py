@@ -55,6 +55,10 @@ class Timeouts:
     silence_longest: float = 30.0
     """Silence after which a peer is gone, whatever was measured of it: as long as a connection's own keep-alive takes
     to notice. No shorter than `silence_shortest`."""
+    evidence: float = 30.0
+    """Limit of a peer's answer that proves what was said of a step, its votes or its receipts: nobody waits for it but
+    in a dispute, and bulk may be ahead of it on a slow line. No shorter than `silence_longest`: who is gone is found to
+    be gone first."""
     action_shortest: float = 20.0
     """Time that any action may take before a peer counts as stuck: the first ones compile, allocate, and read disks."""
 
@@ -220,6 +224,11 @@ class Timeouts:
                 self.silence_shortest <= self.silence_longest,
                 "silence_shortest is longer than silence_longest",
                 "the limit of silence lies between them",
+            ),
+            (
+                self.silence_longest <= self.evidence,
+                "evidence is shorter than silence_longest",
+                "who is gone is not to be taken for somebody who hides something",
             ),
             (
                 self.late_promise < self.report_silence,

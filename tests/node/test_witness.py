@@ -1,0 +1,133 @@
+"""What a peer keeps of the newest steps it gives to the peers of their plan, and to nobody else."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from dtfm_node.engine import witness as witnessing
+from dtfm_node.engine.receipts import StepReceipts
+from dtfm_node.engine.witness import RECEIPTS, RECEIPTS_KEPT, VOTES, VOTES_KEPT, CastVotes, WantVotes, Witness
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
+from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, read_message, write_message
+from tests.harness.manual_clock import settle
+from tests.node.exchanges import signer_of
+from tests.node.test_receipts import part
+
+PLAN = Plan(version=1, stages=((0, 1),), routes=(("a",), ("b",)))
+CAST = [b"a" * 70, b"b" * 99]
+RECEIVED = StepReceipts(parts=(part("a", 0, 0), part("b", 0, 1)))
+
+
+def witness(network: MemoryNetwork, name: str, answer_seconds: float = 20.0) -> Witness:
+    return Witness(signer_of(name), MemoryDataPlane(network, name), answer_seconds)
+
+
+class Unread:
+    """A stream that brings a request, and takes no answer before it is told to."""
+
+    def __init__(self, peer: str, taken: asyncio.Event) -> None:
+        self.peer, self._taken = peer, taken
+        text = WantVotes(plan=1, step=7).model_dump_json().encode()
+        self._bytes = struct.pack("!I", len(text)) + text
+
+    async def read(self, size: int) -> Bytes:
+        found, self._bytes = self._bytes[:size], self._bytes[size:]
+        return found
+
+    async def write(self, *_: Bytes) -> None:
+        await self._taken.wait()
+
+
+@contextlib.asynccontextmanager
+async def arbiter(network: MemoryNetwork) -> AsyncIterator[Witness]:
+    a = witness(network, "a")
+    await a.listen()
+    async with asyncio.timeout(20):
+        yield a
+
+
+async def test_votes_and_receipts_come_as_they_were_kept() -> None:
+    network = MemoryNetwork()
+    async with arbiter(network) as a:
+        a.keep_votes(PLAN, 7, CAST)
+        a.keep_receipts(PLAN, 7, RECEIVED)
+        b = witness(network, "b")
+        assert await b.votes_of("a", PLAN, 7) == CAST
+        assert await b.receipts_of("a", PLAN, 7) == RECEIVED
+        assert await a.receipts_of("a", PLAN, 7) == RECEIVED  # its own
+
+
+async def test_only_the_newest_steps_are_kept() -> None:
+    network = MemoryNetwork()
+    async with arbiter(network) as a:
+        for step in range(1, 40):
+            a.keep_votes(PLAN, step, CAST)
+            a.keep_receipts(PLAN, step, RECEIVED)
+        b = witness(network, "b")
+        for step in range(40):
+            if step > 39 - VOTES_KEPT:
+                assert await b.votes_of("a", PLAN, step) == CAST
+            else:
+                with pytest.raises(Refused, match="0 votes of 0 bytes from 2 peers"):
+                    await b.votes_of("a", PLAN, step)
+            assert bool((await b.receipts_of("a", PLAN, step)).parts) == (step > 39 - RECEIPTS_KEPT)
+
+
+async def test_another_plan_and_another_peer_get_nothing() -> None:
+    network = MemoryNetwork()
+    async with arbiter(network) as a:
+        a.keep_votes(PLAN, 7, CAST)
+        a.keep_receipts(PLAN, 7, RECEIVED)
+        later = PLAN.model_copy(update={"version": 2})
+        for name, plan in (("stranger", PLAN), ("b", later)):
+            with pytest.raises(Refused, match="0 votes"):
+                await witness(network, name).votes_of("a", plan, 7)
+            assert not (await witness(network, name).receipts_of("a", plan, 7)).parts
+
+
+@pytest.mark.parametrize("sizes", [(70,), (70, 70, 70), (), ((64 << 10) + 64,) * 2])
+async def test_an_answer_of_another_number_of_votes_or_of_too_many_bytes_is_refused_before_it_is_read(
+    sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(witnessing, "ANSWER_LIMIT", 128 << 10)
+    network = MemoryNetwork()
+
+    async def answer(stream: Stream) -> None:
+        await read_message(stream, WantVotes)
+        await write_message(stream, CastVotes(sizes=sizes))
+        await stream.read(1)
+
+    await MemoryDataPlane(network, "a").serve(VOTES, answer)
+    async with asyncio.timeout(20):
+        with pytest.raises(Refused, match=f"{len(sizes)} votes of {sum(sizes)} bytes from 2 peers"):
+            await witness(network, "b").votes_of("a", PLAN, 7)
+
+
+async def test_a_peer_that_asks_again_before_it_has_taken_its_answer_is_refused() -> None:
+    """Else one that reads nothing could have any number of answers made."""
+    network = MemoryNetwork()
+    async with arbiter(network) as a:
+        a.keep_votes(PLAN, 7, CAST)
+        taken = asyncio.Event()
+        first = asyncio.create_task(network.services["a", VOTES](Unread("b", taken)))  # type: ignore[arg-type]
+        await settle()
+        with pytest.raises(StreamClosed):
+            await witness(network, "b").votes_of("a", PLAN, 7)
+        taken.set()
+        await first
+        assert await witness(network, "b").votes_of("a", PLAN, 7) == CAST
+
+
+async def test_what_is_no_request_is_answered_with_the_streams_end() -> None:
+    network = MemoryNetwork()
+    async with arbiter(network):
+        for service in (VOTES, RECEIPTS):
+            stream = await MemoryDataPlane(network, "b").open("a", service)
+            await stream.write(b"\xff\xff\xff\xff")
+            with pytest.raises(StreamClosed):
+                await stream.read(1)
