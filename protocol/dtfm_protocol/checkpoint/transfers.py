@@ -14,6 +14,7 @@ from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.plan.state_vote import Votes
 from dtfm_protocol.schema import Message, Schema
 from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, read_message, write_message
 
@@ -89,6 +90,8 @@ class Deposit(Schema):
     size: Count
     """Bytes of the safetensors file that follow."""
     sha256: Sha256
+    votes: Votes = ()
+    """The giver's vote on what the file holds is among them."""
 
 
 class HandIn(Schema):
@@ -105,6 +108,8 @@ class HandIn(Schema):
     sha256: Sha256 | None
     rows: Annotated[tuple[StepMetrics, ...], Field(max_length=MOST_ROWS)] = ()
     """Metrics that the coordinator may lack, so that a checkpoint is never ahead of the history that leads to it."""
+    votes: Votes = ()
+    """The replica's vote on its stage's part of the state is among them."""
 
 
 class Receipt(Message):

@@ -1,6 +1,7 @@
 """Plans: which peer computes what, in which order, and under which plans a peer may act.
 
 - `ballot`: votes on steps, and the commits that answer them
+- `mark`: names of states of the model, and of parts of them
 - `peer_state`: the state of a peer: under which plans it may still act, and which states of the model it holds
 - `plan`: which peer serves which stage of which micro-batch
 - `schedule`: pipeline schedules as data: the order in which each peer computes its share of a step
@@ -9,4 +10,5 @@
 - `schedule_rules`: rules of the order of compute, on plain numbers: `schedule` plays a step by them, and so does the
   allocator's search
 - `signed_commit`: signed votes and commits: who said what of a step, so that anybody can check it later
+- `state_vote`: signed votes on states: the word of a replica on all tensors of its stage
 """

@@ -4,31 +4,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dtfm_protocol.bounds import MOST_UINT32, Norm, PeerName, Step, Version
+from dtfm_protocol.bounds import Norm, PeerName, Version
+from dtfm_protocol.plan.mark import LayerRange as LayerRange
+from dtfm_protocol.plan.mark import Mark as Mark
+from dtfm_protocol.plan.state_vote import Votes
 from dtfm_protocol.schema import Schema
 
-LayerRange = tuple[Annotated[int, Field(ge=0, le=MOST_UINT32)], Annotated[int, Field(gt=0, le=MOST_UINT32)]]
-"""A run of decoder layers, `[first, end)`."""
 HOLDINGS_LIMIT = 32
 """Holdings of which one message may tell."""
-
-
-class Mark(Schema):
-    """The name of a state of the model: the one after `step`, which plan `plan` made final.
-
-    A step may be run again under a later plan; what the two lead to differs in rounding, so it is not the same state.
-    """
-
-    step: Step = 0
-    plan: Version = 0
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """The key by which states are compared: later states are greater."""
-        return self.step, self.plan
-
-    def __str__(self) -> str:
-        return f"step {self.step} (plan {self.plan})"
 
 
 class Holding(Schema):
@@ -43,6 +26,8 @@ class Holding(Schema):
     """The gradient norm with which the state's last step was applied: what others need to apply it, too."""
     prepared: Mark | None = None
     """The state that the part becomes when the reduced gradients that the peer holds are applied."""
+    votes: Votes = ()
+    """The peer's own vote on the part, and those that came with a copy."""
 
 
 class Promise(Schema):

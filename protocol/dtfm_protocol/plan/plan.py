@@ -26,6 +26,7 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.envelope import signable
 from dtfm_protocol.identity.keys import Identity, verify
 from dtfm_protocol.job.job_file import ScheduleName, Wire
+from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.schema import Schema
 
@@ -67,6 +68,8 @@ class Resume(Schema):
     sources: Annotated[tuple[Source, ...], Field(max_length=MOST_PEERS)] = ()
     """Peers that give layers of the state to those that lack them; the coordinator, with its checkpoint, is among
     them."""
+    digests: Annotated[tuple[StateDigest, ...], Field(max_length=MOST_STAGES)] = ()
+    """Digests of the state's parts that are certified: all replicas of the plan that made it have signed them."""
 
 
 class Plan(Schema):
