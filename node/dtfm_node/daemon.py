@@ -39,6 +39,7 @@ from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
@@ -169,7 +170,9 @@ class Daemon:
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute)
-            keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes=16 * 4 * model_sizes(job.config).total)
+            most_bytes = 16 * 4 * model_sizes(job.config).total
+            signer = Signer(self._identity, self._invite.swarm)
+            keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes, signer)
             async with keeping as checkpointer, asyncio.TaskGroup() as tasks:
                 self._inbox.when_kept(checkpointer.confirm)
                 await plane.serve(STATE, lambda stream: serve_state(stream, holdings))

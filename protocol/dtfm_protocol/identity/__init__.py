@@ -14,6 +14,7 @@
 - `keys`: a peer's identity: an Ed25519 key in the format that libp2p reads, whose peer id carries the public key
   itself
 - `message_counter`: counter of the messages that one identity has signed: it grows with each, over restarts too
+- `signer`: the signer of a peer's words in one swarm
 - `standby_card`: the card with which a second coordinator introduces itself to the owner of a swarm, as one line of
   text
 """
