@@ -114,7 +114,7 @@ class Coordinator:
         job = await asyncio.to_thread(prepare, self._job, folder, log.info)
         demand = await asyncio.to_thread(kept_requirements, job.config, job.training, folder)
         planner = Planner(job, demand, self._forced, options.seed)
-        archive = CheckpointCollector(CheckpointStore(folder / "checkpoints"), job)
+        archive = CheckpointCollector(CheckpointStore(folder / "checkpoints"), job, self._swarm)
         ends, ledger = Endpoints.choose(folder, options), LedgerFile(folder)
         invite = self._first or self._draft_invite(ends, ledger)
         admission = self._admission(invite)
