@@ -2,44 +2,21 @@
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator
-from functools import cache
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_protocol.identity.keys import Identity, verify
-from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.frames import FrameHeader, Key, Kind
 from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, read_message, write_message
 
 PLAN = 4
-SWARM = "tests"
 PEERS = ("a", "b", "c")
 PATIENCE = 30.0
 """Seconds after which a test counts as hanging."""
-
-
-@cache
-def identity_of(name: str) -> Identity:
-    """The identity of the peer that tests call by a plain name."""
-    return Identity(Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest()))
-
-
-class NamedSigner(Signer):
-    """A signer among peers that go by plain names, whose keys all know."""
-
-    def check(self, peer: str, statement: bytes, signature: bytes) -> None:
-        verify(identity_of(peer).peer_id, statement, signature)
-
-
-def signer_of(name: str) -> Signer:
-    return NamedSigner(identity_of(name), SWARM)
 
 
 def key(index: int = 0, step: int = 1, kind: Kind = Kind.ACTIVATION, group: int = 0) -> Key:

@@ -20,7 +20,7 @@ from dtfm_protocol.plan.signed_commit import root_of_votes
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes, Stream, Unreachable, read_message
-from tests.node.exchanges import signer_of
+from tests.harness.named_peers import signer_of
 
 STEP = 5
 PLAN = Plan(version=1, stages=((0, 1), (1, 2)), routes=(("a", "x"), ("b", "y")))

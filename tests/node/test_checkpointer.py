@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,29 @@ from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.disk_budget import DiskBudget
 from dtfm_node.state.shadow_replication import COPIES_A_STAGE
 from dtfm_node.state.snapshots import UNSAFE_FILES, Snapshot, Snapshots
-from dtfm_protocol.checkpoint.shard import encode_shard
+from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard, tensor_entry
 from dtfm_protocol.checkpoint.transfers import CHECKPOINT, HAND_IN_LIMIT, SHADOW, Deposit, HandIn, Receipt, deposit
+from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.step_metrics import StepMetrics
-from dtfm_protocol.plan.peer_state import Holding, Mark
+from dtfm_protocol.model.tied_embeddings import kept_names
+from dtfm_protocol.plan.mark import StateDigest
+from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable, read_message, write_message
 from tests.harness.disks import full_disk
+from tests.harness.named_peers import id_of, signer_of, vote_on
 from tests.node.test_stage_state import TRAINING, Neighbours, one_thread, state_of
 
 __all__ = ["one_thread"]  # a fixture
 
+NAMES = {id_of(name): name for name in ("a", "b", "z", "stranger")}
+A, B, Z, STRANGER = NAMES
 STAGES = ((0, 2), (2, 5))
-ALONE = Plan(version=1, stages=STAGES, routes=(("a", "b"),) * 4, idle=("z",), shadows=("z", "z"), author="owner")
+ALONE = Plan(version=1, stages=STAGES, routes=((A, B),) * 4, idle=(Z,), shadows=(Z, Z), author="owner")
 """Each of `a` and `b` has a stage to itself, and `z` keeps copies of both."""
-TWICE = Plan(version=1, stages=((0, 5),), routes=(("a",), ("b",)) * 2, author="owner")
+TWICE = Plan(version=1, stages=((0, 5),), routes=((A,), (B,)) * 2, author="owner")
 """`a` and `b` are replicas."""
 LIMIT = 1 << 22
 State = dict[str, torch.Tensor]
@@ -73,6 +80,22 @@ def now(state: StageState) -> State:
 
 def same(a: State, b: State) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def vote_on_file(name: str, data: bytes, mark: Mark, layers: LayerRange) -> StateVote:
+    """The vote of whoever writes a file like this; on nothing where it is no such file."""
+    try:
+        _, entries = describe_shard("x.safetensors", data)
+    except Refused:
+        entries = {}
+    return vote_on(name, mark, layers, digest_of_state({key: entry.sha256 for key, entry in entries.items()}))
+
+
+def digest_of(state: StageState, leave_out: Collection[str] = ()) -> str:
+    """The digest of all weights and moments of a stage."""
+    tensors = state_tensors(state.parameters, state.optimizer)
+    hashes = {key: tensor_entry("x.safetensors", tensor)[0].sha256 for key, tensor in tensors}
+    return digest_of_state({k: value for k, value in hashes.items() if k.partition("/")[2] not in leave_out})
 
 
 async def until_there(snapshots: Snapshots, mark: Mark) -> None:
@@ -126,7 +149,7 @@ class Swarm:
     ) -> AsyncIterator[Checkpointer]:
         keeping = Checkpointer.running(
             self.plane(peer), uplink or UplinkPacer(), snapshots or Snapshots(self._folder / peer), LIMIT,
-            room_retry_seconds=0.01, upload_retry_seconds=0.01, confirm_seconds=confirm_seconds,
+            signer_of(NAMES[peer]), room_retry_seconds=0.01, upload_retry_seconds=0.01, confirm_seconds=confirm_seconds,
         )  # fmt: skip
         async with keeping as checkpointer:
             if plan is not None:
@@ -159,8 +182,10 @@ class Swarm:
         stage = ALONE.stage_of(peer) or 0
         values = {"plan_version": 1, "mark": at(7), "layers": STAGES[stage], "size": len(data)}
         values["sha256"] = hashlib.sha256(data).hexdigest()
+        values |= change
+        values.setdefault("votes", (vote_on_file(NAMES[peer], data, values["mark"], values["layers"]),))
         async with asyncio.timeout(30):
-            return await deposit(self.plane(peer), "z", Deposit.model_validate(values | change), file)
+            return await deposit(self.plane(peer), Z, Deposit.model_validate(values), file)
 
     def files(self, peer: str) -> list[str]:
         return sorted(path.name for path in (self._folder / peer).iterdir())
@@ -172,31 +197,32 @@ def swarm(tmp_path: Path) -> Swarm:
 
 
 async def test_a_stage_of_one_peer_leaves_a_copy_with_its_shadow(swarm: Swarm, tmp_path: Path) -> None:
-    async with swarm.node("a", ALONE) as checkpointer, swarm.node("z", ALONE) as shadow:
+    async with swarm.node(A, ALONE) as checkpointer, swarm.node(Z, ALONE) as shadow:
         told: list[int] = []
         shadow.snapshots.when_added(lambda: told.append(len(shadow.snapshots.holdings())))
-        state = state_under(ALONE, "a")
+        state = state_under(ALONE, A)
         await checkpointer.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
         await until_there(shadow.snapshots, at(1))
         await swarm.answered()
-        held = [Holding(mark=at(1), layers=STAGES[0])]
-        assert checkpointer.snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[0], norm=1.0)]
+        votes = (vote_on("a", at(1), STAGES[0], digest_of(state)),)
+        held = [Holding(mark=at(1), layers=STAGES[0], votes=votes)]
+        assert checkpointer.snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[0], norm=1.0, votes=votes)]
         assert shadow.snapshots.holdings() == held  # who is given a copy is not told the norm
         assert told == [1]
-        (path,) = (tmp_path / "z").glob("*.safetensors")
+        (path,) = (tmp_path / Z).glob("*.safetensors")
         assert same(load_file(path), now(state))
         assert checkpointer.shadows.copied_bytes == path.stat().st_size
-    again = Snapshots(tmp_path / "z")
+    again = Snapshots(tmp_path / Z)
     again.load()
     assert again.holdings() == held
 
 
 async def test_a_shadow_that_is_away_costs_the_copy_and_nothing_else(swarm: Swarm) -> None:
-    async with swarm.node("a", ALONE) as checkpointer:
-        state = state_under(ALONE, "a")
+    async with swarm.node(A, ALONE) as checkpointer:
+        state = state_under(ALONE, A)
         await checkpointer.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
         await asyncio.wait_for(checkpointer.settled(), 30)
-        async with swarm.node("z", ALONE) as shadow:
+        async with swarm.node(Z, ALONE) as shadow:
             train(state, 2)
             await checkpointer.keep(state, ALONE, row(2), (), handed_in=False, copied=True, last=False)
             await until_there(shadow.snapshots, at(2))
@@ -206,133 +232,148 @@ async def test_a_shadow_that_is_away_costs_the_copy_and_nothing_else(swarm: Swar
 async def test_a_strangers_copy_is_not_taken(swarm: Swarm) -> None:
     """Nor one of a peer of which this one is no shadow."""
     data = encode_shard({"weight/a": torch.ones(3)})
-    async with swarm.node("z", ALONE) as shadow:
-        for peer in ("stranger", "z"):
+    async with swarm.node(Z, ALONE) as shadow:
+        for peer in (STRANGER, Z):
             receipt = await swarm.offer(peer, data)
             assert (receipt.taken, receipt.text) == (False, "this peer is no shadow of that one")
-        shadow.serve(ALONE.model_copy(update={"shadows": (None, "z")}))
-        assert not (await swarm.offer("a", data)).taken
-        assert (await swarm.offer("b", data)).taken
-    assert len(swarm.files("z")) == 2
+        shadow.serve(ALONE.model_copy(update={"shadows": (None, Z)}))
+        assert not (await swarm.offer(A, data)).taken
+        assert (await swarm.offer(B, data)).taken
+    assert len(swarm.files(Z)) == 2
 
 
 async def test_before_there_is_a_plan_no_copy_is_taken(swarm: Swarm) -> None:
-    async with swarm.node("z"):
-        assert not (await swarm.offer("a", b"")).taken
-    assert swarm.files("z") == []
+    async with swarm.node(Z):
+        assert not (await swarm.offer(A, b"")).taken
+    assert swarm.files(Z) == []
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"layers": (0, 5)}, {"layers": (2, 5)}, {"size": LIMIT + 1}, {"sha256": "0" * 64}],
-    ids=["all layers", "another stage's", "too large", "another hash"],
+    [
+        {"layers": (0, 5)},
+        {"layers": (2, 5)},
+        {"size": LIMIT + 1},
+        {"sha256": "0" * 64},
+        {"votes": ()},
+        {"votes": (vote_on("a", at(7), STAGES[0], "f" * 64),)},
+        {"votes": (vote_on("b", at(7), STAGES[0], "f" * 64),)},
+        {"votes": (vote_on("a", at(8), STAGES[0], "f" * 64),)},
+        {"votes": (vote_on("b", at(7), STAGES[0], "f" * 64).model_copy(update={"peer": A}),)},
+    ],
+    ids=[
+        *("all layers", "another stage's", "too large", "another hash", "no vote", "not what was signed"),
+        *("another's vote", "a vote on another step", "another's signature"),
+    ],
 )
 async def test_a_copy_that_is_not_what_belongs_to_its_peer_leaves_nothing(swarm: Swarm, change: dict[str, Any]) -> None:
     data = encode_shard({"weight/a": torch.ones(3)})
-    async with swarm.node("z", ALONE) as shadow:
+    async with swarm.node(Z, ALONE) as shadow:
         with pytest.raises(StreamClosed):
-            await swarm.offer("a", data, **change)
+            await swarm.offer(A, data, **change)
         assert shadow.snapshots.holdings() == []
-        assert swarm.files("z") == []
-        assert (await swarm.offer("a", data)).taken
+        assert swarm.files(Z) == []
+        assert (await swarm.offer(A, data)).taken
 
 
 async def test_what_is_no_safetensors_file_leaves_nothing(swarm: Swarm) -> None:
-    async with swarm.node("z", ALONE):
+    async with swarm.node(Z, ALONE):
         with pytest.raises(StreamClosed):
-            await swarm.offer("a", b"no safetensors file")
-    assert swarm.files("z") == []
+            await swarm.offer(A, b"no safetensors file")
+    assert swarm.files(Z) == []
 
 
 async def test_a_copy_that_is_here_is_not_sent_again(swarm: Swarm) -> None:
     data = encode_shard({"weight/a": torch.ones(3)})
-    async with swarm.node("z", ALONE):
-        assert (await swarm.offer("a", data)).taken
-        receipt = await swarm.offer("a", data)
+    async with swarm.node(Z, ALONE):
+        assert (await swarm.offer(A, data)).taken
+        receipt = await swarm.offer(A, data)
         assert (receipt.taken, receipt.text) == (False, "it is here already")
 
 
 async def test_a_copy_that_breaks_off_leaves_nothing_and_may_come_again(swarm: Swarm) -> None:
     data = encode_shard({"weight/a": torch.ones(3)})
-    async with swarm.node("z", ALONE) as shadow:
-        stream = await swarm.plane("a").open("z", SHADOW)
-        offer = Deposit(plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64)
+    vote = vote_on_file("a", data, at(7), STAGES[0])
+    async with swarm.node(Z, ALONE) as shadow:
+        stream = await swarm.plane(A).open(Z, SHADOW)
+        offer = Deposit(plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64, votes=(vote,))
         await write_message(stream, offer)
         assert (await read_message(stream, Receipt)).taken
         await stream.write(data[:10])
         await stream.close()
         await swarm.answered()
-        assert (shadow.snapshots.holdings(), swarm.files("z")) == ([], [])
-        assert (await swarm.offer("a", data)).taken
+        assert (shadow.snapshots.holdings(), swarm.files(Z)) == ([], [])
+        assert (await swarm.offer(A, data)).taken
 
 
 async def test_a_peer_that_leaves_a_copy_of_every_step_fills_no_disk(swarm: Swarm) -> None:
     data = encode_shard({"weight/a": torch.ones(3)})
-    async with swarm.node("z", ALONE) as shadow:
-        assert (await swarm.offer("b", data, layers=STAGES[1])).taken
+    async with swarm.node(Z, ALONE) as shadow:
+        assert (await swarm.offer(B, data, layers=STAGES[1])).taken
         for step in (*range(1, 91), (1 << 32) - 1):
-            await swarm.offer("a", data, mark=at(step))
+            await swarm.offer(A, data, mark=at(step))
         kept = [holding.mark.step for holding in shadow.snapshots.holdings() if holding.layers == STAGES[0]]
         assert sorted(kept) == [*range(91 - COPIES_A_STAGE + 1, 91), (1 << 32) - 1]
-        assert Holding(mark=at(7), layers=STAGES[1]) in shadow.snapshots.holdings(), "another peer's copy stays"
-    assert len(swarm.files("z")) == 2 * (COPIES_A_STAGE + 1)
+        assert shadow.snapshots.has(at(7), STAGES[1]), "another peer's copy stays"
+    assert len(swarm.files(Z)) == 2 * (COPIES_A_STAGE + 1)
 
 
 async def test_a_peer_leaves_one_copy_at_a_time(swarm: Swarm) -> None:
     data = encode_shard({"weight/a": torch.ones(3)})
-    async with swarm.node("z", ALONE):
-        stream = await swarm.plane("a").open("z", SHADOW)
-        await write_message(
-            stream, Deposit(plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64)
-        )
+    vote = vote_on_file("a", data, at(7), STAGES[0])
+    async with swarm.node(Z, ALONE):
+        stream = await swarm.plane(A).open(Z, SHADOW)
+        offer = Deposit(plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64, votes=(vote,))
+        await write_message(stream, offer)
         assert (await read_message(stream, Receipt)).taken
-        receipt = await swarm.offer("a", data, mark=at(8))
+        receipt = await swarm.offer(A, data, mark=at(8))
         assert (receipt.taken, receipt.text) == (False, "another copy of this peer is on its way")
         await stream.close()
         await swarm.answered()
-        assert (await swarm.offer("a", data, mark=at(8))).taken
+        assert (await swarm.offer(A, data, mark=at(8))).taken
 
 
 async def test_a_shadow_without_room_says_so(swarm: Swarm) -> None:
-    async with swarm.node("z", ALONE):
+    async with swarm.node(Z, ALONE):
         data = encode_shard({"weight/a": torch.ones(3000)})
         (swarm._folder / "file.safetensors").write_bytes(data)
         offer = Deposit(
-            plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256=hashlib.sha256(data).hexdigest()
-        )
+            plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256=hashlib.sha256(data).hexdigest(),
+            votes=(vote_on_file("a", data, at(7), STAGES[0]),),
+        )  # fmt: skip
         with full_disk(1000):
-            receipt = await deposit(swarm.plane("a"), "z", offer, swarm._folder / "file.safetensors")
+            receipt = await deposit(swarm.plane(A), Z, offer, swarm._folder / "file.safetensors")
         assert (receipt.taken, receipt.text) == (False, "no room")
-    assert swarm.files("z") == []
+    assert swarm.files(Z) == []
 
 
 async def test_copies_and_snapshots_that_the_budget_of_disk_has_no_room_for_are_not_begun(
     swarm: Swarm, tmp_path: Path
 ) -> None:
     """A shadow says so before anything is sent; a peer trains on without a snapshot, and its update waits for none."""
-    small = Snapshots(tmp_path / "z", DiskBudget(1000))
+    small = Snapshots(tmp_path / Z, DiskBudget(1000))
     async with (
-        swarm.node("z", ALONE, snapshots=small),
-        swarm.node("a", ALONE, snapshots=Snapshots(tmp_path / "a", DiskBudget(1000))) as checkpointer,
+        swarm.node(Z, ALONE, snapshots=small),
+        swarm.node(A, ALONE, snapshots=Snapshots(tmp_path / A, DiskBudget(1000))) as checkpointer,
     ):
-        receipt = await swarm.offer("a", encode_shard({"weight/a": torch.ones(3000)}))
+        receipt = await swarm.offer(A, encode_shard({"weight/a": torch.ones(3000)}))
         assert (receipt.taken, receipt.text) == (False, "no room")
         assert small.budget.room == 1000
-        state = state_under(ALONE, "a")
+        state = state_under(ALONE, A)
         await checkpointer.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
         await asyncio.wait_for(asyncio.to_thread(train, state, 2), 30)
         await checkpointer.settled()
-    assert (swarm.files("a"), swarm.files("z")) == ([], [])
+    assert (swarm.files(A), swarm.files(Z)) == ([], [])
 
 
 async def test_what_is_kept_is_the_state_of_its_step_though_training_goes_on(swarm: Swarm, tmp_path: Path) -> None:
-    async with swarm.node("a", ALONE) as checkpointer:
-        state = state_under(ALONE, "a")
+    async with swarm.node(A, ALONE) as checkpointer:
+        state = state_under(ALONE, A)
         wanted = now(state)
         await checkpointer.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
         await asyncio.to_thread(train, state, 2)
         await checkpointer.settled()
-        (path,) = (tmp_path / "a").glob("*.safetensors")
+        (path,) = (tmp_path / A).glob("*.safetensors")
         assert same(load_file(path), wanted)
         assert not same(now(state), wanted)
 
@@ -340,39 +381,70 @@ async def test_what_is_kept_is_the_state_of_its_step_though_training_goes_on(swa
 async def test_every_replica_vouches_for_a_checkpoint_and_the_first_hands_it_in(swarm: Swarm, tmp_path: Path) -> None:
     await swarm.coordinate()
     rows = (row(1),)
-    async with swarm.node("a", TWICE) as first, swarm.node("b", TWICE) as second:
-        for checkpointer, me in ((first, "a"), (second, "b")):
+    async with swarm.node(A, TWICE) as first, swarm.node(B, TWICE) as second:
+        for checkpointer, me in ((first, A), (second, B)):
             await checkpointer.keep(
                 state_under(TWICE, me), TWICE, row(1), rows, handed_in=True, copied=False, last=False
             )
             await asyncio.wait_for(checkpointer.settled(), 30)
     (one, share, data), (other, vote, nothing) = swarm.handed_in
-    assert (one, other, nothing, vote.size, vote.sha256) == ("a", "b", b"", 0, None)
+    assert (one, other, nothing, vote.size, vote.sha256) == (A, B, b"", 0, None)
     assert share.digest == vote.digest
     assert (share.step, share.plan_version, share.stage, share.eval_loss, share.rows) == (1, 1, 0, 1.5, rows)
     assert hashlib.sha256(data).hexdigest() == share.sha256
-    assert swarm.files("b") == []
-    (path,) = (tmp_path / "a").glob("*.safetensors")
+    assert swarm.files(B) == []
+    (path,) = (tmp_path / A).glob("*.safetensors")
     assert path.read_bytes() == data
+
+
+async def test_every_replica_votes_on_weights_and_moments_whether_or_not_it_writes_them(swarm: Swarm) -> None:
+    await swarm.coordinate()
+    states = {A: state_under(TWICE, A), B: state_under(TWICE, B)}
+    with torch.no_grad():
+        next(iter(states[B].optimizer.moments.values())).view(-1)[0] += 1e-3
+    wanted = {peer: vote_on(NAMES[peer], at(1), (0, 5), digest_of(state)) for peer, state in states.items()}
+    assert wanted[A].digest != wanted[B].digest
+    for peer, state in states.items():
+        async with swarm.node(peer, TWICE) as checkpointer:
+            assert checkpointer.snapshots.newest_digest is None
+            await checkpointer.keep(state, TWICE, row(1), (), handed_in=True, copied=False, last=False)
+            await asyncio.wait_for(checkpointer.settled(), 30)
+            assert checkpointer.snapshots.votes_on(at(1), (0, 5)) == (wanted[peer],)
+            newest = StateDigest(mark=at(1), layers=(0, 5), digest=wanted[peer].digest)
+            assert checkpointer.snapshots.newest_digest == newest
+    assert {peer: share.votes for peer, share, _ in swarm.handed_in} == {A: (wanted[A],), B: (wanted[B],)}
+    assert swarm.files(B) == []
+
+
+async def test_a_restart_keeps_the_vote_beside_its_snapshot_and_beside_its_copy(swarm: Swarm, tmp_path: Path) -> None:
+    state = state_under(ALONE, A)
+    async with swarm.node(A, ALONE) as checkpointer, swarm.node(Z, ALONE) as shadow:
+        await checkpointer.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
+        await until_there(shadow.snapshots, at(1))
+    for peer in (A, Z):
+        again = Snapshots(tmp_path / peer)
+        again.load()
+        assert again.votes_on(at(1), STAGES[0]) == (vote_on("a", at(1), STAGES[0], digest_of(state)),)
+        assert again.votes_on(at(2), STAGES[0]) == ()
 
 
 async def test_replicas_that_differ_in_a_weight_hand_in_other_digests(swarm: Swarm) -> None:
     await swarm.coordinate()
-    state = state_under(TWICE, "b")
+    state = state_under(TWICE, B)
     with torch.no_grad():
         next(iter(state.parameters.values())).view(-1)[0] += 1e-3
-    async with swarm.node("a", TWICE) as first, swarm.node("b", TWICE) as second:
-        for checkpointer, kept in ((first, state_under(TWICE, "a")), (second, state)):
+    async with swarm.node(A, TWICE) as first, swarm.node(B, TWICE) as second:
+        for checkpointer, kept in ((first, state_under(TWICE, A)), (second, state)):
             await checkpointer.keep(kept, TWICE, row(1), (), handed_in=True, copied=False, last=False)
             await asyncio.wait_for(checkpointer.settled(), 30)
     assert len({share.digest for _, share, _ in swarm.handed_in}) == 2
 
 
 async def test_a_coordinator_that_is_away_is_given_the_checkpoint_when_it_is_back(swarm: Swarm) -> None:
-    async with swarm.node("a", TWICE) as checkpointer:
-        await checkpointer.keep(state_under(TWICE, "a"), TWICE, row(1), (), handed_in=True, copied=False, last=False)
+    async with swarm.node(A, TWICE) as checkpointer:
+        await checkpointer.keep(state_under(TWICE, A), TWICE, row(1), (), handed_in=True, copied=False, last=False)
         for _ in range(2):
-            assert await asyncio.wait_for(swarm.plane("a").unreached.get(), 30) == "owner"
+            assert await asyncio.wait_for(swarm.plane(A).unreached.get(), 30) == "owner"
             assert not checkpointer.is_idle
         await swarm.coordinate()
         await asyncio.wait_for(checkpointer.settled(), 30)
@@ -383,8 +455,8 @@ async def test_a_coordinator_that_is_away_is_given_the_checkpoint_when_it_is_bac
 async def test_a_checkpoint_that_nobody_confirms_is_handed_in_again(swarm: Swarm) -> None:
     """A coordinator that was killed before the others had handed in has forgotten it."""
     await swarm.coordinate()
-    async with swarm.node("a", TWICE, confirm_seconds=0.01) as checkpointer:
-        await checkpointer.keep(state_under(TWICE, "a"), TWICE, row(1), (), handed_in=True, copied=False, last=False)
+    async with swarm.node(A, TWICE, confirm_seconds=0.01) as checkpointer:
+        await checkpointer.keep(state_under(TWICE, A), TWICE, row(1), (), handed_in=True, copied=False, last=False)
         for _ in range(3):
             assert (await asyncio.wait_for(swarm.taken.get(), 30)).step == 1
 
@@ -392,8 +464,8 @@ async def test_a_checkpoint_that_nobody_confirms_is_handed_in_again(swarm: Swarm
 async def test_snapshots_wait_until_the_swarm_has_an_earlier_one_whole(swarm: Swarm) -> None:
     """Else a disk would fill while copies do not get away; checkpoints are written all the same."""
     await swarm.coordinate()
-    async with swarm.node("a", ALONE) as checkpointer:
-        state = state_under(ALONE, "a")
+    async with swarm.node(A, ALONE) as checkpointer:
+        state = state_under(ALONE, A)
 
         async def keep_at(step: int, *, handed_in: bool) -> list[int]:
             if step > 1:
@@ -415,12 +487,12 @@ async def test_snapshots_wait_until_the_swarm_has_an_earlier_one_whole(swarm: Sw
 
 
 async def test_a_full_disk_costs_the_snapshot_and_training_goes_on(swarm: Swarm) -> None:
-    async with swarm.node("a", ALONE) as checkpointer:
-        state = state_under(ALONE, "a")
+    async with swarm.node(A, ALONE) as checkpointer:
+        state = state_under(ALONE, A)
         with full_disk(100):
             await checkpointer.keep(state, ALONE, row(1), (), handed_in=True, copied=True, last=False)
             await asyncio.wait_for(checkpointer.settled(), 30)
-        assert (checkpointer.snapshots.holdings(), swarm.files("a")) == ([], [])
+        assert (checkpointer.snapshots.holdings(), swarm.files(A)) == ([], [])
         train(state, 2)
         await checkpointer.keep(state, ALONE, row(2), (), handed_in=False, copied=True, last=False)
         await asyncio.wait_for(checkpointer.settled(), 30)
@@ -428,22 +500,23 @@ async def test_a_full_disk_costs_the_snapshot_and_training_goes_on(swarm: Swarm)
 
 
 async def test_what_is_saved_at_the_end_is_there_in_the_next_life(swarm: Swarm, tmp_path: Path) -> None:
-    state = state_under(ALONE, "b")
-    async with swarm.node("b", ALONE) as checkpointer:
+    state = state_under(ALONE, B)
+    async with swarm.node(B, ALONE) as checkpointer:
         await checkpointer.save(state, (row(1),))
-    snapshots = Snapshots(tmp_path / "b")
+    snapshots = Snapshots(tmp_path / B)
     snapshots.load()
-    assert snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[1], norm=1.0)]
+    votes = (vote_on("b", at(1), STAGES[1], digest_of(state)),)
+    assert snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[1], norm=1.0, votes=votes)]
     assert list(snapshots.rows()) == [row(1)]
     assert snapshots.of(at(1)).keys() == now(state).keys()
 
 
 async def test_what_is_on_the_disk_already_is_not_saved_again(swarm: Swarm, tmp_path: Path) -> None:
-    async with swarm.node("a", ALONE) as checkpointer:
-        state = state_under(ALONE, "a")
+    async with swarm.node(A, ALONE) as checkpointer:
+        state = state_under(ALONE, A)
         await checkpointer.keep(state, ALONE, row(1), (row(1),), handed_in=False, copied=True, last=False)
         await asyncio.wait_for(checkpointer.settled(), 30)
-        (path,) = (tmp_path / "a").glob("*.safetensors")
+        (path,) = (tmp_path / A).glob("*.safetensors")
         before = path.stat().st_ino
         await checkpointer.save(state, ())
         assert path.stat().st_ino == before
@@ -451,24 +524,24 @@ async def test_what_is_on_the_disk_already_is_not_saved_again(swarm: Swarm, tmp_
 
 
 async def test_what_cannot_be_saved_at_the_end_keeps_nobody_from_ending(swarm: Swarm) -> None:
-    async with swarm.node("a", ALONE) as checkpointer:
+    async with swarm.node(A, ALONE) as checkpointer:
         with full_disk(100):
-            await checkpointer.save(state_under(ALONE, "a"), ())
-    assert swarm.files("a") == []
+            await checkpointer.save(state_under(ALONE, A), ())
+    assert swarm.files(A) == []
 
 
 async def test_while_a_checkpoint_waits_for_the_coordinator_a_further_snapshot_does_not_end_the_waiting(
     swarm: Swarm,
 ) -> None:
     """Else a run that is parked would be left before its checkpoint is with the coordinator."""
-    async with swarm.node("a", ALONE) as checkpointer:
-        state = state_under(ALONE, "a")
+    async with swarm.node(A, ALONE) as checkpointer:
+        state = state_under(ALONE, A)
         await checkpointer.keep(state, ALONE, row(1), (), handed_in=True, copied=False, last=False)
-        await asyncio.wait_for(swarm.plane("a").unreached.get(), 30)
+        await asyncio.wait_for(swarm.plane(A).unreached.get(), 30)
         train(state, 2)
         await checkpointer.keep(state, ALONE, row(2), (), handed_in=False, copied=True, last=False)
         await until_there(checkpointer.snapshots, at(2))
-        assert await asyncio.wait_for(swarm.plane("a").unreached.get(), 30)
+        assert await asyncio.wait_for(swarm.plane(A).unreached.get(), 30)
         assert not checkpointer.is_idle
         await swarm.coordinate()
         await asyncio.wait_for(checkpointer.settled(), 30)
@@ -477,16 +550,19 @@ async def test_while_a_checkpoint_waits_for_the_coordinator_a_further_snapshot_d
 
 async def test_a_matrix_that_both_ends_hold_is_written_by_the_first_one(swarm: Swarm) -> None:
     state = state_of("last", tied=True)
-    plan = Plan(version=1, stages=((0, 2), (2, 5)), routes=(("a", "b"),) * 4, shadows=("b", "a"), author="owner")
+    plan = Plan(version=1, stages=((0, 2), (2, 5)), routes=((A, B),) * 4, shadows=(B, A), author="owner")
     Neighbours(state)
     train(state, 1)
     await swarm.coordinate()
-    async with swarm.node("b", plan) as checkpointer:
+    async with swarm.node(B, plan) as checkpointer:
         await checkpointer.keep(state, plan, row(1), (), handed_in=True, copied=True, last=False)
         await asyncio.wait_for(checkpointer.settled(), 30)
         written = checkpointer.snapshots.of(at(1)).keys()
     assert state.gradients.shared
+    (vote,) = checkpointer.snapshots.votes_on(at(1), state.layers)
     assert {key.partition("/")[2] for key in now(state).keys() - written} == state.gradients.shared
+    assert vote.digest == digest_of(state, leave_out=state.gradients.shared)
+    assert {key.partition("/")[2] for key in written} == kept_names(state.config, state.layers)
 
 
 class BrokenSnapshots(Snapshots):
@@ -509,13 +585,13 @@ async def test_an_error_that_nobody_expects_ends_the_keeping_and_is_seen(
 ) -> None:
     """Else it would be waited for for ever what nobody does any more."""
     await swarm.coordinate()
-    snapshots = BrokenSnapshots(tmp_path / "a") if where == "the writer" else None
+    snapshots = BrokenSnapshots(tmp_path / A) if where == "the writer" else None
     uplink = BrokenUplink() if where != "the writer" else None
     upload = where == "the upload"
 
     async def train_on() -> None:
-        async with swarm.node("z", ALONE), swarm.node("a", ALONE, snapshots=snapshots, uplink=uplink) as checkpointer:
-            state = state_under(ALONE, "a")
+        async with swarm.node(Z, ALONE), swarm.node(A, ALONE, snapshots=snapshots, uplink=uplink) as checkpointer:
+            state = state_under(ALONE, A)
             await checkpointer.keep(state, ALONE, row(1), (), handed_in=upload, copied=not upload, last=False)
             await checkpointer.settled()
             await asyncio.Event().wait()  # as the daemon does until its job is done

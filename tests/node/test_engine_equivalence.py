@@ -47,7 +47,8 @@ from dtfm_protocol.plan.plan import Plan, Resume, Source
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes, Stream, read_message
-from tests.node.exchanges import signer_of
+from tests.harness.membership import SWARM
+from tests.harness.named_peers import id_of, signer_of
 
 pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
@@ -438,7 +439,7 @@ async def test_a_run_is_a_function_of_job_and_plan(home: Path) -> None:
 @contextlib.asynccontextmanager
 async def owner(network: MemoryNetwork, job: ResolvedJob, folder: Path) -> AsyncIterator[CheckpointCollector]:
     """A coordinator that keeps checkpoints and gives them out."""
-    archive = CheckpointCollector(CheckpointStore(folder), job)
+    archive = CheckpointCollector(CheckpointStore(folder), job, SWARM)
     plane = MemoryDataPlane(network, OWNER)
     await plane.serve(CHECKPOINT, archive.take)
     await plane.serve(STATE, lambda stream: serve_state(stream, archive))
@@ -454,8 +455,9 @@ async def test_a_change_of_plan_at_a_checkpoint_goes_unnoticed(
 ) -> None:
     job, network = job_of(home, tied=tied), MemoryNetwork()
     first = plan_of(before, author=OWNER)
+    names = {id_of(name): name for name in first.peers}
+    first = first.renamed({name: peer for peer, name in names.items()})  # who votes on states has a key
     kept = Resume(mark=Mark(step=3, plan=1), sources=(Source(peer=OWNER, layers=((0, LAYERS),)),))
-    second = plan_of(after, version=2, resume=kept)
     async with owner(network, job, tmp_path / "checkpoints") as archive:
         archive.expect(first)
         swarm = Swarm(home, job, first, network)
@@ -463,7 +465,7 @@ async def test_a_change_of_plan_at_a_checkpoint_goes_unnoticed(
         for me, peer in swarm.peers.items():
             assert peer.stage is not None
             async with Checkpointer.running(
-                peer.plane, UplinkPacer(), Snapshots(tmp_path / me), most_bytes=1 << 30
+                peer.plane, UplinkPacer(), Snapshots(tmp_path / me), 1 << 30, signer_of(names[me])
             ) as checkpointer:
                 await checkpointer.keep(
                     peer.stage, first, start.rows[2], tuple(start.rows[:3]), handed_in=True, copied=False, last=False
@@ -472,6 +474,9 @@ async def test_a_change_of_plan_at_a_checkpoint_goes_unnoticed(
         manifest = archive.newest()
         assert manifest is not None
         assert manifest.step == 3
+        digests = archive.certified(kept.mark)
+        assert [digest.layers for digest in digests] == list(first.stages)
+        second = plan_of(after, version=2, resume=kept.model_copy(update={"digests": digests}))
         rest = await Swarm(home, job, second, network).run()
     assert_same_training(Result(start.rows + rest.rows, rest.state), alone(home, tied), 1e-5)
 

@@ -4,17 +4,19 @@ import asyncio
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 import torch
 
+from dtfm_node.state.catalogue_proof import CertifiedPart
 from dtfm_node.state.fetch import Fetch, Fetched, Lacking
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor, tensor_entry
 from dtfm_protocol.checkpoint.transfers import STATE, WantCatalogue, serve_state
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.plan.peer_state import Mark
+from dtfm_protocol.plan.mark import LayerRange, Mark, StateDigest
+from dtfm_protocol.plan.state_vote import digest_of_state
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Bytes, Handler, Stream, StreamClosed, read_message
 
@@ -74,7 +76,7 @@ class Swarm:
     async def serve(self, peer: str, handler: Handler) -> None:
         await MemoryDataPlane(self._network, peer).serve(STATE, handler)
 
-    async def fetch(self, wanted: State, *peers: str) -> Fetched:
+    async def fetch(self, wanted: State, *peers: str, parts: Collection[CertifiedPart] = ()) -> Fetched:
         async def take(key: str, entry: TensorEntry, data: Bytes) -> None:
             assert key not in self.taken
             self.taken[key] = decode_tensor(entry, data)
@@ -82,7 +84,7 @@ class Swarm:
         shapes = {key: tuple(tensor.shape) for key, tensor in wanted.items()}
         plane = MemoryDataPlane(self._network, "me")
         one = Fetch(
-            plane, MARK, shapes, peers,
+            plane, MARK, shapes, peers, parts=parts,
             piece_bytes=PIECE, catalogue_seconds=self.patience, piece_seconds=self.patience,
         )  # fmt: skip
         async with asyncio.timeout(30):
@@ -238,15 +240,136 @@ async def test_a_source_that_gives_other_bytes_than_it_says_is_refused(swarm: Sw
     assert swarm.taken == {}
 
 
-async def test_of_bytes_with_another_hash_all_who_gave_some_are_named(swarm: Swarm) -> None:
-    """One of them lies, and nobody can tell which."""
+async def test_of_those_who_gave_a_tensor_together_the_one_that_lied_is_named_and_left_out(swarm: Swarm) -> None:
+    """The tensor is given once more, by one of them alone; the others' pieces are compared with what is right."""
+    wanted = state("a", "b")
+    honest, liar = await swarm.add("x", Source(wanted)), await swarm.add("y", Source(wanted))
+    liar.data["weight/a"] = bytes(len(liar.data["weight/a"]))
+    fetched = await swarm.fetch(wanted, "x", "y")
+    assert swarm.has(wanted)
+    assert fetched.false == {"y": "weight/a of step 7 (plan 2) from y has another hash than its sources gave"}
+    assert honest.served < 30
+
+
+async def test_a_liar_that_is_asked_alone_the_second_time_is_left_out_and_the_other_gives_it(swarm: Swarm) -> None:
+    """It is whoever gave the last piece."""
     wanted = state("a")
     honest, liar = await swarm.add("x", Source(wanted)), await swarm.add("y", Source(wanted))
     liar.data["weight/a"] = bytes(len(liar.data["weight/a"]))
-    with refused("weight/a of step 7 (plan 2) from x, y has another hash than its sources gave"):
-        await swarm.fetch(wanted, "x", "y")
-    assert honest.served
-    assert swarm.taken == {}
+    liar.gate = asyncio.Event()
+    honest.before = lambda served: liar.gate.set() if served == 8 and liar.gate is not None else None
+    fetched = await swarm.fetch(wanted, "y", "x")
+    assert swarm.has(wanted)
+    assert fetched.false.keys() == {"y"}
+    assert liar.served == 11
+
+
+async def test_however_many_lie_one_who_does_not_is_enough(swarm: Swarm) -> None:
+    wanted = state("a", "b", "c")
+    await swarm.add("x", Source(wanted))
+    for number, peer in enumerate("klmn"):
+        liar = await swarm.add(peer, Source(wanted))
+        for key, data in liar.data.items():
+            liar.data[key] = data[:200] + bytes([number + 1] * 600) + data[800:]
+    fetched = await swarm.fetch(wanted, "k", "l", "x", "m", "n")
+    assert swarm.has(wanted)
+    assert "x" not in fetched.false
+
+
+async def test_a_liar_that_vanishes_leaves_its_tensor_to_the_others(swarm: Swarm) -> None:
+    """Also while it was the only one to be asked for it."""
+    wanted = state("a")
+    await swarm.add("x", Source(wanted))
+    liar = await swarm.add("y", Source(wanted))
+    liar.data["weight/a"] = bytes(len(liar.data["weight/a"]))
+    liar.before = vanish(6)
+    await swarm.fetch(wanted, "x", "y")
+    assert swarm.has(wanted)
+
+
+def part_of(tensors: State, layers: LayerRange = (0, 2), mark: Mark = MARK) -> CertifiedPart:
+    """A part of a state that has just these tensors, certified."""
+    hashes = {key: tensor_entry("x.safetensors", tensor)[0].sha256 for key, tensor in tensors.items()}
+    return CertifiedPart(StateDigest(mark=mark, layers=layers, digest=digest_of_state(hashes)), frozenset(tensors))
+
+
+def changed(tensors: State) -> State:
+    return {key: tensor + 1e-3 for key, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("first", ["liar", "x"])
+async def test_a_source_of_another_state_than_its_replicas_signed_is_named_and_the_others_give_all(
+    swarm: Swarm, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a shadow that has changed its copy: hashes and bytes fit, and are not what was signed."""
+    wanted = state("a", "b")
+    honest, liar = await swarm.add("x", Source(wanted)), await swarm.add("liar", Source(changed(wanted)))
+    peers = ("liar", "x") if first == "liar" else ("x", "liar")
+    with caplog.at_level("WARNING"):
+        fetched = await swarm.fetch(wanted, *peers, parts=[part_of(wanted)])
+    assert swarm.has(wanted)
+    assert (fetched.sources, honest.served, liar.served) == ({"x"}, 20, 0)
+    why = "liar offers layers 0 to 2 of step 7 (plan 2) that are not what their replicas have signed"
+    assert fetched.false == {"liar": why}
+    assert f"{why}: it is left out" in caplog.messages
+
+
+async def test_a_lie_about_a_tensor_that_is_not_wanted_is_a_lie_too(swarm: Swarm) -> None:
+    wanted, whole = state("a"), state("a", "b")
+    await swarm.add("x", Source(whole))
+    await swarm.add("liar", Source(wanted | changed(state("b"))))
+    fetched = await swarm.fetch(wanted, "liar", "x", parts=[part_of(whole)])
+    assert (swarm.has(wanted), fetched.sources, fetched.false.keys()) == (True, {"x"}, {"liar"})
+
+
+async def test_who_has_some_of_a_part_is_compared_with_who_proves_all_of_it(swarm: Swarm) -> None:
+    """A plan may cut a state otherwise than the plan that made it."""
+    whole, wanted = state("a", "b", "c"), state("b", "c")
+    await swarm.add("x", Source(whole))
+    await swarm.add("y", Source(state("b")))
+    await swarm.add("liar", Source(changed(state("b")) | state("c")))
+    fetched = await swarm.fetch(wanted, "liar", "y", "x", parts=[part_of(whole)])
+    assert swarm.has(wanted)
+    assert fetched.sources == {"x", "y"}
+    assert fetched.false == {"liar": "liar offers another weight/b than its replicas have signed"}
+
+
+async def test_sources_that_have_a_part_together_prove_it_together(swarm: Swarm) -> None:
+    whole = state("a", "b", "c")
+    await swarm.add("x", Source(state("a", "b")))
+    await swarm.add("y", Source(state("b", "c")))
+    assert (await swarm.fetch(whole, "x", "y", parts=[part_of(whole)])).sources == {"x", "y"}
+    assert swarm.has(whole)
+
+
+async def test_what_nobody_offers_as_it_was_signed_is_lacking_and_the_liars_are_named(swarm: Swarm) -> None:
+    wanted = state("a")
+    liar = await swarm.add("liar", Source(changed(wanted)))
+    with refused("liar offers layers 0 to 2 of step 7 (plan 2) that are not what their replicas have signed"):
+        await swarm.fetch(wanted, "liar", parts=[part_of(wanted)])
+    await swarm.add("x", Source(changed(state("a"))))
+    with pytest.raises(Lacking):  # nobody offers all of the part, and what is offered proves nothing
+        await swarm.fetch(wanted, "x", parts=[part_of(state("a", "b"))])
+    assert (swarm.taken, liar.served) == ({}, 0)
+
+
+async def test_a_certified_tensor_in_another_shape_or_type_names_its_source(swarm: Swarm) -> None:
+    """The hash is over bytes alone; what they mean is part of the lie."""
+    wanted = state("a")
+    await swarm.add("x", Source(wanted))
+    for peer, change in {"k": {"shape": (1, 247)}, "l": {"dtype": "F16", "bytes": 494}}.items():
+        liar = await swarm.add(peer, Source(wanted))
+        liar.entries["weight/a"] = liar.entries["weight/a"].model_copy(update=change)
+    fetched = await swarm.fetch(wanted, "k", "l", "x", parts=[part_of(wanted)])
+    assert (swarm.has(wanted), fetched.sources, fetched.false.keys()) == (True, {"x"}, {"k", "l"})
+
+
+async def test_beside_what_is_certified_sources_must_still_agree(swarm: Swarm) -> None:
+    wanted = state("a", "b")
+    await swarm.add("x", Source(wanted))
+    await swarm.add("y", Source(state("a") | changed(state("b"))))
+    with refused("y has another weight/b of step 7 (plan 2) than the other sources"):
+        await swarm.fetch(wanted, "x", "y", parts=[part_of(state("a"))])
 
 
 async def test_a_tensor_of_another_shape_is_refused_before_anything_is_fetched(swarm: Swarm) -> None:

@@ -21,10 +21,13 @@ from dtfm_protocol.checkpoint.shard import decode_tensor, tensor_entry
 from dtfm_protocol.checkpoint.transfers import STATE, serve_state
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
+from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import HOLDINGS_LIMIT, Holding, Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Plan, Resume, Source
 from dtfm_protocol.plan.schedule import Action
+from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
+from tests.harness.named_peers import vote_on
 from tests.node.test_stage_state import TRAINING, Neighbours, one_thread, plan_of, state_of
 
 __all__ = ["one_thread"]  # a fixture
@@ -314,6 +317,96 @@ async def test_what_is_on_the_disk_is_read_and_trained_on_to_the_same_bits(holdi
     reduce(state, 3)
     state.apply(1.5)
     assert same(now(state), now(wanted))
+
+
+def vote_by(name: str, state: StageState) -> StateVote:
+    """The vote of a replica of the middle stage on its weights and moments."""
+    assert state.mark is not None
+    return vote_on(name, state.mark, state.layers, digest_of_state(hashes_of(now(state))))
+
+
+def hashes_of(tensors: State) -> dict[str, str]:
+    return {key: tensor_entry("x.safetensors", tensor)[0].sha256 for key, tensor in tensors.items()}
+
+
+def certifying(vote: StateVote, *sources: str) -> Plan:
+    """A plan that resumes from what `vote` is on, of which the digest is certified."""
+    digest = StateDigest(mark=vote.mark, layers=vote.layers, digest=vote.digest)
+    given = tuple(Source(peer=peer, layers=(vote.layers,)) for peer in sources)
+    return plan_of("middle", version=2, resume=Resume(mark=vote.mark, norm=1.0, sources=given, digests=(digest,)))
+
+
+async def other_node(folder: Path, network: MemoryNetwork, name: str, state: StageState) -> None:
+    """Another node that gives away what it holds."""
+    held = Inventory(Snapshots(folder / name), inline)
+    held.enter(state)
+    await MemoryDataPlane(network, name).serve(STATE, lambda stream: serve_state(stream, held))
+
+
+async def test_a_copy_on_this_nodes_disk_that_is_not_what_was_signed_is_not_used(
+    holdings: Inventory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its file and its hashes may fit each other: whoever gave it, or changed it, may have seen to that."""
+    right, false = trained(2), trained(2)
+    with torch.no_grad():
+        next(iter(false.parameters.values())).add_(1e-3)
+    snapshot(holdings, false)
+    network = MemoryNetwork()
+    await other_node(tmp_path, network, "x", right)
+    with caplog.at_level("WARNING"):
+        state = await load(holdings, certifying(vote_by("x", right), "x"), network)
+    assert same(now(state), now(right))
+    assert f"the copy of layers 1 to 4 of {at(2)} here is not what its replicas have signed" in caplog.messages
+
+
+async def test_a_copy_on_this_nodes_disk_that_was_signed_is_used(holdings: Inventory) -> None:
+    former = trained(2)
+    snapshot(holdings, former)
+    state = await load(holdings, certifying(vote_by("x", former)))
+    assert same(now(state), now(former))
+
+
+async def test_a_node_that_voted_otherwise_than_is_certified_gives_up_what_it_has_in_memory(
+    holdings: Inventory, tmp_path: Path
+) -> None:
+    """As a replica whose memory has failed, where the others agree."""
+    right, false = trained(2), trained(2)
+    with torch.no_grad():
+        next(iter(false.parameters.values())).add_(1e-3)
+    holdings.enter(false)
+    network = MemoryNetwork()
+    await other_node(tmp_path, network, "x", right)
+    holdings.snapshots.cast(vote_by("b", false))
+    state = await load(holdings, certifying(vote_by("x", right), "x"), network)
+    assert same(now(state), now(right))
+
+
+async def test_a_false_source_is_left_out_and_the_others_are_loaded_from(
+    holdings: Inventory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    right, false = trained(2), trained(2)
+    with torch.no_grad():
+        next(iter(false.optimizer.moments.values())).mul_(2)
+    network = MemoryNetwork()
+    await other_node(tmp_path, network, "liar", false)
+    await other_node(tmp_path, network, "x", right)
+    with caplog.at_level("WARNING"):
+        state = await load(holdings, certifying(vote_by("x", right), "liar", "x"), network)
+    assert same(now(state), now(right))
+    assert any("liar offers layers 1 to 4" in message for message in caplog.messages)
+
+
+def test_a_standing_brings_the_votes_on_what_is_held(holdings: Inventory) -> None:
+    state = trained(2)
+    holdings.enter(state)
+    vote = vote_by("b", state)
+    assert (holdings.newest_digest, holdings.standing(PROMISE).holdings[0].votes) == (None, ())
+    holdings.snapshots.cast(vote)
+    assert holdings.standing(PROMISE).holdings[0].votes == (vote,)
+    assert holdings.newest_digest == StateDigest(mark=at(2), layers=(1, 4), digest=vote.digest)
+    reduce(state, 3)
+    state.apply(1.5)
+    assert holdings.standing(PROMISE).holdings[0].votes == (), "another state"
 
 
 async def test_what_is_nowhere_is_lacking_and_what_was_loaded_stays(holdings: Inventory) -> None:

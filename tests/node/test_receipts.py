@@ -14,7 +14,7 @@ from dtfm_node.engine.receipts import PartReceipt, StepReceipts, holders_of, jud
 from dtfm_protocol.plan.ballot import Vote
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.wire.frames import Key, Kind
-from tests.node.exchanges import signer_of
+from tests.harness.named_peers import signer_of
 
 STEP = 5
 TIED = 1 << 15

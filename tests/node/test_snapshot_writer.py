@@ -5,6 +5,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from dtfm_node.engine.stage_state import StageState
 from dtfm_node.state.snapshot_writer import Extract, SnapshotWriter, SnapshotWritten
 from dtfm_node.state.snapshots import Snapshots
 from dtfm_protocol.plan.peer_state import Mark
+from dtfm_protocol.plan.state_vote import StateVote
 from tests.harness.disks import full_disk
+from tests.harness.named_peers import signer_of
 from tests.node.test_stage_state import one_thread, state_of
 
 __all__ = ["one_thread"]  # a fixture
@@ -29,7 +32,7 @@ def a_state() -> tuple[StageState, Extract]:
     state = state_of("middle")
     state.settle(MARK, 1.0)
     tensors = dict(state_tensors(state.parameters, state.optimizer))
-    return state, Extract(MARK, state.layers, state.norm, (), tensors, tensors)
+    return state, Extract(MARK, state.layers, state.norm, (), tensors, tensors, frozenset(tensors))
 
 
 def may_update(state: StageState) -> bool:
@@ -42,7 +45,9 @@ def may_update(state: StageState) -> bool:
 
 def writer_on(disk: Compute, folder: Path, tasks: asyncio.TaskGroup) -> SnapshotWriter:
     """A writer of states of which an update copies nothing."""
-    return SnapshotWriter(Snapshots(folder), disk, tasks, copy_bytes=0, retry_seconds=0.0)
+    return SnapshotWriter(
+        Snapshots(folder), disk, tasks, partial(StateVote.made, signer_of("a")), copy_bytes=0, retry_seconds=0.0
+    )
 
 
 async def broken(*_: Any) -> Any:
@@ -150,7 +155,7 @@ async def test_without_room_a_state_that_others_follow_is_let_go(tmp_path: Path)
 
 async def test_a_vote_writes_no_file(tmp_path: Path) -> None:
     state, extract = a_state()
-    vote = Extract(MARK, state.layers, state.norm, (), {}, extract.to_read)
+    vote = Extract(MARK, state.layers, state.norm, (), {}, extract.to_read, extract.voted)
     found: list[SnapshotWritten] = []
     with contextlib.ExitStack() as stack:
         disk = on_thread(stack.enter_context(ThreadPoolExecutor(1)))

@@ -9,13 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dtfm_node.state.snapshots import Snapshot, Snapshots, read_piece, write_snapshot
+from dtfm_node.state.snapshots import VOTES_KEPT, Snapshot, Snapshots, read_piece, write_snapshot
 from dtfm_node.state.state_reading import Abandoned, Reading
 from dtfm_protocol.checkpoint.shard import decode_tensor, encode_shard, tensor_entry
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark
+from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
 from tests.harness.disks import full_disk
+from tests.harness.named_peers import vote_on
 from tests.node.test_state_reading import State, same, settles, state
 
 FRONT: LayerRange = (0, 2)
@@ -46,6 +49,12 @@ def loaded(folder: Path) -> Snapshots:
     found = Snapshots(folder)
     found.load()
     return found
+
+
+def vote_for(tensors: State, step: int = 7) -> StateVote:
+    """The vote of a peer of the back stage on these tensors."""
+    hashes = {key: tensor_entry("x.safetensors", tensor)[0].sha256 for key, tensor in tensors.items()}
+    return vote_on("b", at(step), (2, 4), digest_of_state(hashes))
 
 
 def read(snapshots: Snapshots, mark: Mark) -> State:
@@ -211,11 +220,34 @@ def test_a_file_of_another_peer_is_taken_over_whole(tmp_path: Path) -> None:
     coming = tmp_path / ".coming-7-2"
     coming.write_bytes(data)
     snapshots = Snapshots(tmp_path)
-    snapshots.add(snapshots.adopt(coming, at(7), (2, 4), hashlib.sha256(data).hexdigest()))
+    snapshots.add(snapshots.adopt(coming, vote_for(tensors), hashlib.sha256(data).hexdigest()))
     for found in (snapshots, loaded(tmp_path)):
-        assert found.holdings() == [Holding(mark=at(7), layers=(2, 4))]
+        assert found.holdings() == [Holding(mark=at(7), layers=(2, 4), votes=(vote_for(tensors),))]
         assert same(read(found, at(7)), tensors)
     assert not coming.exists()
+
+
+def test_a_file_that_is_not_what_its_giver_has_signed_is_refused(tmp_path: Path) -> None:
+    """Though it is whole, and has the hash that was announced."""
+    data = encode_shard({key: tensor + 1e-3 for key, tensor in state().items()})
+    coming = tmp_path / ".coming-7-2"
+    coming.write_bytes(data)
+    snapshots = Snapshots(tmp_path)
+    with pytest.raises(Refused, match=r"is not what \w+ has signed"):
+        snapshots.adopt(coming, vote_for(state()), hashlib.sha256(data).hexdigest())
+    assert list(tmp_path.glob("*.safetensors")) == []
+
+
+def test_the_newest_few_votes_of_this_node_are_remembered(tmp_path: Path) -> None:
+    """Whether or not it has written what they are on."""
+    snapshots = Snapshots(tmp_path)
+    assert snapshots.newest_digest is None
+    votes = [vote_for(state(step), step) for step in range(1, 2 * VOTES_KEPT + 1)]
+    for vote in votes:
+        snapshots.cast(vote)
+        assert snapshots.newest_digest == StateDigest(mark=vote.mark, layers=vote.layers, digest=vote.digest)
+    found = [snapshots.votes_on(*vote.subject) for vote in votes]
+    assert found == [()] * VOTES_KEPT + [(vote,) for vote in votes[VOTES_KEPT:]]
 
 
 @pytest.mark.parametrize("data", [encode_shard(state()), b"no safetensors file"])
@@ -224,7 +256,7 @@ def test_a_file_that_is_not_what_was_announced_is_refused(tmp_path: Path, data: 
     coming.write_bytes(data)
     snapshots = Snapshots(tmp_path)
     with pytest.raises(Refused):
-        snapshots.adopt(coming, at(7), (2, 4), "0" * 64)
+        snapshots.adopt(coming, vote_for(state()), "0" * 64)
     assert list(tmp_path.iterdir()) == [coming]
 
 

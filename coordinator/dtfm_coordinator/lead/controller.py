@@ -74,7 +74,7 @@ class Controller:
         self._context, self._exit_when_done, self._taken_over = context, exit_when_done, taken_over
         self._heard_under = 0
         """Version of the newest plan of this coordinator under which all its peers were heard to train."""
-        self._state = state = SwarmState(context.folder, context.planner.layers)
+        self._state = state = SwarmState(context.folder, context.planner.layers, swarm=context.swarm)
         self._rows = MetricsFile(context.folder / "metrics.jsonl")
         self._announcer = Announcer(
             context.control, state, self._rows, context.session, lambda: self._driver.epoch.called
@@ -101,6 +101,7 @@ class Controller:
             started=self._driver.started,
         )
         handlers.listen(context.control, context.archive)
+        context.archive.when_accused(self._leave_out)
         self._profiles = ProfileLookup(state.members, context.discovery, context.registry, KnownPeers(context.folder))
         self._layout_maker = LayoutMaker(context, state, self._say, min_nodes)
         self._watch = PlanWatch(state, context.planner)
@@ -143,6 +144,12 @@ class Controller:
     def kick(self, peer: str) -> None:
         """Go on without a peer until it comes back."""
         log.info("the owner sends %s away", short(peer))
+        self._state.members.kick(peer)
+        self._state.notify()
+
+    def _leave_out(self, peer: str, why: str) -> None:
+        """Go on without a peer that has provably lied, until it comes back in another session."""
+        log.warning("%s: going on without it; `dtfm-coordinator ban %s` keeps it out for good", why, peer)
         self._state.members.kick(peer)
         self._state.notify()
 
@@ -237,7 +244,7 @@ class Controller:
             called_at, version = time.time(), await self._driver.call(gently=True)
             layout = found
         while True:
-            standings = await self._driver.agree()
+            standings = self._state.undisputed(await self._driver.agree())
             plan = await self._ordered(layout, version, standings)
             self._context.archive.expect(plan)
             event = event_of(plan, change.why, called_at, self._rows.last, standings)
@@ -256,7 +263,11 @@ class Controller:
         context = self._context
         self._state.kept = await _newest(self._context.archive)
         kept = {context.identity.peer_id: [self._state.kept]} if self._state.kept.step or context.job.pretrained else {}
-        return next_plan(layout, version, standings, kept).signed(context.identity, context.swarm)
+        plan = next_plan(layout, version, standings, kept)
+        mark = plan.resume.mark
+        digests = context.archive.certified(mark) or self._state.certified(mark, standings.keys())
+        plan = plan.model_copy(update={"resume": plan.resume.model_copy(update={"digests": digests})})
+        return plan.signed(context.identity, context.swarm)
 
     async def _stay(self) -> Change | None:
         """Stay with the plan until something is to be changed, and return that; None: the job is done.

@@ -1,24 +1,29 @@
-"""Checkpoints as the stages hand them in: a file from each stage, a digest from each replica, then one manifest."""
+"""Checkpoints as the stages hand them in: a file from each stage, a vote from each replica, then one manifest."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dtfm_protocol.checkpoint.draft import Draft
-from dtfm_protocol.checkpoint.manifest import Manifest, TensorEntry
+from dtfm_protocol.checkpoint.manifest import File, Manifest, TensorEntry
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import HAND_IN_LIMIT, HandIn, Receipt, receive_file
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.state_vote import StateVote, Votes, digest_of_state, vote_of
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.wire.stream import Bytes, Stream, read_message, write_message
 
 Kept = Callable[[Manifest], None]
 Rows = Callable[[tuple[StepMetrics, ...]], None]
+Voted = Callable[[Votes], None]
+Accused = Callable[[str, str], None]
+"""Is told of a peer that has provably lied, and how, in a line."""
 KEPT = 2
 """Number of newest checkpoints that stay on disk."""
 DRAFTS_A_PEER = 2
@@ -30,13 +35,20 @@ HEADER_BYTES = 1 << 24
 """Bytes of a stage's file beside its tensors."""
 
 
+Described = tuple[File, dict[str, TensorEntry]]
+"""A stage's file and its tensors by key, as the manifest has them."""
+
+
 @dataclass
 class _Pending:
     """Checkpoint of which not all is here yet."""
 
     draft: Draft
-    files: set[int] = field(default_factory=set)
+    files: dict[int, Described] = field(default_factory=dict)
+    """Files that are here, by stage."""
     digests: dict[str, tuple[int, str]] = field(default_factory=dict)
+    votes: dict[str, StateVote] = field(default_factory=dict)
+    """Vote of each peer on its stage's part of the state, weights and moments."""
     givers: set[str] = field(default_factory=set)
     """Peers that have handed in, or begun to, and have not gone on to newer checkpoints."""
     eval_loss: float | None = None
@@ -45,9 +57,11 @@ class _Pending:
 class CheckpointCollector:
     """Checkpoints that the coordinator collects from the stages and gives to peers (as a `StateSource`)."""
 
-    def __init__(self, store: CheckpointStore, job: ResolvedJob) -> None:
-        self._store, self._job = store, job
-        self._readers: list[tuple[Kept, Rows]] = []
+    def __init__(self, store: CheckpointStore, job: ResolvedJob, swarm: str) -> None:
+        """Nothing is taken before `expect`; votes on states are signed for the id of the `swarm`."""
+        self._store, self._job, self._swarm = store, job, swarm
+        self._readers: list[tuple[Kept, Rows, Voted]] = []
+        self._accused: list[Accused] = []
         self._plan: Plan | None = None
         self._kept_step = 0
         self._pending: dict[int, _Pending] = {}
@@ -57,10 +71,14 @@ class CheckpointCollector:
         self.fault: str | None = None
         """Reason why the run must not go on: replicas that differ; None: there is none."""
 
-    def subscribe(self, kept: Kept, rows: Rows) -> None:
-        """Have `kept` called with every checkpoint that has become whole, and `rows` before it with the metrics of each
-        share."""
-        self._readers.append((kept, rows))
+    def subscribe(self, kept: Kept, rows: Rows, voted: Voted = lambda _: None) -> None:
+        """Have `kept` called with every checkpoint that has become whole, and before it `rows` with the metrics and
+        `voted` with the votes of each share."""
+        self._readers.append((kept, rows, voted))
+
+    def when_accused(self, accused: Accused) -> None:
+        """Have `accused` called with each peer that hands in another file than it has signed, and with what it did."""
+        self._accused.append(accused)
 
     def expect(self, plan: Plan) -> None:
         """Let only peers of `plan` hand in from now on, and drop what is not whole."""
@@ -72,7 +90,22 @@ class CheckpointCollector:
 
     def newest(self) -> Manifest | None:
         """Return the newest whole checkpoint; None: there is none."""
-        return self._store.newest()
+        manifest = self._store.newest()
+        if manifest is not None:
+            self._whole[manifest.step] = manifest
+        return manifest
+
+    def certified(self, mark: Mark) -> tuple[StateDigest, ...]:
+        """Return the digests of the stages' parts of the checkpoint of `mark`; none if it is not the newest one."""
+        manifest = self._whole.get(mark.step)
+        if manifest is None or mark_of(manifest) != mark:
+            return ()
+        found = []
+        for file in manifest.files:
+            if file.layers is not None:
+                hashes = {key: entry.sha256 for key, entry in manifest.tensors.items() if entry.file == file.name}
+                found.append(StateDigest(mark=mark, layers=file.layers, digest=digest_of_state(hashes)))
+        return tuple(found)
 
     async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:
         """Return the tensors of the checkpoint of `mark`, by key, for peers that resume from it; none if it is not
@@ -112,23 +145,27 @@ class CheckpointCollector:
         if why := self._objection(plan, stream.peer, share):
             await write_message(stream, Receipt(taken=False, text=why))
             return
+        vote = vote_of(
+            share.votes, stream.peer, Mark(step=share.step, plan=plan.version), plan.stages[share.stage], self._swarm
+        )
         pending = self._draft(stream.peer, share.step)
         if share.size:
             self._sending.add(stream.peer)
             try:
                 await write_message(stream, Receipt(taken=True, text="send the file"))
-                await self._receive(stream, share, pending)
+                pending.files[share.stage] = await self._receive(stream, share, vote, pending)
             except FileNotFoundError:
                 if self._pending.get(share.step) is pending:
                     raise
             finally:
                 self._sending.discard(stream.peer)
-            pending.files.add(share.stage)
         if self._pending.get(share.step) is not pending:  # its draft is gone: a new plan came while the file did
             await write_message(stream, Receipt(taken=False, text="a newer plan or checkpoint has overtaken this one"))
             return
-        for _, take_rows in self._readers:
+        for _, take_rows, voted in self._readers:
             take_rows(share.rows)
+            voted((vote,))
+        pending.votes[stream.peer] = vote
         pending.digests[stream.peer] = (share.stage, share.digest)
         pending.eval_loss = share.eval_loss
         self._complete(plan, share.step, pending)
@@ -160,6 +197,7 @@ class CheckpointCollector:
             before = self._pending[older]
             before.givers.discard(peer)
             before.digests.pop(peer, None)
+            before.votes.pop(peer, None)
             if not before.givers:
                 self._pending.pop(older).draft.discard()
         return pending
@@ -168,12 +206,28 @@ class CheckpointCollector:
         """Return the steps of the unfinished checkpoints to which a peer has given its share, ascending."""
         return sorted(step for step, pending in self._pending.items() if peer in pending.givers)
 
-    async def _receive(self, stream: Stream, share: HandIn, pending: _Pending) -> None:
-        """Write a stage's file as it comes, and check its hash."""
-        with pending.draft.open(f"stage-{share.stage}.safetensors") as file:
+    async def _receive(self, stream: Stream, share: HandIn, vote: StateVote, pending: _Pending) -> Described:
+        """Write a stage's file as it comes, and check its hash, and that it holds what its giver has signed.
+
+        Raises:
+            Refused: it does not; its giver is named where that is proven.
+        """
+        name = f"stage-{share.stage}.safetensors"
+        with pending.draft.open(name) as file:
             await receive_file(stream, share.size, file.write)
             if file.sha256 != share.sha256:
                 raise Refused(f"the file of stage {share.stage} from {short(stream.peer)} has another hash")
+        described = await asyncio.to_thread(pending.draft.describe, name, vote.layers)
+        if digest_of_state({key: entry.sha256 for key, entry in described[1].items()}) != vote.digest:
+            why = f"{short(stream.peer)} hands in a file of stage {share.stage} that is not what it has signed"
+            self._accuse(stream.peer, why)
+            raise Refused(why)
+        return described
+
+    def _accuse(self, peer: str, why: str) -> None:
+        log.warning("%s", why)
+        for accused in self._accused:
+            accused(peer, why)
 
     def _complete(self, plan: Plan, step: int, pending: _Pending) -> None:
         """Commit the checkpoint once every stage's file and every replica's digest is here."""
@@ -184,13 +238,13 @@ class CheckpointCollector:
             stage, digest = pending.digests[peer]
             replicas[stage][peer] = digest
         for stage, digests in enumerate(replicas):
-            if len(set(digests.values())) > 1:
-                names = ", ".join(f"{short(peer)}: {digest[:8]}" for peer, digest in digests.items())
-                self.fault = f"the replicas of stage {stage} hold different weights after step {step} ({names})"
-                return
-        described = [
-            pending.draft.describe(f"stage-{stage}.safetensors", plan.stages[stage]) for stage in sorted(pending.files)
-        ]
+            votes = {peer: pending.votes[peer].digest for peer in digests}
+            for what, found in (("weights", digests), ("states", votes)):
+                if len(set(found.values())) > 1:
+                    names = ", ".join(f"{short(peer)}: {digest[:8]}" for peer, digest in found.items())
+                    self.fault = f"the replicas of stage {stage} hold different {what} after step {step} ({names})"
+                    return
+        described = [pending.files[stage] for stage in sorted(pending.files)]
         manifest = Manifest(
             job=self._job.name,
             config=self._job.config,
@@ -211,7 +265,7 @@ class CheckpointCollector:
             self._store.prune(KEPT)
         except UserError as error:
             log.warning("cannot delete old checkpoints: %s", error)
-        for kept, _ in self._readers:
+        for kept, _, _ in self._readers:
             kept(manifest)
 
     def _parameters(self) -> int:

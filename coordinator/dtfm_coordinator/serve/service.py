@@ -125,7 +125,7 @@ class Coordinator:
     async def _live(self, job: ResolvedJob, planner: Planner, ends: Endpoints, ready: Callable[[str], None]) -> bool:
         """Serve under one key until the job is done, or the owner has asked for another; whether that is there now."""
         options, folder, ledger = self._options, self._folder, LedgerFile(self._folder)
-        archive = CheckpointCollector(CheckpointStore(folder / "checkpoints"), job)
+        archive = CheckpointCollector(CheckpointStore(folder / "checkpoints"), job, self._swarm)
         invite = self._first or self._draft_invite(ends, ledger)
         admission = self._admission(invite)
         desk = EnrolmentDesk(self._identity, admission, ledger)

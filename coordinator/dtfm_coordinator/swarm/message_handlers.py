@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector, mark_of
 from dtfm_coordinator.records.metrics_recorder import MetricsRecorder
+from dtfm_coordinator.records.state_votes import votes_in
 from dtfm_coordinator.swarm.announcer import Announcer
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.checkpoint.manifest import Manifest
@@ -40,7 +41,7 @@ class MessageHandlers:
 
     def listen(self, control: ControlPlane, archive: CheckpointCollector) -> None:
         """Begin to read what peers say and hand in."""
-        archive.subscribe(kept=self._keep, rows=self._recorder.record_for_good)
+        archive.subscribe(kept=self._keep, rows=self._recorder.record_for_good, voted=self._state.voted)
         control.on(PRESENCE, self._hear_presence)
         control.on(REPORT, self._hear_report)
         control.on(CHALLENGE, self._hear_challenge)
@@ -81,6 +82,7 @@ class MessageHandlers:
         if message.probed is not None:
             state.links.answered(peer, message.probed)
         self._stood(peer, message.standing)
+        state.voted(votes_in(message.standing))
         if peers:  # only who trains knows what a step was
             self._recorder.record(message.rows)
         if plan is not None and is_under_it:

@@ -1,15 +1,17 @@
 """States of the model that this node holds: written to disk, given to others, and restored.
 
+- `catalogue_proof`: proof of catalogues: which sources of a state offer what its replicas have signed, and which lie
 - `checkpoint_upload`: upload of this node's share of each checkpoint, repeated until the checkpoint is whole at the
   coordinator
 - `checkpointer`: keeps states beside training, as a snapshot on this node's disk, a copy of it where the plan says, and
   a share of the coordinator's checkpoint
 - `disk_budget`: the budget of disk: how much a node keeps for the swarm, in all, and what is refused above it
 - `fetch`: fetch of a state from all peers that hold it at once, piece by piece; nothing is believed but hashes that
-  they agree on
+  are certified, or that they agree on
 - `held_states`: states of the model that a node keeps in memory from one plan to the next: which stays, and until when
 - `inventory`: inventory of the states of the model that this node holds, and gives to others: what it trains on, what
   it trained on before as long as others may lack it, and snapshots
+- `piece_board`: board of the pieces of a fetch: which are to be asked for, by whom; and who has given false bytes
 - `restore`: restoring of a stage to the state that its plan begins with: from this node's memory and disk, else from
   others
 - `shadow_replication`: copies of snapshots, given to the peers that the plan names to keep them (shadows), and taken

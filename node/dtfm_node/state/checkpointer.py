@@ -3,8 +3,9 @@ a share of the coordinator's checkpoint."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from dtfm_node.engine.optimizer import state_tensors
 from dtfm_node.engine.runtime import on_thread
@@ -12,14 +13,16 @@ from dtfm_node.engine.stage_state import StageState
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.state.checkpoint_upload import CheckpointShare, CheckpointUpload
 from dtfm_node.state.shadow_replication import ShadowReplication
-from dtfm_node.state.snapshot_writer import Extract, SnapshotWriter, SnapshotWritten
-from dtfm_node.state.snapshots import UNSAFE_FILES, Snapshot, Snapshots
+from dtfm_node.state.snapshot_writer import Extract, SnapshotWriter, SnapshotWritten, keys_of_file
+from dtfm_node.state.snapshots import UNSAFE_FILES, Snapshots
 from dtfm_node.state.state_reading import COPY_BYTES
 from dtfm_protocol.checkpoint.shard import digest_weights
 from dtfm_protocol.checkpoint.transfers import SHADOW, HandIn
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.state_vote import StateVote
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane
@@ -52,6 +55,7 @@ class Checkpointer:
         uplink: UplinkPacer,
         snapshots: Snapshots,
         most_bytes: int,
+        signer: Signer,
         *,
         copy_bytes: int = COPY_BYTES,
         room_retry_seconds: float = TIMEOUTS.snapshot_retry,
@@ -63,13 +67,19 @@ class Checkpointer:
 
         Args:
             most_bytes: bytes of the largest copy that is kept for another peer.
+            signer: signs this node's votes on its states.
         """
-        shadows = ShadowReplication(plane, uplink, snapshots, most_bytes)
+        shadows = ShadowReplication(plane, uplink, snapshots, most_bytes, signer.swarm)
         upload = CheckpointUpload(plane, uplink, retry_seconds=upload_retry_seconds, confirm_seconds=confirm_seconds)
         with ThreadPoolExecutor(1, "disk") as disk:
             async with asyncio.TaskGroup() as tasks:
                 writer = SnapshotWriter(
-                    snapshots, on_thread(disk), tasks, copy_bytes=copy_bytes, retry_seconds=room_retry_seconds
+                    snapshots,
+                    on_thread(disk),
+                    tasks,
+                    partial(StateVote.made, signer),
+                    copy_bytes=copy_bytes,
+                    retry_seconds=room_retry_seconds,
                 )
                 await plane.serve(SHADOW, shadows.take)
                 background = [tasks.create_task(upload.run()), tasks.create_task(shadows.run())]
@@ -114,7 +124,7 @@ class Checkpointer:
             if snapshot is not None:
                 self.shadows.offer(plan, state.index, snapshot)
             if handed_in:
-                message = _hand_in_of(plan, state.index, row, rows, snapshot, written.hashes)
+                message = _hand_in_of(plan, state.index, row, rows, written, sends=is_first_replica)
                 self._upload.put(
                     CheckpointShare(plan.author, message, self.snapshots.path(snapshot) if snapshot else None)
                 )
@@ -146,14 +156,14 @@ class Checkpointer:
 
 
 def _extract(state: StageState, rows: tuple[StepMetrics, ...], *, written: bool) -> Extract:
-    """Return what is due of a state: its weights are hashed, and, if `written`, all is written but what the first stage
-    writes too."""
+    """Return what is due of a state: all is hashed, and, if `written`, written, but what the first stage writes too; of
+    that the weights are hashed."""
     assert state.mark is not None, "nobody keeps what is no state"
     tensors = dict(state_tensors(state.parameters, state.optimizer))
-    tied = frozenset() if state.is_first else state.gradients.shared
-    to_write = {key: tensor for key, tensor in tensors.items() if written and key.partition("/")[2] not in tied}
-    to_read = {key: tensor for key, tensor in tensors.items() if key in to_write or _is_weight(key)}
-    return Extract(state.mark, state.layers, state.norm, rows, to_write, to_read)
+    own = keys_of_file(state, tensors)
+    to_write = {key: tensor for key, tensor in tensors.items() if written and key in own}
+    to_read = {key: tensor for key, tensor in tensors.items() if key in own or _is_weight(key)}
+    return Extract(state.mark, state.layers, state.norm, rows, to_write, to_read, own)
 
 
 def _hand_in_of(
@@ -161,20 +171,23 @@ def _hand_in_of(
     stage: int,
     row: StepMetrics,
     rows: tuple[StepMetrics, ...],
-    snapshot: Snapshot | None,
-    hashes: Mapping[str, str],
+    written: SnapshotWritten,
+    *,
+    sends: bool,
 ) -> HandIn:
-    """Return what the coordinator is given after `row`'s step; `snapshot` follows it, if this replica is to send the
+    """Return what the coordinator is given after `row`'s step; the snapshot follows it, if this replica `sends` the
     file."""
+    snapshot = written.snapshot if sends else None
     return HandIn(
         step=row.step,
         plan_version=plan.version,
         stage=stage,
-        digest=digest_weights({key: value for key, value in hashes.items() if _is_weight(key)}),
+        digest=digest_weights({key: value for key, value in written.hashes.items() if _is_weight(key)}),
         eval_loss=row.eval_loss,
         rows=rows,
         size=snapshot.bytes if snapshot else 0,
         sha256=snapshot.sha256 if snapshot else None,
+        votes=(written.vote,),
     )
 
 

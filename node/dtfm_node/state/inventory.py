@@ -13,6 +13,7 @@ from dtfm_node.state.held_states import HeldStates
 from dtfm_node.state.snapshots import Snapshots, read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import tensor_entry
+from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import HOLDINGS_LIMIT, Holding, Mark, PeerState, Promise
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.timeouts import TIMEOUTS
@@ -47,6 +48,11 @@ class Inventory:
         """Stage's state that the plan in force trains, or trained."""
         return self.held.live
 
+    @property
+    def newest_digest(self) -> StateDigest | None:
+        """Digest of the newest state that this node has hashed and voted on; None: of none yet."""
+        return self.snapshots.newest_digest
+
     def at(self, mark: Mark) -> list[StageState]:
         """Return the states in memory that are parts of the swarm's state `mark`."""
         return [state for state in self.held.whole if state.mark == mark]
@@ -60,6 +66,7 @@ class Inventory:
                 live=True,
                 norm=state.norm,
                 prepared=state.prepared if state is self.live else None,  # what `redo` can apply
+                votes=self.snapshots.votes_on(state.mark, state.layers),
             )
             for state in self.held.whole
             if state.mark is not None

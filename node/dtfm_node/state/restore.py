@@ -1,8 +1,12 @@
 """Restoring of a stage to the state that its plan begins with: from this node's memory and disk, else from others."""
 
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
 from dtfm_node.engine.optimizer import load_tensor, state_keys, state_tensors
 from dtfm_node.engine.runtime import Compute
 from dtfm_node.engine.stage_state import StageState
+from dtfm_node.state.catalogue_proof import CertifiedPart
 from dtfm_node.state.fetch import Fetch, Fetched
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import read_piece
@@ -10,7 +14,9 @@ from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.model.tied_embeddings import kept_names
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.state_vote import Votes
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.wire.stream import Bytes, DataPlane
 
@@ -29,15 +35,23 @@ async def load_state(
         await compute(state.initialise)
         return Fetched()
     wanted = set(state_keys(list(state.parameters), mark.step)) - holdings.loaded
+    parts = await compute(certified_parts, job, plan)
 
     def take_own() -> None:
-        """Take over what this node has in memory as it is; read and check what it has on disk."""
+        """Take over what this node has in memory as it is; read and check what it has on disk. What it has voted on
+        itself, and all others otherwise, is fetched from them."""
         for own in holdings.at(mark):
+            if _is_outvoted(parts, holdings.snapshots.votes_on(mark, own.layers)):
+                continue
             for key, tensor in state_tensors(own.parameters, own.optimizer):
                 if key in wanted - holdings.loaded:
                     state.adopt(key, tensor, own)
                     holdings.loaded.add(key)
-        for key, (entry, path) in holdings.snapshots.of(mark).items():
+        on_disk = holdings.snapshots.of(mark)
+        false = {key for part in parts if _is_false(part, on_disk) for key in part.keys}
+        for key, (entry, path) in on_disk.items():
+            if key in false:
+                continue
             if key in wanted - holdings.loaded:
                 data = read_piece(path, entry.offset, entry.bytes)
                 try:
@@ -60,7 +74,8 @@ async def load_state(
     fetched = Fetched()
     if lacking := wanted - holdings.loaded:
         shapes = {key: tuple(state.parameters[key.partition("/")[2]].shape) for key in lacking}
-        fetched = await Fetch(plane, mark, shapes, _sources(plan, state, plane.peer_id)).run(take)
+        sources = _sources(plan, state, plane.peer_id)
+        fetched = await Fetch(plane, mark, shapes, sources, parts=parts).run(take)
         log.info("fetched %.1f MB of %s from %d peers", fetched.bytes / 1e6, mark, len(fetched.sources))
     await compute(state.settle, mark, plan.resume.norm)
     return fetched
@@ -77,3 +92,32 @@ def _sources(plan: Plan, state: StageState, me: str) -> list[str]:
             (low < end and first < high) or (low == 0 and bool(state.gradients.shared)) for low, high in source.layers
         )
     ]
+
+
+def certified_parts(job: ResolvedJob, plan: Plan) -> tuple[CertifiedPart, ...]:
+    """Return what is certified of the state that `plan` resumes from, with the keys of each part's tensors."""
+    mark = plan.resume.mark
+    return tuple(
+        CertifiedPart(one, frozenset(state_keys(kept_names(job.config, one.layers), mark.step)))
+        for one in plan.resume.digests
+        if one.mark == mark and 0 <= one.layers[0] < one.layers[1] <= plan.layers
+    )
+
+
+def _is_outvoted(parts: Collection[CertifiedPart], votes: Votes) -> bool:
+    """Whether another digest than this node has voted for is certified of its own part."""
+    return any(
+        vote.layers == part.certified.layers and vote.digest != part.certified.digest
+        for vote in votes
+        for part in parts
+    )
+
+
+def _is_false(part: CertifiedPart, on_disk: Mapping[str, tuple[TensorEntry, Path]]) -> bool:
+    """Whether all of a part is on this node's disk, and is not what is certified."""
+    hashes = {key: entry.sha256 for key, (entry, _) in on_disk.items() if key in part.keys}
+    if hashes.keys() != part.keys or part.fits(hashes):
+        return False
+    low, high = part.certified.layers
+    log.warning("the copy of layers %d to %d of %s here is not what its replicas have signed", low, high, part[0].mark)
+    return True

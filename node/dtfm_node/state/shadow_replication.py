@@ -11,6 +11,7 @@ from dtfm_protocol.checkpoint.transfers import Deposit, Receipt, deposit, receiv
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.state_vote import StateVote, vote_of
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.wire.stream import DataPlane, Stream, read_message, write_message
 
@@ -24,11 +25,14 @@ class ShadowReplication:
 
     Args:
         most_bytes: bytes of the largest snapshot that is taken.
+        swarm: id of the swarm, which is part of what peers sign.
     """
 
-    def __init__(self, plane: DataPlane, uplink: UplinkPacer, snapshots: Snapshots, most_bytes: int) -> None:
+    def __init__(
+        self, plane: DataPlane, uplink: UplinkPacer, snapshots: Snapshots, most_bytes: int, swarm: str
+    ) -> None:
         self._plane, self._uplink, self._snapshots = plane, uplink, snapshots
-        self._most_bytes = most_bytes
+        self._swarm, self._most_bytes = swarm, most_bytes
         self._plan: Plan | None = None
         self._offers: asyncio.Queue[tuple[Plan, str, Snapshot]] = asyncio.Queue()
         self._coming: set[str] = set()
@@ -60,6 +64,7 @@ class ShadowReplication:
             layers=snapshot.layers,
             size=snapshot.bytes,
             sha256=snapshot.sha256,
+            votes=snapshot.votes,
         )
         turn = functools.partial(self._uplink.idle, shadow)
         try:
@@ -88,6 +93,7 @@ class ShadowReplication:
         if self._snapshots.has(offer.mark, offer.layers):
             await write_message(stream, Receipt(taken=False, text="it is here already"))
             return
+        vote = vote_of(offer.votes, stream.peer, offer.mark, offer.layers, self._swarm)
         if stream.peer in self._coming:
             await write_message(stream, Receipt(taken=False, text="another copy of this peer is on its way"))
             return
@@ -95,7 +101,7 @@ class ShadowReplication:
         try:
             with self._snapshots.budget.claimed(offer.size, "a copy of another peer's state"):
                 await write_message(stream, Receipt(taken=True, text="send it"))
-                self._snapshots.add(await self._receive(stream, offer))
+                self._snapshots.add(await self._receive(stream, offer, vote))
             self._snapshots.keep_newest(offer.layers, COPIES_A_STAGE)
         except (OSError, UserError) as error:
             log.warning("cannot keep a copy for %s: %s", short(stream.peer), error)
@@ -105,7 +111,7 @@ class ShadowReplication:
         finally:
             self._coming.discard(stream.peer)
 
-    async def _receive(self, stream: Stream, offer: Deposit) -> Snapshot:
+    async def _receive(self, stream: Stream, offer: Deposit, vote: StateVote) -> Snapshot:
         """Receive a snapshot onto this node's disk, and return it; if that fails, nothing of it stays."""
         path = self._snapshots.folder / f".coming-{offer.mark.step}-{offer.layers[0]}"
         try:
@@ -113,6 +119,6 @@ class ShadowReplication:
                 await receive_file(stream, offer.size, file.write)
                 file.flush()
                 await asyncio.to_thread(os.fsync, file.fileno())
-            return await asyncio.to_thread(self._snapshots.adopt, path, offer.mark, offer.layers, offer.sha256)
+            return await asyncio.to_thread(self._snapshots.adopt, path, vote, offer.sha256)
         finally:
             path.unlink(missing_ok=True)

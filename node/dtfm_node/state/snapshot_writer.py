@@ -1,7 +1,7 @@
-"""Writer of states to this node's disk beside training: one at a time, on a thread of its own."""
+"""Writer of states to this node's disk beside training: one at a time, on a thread of its own. It votes on each."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -15,8 +15,12 @@ from dtfm_protocol.checkpoint.shard import tensor_entry
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
+
+Voter = Callable[[Mark, LayerRange, str], StateVote]
+"""Signs this node's vote on the digest of a part of a state."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Extract:
     Attributes:
     to_write: tensors of the snapshot, by key; empty: none is written.
     to_read: all tensors that are hashed, by key, those of the snapshot among them.
+    voted: keys of what this node votes on, the same on all replicas of the stage, whether or not they write it.
     rows: metrics that are to lie beside the snapshot.
     """
 
@@ -35,14 +40,21 @@ class Extract:
     rows: tuple[StepMetrics, ...]
     to_write: Mapping[str, torch.Tensor]
     to_read: Mapping[str, torch.Tensor]
+    voted: frozenset[str]
+
+    def digest(self, hashes: Mapping[str, str]) -> str:
+        """Return the digest that is voted on, from the hashes of the tensors by key."""
+        return digest_of_state({key: hashes[key] for key in self.voted})
 
 
 @dataclass(frozen=True)
 class SnapshotWritten:
-    """Outcome of writing an `Extract`: its snapshot, if one was due, and the SHA-256 of each tensor, by key."""
+    """Outcome of writing an `Extract`: its snapshot, if one was due, the SHA-256 of each tensor, by key, and this
+    node's vote."""
 
     snapshot: Snapshot | None
     hashes: dict[str, str]
+    vote: StateVote
 
 
 @dataclass
@@ -64,7 +76,8 @@ class SnapshotWriter:
     """Writer of snapshots. While it reads a state, an update of that state waits, or copies what is left.
 
     Args:
-        snapshots: gets to know what was written.
+        snapshots: gets to know what was written, and what was voted.
+        voter: signs this node's vote on the digest of a part of a state.
         disk: runs functions on the disk's thread.
         tasks: owns the writing: an error that is none of the disk's ends it.
         copy_bytes: see `Reading`.
@@ -76,11 +89,12 @@ class SnapshotWriter:
         snapshots: Snapshots,
         disk: Compute,
         tasks: asyncio.TaskGroup,
+        voter: Voter,
         *,
         copy_bytes: int = COPY_BYTES,
         retry_seconds: float = TIMEOUTS.snapshot_retry,
     ) -> None:
-        self._snapshots, self._disk, self._tasks = snapshots, disk, tasks
+        self._snapshots, self._disk, self._tasks, self._voter = snapshots, disk, tasks, voter
         self._copy_bytes, self._retry_seconds = copy_bytes, retry_seconds
         self._writing: asyncio.Task[None] | None = None
 
@@ -122,16 +136,18 @@ class SnapshotWriter:
         if self._snapshots.has(state.mark, state.layers):
             return
         tensors = dict(state_tensors(state.parameters, state.optimizer))
-        extract = Extract(state.mark, state.layers, state.norm, rows, tensors, tensors)
+        extract = Extract(state.mark, state.layers, state.norm, rows, tensors, tensors, keys_of_file(state, tensors))
         try:
-            await self._disk(_write_extract, self._snapshots, extract, Reading(tensors))
+            await self._disk(_write_extract, self._snapshots, extract, Reading(tensors), self._voter)
         except UserError as error:
             log.warning("%s", error)
 
     async def _write(self, job: _Job, last: bool, then: Callable[[SnapshotWritten], None]) -> None:
         while True:
             try:
-                written: SnapshotWritten = await self._disk(_write_extract, self._snapshots, job.extract, job.reading)
+                written: SnapshotWritten = await self._disk(
+                    _write_extract, self._snapshots, job.extract, job.reading, self._voter
+                )
             except UserError as error:
                 # Training goes on: a full disk takes away what a fault could go back to, not the state itself.
                 log.warning("%s; there is no snapshot of step %d", error, job.extract.mark.step)
@@ -140,30 +156,49 @@ class SnapshotWriter:
                 await asyncio.sleep(self._retry_seconds)
                 job.read()
             else:
+                self._snapshots.cast(written.vote)
                 if written.snapshot is not None:
                     self._snapshots.add(written.snapshot)
                 then(written)
                 return
 
 
-def _write_extract(snapshots: Snapshots, extract: Extract, reading: Reading) -> SnapshotWritten:
+def keys_of_file(state: StageState, keys: Iterable[str]) -> frozenset[str]:
+    """Return those `keys` that belong to the file of the state's stage: what both ends hold is the first stage's."""
+    tied = frozenset() if state.is_first else state.gradients.shared
+    return frozenset(key for key in keys if key.partition("/")[2] not in tied)
+
+
+def _write_extract(snapshots: Snapshots, extract: Extract, reading: Reading, voter: Voter) -> SnapshotWritten:
     """Write the snapshot that is due, or only hash what `reading` reads where none is.
 
     Raises:
         UserError: there is no room.
         Abandoned: `reading` was given up.
     """
+
+    def vote(hashes: Mapping[str, str]) -> StateVote:
+        return voter(extract.mark, extract.layers, extract.digest(hashes))
+
     if not extract.to_write:
-        return SnapshotWritten(None, _hashes(reading))
+        hashes = _hashes(reading)
+        return SnapshotWritten(None, hashes, vote(hashes))
     try:
         with snapshots.budget.claimed(sum(one.nbytes for one in extract.to_write.values()), "a snapshot"):
             snapshot, hashes = write_snapshot(
-                snapshots.folder, extract.mark, extract.layers, extract.to_write, reading, extract.norm, extract.rows
+                snapshots.folder,
+                extract.mark,
+                extract.layers,
+                extract.to_write,
+                reading,
+                extract.norm,
+                extract.rows,
+                lambda hashes: (vote(hashes),),
             )
     except UserError:
         reading.abandon()  # nobody reads on: an update must not wait
         raise
-    return SnapshotWritten(snapshot, hashes)
+    return SnapshotWritten(snapshot, hashes, snapshot.votes[0])
 
 
 def _hashes(reading: Reading) -> dict[str, str]:

@@ -16,17 +16,24 @@ from dtfm_node.state.state_reading import Reading
 from dtfm_protocol.checkpoint.manifest import Key, TensorEntry
 from dtfm_protocol.checkpoint.shard import describe_shard, shard_header, tensor_entry
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark
+from dtfm_protocol.plan.state_vote import StateVote, Votes, digest_of_state
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.wire.stream import Bytes
 
+Vouch = Callable[[Mapping[str, str]], Votes]
+"""Makes the votes that are to lie beside a snapshot, from the hashes of its tensors by key."""
 UNSAFE_FILES = 3
 """Number of snapshots that may wait until the swarm has one of them whole; with so many, no further one is begun."""
+VOTES_KEPT = 8
+"""Votes of this node that are remembered, the newest, whether or not there is a file to which they belong."""
 
 
 class Snapshot(Schema):
@@ -41,6 +48,8 @@ class Snapshot(Schema):
     """Gradient norm by which its last step was clipped; None: not known."""
     rows: tuple[StepMetrics, ...] = ()
     """Metrics up to its step that the coordinator may lack: no other node may live to report them."""
+    votes: Votes = ()
+    """Votes on its tensors: this node's own, or those that came with a copy."""
 
     @property
     def stem(self) -> str:
@@ -61,6 +70,7 @@ def write_snapshot(
     reading: Reading,
     norm: float | None = None,
     rows: tuple[StepMetrics, ...] = (),
+    vouch: Vouch = lambda _: (),
 ) -> tuple[Snapshot, dict[str, str]]:
     """Write a state to `folder`; it is there when its last byte is on the disk, and else not.
 
@@ -98,7 +108,14 @@ def write_snapshot(
             os.fsync(file.fileno())
             size = file.tell()
         snapshot = Snapshot(
-            mark=mark, layers=layers, bytes=size, sha256=whole.hexdigest(), tensors=entries, norm=norm, rows=rows
+            mark=mark,
+            layers=layers,
+            bytes=size,
+            sha256=whole.hexdigest(),
+            tensors=entries,
+            norm=norm,
+            rows=rows,
+            votes=vouch(hashes),
         )
         draft.replace(path)
         placed = True
@@ -129,6 +146,8 @@ class Snapshots:
         folder.mkdir(mode=0o700, exist_ok=True)
         self._known: dict[tuple[Mark, LayerRange], Snapshot] = {}
         self._told: list[Callable[[], None]] = []
+        self._cast: dict[tuple[Mark, LayerRange], StateVote] = {}
+        """Newest votes of this node, the last one cast at the end."""
 
     def when_added(self, told: Callable[[], None]) -> None:
         """Call `told`, from now on, whenever a snapshot is added."""
@@ -167,13 +186,34 @@ class Snapshots:
         """Return the path of the file in which a snapshot's tensors lie."""
         return self.folder / f"{snapshot.stem}.safetensors"
 
-    def adopt(self, path: Path, mark: Mark, layers: LayerRange, sha256: str) -> Snapshot:
-        """Take over a file that another peer sent.
+    def cast(self, vote: StateVote) -> None:
+        """Remember a vote of this node, and let the oldest of many go."""
+        self._cast.pop(vote.subject, None)
+        self._cast[vote.subject] = vote
+        if len(self._cast) > VOTES_KEPT:
+            del self._cast[next(iter(self._cast))]
+
+    def votes_on(self, mark: Mark, layers: LayerRange) -> Votes:
+        """Return the votes on a part of a state that are known here."""
+        snapshot, cast = self._known.get((mark, layers)), self._cast.get((mark, layers))
+        if snapshot is not None and snapshot.votes:
+            return snapshot.votes
+        return (cast,) if cast is not None else ()
+
+    @property
+    def newest_digest(self) -> StateDigest | None:
+        """Digest on which this node has voted last; None: on none since it was started."""
+        vote = next(reversed(self._cast.values()), None)
+        return StateDigest(mark=vote.mark, layers=vote.layers, digest=vote.digest) if vote is not None else None
+
+    def adopt(self, path: Path, vote: StateVote, sha256: str) -> Snapshot:
+        """Take over a file that another peer sent, with that peer's `vote` on what is in it.
 
         Raises:
-            Refused: the file is not what was announced.
+            Refused: the file is not what was announced, or not what was voted on.
             UserError: there is no room for its description.
         """
+        mark, layers = vote.subject
         name = f"{stem_of(mark, layers)}.safetensors"
         with path.open("rb") as source:
             if not path.stat().st_size:
@@ -182,7 +222,9 @@ class Snapshots:
                 file, entries = describe_shard(name, data, layers)
         if file.sha256 != sha256:
             raise Refused("a snapshot with another hash than was announced")
-        snapshot = Snapshot(mark=mark, layers=layers, bytes=file.bytes, sha256=sha256, tensors=entries)
+        if digest_of_state({key: entry.sha256 for key, entry in entries.items()}) != vote.digest:
+            raise Refused(f"a snapshot of {mark} by {short(vote.peer)} that is not what {short(vote.peer)} has signed")
+        snapshot = Snapshot(mark=mark, layers=layers, bytes=file.bytes, sha256=sha256, tensors=entries, votes=(vote,))
         path.replace(self.folder / name)
         try:
             write_atomically(self.folder / f"{snapshot.stem}.json", snapshot.model_dump_json(), lasting=True)
@@ -202,7 +244,9 @@ class Snapshots:
 
     def holdings(self) -> list[Holding]:
         """Return the states that the snapshots hold, as peers report them."""
-        return [Holding(mark=one.mark, layers=one.layers, norm=one.norm) for one in self._known.values()]
+        return [
+            Holding(mark=one.mark, layers=one.layers, norm=one.norm, votes=one.votes) for one in self._known.values()
+        ]
 
     def rows(self) -> Iterator[StepMetrics]:
         """Yield the metrics that lie beside snapshots."""

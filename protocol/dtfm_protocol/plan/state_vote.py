@@ -9,7 +9,8 @@ from pydantic import Field
 
 from dtfm_protocol.bounds import PeerName
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.identity.keys import Identity, short, verify
+from dtfm_protocol.identity.keys import short, verify
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.mark import LayerRange, Mark, StateDigest
 from dtfm_protocol.plan.signed_commit import Signature
 
@@ -33,10 +34,10 @@ class StateVote(StateDigest):
     signature: Signature
 
     @classmethod
-    def made(cls, identity: Identity, swarm: str, mark: Mark, layers: LayerRange, digest: str) -> Self:
+    def made(cls, signer: Signer, mark: Mark, layers: LayerRange, digest: str) -> Self:
         """Sign `digest`, of the stage of `layers` in the state `mark`."""
-        signature = identity.sign(_statement(swarm, mark, layers, digest))
-        return cls(peer=identity.peer_id, mark=mark, layers=layers, digest=digest, signature=signature.hex())
+        signature = signer.sign(_statement(signer.swarm, mark, layers, digest)).hex()
+        return cls(peer=signer.identity.peer_id, mark=mark, layers=layers, digest=digest, signature=signature)
 
     def check(self, swarm: str) -> None:
         """Check that the peer has signed it for `swarm`.
