@@ -31,7 +31,7 @@ from dtfm_protocol.wire.codecs import encode, payload_bytes, to_bytes
 from dtfm_protocol.wire.frames import HEADER_BYTES, Key, Kind
 from dtfm_protocol.wire.stream import Bytes, Stream, read_message
 from tests.harness.manual_clock import settle
-from tests.node.exchanges import signer_of
+from tests.harness.named_peers import signer_of
 
 STEP = 3
 COUNTS = [1, 2, 3, 5]

@@ -11,7 +11,7 @@ from dtfm_node.engine.stage_state import StageState
 from dtfm_node.runner.plan_worker import PlanWorker
 from dtfm_protocol.model.stage_demand import stage_demand
 from dtfm_protocol.plan.plan import Plan
-from tests.node.exchanges import signer_of
+from tests.harness.named_peers import signer_of
 from tests.node.test_job_survey import job
 
 PLAN = Plan(version=7, stages=((0, 3), (3, 4)), routes=(("a", "x"),) * 4)

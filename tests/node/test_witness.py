@@ -15,7 +15,7 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, read_message, write_message
 from tests.harness.manual_clock import settle
-from tests.node.exchanges import signer_of
+from tests.harness.named_peers import signer_of
 from tests.node.test_receipts import part
 
 PLAN = Plan(version=1, stages=((0, 1),), routes=(("a",), ("b",)))
