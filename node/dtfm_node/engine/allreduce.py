@@ -12,7 +12,7 @@ import torch
 
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
-from dtfm_node.engine.frame_seals import FrameSeals, Seal, hash_of, unsealed
+from dtfm_node.engine.frame_seals import FrameSeals, Seal, unsealed
 from dtfm_node.engine.optimizer import sum_of_squares
 from dtfm_node.engine.receipts import PartReceipt, receipt_of, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
@@ -81,7 +81,7 @@ class AllReduce:
         await self._compute(_check, gradient, step)
         for part in sent(messages, self._me, Kind.PART):
             payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[part.index], self._codec)
-            seal = self._seals.seal(part.key(step), await hash_of(payload), receiver=part.receiver)
+            seal = self._seals.seal(part.key(step), await self._seals.hash(payload), receiver=part.receiver)
             await self._exchange.send(part.receiver, part.key(step), payload, seal.signature)
         point("mid-all-reduce", step)
         mine = gradient[slice(*parts[own])]
@@ -106,7 +106,7 @@ class AllReduce:
         payload = await self._coded(self._total, bucket, gradient, part)
         squares = float(await self._compute(sum_of_squares, gradient[slice(*part)]))
         key = Key(Kind.REDUCED, step, own, bucket.group)
-        seal = self._seals.seal(key, await hash_of(payload), squares=squares)
+        seal = self._seals.seal(key, await self._seals.hash(payload), squares=squares)
         self._receipts.append(receipt_of(key, seal, squares))
         for reduced in sent(messages, self._me, Kind.REDUCED):
             await self._exchange.send(reduced.receiver, key, payload, seal.signature)
@@ -132,7 +132,7 @@ class AllReduce:
         squares."""
         sender, key = message.sender, message.key(step)
         payload, signature = unsealed(await self._exchange.receive(sender, key))
-        seal = Seal(await hash_of(payload), signature)
+        seal = Seal(await self._seals.hash(payload), signature)
         reduced, squares = key.kind is Kind.REDUCED, 0.0
         try:
             if not reduced:

@@ -37,6 +37,12 @@ class FrameSeals:
     def __init__(self, signer: Signer, plan: int) -> None:
         self._signer, self._plan = signer, plan
 
+    async def hash(self, payload: Bytes) -> bytes:
+        """Return the SHA-256 of a payload; a large one is hashed on a thread, while the event loop goes on."""
+        if len(payload) < _LARGE_BYTES:
+            return _sha256(payload)
+        return await asyncio.to_thread(_sha256, payload)
+
     def seal(self, key: Key, sha256: bytes, *, receiver: str = "", squares: float | None = None) -> Seal:
         """Return this peer's seal of the frame `key` with a payload of hash `sha256`."""
         return Seal(sha256, self._signer.sign(self._statement(key, sha256, receiver, squares)))
@@ -63,12 +69,5 @@ def unsealed(frame: Bytes) -> tuple[memoryview, bytes]:
     return view[:-SEAL_BYTES], bytes(view[-SEAL_BYTES:])
 
 
-async def hash_of(payload: Bytes) -> bytes:
-    """Return the SHA-256 of a payload; a large one is hashed on a thread, while the event loop goes on."""
-    if len(payload) < _LARGE_BYTES:
-        return _hash(payload)
-    return await asyncio.to_thread(_hash, payload)
-
-
-def _hash(payload: Bytes) -> bytes:
+def _sha256(payload: Bytes) -> bytes:
     return hashlib.sha256(payload).digest()
