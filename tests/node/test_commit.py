@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_node.engine.commit import Arbiter, Disputed
+from dtfm_node.engine.commit import Arbiter, Disputed, StateAgreement
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.plan.ballot import Commit, Vote, read_ballot
+from dtfm_protocol.plan.ballot import Ballot, Commit, Vote, read_ballot
+from dtfm_protocol.plan.mark import Mark, StateDigest
 
 PEERS = ("a", "b", "x", "y")
 DUE: dict[str, tuple[int, ...]] = {"a": (), "b": (), "x": (0, 2), "y": (1, 3)}
@@ -277,6 +278,56 @@ def test_two_stages_that_agree_among_themselves_on_what_they_share_are_in_disput
     with pytest.raises(Disputed) as caught:
         arbiter.take(*latest)
     assert (caught.value.over, caught.value.peers) == ("sum_squares", PEERS)
+
+
+@pytest.mark.parametrize("ballot", [Ballot.START, Ballot.EVALUATION])
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"reduced": "1" * 64},
+        {"shared": "1" * 64},
+        {"sum_squares": {0: 1.0}},
+        {"state": {"mark": {"step": 1, "plan": 1}, "layers": [0, 2], "digest": "1" * 64}},
+    ],
+)
+def test_a_vote_on_gradients_where_there_are_none_is_refused(ballot: Ballot, claims: dict[str, Any]) -> None:
+    """It would be held against receipts of a step that is over, and the honest would seem to lie."""
+    arbiter = Arbiter({"a": (), "b": ()}, [("a", "b")], ballot=ballot)
+    with pytest.raises(Refused, match="a vote of b on gradients, where there are none"):
+        arbiter.take("b", Vote.model_validate(claims))
+
+
+def state(digest: str, step: int = 10, layers: tuple[int, int] = (0, 2)) -> StateDigest:
+    return StateDigest(mark=Mark(step=step, plan=1), layers=layers, digest=digest * 64)
+
+
+def voting(arbiter: Arbiter, **states: StateDigest) -> None:
+    for peer, vote in replicated().items():
+        arbiter.take(peer, vote.model_copy(update={"state": states.get(peer)}))
+
+
+def test_replicas_that_say_unlike_things_of_a_state_are_a_dispute_however_late_one_says_it() -> None:
+    known = StateAgreement()
+    voting(Arbiter(DUE, REPLICAS, states=known), a=state("1"), x=state("2", layers=(2, 4)))
+    voting(Arbiter(DUE, REPLICAS, states=known), a=state("3", step=20), b=state("1"), y=state("2", layers=(2, 4)))
+    with pytest.raises(Disputed) as caught:
+        voting(Arbiter(DUE, REPLICAS, states=known), a=state("3", step=20), b=state("4", step=20))
+    assert (caught.value.over, caught.value.peers) == ("state", ("a", "b"))
+
+
+def test_a_peer_that_says_another_thing_of_the_same_state_than_before_is_in_dispute_with_itself() -> None:
+    known = StateAgreement()
+    voting(Arbiter(DUE, REPLICAS, states=known), x=state("1"))
+    with pytest.raises(Disputed) as caught:
+        voting(Arbiter(DUE, REPLICAS, states=known), x=state("2"))
+    assert caught.value.peers == ("x",)
+
+
+def test_what_a_peer_says_of_ever_more_states_takes_no_more_memory() -> None:
+    known = StateAgreement()
+    for step in range(100):
+        voting(Arbiter(DUE, REPLICAS, states=known), a=state("1", step=step))
+    assert [one.mark.step for one in known._said["a"]] == [96, 97, 98, 99]
 
 
 @pytest.mark.parametrize("claims", [{"shared": "5" * 64}, {"sum_squares": {TIED: 1.0}}])

@@ -58,16 +58,12 @@ def signed(kind: BallotKind, liar: str, text: bytes) -> bytes:
     return signer_of(liar).sign(statement(kind, SWARM, 1, Ballot.STEP, STEP, text)) + text
 
 
-def resealed(liar: str, receiver: str, key: Key, payload: Bytes, codec: CodecName = "fp32") -> bytes:
+def resealed(liar: str, key: Key, payload: Bytes, codec: CodecName) -> bytes:
     """The liar's own seal on what it sends."""
-    digest = hashlib.sha256(payload).digest()
-    seals = FrameSeals(signer_of(liar), 1)
-    if key.kind is Kind.PART:
-        return seals.seal(key, digest, receiver=receiver).signature
     squares = 0.0
     with contextlib.suppress(Refused):
         squares = sum_of_squares(decode(from_bytes(payload), codec, (len(payload) // 4,)))  # as fp32 has it
-    return seals.seal(key, digest, squares=squares).signature
+    return FrameSeals(signer_of(liar), 1).seal(key, hashlib.sha256(payload).digest(), squares).signature
 
 
 def tell(
@@ -86,7 +82,7 @@ def tell(
             told = victims is None or peer in victims
             if told and key.kind is kind and key.step == step and (index is None or key.index == index):
                 payload = lie(payload)
-                seal = seal and resealed(liar, peer, key, payload, swarm.plan.wire.gradients)
+                seal = seal and resealed(liar, key, payload, swarm.plan.wire.gradients)
             await super().send(peer, key, payload, seal)
 
     swarm.peers[liar].exchanging = Lying.running

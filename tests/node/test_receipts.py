@@ -30,7 +30,7 @@ def part(owner: str, group: int, index: int, content: str = "true", squares: flo
     key = Key(Kind.REDUCED, other.get("step", STEP), index, group)
     digest = hashlib.sha256(f"{group} {index} {content}".encode()).digest()
     seals = FrameSeals(signer_of(owner), other.get("plan", 1))
-    return receipt_of(key, seals.seal(key, digest, squares=squares), squares)
+    return receipt_of(key, seals.seal(key, digest, squares), squares)
 
 
 @dataclass

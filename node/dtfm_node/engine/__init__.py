@@ -20,8 +20,8 @@
   (pure)
 - `final_groups`: which groups of a stage's gradients are final: known while the last micro-batch's backward still runs
 - `flat_gradients`: the gradients of a stage in flat buffers: what buckets are runs of
-- `frame_seals`: seals on the frames of the all-reduce: the sender's signature over what a frame is, and the hash of
-  its payload
+- `frame_seals`: seals on reduced parts: their owner's signature over which part it is, the hash of its bytes, and its
+  squares
 - `heartbeat`: pulses to and from the other peers of a plan, which say that a peer lives, and how long it has been at
   its action
 - `job_survey`: a survey of a job: what its model would take, worked out in a process of bounded memory and time

@@ -12,7 +12,7 @@ import torch
 
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
-from dtfm_node.engine.frame_seals import FrameSeals, Seal, hash_of, unsealed
+from dtfm_node.engine.frame_seals import FrameSeals, Seal, unsealed
 from dtfm_node.engine.optimizer import sum_of_squares
 from dtfm_node.engine.receipts import PartReceipt, receipt_of, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
@@ -24,6 +24,7 @@ from dtfm_protocol.job.job_file import CodecName
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.wire.codecs import decode, encode, is_finite
 from dtfm_protocol.wire.frames import Key, Kind
+from dtfm_protocol.wire.stream import Bytes
 
 
 class Feedback:
@@ -81,13 +82,13 @@ class AllReduce:
         await self._compute(_check, gradient, step)
         for part in sent(messages, self._me, Kind.PART):
             payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[part.index], self._codec)
-            seal = self._seals.seal(part.key(step), await hash_of(payload), receiver=part.receiver)
-            await self._exchange.send(part.receiver, part.key(step), payload, seal.signature)
+            await self._exchange.send(part.receiver, part.key(step), payload)
         point("mid-all-reduce", step)
         mine = gradient[slice(*parts[own])]
         sums: dict[str, torch.Tensor] = {}
         for part in received(messages, self._me, Kind.PART):
-            sums[part.sender], _ = await self._taken(part, step, len(mine))
+            data = await self._exchange.receive(part.sender, part.key(step))
+            sums[part.sender] = await self._decoded(part, step, data, len(mine))
         await self._compute(sum_of_parts, mine, [sums.get(holder) for holder in bucket.holders])
         sums.clear()
         await self._compute(_check, mine, step)
@@ -95,7 +96,7 @@ class AllReduce:
         squares[own] = await self._give(bucket, step, gradient, messages)
         for reduced in received(messages, self._me, Kind.REDUCED):
             low, high = parts[reduced.index]
-            total, squares[reduced.index] = await self._taken(reduced, step, high - low)
+            total, squares[reduced.index] = await self._total_of(reduced, step, high - low)
             await self._compute(_take, gradient[low:high], total)
         return squares_of(squares)
 
@@ -106,7 +107,7 @@ class AllReduce:
         payload = await self._coded(self._total, bucket, gradient, part)
         squares = float(await self._compute(sum_of_squares, gradient[slice(*part)]))
         key = Key(Kind.REDUCED, step, own, bucket.group)
-        seal = self._seals.seal(key, await hash_of(payload), squares=squares)
+        seal = self._seals.seal(key, await self._seals.hash(payload), squares)
         self._receipts.append(receipt_of(key, seal, squares))
         for reduced in sent(messages, self._me, Kind.REDUCED):
             await self._exchange.send(reduced.receiver, key, payload, seal.signature)
@@ -127,31 +128,27 @@ class AllReduce:
 
         return await self._staging.to_host(*await self._compute(run, *arguments))
 
-    async def _taken(self, message: StepMessage, step: int, elements: int) -> tuple[torch.Tensor, float]:
-        """Return a part or a reduced part that another holder sends, whose seal holds, and a reduced part's sum of
-        squares."""
+    async def _total_of(self, message: StepMessage, step: int, elements: int) -> tuple[torch.Tensor, float]:
+        """Return a reduced part that another holder sends, whose seal holds, and its sum of squares."""
         sender, key = message.sender, message.key(step)
         payload, signature = unsealed(await self._exchange.receive(sender, key))
-        seal = Seal(await hash_of(payload), signature)
-        reduced, squares = key.kind is Kind.REDUCED, 0.0
+        seal = Seal(await self._seals.hash(payload), signature)
+        values = await self._decoded(message, step, payload, elements)
+        squares = float(await self._compute(sum_of_squares, values))
         try:
-            if not reduced:
-                self._seals.check(sender, key, seal, receiver=self._me)
-            values = await self._decoded(key, sender, payload, elements)
-            if reduced:
-                squares = float(await self._compute(sum_of_squares, values))
-                self._seals.check(sender, key, seal, squares=squares)
-                self._receipts.append(receipt_of(key, seal, squares))
+            self._seals.check(sender, key, seal, squares)
         except Refused as error:
             raise self._exchange.refuse(sender, FrameFault.SEAL, f"{key} with a false seal: {error}") from None
+        self._receipts.append(receipt_of(key, seal, squares))
         return values, squares
 
-    async def _decoded(self, key: Key, sender: str, payload: memoryview, elements: int) -> torch.Tensor:
+    async def _decoded(self, message: StepMessage, step: int, payload: Bytes, elements: int) -> torch.Tensor:
         data = await self._staging.to_device(payload)
         try:
             values: torch.Tensor = await self._compute(decode, data, self._codec, (elements,))
         except Refused as error:
-            raise self._exchange.refuse(sender, FrameFault.CONTENT, f"{key} with {error}") from None
+            text = f"{message.key(step)} with {error}"
+            raise self._exchange.refuse(message.sender, FrameFault.CONTENT, text) from None
         return values
 
 

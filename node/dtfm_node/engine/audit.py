@@ -25,6 +25,9 @@ from dtfm_protocol.wire.stream import Bytes
 
 ONE_IN = 8
 """Of so many steps a peer audits one, on average."""
+AT_ONCE = 8
+"""Audits of one peer that go on at a time; the others wait, and none is left out: an arbiter that answers slowly would
+else know when nobody looks."""
 RETRY_SECONDS = 0.5
 """Pause between two attempts to reach the arbiter."""
 
@@ -83,6 +86,7 @@ class Auditor:
         self._plan, self._me, self._exchange, self._witness, self._always = plan, me, exchange, witness, always
         self._signed = SignedBallots(witness.signer, plan.version)
         self._arbiter = arbiter_of(plan)
+        self._room = asyncio.Semaphore(AT_ONCE)
 
     def hear(self, answered: Answered) -> None:
         """Begin an audit of a step, if it is to be audited."""
@@ -93,9 +97,10 @@ class Auditor:
     async def _audit(self, answered: Answered) -> None:
         limit = self._witness.answer_seconds
         try:
-            async with asyncio.timeout(limit):
-                votes = await self._votes(answered.step)
-            audit(self._plan, self._me, answered, votes, self._signed)
+            async with self._room:
+                async with asyncio.timeout(limit):
+                    votes = await self._votes(answered.step)
+                await asyncio.to_thread(audit, self._plan, self._me, answered, votes, self._signed)
         except TimeoutError:
             why = f"it has not given the votes on step {answered.step} for {limit:g} s"
             self._exchange.lose(PeerLost(self._arbiter, why))

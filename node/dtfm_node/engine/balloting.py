@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from dtfm_node.engine.audit import Answered, Auditor
-from dtfm_node.engine.commit import Arbiter, Disputed
+from dtfm_node.engine.commit import Arbiter, Disputed, StateAgreement
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.mailbox import PeerLost
@@ -41,6 +41,7 @@ class Balloting:
         self._witness, self._auditor = witness, auditor
         self._signed = SignedBallots(witness.signer, plan.version)
         self._arbitrates = me == arbiter_of(plan)
+        self._states = StateAgreement()
         self._newest = ""
         """Digest of the newest commit on a step, or on START."""
         self.commit: SignedCommit | None = None
@@ -62,7 +63,8 @@ class Balloting:
         vote = vote.model_copy(update={"follows": self._newest})
         messages = ballot_messages(self._plan, self._me, ballot)
         if self._arbitrates:
-            arbiter = Arbiter(losses_due(self._plan, micro_batches), replicas_of(self._plan), self._newest)
+            due = losses_due(self._plan, micro_batches)
+            arbiter = Arbiter(due, replicas_of(self._plan), self._newest, self._states, ballot)
             return await self._arbitrate(step, ballot, vote, arbiter, seal, messages)
         (voting,) = sent(messages, self._me)
         cast = self._signed.signed(ballot, step, vote)
@@ -137,10 +139,15 @@ class Balloting:
     async def _judged(self, step: int, dispute: Disputed, votes: Mapping[str, Vote]) -> PeerLost | Disputed:
         """Return how a dispute between holders ends: with the loss of who has lied, or has no receipts to show; with
         the dispute itself where that is nobody."""
+        if len(dispute.peers) == 1:
+            return self._exchange.refuse(*dispute.peers, FrameFault.CONTENT, "votes with two digests of one state")
+        if dispute.over == "state":
+            return dispute  # what has led to it was agreed on: no receipt tells
         asked = await asyncio.gather(*(self._receipts(peer, step) for peer in dispute.peers))
         given = {peer: found for peer, found in zip(dispute.peers, asked, strict=True) if found is not None}
         holders = {peer: holders_of(self._plan, peer) for peer in given}
-        named = judge(step, votes, given, holders, FrameSeals(self._witness.signer, self._plan.version))
+        seals = FrameSeals(self._witness.signer, self._plan.version)
+        named = await asyncio.to_thread(judge, step, votes, given, holders, seals)  # there may be many signatures
         if not named:
             named = {peer: "no receipts" for peer in dispute.peers if peer not in given}
         lost = [

@@ -5,25 +5,32 @@ Pure: votes in, a commit out. Sums run in the plan's fixed order, so the clip no
 """
 
 import math
+from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from dtfm_node.engine.buckets import SHARED_GROUPS
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
-from dtfm_protocol.plan.ballot import Commit, Vote
+from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
+from dtfm_protocol.plan.mark import StateDigest
 
-Subject = Literal["reduced", "shared", "sum_squares"]
+Subject = Literal["reduced", "shared", "sum_squares", "state"]
 """What holders of the same buckets may differ in: a field of their votes."""
 _WORDS: dict[Subject, str] = {
     "reduced": "the reduced gradients of their stage",
     "shared": "the reduced gradients of the embeddings that they share",
     "sum_squares": "the sums of squares of the same gradients",
+    "state": "the state that the same steps have led to",
 }
+STATES_KEPT = 4
+"""Number of the newest states of each peer of which an arbiter knows the digests: replicas are not through with hashing
+at the same time."""
 
 
 class Disputed(Exception):
-    """Error: holders of the same gradients have voted unlike things, so one of them lies; the votes do not tell who."""
+    """Error: holders of the same gradients or state have voted unlike things, so one of them lies; the votes do not
+    tell who, unless it is one peer that has said two things of one state."""
 
     def __init__(self, over: Subject, peers: tuple[str, ...]) -> None:
         super().__init__(f"{', '.join(map(short, peers))} differ in {_WORDS[over]}")
@@ -32,12 +39,38 @@ class Disputed(Exception):
         """Holders of what they differ in."""
 
 
+class StateAgreement:
+    """Digests of states that the peers of one plan have voted, over its steps."""
+
+    def __init__(self) -> None:
+        self._said: defaultdict[str, deque[StateDigest]] = defaultdict(lambda: deque(maxlen=STATES_KEPT))
+
+    def hear(self, peer: str, state: StateDigest) -> frozenset[str]:
+        """Take what `peer` says of a part of a state; return those who have said something else of it, `peer` itself
+        where it once did."""
+        said = self._said[peer]
+        differ = {
+            other
+            for other, states in self._said.items()
+            for one in states
+            if (one.mark, one.layers) == (state.mark, state.layers) and one.digest != state.digest
+        }
+        if state not in said:
+            said.append(state)
+        return frozenset(differ)
+
+
 class Arbiter:
     """Count of the votes on one ballot of one step. Each vote is judged alone: what is wrong is its sender's fault.
     When all are in, those of replicas are held against each other."""
 
     def __init__(
-        self, due: Mapping[str, Collection[int]], replicas: Sequence[Sequence[str]] | None = None, follows: str = ""
+        self,
+        due: Mapping[str, Collection[int]],
+        replicas: Sequence[Sequence[str]] | None = None,
+        follows: str = "",
+        states: StateAgreement | None = None,
+        ballot: Ballot = Ballot.STEP,
     ) -> None:
         """Await the votes of all peers of `due`, in the plan's order, each with the losses of just these micro-batches
         (`losses_due`).
@@ -45,10 +78,13 @@ class Arbiter:
         Args:
             replicas: the peers of each stage; None: each peer is the only one of its stage.
             follows: digest of the commit that all votes must follow.
+            states: what was voted of states at earlier steps of the plan; None: nothing.
         """
         self._due = {peer: frozenset(indices) for peer, indices in due.items()}
         self._stages = [tuple(peers) for peers in (replicas if replicas is not None else ((peer,) for peer in due))]
         self._follows = follows
+        self._states = states or StateAgreement()
+        self._ballot = ballot
         self.votes: dict[str, Vote] = {}
         """Votes that were counted, by peer."""
 
@@ -57,8 +93,8 @@ class Arbiter:
 
         Raises:
             Refused: a stranger's vote, a second one, one that follows another commit, with numbers that none has that
-                has not diverged, with other losses than this peer's, or of buckets that are not its own; it changes
-                nothing.
+                has not diverged, with other losses than this peer's, of buckets that are not its own, or of gradients
+                on a ballot that is not on a step; it changes nothing.
             Disputed: all are in, and holders of the same gradients have voted unlike things.
         """
         if peer not in self._due or peer in self.votes:
@@ -73,6 +109,8 @@ class Arbiter:
             raise Refused(f"a vote of {short(peer)} with numbers beyond all bounds")
         if (vote.shared or _shared(vote)) and peer not in self._ends:
             raise Refused(f"a vote of {short(peer)} on embeddings that are not its own")
+        if self._ballot is not Ballot.STEP and (vote.reduced or vote.shared or vote.sum_squares or vote.state):
+            raise Refused(f"a vote of {short(peer)} on gradients, where there are none")
         self.votes[peer] = vote
         if len(self.votes) < len(self._due):
             return None
@@ -96,6 +134,10 @@ class Arbiter:
         for peers in self._stages:
             self._agree("sum_squares", peers, [self.votes[peer].sum_squares for peer in peers])
         self._agree("sum_squares", self._ends, [_shared(self.votes[peer]) for peer in self._ends])
+        for peer, vote in self.votes.items():
+            if vote.state is not None and (others := self._states.hear(peer, vote.state)):
+                both = (peer,) if peer in others else tuple(name for name in self._due if name in {peer, *others})
+                raise Disputed("state", both)
 
     @staticmethod
     def _agree(over: Subject, peers: tuple[str, ...], values: Sequence[object]) -> None:

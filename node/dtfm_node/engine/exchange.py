@@ -120,14 +120,16 @@ class Exchange:
                 exchange._end()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
-        self._tasks.add(self._group.create_task(work))
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def beside(self, work: Coroutine[None, None, None]) -> None:
         """Run `work` beside all else, until it or the exchange ends."""
         self._start(work)
 
     def _end(self) -> None:
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
         self._receiver.end()
 

@@ -1,7 +1,8 @@
-"""Seals on the frames of the all-reduce: the sender's signature over what a frame is, and the hash of its payload.
+"""Seals on reduced parts: their owner's signature over which part it is, the hash of its bytes, and its squares.
 
 64 bytes come after the payload. A seal proves who sent which bytes, so that who sends different reduced parts to
-different peers has signed the proof of it.
+different peers has signed the proof of it. What goes to one peer alone is not sealed: nobody else could be told another
+thing, and hashing costs more than all else here.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.signed_commit import SIGNATURE_BYTES
-from dtfm_protocol.wire.frames import Key, Kind
+from dtfm_protocol.wire.frames import Key
 from dtfm_protocol.wire.stream import Bytes
 
 SEAL_BYTES = SIGNATURE_BYTES
@@ -30,31 +31,34 @@ class Seal:
 class FrameSeals:
     """Making and checking of the seals of one plan.
 
-    A sum of a part goes to one peer, and its seal names it (`receiver`). A reduced part is for all holders alike; its
-    seal names the sum of squares of what it decodes to (`squares`), which thereby is its owner's word, too.
+    A reduced part is for all holders alike. Its seal names the sum of squares of what it decodes to, too, which thereby
+    is its owner's word.
     """
 
     def __init__(self, signer: Signer, plan: int) -> None:
         self._signer, self._plan = signer, plan
 
-    def seal(self, key: Key, sha256: bytes, *, receiver: str = "", squares: float | None = None) -> Seal:
-        """Return this peer's seal of the frame `key` with a payload of hash `sha256`."""
-        return Seal(sha256, self._signer.sign(self._statement(key, sha256, receiver, squares)))
+    async def hash(self, payload: Bytes) -> bytes:
+        """Return the SHA-256 of a payload; a large one is hashed on a thread, while the event loop goes on."""
+        if len(payload) < _LARGE_BYTES:
+            return _sha256(payload)
+        return await asyncio.to_thread(_sha256, payload)
 
-    def check(self, sender: str, key: Key, seal: Seal, *, receiver: str = "", squares: float | None = None) -> None:
+    def seal(self, key: Key, sha256: bytes, squares: float) -> Seal:
+        """Return this peer's seal of the frame `key` with a payload of hash `sha256`."""
+        return Seal(sha256, self._signer.sign(self._statement(key, sha256, squares)))
+
+    def check(self, sender: str, key: Key, seal: Seal, squares: float) -> None:
         """Check that `sender` has sealed the frame `key`.
 
         Raises:
-            Refused: it has not, or with other bytes, for another receiver, or with other squares.
+            Refused: it has not, or with other bytes, or with other squares.
         """
-        self._signer.check(sender, self._statement(key, seal.sha256, receiver, squares), seal.signature)
+        self._signer.check(sender, self._statement(key, seal.sha256, squares), seal.signature)
 
-    def _statement(self, key: Key, sha256: bytes, receiver: str, squares: float | None) -> bytes:
-        assert bool(receiver) == (key.kind is Kind.PART), "a part's seal names its receiver"
-        assert (squares is not None) == (key.kind is Kind.REDUCED), "a reduced part's seal names its squares"
+    def _statement(self, key: Key, sha256: bytes, squares: float) -> bytes:
         where = f"{self._signer.swarm}:{self._plan}:{int(key.kind)}:{key.step}:{key.index}:{key.group}"
-        what = receiver if squares is None else squares.hex()
-        return f"dtfm/1/frame:{where}:{what}:".encode() + sha256
+        return f"dtfm/1/frame:{where}:{squares.hex()}:".encode() + sha256
 
 
 def unsealed(frame: Bytes) -> tuple[memoryview, bytes]:
@@ -63,12 +67,5 @@ def unsealed(frame: Bytes) -> tuple[memoryview, bytes]:
     return view[:-SEAL_BYTES], bytes(view[-SEAL_BYTES:])
 
 
-async def hash_of(payload: Bytes) -> bytes:
-    """Return the SHA-256 of a payload; a large one is hashed on a thread, while the event loop goes on."""
-    if len(payload) < _LARGE_BYTES:
-        return _hash(payload)
-    return await asyncio.to_thread(_hash, payload)
-
-
-def _hash(payload: Bytes) -> bytes:
+def _sha256(payload: Bytes) -> bytes:
     return hashlib.sha256(payload).digest()

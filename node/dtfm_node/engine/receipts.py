@@ -142,7 +142,7 @@ def _checked(part: PartReceipt, step: int, holders: Callable[[int], tuple[str, .
     if part.index >= len(owners):
         raise Refused(f"{key} has no owner")
     seal = Seal(bytes.fromhex(part.sha256), bytes.fromhex(part.seal))
-    seals.check(owners[part.index], key, seal, squares=part.squares)
+    seals.check(owners[part.index], key, seal, part.squares)
     return owners[part.index]
 
 

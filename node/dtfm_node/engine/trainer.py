@@ -28,7 +28,7 @@ from dtfm_protocol.data.token_shards import TokenReader
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
-from dtfm_protocol.plan.peer_state import Mark
+from dtfm_protocol.plan.mark import Mark, StateDigest
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.process.fault_injection import point
@@ -51,9 +51,13 @@ class Trainer:
         exchange: Exchange,
         machine: Runtime,
         witness: Witness,
+        newest_state: Callable[[], StateDigest | None] = lambda: None,
     ) -> None:
+        """Nothing is done before `expect_first`; `newest_state` tells the newest part of a state that was hashed here,
+        for the others' to be held against it."""
         self._job, self._plan, self._me, self._state = job, plan, me, state
         self._exchange, self._machine, self._witness = exchange, machine, witness
+        self._newest_state = newest_state
         self._batches = Batches(job.corpus, job.training, job.evaluation)
         self._executor = Executor(plan, me, state, self._batches, tokens, exchange, machine)
         self._all_reduce = AllReduce(
@@ -128,6 +132,7 @@ class Trainer:
             bytes_sent=sent - self._counted,
             reduced=receipts.reduced,
             shared=receipts.shared,
+            state=self._newest_state(),
         )
         self._counted = sent
         self._witness.keep_receipts(self._plan, step, receipts)

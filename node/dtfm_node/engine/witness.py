@@ -5,8 +5,9 @@ for whoever checks it. Both are signed by those who made them, so that it does n
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.ballot import VOTE_LIMIT
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.signed_commit import SIGNATURE_BYTES
+from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Message
 from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, read_message, write_message
@@ -27,11 +29,17 @@ VOTES = "votes"
 RECEIPTS = "receipts"
 """Data-plane service of a peer that gives its receipts of a step."""
 VOTES_KEPT = 16
-"""Number of the newest steps whose votes an arbiter keeps."""
+"""Number of the newest steps whose votes an arbiter keeps in any case."""
+VOTE_BYTES_KEPT = 64 << 20
+"""Bytes of the votes of older steps that it keeps beside them, as long as somebody who asks in time may still ask."""
 RECEIPTS_KEPT = 2
 """Number of the newest steps whose receipts a peer keeps: that under way, and the one that it follows."""
 ANSWER_LIMIT = 64 << 20
-"""Bytes of the largest answer that is taken."""
+"""Bytes of all votes on a step that are taken."""
+RECEIPTS_LIMIT = 16 << 20
+"""Bytes of one peer's receipts that are taken: those of ten thousand million parameters and eight replicas are 4 MB."""
+ANSWERS_AT_ONCE = 16
+"""Answers to one peer that go on at a time, so that nobody can have any number of them made."""
 
 
 class WantVotes(Message):
@@ -59,6 +67,19 @@ class CastVotes(Message):
     """Bytes of each."""
 
 
+@dataclass(frozen=True)
+class _Cast:
+    """All votes on a step, and when they were cast."""
+
+    plan: Plan
+    votes: tuple[Bytes, ...]
+    at: float
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.votes))
+
+
 class Witness:
     """One peer's witness, under one plan after the other.
 
@@ -66,14 +87,20 @@ class Witness:
         answer_seconds: see `Timeouts.evidence`.
     """
 
-    def __init__(self, signer: Signer, plane: DataPlane, answer_seconds: float = TIMEOUTS.evidence) -> None:
+    def __init__(
+        self,
+        signer: Signer,
+        plane: DataPlane,
+        answer_seconds: float = TIMEOUTS.evidence,
+        clock: MonotonicClock | None = None,
+    ) -> None:
         self.signer = signer
         self.answer_seconds = answer_seconds
-        self._plane = plane
-        self._votes: OrderedDict[tuple[int, int], tuple[Plan, tuple[Bytes, ...]]] = OrderedDict()
+        self._plane, self._clock = plane, clock or MonotonicClock()
+        self._votes: OrderedDict[tuple[int, int], _Cast] = OrderedDict()
         self._receipts: OrderedDict[tuple[int, int], tuple[Plan, StepReceipts]] = OrderedDict()
-        self._answering: set[str] = set()
-        """Peer ids of those who are being answered."""
+        self._answering: Counter[str] = Counter()
+        """Number of answers to each peer that are under way."""
 
     async def listen(self) -> None:
         """Answer the other peers of plans from now on."""
@@ -82,8 +109,14 @@ class Witness:
 
     def keep_votes(self, plan: Plan, step: int, votes: Sequence[Bytes]) -> None:
         """Keep all votes on a step, in the plan's order, each its signature and text."""
-        self._votes[plan.version, step] = plan, tuple(votes)
+        now = self._clock.now()
+        self._votes[plan.version, step] = _Cast(plan, tuple(votes), now)
+        held = sum(one.size for one in self._votes.values())
         while len(self._votes) > VOTES_KEPT:
+            oldest = next(iter(self._votes.values()))
+            if held <= VOTE_BYTES_KEPT and now - oldest.at <= 2 * self.answer_seconds:
+                break
+            held -= oldest.size
             self._votes.popitem(last=False)
 
     def keep_receipts(self, plan: Plan, step: int, receipts: StepReceipts) -> None:
@@ -121,15 +154,14 @@ class Witness:
         stream = await self._plane.open(peer, RECEIPTS)
         try:
             await write_message(stream, WantReceipts(plan=plan.version, step=step))
-            return await read_message(stream, StepReceipts, ANSWER_LIMIT)
+            return await read_message(stream, StepReceipts, RECEIPTS_LIMIT)
         finally:
             await stream.close()
 
     async def _give_votes(self, stream: Stream) -> None:
         wanted = await read_message(stream, WantVotes)
-        plan, votes = self._votes.get((wanted.plan, wanted.step), (None, ()))
-        if plan is None or stream.peer not in plan.peers:
-            votes = ()
+        cast = self._votes.get((wanted.plan, wanted.step))
+        votes = cast.votes if cast is not None and stream.peer in cast.plan.peers else ()
         await self._answer(stream, CastVotes(sizes=tuple(map(len, votes))), votes)
 
     async def _give_receipts(self, stream: Stream) -> None:
@@ -140,10 +172,9 @@ class Witness:
         await self._answer(stream, receipts, ())
 
     async def _answer(self, stream: Stream, message: Message | StepReceipts, votes: Sequence[Bytes]) -> None:
-        """Send an answer; one at a time to each peer, so that nobody can have many made at once."""
-        if stream.peer in self._answering:
-            raise Refused("a second request beside one that is being answered")
-        self._answering.add(stream.peer)
+        if self._answering[stream.peer] >= ANSWERS_AT_ONCE:
+            raise Refused("one more request beside those that are being answered")
+        self._answering[stream.peer] += 1
         try:
             async with asyncio.timeout(self.answer_seconds):
                 await write_message(stream, message)
@@ -152,4 +183,5 @@ class Witness:
         except TimeoutError:
             raise Refused("an answer that is not taken") from None
         finally:
-            self._answering.discard(stream.peer)
+            self._answering[stream.peer] -= 1
+            self._answering += Counter()  # who is answered no more is forgotten
