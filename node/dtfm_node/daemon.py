@@ -170,7 +170,9 @@ class Daemon:
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute)
-            keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes=16 * 4 * model_sizes(job.config).total)
+            most_bytes = 16 * 4 * model_sizes(job.config).total
+            signer = Signer(self._identity, self._invite.swarm)
+            keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes, signer)
             async with keeping as checkpointer, asyncio.TaskGroup() as tasks:
                 self._inbox.when_kept(checkpointer.confirm)
                 await plane.serve(STATE, lambda stream: serve_state(stream, holdings))
@@ -188,7 +190,7 @@ class Daemon:
                     uplink,
                     say_standing,
                     profile.memory_bytes,
-                    Signer(self._identity, self._invite.swarm),
+                    signer,
                 )
                 await worker.listen()
                 runner = Runner(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)

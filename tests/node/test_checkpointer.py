@@ -22,10 +22,13 @@ from dtfm_protocol.checkpoint.shard import encode_shard
 from dtfm_protocol.checkpoint.transfers import CHECKPOINT, HAND_IN_LIMIT, SHADOW, Deposit, HandIn, Receipt, deposit
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Holding, Mark
-from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.plan import Plan, Resume
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable, read_message, write_message
 from tests.harness.disks import full_disk
+from tests.node.exchanges import identity_of, signer_of
+from tests.node.finals import final
 from tests.node.test_stage_state import TRAINING, Neighbours, one_thread, state_of
 
 __all__ = ["one_thread"]  # a fixture
@@ -41,6 +44,11 @@ State = dict[str, torch.Tensor]
 
 def at(step: int, plan: int = 1) -> Mark:
     return Mark(step=step, plan=plan)
+
+
+def said(mark: Mark) -> SignedCommit:
+    """The commit of the arbiter, which is `a` in each of these plans."""
+    return final(mark, by=identity_of("a"))
 
 
 def row(step: int) -> StepMetrics:
@@ -64,7 +72,7 @@ def train(state: StageState, step: int) -> None:
     for gradient in state.gradients.of_bucket.values():
         gradient.copy_(torch.randn(gradient.shape, generator=generator))
     state.prepare(at(step))
-    state.apply(1.0)
+    state.apply(1.0, said(at(step)))
 
 
 def now(state: StageState) -> State:
@@ -83,6 +91,11 @@ async def until_there(snapshots: Snapshots, mark: Mark) -> None:
         while mark not in {holding.mark for holding in snapshots.holdings()}:
             await added.wait()
             added.clear()
+
+
+def offered(data: bytes) -> Deposit:
+    """An offer of a file with another hash."""
+    return Deposit(plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64, commit=said(at(7)))
 
 
 class Plane(MemoryDataPlane):
@@ -126,7 +139,8 @@ class Swarm:
     ) -> AsyncIterator[Checkpointer]:
         keeping = Checkpointer.running(
             self.plane(peer), uplink or UplinkPacer(), snapshots or Snapshots(self._folder / peer), LIMIT,
-            room_retry_seconds=0.01, upload_retry_seconds=0.01, confirm_seconds=confirm_seconds,
+            signer_of(peer), room_retry_seconds=0.01, upload_retry_seconds=0.01,
+            confirm_seconds=confirm_seconds,
         )  # fmt: skip
         async with keeping as checkpointer:
             if plan is not None:
@@ -158,7 +172,7 @@ class Swarm:
         file.write_bytes(data)
         stage = ALONE.stage_of(peer) or 0
         values = {"plan_version": 1, "mark": at(7), "layers": STAGES[stage], "size": len(data)}
-        values["sha256"] = hashlib.sha256(data).hexdigest()
+        values |= {"sha256": hashlib.sha256(data).hexdigest(), "commit": said(change.get("mark", at(7)))}
         async with asyncio.timeout(30):
             return await deposit(self.plane(peer), "z", Deposit.model_validate(values | change), file)
 
@@ -179,9 +193,9 @@ async def test_a_stage_of_one_peer_leaves_a_copy_with_its_shadow(swarm: Swarm, t
         await checkpointer.keep(state, ALONE, row(1), (), handed_in=False, copied=True, last=False)
         await until_there(shadow.snapshots, at(1))
         await swarm.answered()
-        held = [Holding(mark=at(1), layers=STAGES[0])]
-        assert checkpointer.snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[0], norm=1.0)]
-        assert shadow.snapshots.holdings() == held  # who is given a copy is not told the norm
+        held = [Holding(mark=at(1), layers=STAGES[0], commit=said(at(1)))]
+        assert checkpointer.snapshots.holdings() == held
+        assert shadow.snapshots.holdings() == held
         assert told == [1]
         (path,) = (tmp_path / "z").glob("*.safetensors")
         assert same(load_file(path), now(state))
@@ -237,6 +251,39 @@ async def test_a_copy_that_is_not_what_belongs_to_its_peer_leaves_nothing(swarm:
         assert (await swarm.offer("a", data)).taken
 
 
+LEADS_NOWHERE = "that state leads nowhere, or this peer kept no copies of it"
+LATER = ALONE.model_copy(
+    update={"version": 2, "resume": Resume(mark=at(5)), "lineage": ALONE.chain.plans, "shadows": (None, "z")}
+)
+"""A plan that goes on from the fifth step of the other one, and has `z` keep copies of the second stage alone."""
+
+
+@pytest.mark.parametrize(
+    ("mark", "why"),
+    [(at(6), LEADS_NOWHERE), (at(6, plan=3), LEADS_NOWHERE), (at(0), LEADS_NOWHERE), (at(4), ""), (at(6, plan=2), "")],
+    ids=["after its plan's end", "of no plan", "of no step", "of the plan before", "of the plan in force"],
+)
+async def test_a_shadow_keeps_copies_only_of_states_along_the_chain_of_plans(
+    swarm: Swarm, mark: Mark, why: str
+) -> None:
+    data = encode_shard({"weight/a": torch.ones(3)})
+    async with swarm.node("z", LATER) as shadow:
+        receipt = await swarm.offer("b", data, mark=mark)
+        assert (receipt.taken, receipt.text) == ((False, why) if why else (True, "kept"))
+        assert bool(shadow.snapshots.holdings()) is receipt.taken
+
+
+@pytest.mark.parametrize("commit", [None, final(at(6, 2)), said(at(7, 2)), said(at(6, 1))])
+async def test_a_copy_without_the_arbiters_commit_is_not_kept(swarm: Swarm, commit: SignedCommit | None) -> None:
+    """Nobody could go on from it; and with a false norm others would apply the step wrongly."""
+    data = encode_shard({"weight/a": torch.ones(3)})
+    async with swarm.node("z", LATER):
+        with pytest.raises(StreamClosed):
+            await swarm.offer("b", data, mark=at(6, 2), commit=commit)
+        assert (await swarm.offer("b", data, mark=at(4), commit=None)).taken, "how far that plan went is signed"
+    assert len(swarm.files("z")) == 2
+
+
 async def test_what_is_no_safetensors_file_leaves_nothing(swarm: Swarm) -> None:
     async with swarm.node("z", ALONE):
         with pytest.raises(StreamClosed):
@@ -256,7 +303,7 @@ async def test_a_copy_that_breaks_off_leaves_nothing_and_may_come_again(swarm: S
     data = encode_shard({"weight/a": torch.ones(3)})
     async with swarm.node("z", ALONE) as shadow:
         stream = await swarm.plane("a").open("z", SHADOW)
-        offer = Deposit(plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64)
+        offer = offered(data)
         await write_message(stream, offer)
         assert (await read_message(stream, Receipt)).taken
         await stream.write(data[:10])
@@ -274,7 +321,9 @@ async def test_a_peer_that_leaves_a_copy_of_every_step_fills_no_disk(swarm: Swar
             await swarm.offer("a", data, mark=at(step))
         kept = [holding.mark.step for holding in shadow.snapshots.holdings() if holding.layers == STAGES[0]]
         assert sorted(kept) == [*range(91 - COPIES_A_STAGE + 1, 91), (1 << 32) - 1]
-        assert Holding(mark=at(7), layers=STAGES[1]) in shadow.snapshots.holdings(), "another peer's copy stays"
+        assert Holding(mark=at(7), layers=STAGES[1], commit=said(at(7))) in shadow.snapshots.holdings(), (
+            "another peer's copy stays"
+        )
     assert len(swarm.files("z")) == 2 * (COPIES_A_STAGE + 1)
 
 
@@ -282,9 +331,7 @@ async def test_a_peer_leaves_one_copy_at_a_time(swarm: Swarm) -> None:
     data = encode_shard({"weight/a": torch.ones(3)})
     async with swarm.node("z", ALONE):
         stream = await swarm.plane("a").open("z", SHADOW)
-        await write_message(
-            stream, Deposit(plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64)
-        )
+        await write_message(stream, offered(data))
         assert (await read_message(stream, Receipt)).taken
         receipt = await swarm.offer("a", data, mark=at(8))
         assert (receipt.taken, receipt.text) == (False, "another copy of this peer is on its way")
@@ -297,9 +344,7 @@ async def test_a_shadow_without_room_says_so(swarm: Swarm) -> None:
     async with swarm.node("z", ALONE):
         data = encode_shard({"weight/a": torch.ones(3000)})
         (swarm._folder / "file.safetensors").write_bytes(data)
-        offer = Deposit(
-            plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256=hashlib.sha256(data).hexdigest()
-        )
+        offer = offered(data).model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
         with full_disk(1000):
             receipt = await deposit(swarm.plane("a"), "z", offer, swarm._folder / "file.safetensors")
         assert (receipt.taken, receipt.text) == (False, "no room")
@@ -433,7 +478,7 @@ async def test_what_is_saved_at_the_end_is_there_in_the_next_life(swarm: Swarm, 
         await checkpointer.save(state, (row(1),))
     snapshots = Snapshots(tmp_path / "b")
     snapshots.load()
-    assert snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[1], norm=1.0)]
+    assert snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[1], commit=said(at(1)))]
     assert list(snapshots.rows()) == [row(1)]
     assert snapshots.of(at(1)).keys() == now(state).keys()
 

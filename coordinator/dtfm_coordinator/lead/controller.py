@@ -16,6 +16,7 @@ from dtfm_coordinator.lead.plan_watch import Change, Failed, PlanWatch
 from dtfm_coordinator.lead.status_file import StatusFile
 from dtfm_coordinator.membership import tcp_check
 from dtfm_coordinator.membership.known_peers import KnownPeers
+from dtfm_coordinator.plan_change.judged_holdings import Copy
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
@@ -29,7 +30,8 @@ from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.metrics_file import MetricsFile
-from dtfm_protocol.plan.peer_state import Mark, PeerState
+from dtfm_protocol.plan.lineage import Chain
+from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
@@ -71,7 +73,7 @@ class Controller:
             taken_over: whether another coordinator has led so far.
         """
         self._context, self._exit_when_done, self._taken_over = context, exit_when_done, taken_over
-        self._state = state = SwarmState(context.folder, context.planner.layers)
+        self._state = state = SwarmState(context.folder, context.planner.layers, swarm=context.swarm)
         self._rows = MetricsFile(context.folder / "metrics.jsonl")
         self._announcer = Announcer(
             context.control, state, self._rows, context.session, lambda: self._driver.epoch.called
@@ -219,9 +221,11 @@ class Controller:
             layout = found
         while True:
             standings = await self._driver.agree()
-            plan = await self._ordered(layout, version, standings)
+            follows = self._driver.follows
+            copies = self._state.judged(standings, follows.chain if follows is not None else Chain())
+            plan = await self._ordered(layout, version, copies, follows)
             self._context.archive.expect(plan)
-            event = event_of(plan, change.why, called_at, self._rows.last, standings)
+            event = event_of(plan, change.why, called_at, self._rows.last, copies)
             keeping = partial(hold, self._context.folder, self._rows, self._state, event)
             if await self._driver.establish(plan, keeping):
                 break
@@ -232,12 +236,12 @@ class Controller:
         self._announcer.tell_ledger()
         await self._say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
 
-    async def _ordered(self, layout: Plan, version: int, standings: dict[str, PeerState]) -> Plan:
+    async def _ordered(self, layout: Plan, version: int, copies: tuple[Copy, ...], follows: Plan | None) -> Plan:
         """Return `layout` as the signed plan of `version`, with what it goes on from."""
         context = self._context
         self._state.kept = await _newest(self._context.archive)
         kept = {context.identity.peer_id: [self._state.kept]} if self._state.kept.step or context.job.pretrained else {}
-        return next_plan(layout, version, standings, kept).signed(context.identity, context.swarm)
+        return next_plan(layout, version, copies, kept, follows).signed(context.identity, context.swarm)
 
     async def _stay(self) -> Change | None:
         """Stay with the plan until something is to be changed, and return that; None: the job is done.

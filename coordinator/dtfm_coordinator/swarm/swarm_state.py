@@ -1,6 +1,8 @@
 """State of the swarm as a coordinator knows it; tasks that wait for something in it are woken when it changes."""
 
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from dtfm_coordinator.links.link_degradation import LinkDegradation
@@ -9,8 +11,12 @@ from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.divergence import Divergence
 from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.membership.stragglers import Stragglers
+from dtfm_coordinator.plan_change.commit_check import is_signed
+from dtfm_coordinator.plan_change.judged_holdings import Copy, judge
 from dtfm_coordinator.plan_change.recovery import safe_mark
+from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
 from dtfm_coordinator.records.event_log import PlanEvent, append
+from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.clock import MonotonicClock
@@ -19,13 +25,14 @@ from dtfm_protocol.process.clock import MonotonicClock
 class SwarmState(ChangeSignal):
     """State of the swarm: who is there, how they are connected, and under which plan they train."""
 
-    def __init__(self, folder: Path, layers: int, clock: MonotonicClock | None = None) -> None:
+    def __init__(self, folder: Path, layers: int, clock: MonotonicClock | None = None, swarm: str = "") -> None:
         """Nobody was heard of yet.
 
         Args:
             folder: where the history is written.
             layers: of the model.
             clock: by which members fall silent, and waits end.
+            swarm: its id, which is part of what peers sign.
         """
         super().__init__(clock)
         self._folder, self._layers = folder, layers
@@ -37,6 +44,10 @@ class SwarmState(ChangeSignal):
         """Mark of the newest whole checkpoint of this coordinator."""
         self.safe = Mark()
         """Newest state that one peer's loss cannot take away, as `is_safer` found it last."""
+        self.refused = RefusedClaims()
+        self._is_signed = partial(is_signed, swarm)
+        self._chain: tuple[Plan | None, Chain] = (None, Chain())
+        """Plan in force as `judged` saw it last, and its chain."""
         self.event: PlanEvent | None = None
         """Event to be written down when the plan has begun; None: it was."""
 
@@ -55,9 +66,22 @@ class SwarmState(ChangeSignal):
         """Whether all peers of the plan in force train under it."""
         return all(map(self.trains, plan.peers))
 
+    def judged(self, standings: Mapping[str, PeerState], chain: Chain) -> tuple[Copy, ...]:
+        """Return what of peers' holdings counts; what does not is noted.
+
+        Args:
+            standings: state of each peer, by peer id.
+            chain: that of the newest plan that the next one follows.
+        """
+        found = judge(standings, chain, self._is_signed)
+        self.refused.note(found.refused)
+        return found.copies
+
     def is_safer(self) -> bool:
         """Whether the newest state that one peer's loss cannot take away is newer than when this was last asked."""
-        safe = safe_mark(self.standings, [self.kept], self._layers)
+        if self._chain[0] is not self.plan:
+            self._chain = (self.plan, self.plan.chain if self.plan is not None else Chain())
+        safe = safe_mark(self.judged(self.standings, self._chain[1]), [self.kept], self._layers)
         newer, self.safe = safe.order > self.safe.order, max(self.safe, safe, key=lambda mark: mark.order)
         return newer
 

@@ -17,6 +17,7 @@ from dtfm_node.state.snapshots import UNSAFE_FILES, Snapshot, Snapshots
 from dtfm_node.state.state_reading import COPY_BYTES
 from dtfm_protocol.checkpoint.shard import digest_weights
 from dtfm_protocol.checkpoint.transfers import SHADOW, HandIn
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
@@ -52,6 +53,7 @@ class Checkpointer:
         uplink: UplinkPacer,
         snapshots: Snapshots,
         most_bytes: int,
+        signer: Signer,
         *,
         copy_bytes: int = COPY_BYTES,
         room_retry_seconds: float = TIMEOUTS.snapshot_retry,
@@ -63,8 +65,9 @@ class Checkpointer:
 
         Args:
             most_bytes: bytes of the largest copy that is kept for another peer.
+            signer: checks signatures in this swarm.
         """
-        shadows = ShadowReplication(plane, uplink, snapshots, most_bytes)
+        shadows = ShadowReplication(plane, uplink, snapshots, most_bytes, signer)
         upload = CheckpointUpload(plane, uplink, retry_seconds=upload_retry_seconds, confirm_seconds=confirm_seconds)
         with ThreadPoolExecutor(1, "disk") as disk:
             async with asyncio.TaskGroup() as tasks:
@@ -153,7 +156,7 @@ def _extract(state: StageState, rows: tuple[StepMetrics, ...], *, written: bool)
     tied = frozenset() if state.is_first else state.gradients.shared
     to_write = {key: tensor for key, tensor in tensors.items() if written and key.partition("/")[2] not in tied}
     to_read = {key: tensor for key, tensor in tensors.items() if key in to_write or _is_weight(key)}
-    return Extract(state.mark, state.layers, state.norm, rows, to_write, to_read)
+    return Extract(state.mark, state.layers, state.commit, rows, to_write, to_read)
 
 
 def _hand_in_of(

@@ -11,6 +11,7 @@ from dtfm_protocol.checkpoint.shard import decode_tensor
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.signed_commit import is_one_state
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.wire.stream import Bytes, DataPlane
 
@@ -33,11 +34,13 @@ async def load_state(
     def take_own() -> None:
         """Take over what this node has in memory as it is; read and check what it has on disk."""
         for own in holdings.at(mark):
+            if not is_one_state(own.commit, plan.resume.commit):
+                continue
             for key, tensor in state_tensors(own.parameters, own.optimizer):
                 if key in wanted - holdings.loaded:
                     state.adopt(key, tensor, own)
                     holdings.loaded.add(key)
-        for key, (entry, path) in holdings.snapshots.of(mark).items():
+        for key, (entry, path) in holdings.snapshots.of(mark, plan.resume.commit).items():
             if key in wanted - holdings.loaded:
                 data = read_piece(path, entry.offset, entry.bytes)
                 try:
@@ -62,7 +65,7 @@ async def load_state(
         shapes = {key: tuple(state.parameters[key.partition("/")[2]].shape) for key in lacking}
         fetched = await Fetch(plane, mark, shapes, _sources(plan, state, plane.peer_id)).run(take)
         log.info("fetched %.1f MB of %s from %d peers", fetched.bytes / 1e6, mark, len(fetched.sources))
-    await compute(state.settle, mark, plan.resume.norm)
+    await compute(state.settle, mark, plan.resume.commit)
     return fetched
 
 

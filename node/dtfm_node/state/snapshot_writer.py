@@ -15,6 +15,7 @@ from dtfm_protocol.checkpoint.shard import tensor_entry
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
 
@@ -31,7 +32,7 @@ class Extract:
 
     mark: Mark
     layers: LayerRange
-    norm: float | None
+    commit: SignedCommit | None
     rows: tuple[StepMetrics, ...]
     to_write: Mapping[str, torch.Tensor]
     to_read: Mapping[str, torch.Tensor]
@@ -122,7 +123,7 @@ class SnapshotWriter:
         if self._snapshots.has(state.mark, state.layers):
             return
         tensors = dict(state_tensors(state.parameters, state.optimizer))
-        extract = Extract(state.mark, state.layers, state.norm, rows, tensors, tensors)
+        extract = Extract(state.mark, state.layers, state.commit, rows, tensors, tensors)
         try:
             await self._disk(_write_extract, self._snapshots, extract, Reading(tensors))
         except UserError as error:
@@ -158,7 +159,7 @@ def _write_extract(snapshots: Snapshots, extract: Extract, reading: Reading) -> 
     try:
         with snapshots.budget.claimed(sum(one.nbytes for one in extract.to_write.values()), "a snapshot"):
             snapshot, hashes = write_snapshot(
-                snapshots.folder, extract.mark, extract.layers, extract.to_write, reading, extract.norm, extract.rows
+                snapshots.folder, extract.mark, extract.layers, extract.to_write, reading, extract.commit, extract.rows
             )
     except UserError:
         reading.abandon()  # nobody reads on: an update must not wait

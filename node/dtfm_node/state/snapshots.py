@@ -19,6 +19,7 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark
+from dtfm_protocol.plan.signed_commit import SignedCommit, is_one_state
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
@@ -37,8 +38,8 @@ class Snapshot(Schema):
     bytes: int
     sha256: Sha256
     tensors: dict[Key, TensorEntry]
-    norm: float | None = None
-    """Gradient norm by which its last step was clipped; None: not known."""
+    commit: SignedCommit | None = None
+    """The commit that made its step final; None: not known."""
     rows: tuple[StepMetrics, ...] = ()
     """Metrics up to its step that the coordinator may lack: no other node may live to report them."""
 
@@ -59,7 +60,7 @@ def write_snapshot(
     layers: LayerRange,
     tensors: Mapping[str, torch.Tensor],
     reading: Reading,
-    norm: float | None = None,
+    commit: SignedCommit | None = None,
     rows: tuple[StepMetrics, ...] = (),
 ) -> tuple[Snapshot, dict[str, str]]:
     """Write a state to `folder`; it is there when its last byte is on the disk, and else not.
@@ -98,7 +99,7 @@ def write_snapshot(
             os.fsync(file.fileno())
             size = file.tell()
         snapshot = Snapshot(
-            mark=mark, layers=layers, bytes=size, sha256=whole.hexdigest(), tensors=entries, norm=norm, rows=rows
+            mark=mark, layers=layers, bytes=size, sha256=whole.hexdigest(), tensors=entries, commit=commit, rows=rows
         )
         draft.replace(path)
         placed = True
@@ -167,8 +168,10 @@ class Snapshots:
         """Return the path of the file in which a snapshot's tensors lie."""
         return self.folder / f"{snapshot.stem}.safetensors"
 
-    def adopt(self, path: Path, mark: Mark, layers: LayerRange, sha256: str) -> Snapshot:
-        """Take over a file that another peer sent.
+    def adopt(
+        self, path: Path, mark: Mark, layers: LayerRange, sha256: str, commit: SignedCommit | None = None
+    ) -> Snapshot:
+        """Take over a file that another peer sent, of a state that `commit` made final.
 
         Raises:
             Refused: the file is not what was announced.
@@ -182,7 +185,7 @@ class Snapshots:
                 file, entries = describe_shard(name, data, layers)
         if file.sha256 != sha256:
             raise Refused("a snapshot with another hash than was announced")
-        snapshot = Snapshot(mark=mark, layers=layers, bytes=file.bytes, sha256=sha256, tensors=entries)
+        snapshot = Snapshot(mark=mark, layers=layers, bytes=file.bytes, sha256=sha256, tensors=entries, commit=commit)
         path.replace(self.folder / name)
         try:
             write_atomically(self.folder / f"{snapshot.stem}.json", snapshot.model_dump_json(), lasting=True)
@@ -202,7 +205,7 @@ class Snapshots:
 
     def holdings(self) -> list[Holding]:
         """Return the states that the snapshots hold, as peers report them."""
-        return [Holding(mark=one.mark, layers=one.layers, norm=one.norm) for one in self._known.values()]
+        return [Holding(mark=one.mark, layers=one.layers, commit=one.commit) for one in self._known.values()]
 
     def rows(self) -> Iterator[StepMetrics]:
         """Yield the metrics that lie beside snapshots."""
@@ -217,12 +220,16 @@ class Snapshots:
         """Return the number of snapshots that are newer than the state `safe`, which the swarm has whole."""
         return sum(mark.order > safe.order for mark, _ in self._known)
 
-    def of(self, mark: Mark) -> dict[str, tuple[TensorEntry, Path]]:
-        """Return the entry and file of each tensor of the state `mark` that is here, by key."""
+    def of(self, mark: Mark, final: SignedCommit | None = None) -> dict[str, tuple[TensorEntry, Path]]:
+        """Return the entry and file of each tensor of the state `mark` that is here, by key.
+
+        Args:
+            final: the commit that made it final; what another commit led to is another state. None: not known.
+        """
         return {
             key: (entry, self.path(snapshot))
             for snapshot in self._known.values()
-            if snapshot.mark == mark
+            if snapshot.mark == mark and is_one_state(snapshot.commit, final)
             for key, entry in snapshot.tensors.items()
         }
 
