@@ -191,7 +191,7 @@ class Daemon:
                     uplink,
                     say_standing,
                     profile.memory_bytes,
-                    Signer(self._identity, self._invite.swarm),
+                    signer,
                 )
                 await worker.listen()
                 runner = Runner(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)

@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from functools import cache, partial
 
 from dtfm_coordinator.plan_change import plan_change_events as change
+from dtfm_coordinator.plan_change.judged_holdings import judge
 from dtfm_coordinator.plan_change.plan_change_events import Action, ChangeEvent, Durable, Role, Stand
 from dtfm_coordinator.plan_change.recovery import resume_from
 from dtfm_node.control.latest_plan import HeardCall
+from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.plan import Resume
 from tests.coordinator.commit_invariants import check_resume, check_stopped
+from tests.coordinator.commit_lies import Shown, told
 from tests.coordinator.commit_setting import Rule, Setting
 from tests.coordinator.commit_state import (
     LAYERS,
@@ -18,6 +21,7 @@ from tests.coordinator.commit_state import (
     Part,
     Peer,
     State,
+    chain_of,
     drive,
     electorate,
     plan_of,
@@ -62,7 +66,7 @@ def coordinator_moves(state: State, one: Coordinator, setting: Setting, rule: Ru
             stood = change.Stood(peer.name, peer.machine.pledge.version, peer.machine.pledge.to)
             if peer.up and one.on(stood)[0] != one:
                 yield ("hears the promise of", peer.name), decided(one, stood)
-        for agreed, plan in _plans(state, one, setting):
+        for agreed, plan in _plans(state, one, setting, rule):
             yield ("offers", plan), decided(agreed._replace(made=plan), change.Offer(electorate(plan)))
     elif phase == "offered":
         taken = change.Present(tuple(_stand(state, peer) for peer in state.peers))
@@ -142,7 +146,7 @@ def doors(peers: tuple[Peer, ...], names: tuple[str, ...]) -> change.Doors:
 # -- a new plan ---------------------------------------------------------------------------------------------------
 
 
-def _plans(state: State, one: Coordinator, setting: Setting) -> Iterator[tuple[Coordinator, MadePlan]]:
+def _plans(state: State, one: Coordinator, setting: Setting, rule: Rule) -> Iterator[tuple[Coordinator, MadePlan]]:
     """What may be offered, if enough have promised: any of them may answer, and the others be late."""
     version = one.machine.durable.epoch.called
     here = [peer for peer in state.peers if peer.up]
@@ -154,17 +158,23 @@ def _plans(state: State, one: Coordinator, setting: Setting) -> Iterator[tuple[C
         agreed = _agree(state, one, answered)
         if agreed.machine.phase != "agreed":
             continue
-        resume = _resume(tuple((peer.name, peer.memory.shown) for peer in answered), one.name, one.kept)
         taken = {one.file, *map(state.accepted, state.peers)} - {None}
-        bases = {base.plan for base in agreed.machine.bases}
-        check_resume([plan for plan in taken if plan is not None and electorate(plan) in bases], answered, resume.mark)
+        base = agreed.machine.bases[-1].plan
+        follows = next(plan for plan in taken if plan is not None and electorate(plan) == base)
+        chain = chain_of(follows, rule.chain)
         check_stopped(state, version)
-        names = [peer.name for peer in here]
-        for layout in setting.layouts:
-            trains = set(itertools.chain.from_iterable(layout))
-            if trains.issubset(names):
-                idle = tuple(name for name in names if name not in trains)
-                yield agreed, plan_of(version, one.name, layout, idle, resume)
+        truth = tuple((peer.name, peer.memory.shown) for peer in answered)
+        plans = tuple(sorted(state.forced, key=lambda plan: plan.version))
+        for shown in told(truth, setting.liars, plans):
+            resume = _resume(shown, one.name, one.kept, chain, rule)
+            check_resume(state, follows, answered, resume, setting.liars)
+            names = [peer.name for peer in here]
+            for layout in setting.layouts:
+                trains = set(itertools.chain.from_iterable(layout))
+                if trains.issubset(names):
+                    idle = tuple(name for name in names if name not in trains)
+                    lineage = chain.up_to(resume.mark)
+                    yield agreed, plan_of(version, one.name, layout, idle, resume, lineage, rule.plan)
 
 
 def _agree(state: State, one: Coordinator, answered: tuple[Peer, ...]) -> Coordinator:
@@ -187,9 +197,10 @@ def _stand(state: State, peer: Peer) -> Stand:
 
 
 @cache
-def _resume(shown: tuple[tuple[str, tuple[Part, ...]], ...], me: str, kept: Part | None) -> Resume:
+def _resume(shown: Shown, me: str, kept: Part | None, chain: Chain, rule: Rule) -> Resume:
     checkpoints = {me: [kept.mark]} if kept is not None else {}
-    return resume_from({peer: standing(parts) for peer, parts in shown}, checkpoints, LAYERS)
+    copies = judge({peer: standing(parts) for peer, parts in shown}, chain, rule.is_signed).copies
+    return resume_from(copies, checkpoints, LAYERS, chain)
 
 
 def _keep(state: State, one: Coordinator, trainers: list[Peer], steps: int) -> Iterator[Move[State]]:

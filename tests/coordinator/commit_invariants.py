@@ -1,32 +1,68 @@
 """What must hold in every state of the search of the commit rule, and whenever a plan is made."""
 
-from collections.abc import Iterable
+import sys
 
-from dtfm_protocol.plan.peer_state import Mark
+from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.plan.plan import Resume
 from tests.coordinator.commit_state import LAYERS, MadePlan, Part, Peer, State
 from tests.harness.state_search import Violated
 
 
-def check_resume(before: Iterable[MadePlan], answered: tuple[Peer, ...], mark: Mark) -> None:
-    """No step is lost that the memory of those who answer could keep; `before`: the plans that the next one follows.
+def check_resume(
+    state: State, follows: MadePlan, answered: tuple[Peer, ...], resume: Resume, liars: tuple[str, ...]
+) -> None:
+    """A new plan goes on from a state that leads on, and is there; no step is lost that the memory of those who answer
+    truly could keep.
+
+    Args:
+        follows: the newest plan that the new one follows.
+        liars: those who answer, and may have said what is not true.
 
     Raises:
-        Violated: the state that is resumed from, `mark`, is an older one.
+        Violated: the state that is resumed from is made up, led nowhere, or is an older one.
     """
+    mark, line = resume.mark, _line(state, follows)
+    if not _leads_on(mark, line):
+        raise Violated(f"what led nowhere is gone on from: {mark}, after {follows}")
+    for source in resume.sources:
+        for layers in source.layers:
+            if not _has(state, source.peer, layers, mark):
+                raise Violated(f"what is made up is gone on from: {source.peer} has no layers {layers} of {mark}")
     # Who trained under the plan that ends, and kept its memory, stands at its last step, or can follow to it.
-    memories = [peer.memory for peer in answered]
-    for plan in before:
-        lives = [memory.live for memory in memories if memory.entered is plan and memory.live is not None]
-        newest = max((live.mark for live in lives), key=lambda mark: mark.order, default=mark)
-        if _whole(lives) and mark.order < newest.order:
-            raise Violated(f"a step is lost: {newest} was applied, and the new plan resumes from {mark}")
+    memories = [peer.memory for peer in answered if peer.name not in liars]
+    lives = [memory.live for memory in memories if memory.entered is follows and memory.live is not None]
+    newest = max((live.mark for live in lives), key=lambda mark: mark.order, default=mark)
+    if _whole(lives) and mark.order < newest.order and _leads_on(newest, line):
+        raise Violated(f"a step is lost: {newest} was applied, and the new plan resumes from {mark}")
     # Whatever lies in anybody's memory as a whole.
     parts = [part for memory in memories for part in memory.held.whole]
-    norms = {part.mark for part in parts if part.norm is not None}
+    final = {part.mark for part in parts if part.signer is not None}
     for there in {part.mark for part in parts}:
-        holders = [part for part in parts if part.mark == there or (part.prepared == there and there in norms)]
-        if _whole(holders) and mark.order < there.order:
+        holders = [part for part in parts if part.mark == there or (part.prepared == there and there in final)]
+        if _whole(holders) and mark.order < there.order and _leads_on(there, line):
             raise Violated(f"a state is lost: {there} is there, and the new plan resumes from {mark}")
+
+
+def _line(state: State, plan: MadePlan) -> list[tuple[MadePlan, int]]:
+    """The plans that led to one, newest first, each with its last step that did."""
+    made = {one.version: one for one in state.begun}
+    line = [(plan, sys.maxsize)]
+    while (mark := line[-1][0].resume.mark).step:
+        line.append((made[mark.plan], mark.step))
+    return line
+
+
+def _leads_on(mark: Mark, line: list[tuple[MadePlan, int]]) -> bool:
+    return mark == Mark() or any(
+        plan.version == mark.plan and plan.resume.mark.step < mark.step <= end for plan, end in line
+    )
+
+
+def _has(state: State, who: str, layers: LayerRange, mark: Mark) -> bool:
+    """Whether a source truly has, or can make, these layers of a state."""
+    kept = [one.kept for one in state.coordinators if one.name == who and one.kept is not None]
+    truly = [part for peer in state.peers if peer.name == who for part in peer.memory.held.whole]
+    return any(part.layers == layers and mark in (part.mark, part.prepared) for part in (*kept, *truly))
 
 
 def _whole(parts: list[Part]) -> bool:

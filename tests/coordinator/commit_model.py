@@ -8,6 +8,7 @@ never, or after another one.
 - `commit_setting`: how far to look, and which variants of the product decide
 - `commit_state`: peers and coordinators as values, and how a machine is driven
 - `commit_peers`, `commit_coordinators`: what may happen next
+- `commit_lies`: what peers that lie may say
 - `commit_invariants`: what must hold
 """
 
@@ -35,8 +36,8 @@ class Model:
         """Plan 1 is in force, and all its peers have begun it."""
         setting, rule = self.setting, self.rule
         trains = tuple(itertools.chain.from_iterable(setting.first))
-        idle = tuple(peer for peer in setting.peers if peer not in trains)
-        first = plan_of(1, setting.coordinators[0], setting.first, idle, Resume())
+        idle = (*(peer for peer in setting.peers if peer not in trains), *setting.spares)
+        first = plan_of(1, setting.coordinators[0], setting.first, idle, Resume(), (), rule.plan)
         epoch = Announced(1, in_force=1, started=1)
         call = HeardCall(*epoch, by=first.author)
         peers = tuple(first_peer(name, first, rule, Heard(call, heard_plan(first, name))) for name in setting.peers)

@@ -5,7 +5,7 @@ from functools import cache
 
 from dtfm_node.control.latest_plan import Heard
 from dtfm_node.runner import follower
-from dtfm_node.runner.follower import FollowerAction, FollowerEvent, PromiseWritten, ServingEnded
+from dtfm_node.runner.follower import FollowerAction, FollowerEvent, Pledge, PromiseWritten, ServingEnded
 from dtfm_node.state.held_states import HeldStates
 from dtfm_protocol.plan.ballot import Vote
 from dtfm_protocol.plan.peer_state import Mark
@@ -33,6 +33,9 @@ def peer_moves(state: State, peer: Peer, setting: Setting, rule: Rule) -> Iterat
         found = rule.follower.restarted(peer.machine.pledge)
         down = Peer(peer.name, found, rule.memory(), up=False, life=peer.life)
         yield ("crashes",), state.put(down)._replace(crashes=state.crashes + 1)
+        if setting.restores:
+            older = down._replace(machine=rule.follower.restarted(Pledge(1, setting.coordinators[0], 1)))
+            yield ("crashes, and its disk is an older one",), state.put(older)._replace(crashes=state.crashes + 1)
     yield from _hear(state, peer)
     if peer.served is not None and peer.phase != "sealed":
         if setting.stalls and not all(other.up for other in state.trainers(peer.served)):
@@ -109,7 +112,7 @@ def _loaded(state: State, peer: Peer, plan: MadePlan) -> Part | None:
         if found is None:
             return None
         history = found.history
-    return Part(layers, resume.mark, history, resume.norm)
+    return Part(layers, resume.mark, history, resume.commit.signature if resume.commit is not None else None)
 
 
 def _given(state: State, plan: MadePlan, layer: int) -> Iterator[Part]:

@@ -1,11 +1,14 @@
 """What the search of the commit rule is given: how far to look, and which variants of the product decide."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dtfm_coordinator.plan_change.plan_change import PlanChange
 from dtfm_node.engine.commit import Arbiter
 from dtfm_node.runner.follower import Follower
-from tests.coordinator.commit_state import Layout, Memory
+from dtfm_protocol.plan.lineage import Chain
+from dtfm_protocol.plan.signed_commit import SignedCommit
+from tests.coordinator.commit_state import Layout, MadePlan, Memory, is_signed
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,9 @@ class Rule:
     coordinator: type[PlanChange] = PlanChange
     arbiter: type[Arbiter] = Arbiter
     memory: type[Memory] = Memory
+    chain: type[Chain] = Chain
+    plan: type[MadePlan] = MadePlan
+    is_signed: Callable[[SignedCommit, str], bool] = is_signed
 
 
 THE_RULE = Rule()
@@ -42,3 +48,9 @@ class Setting:
     checkpoints: bool = False
     stalls: bool = False
     """Whether a peer may notice that another one is gone before it is called."""
+    liars: tuple[str, ...] = ()
+    """Peers that say of what they hold whatever may serve them, all together; what they do not say is as others do."""
+    spares: tuple[str, ...] = ()
+    """Peers that the first plan leaves idle, and that never say anything."""
+    restores: bool = False
+    """Whether a peer that crashes may come back with the disk that it had when the first plan began."""

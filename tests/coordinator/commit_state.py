@@ -13,8 +13,10 @@ from dtfm_coordinator.plan_change.recovery import Electorate
 from dtfm_node.control.latest_plan import HeardCall, HeardPlan
 from dtfm_node.runner.follower import Follower, FollowerAction, FollowerEvent
 from dtfm_node.state.held_states import HeldStates
+from dtfm_protocol.plan.lineage import Ancestor, Chain
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState
 from dtfm_protocol.plan.plan import Plan, Resume
+from dtfm_protocol.plan.signed_commit import SignedCommit
 
 LAYERS = 2
 Layout = tuple[tuple[str, ...], ...]
@@ -37,12 +39,37 @@ class MadePlan(Plan):
 
 
 @cache
-def plan_of(version: int, author: str, layout: Layout, idle: tuple[str, ...], resume: Resume) -> MadePlan:
+def plan_of(
+    version: int,
+    author: str,
+    layout: Layout,
+    idle: tuple[str, ...],
+    resume: Resume,
+    lineage: tuple[Ancestor, ...] = (),
+    kind: type[MadePlan] = MadePlan,
+) -> MadePlan:
     """The one plan of these values: a route for each replica of the largest stage, to those of the others in turn."""
     width = max(map(len, layout))
     routes = tuple(tuple(stage[turn % len(stage)] for stage in layout) for turn in range(width))
     stages = ((0, LAYERS),) if len(layout) == 1 else ((0, 1), (1, LAYERS))
-    return MadePlan(version=version, author=author, stages=stages, routes=routes, idle=idle, resume=resume)
+    return kind(version=version, author=author, stages=stages, routes=routes, idle=idle, resume=resume, lineage=lineage)
+
+
+@cache
+def chain_of(plan: MadePlan, kind: type[Chain]) -> Chain:
+    """A plan and those that it descends from."""
+    return kind(*plan.chain)
+
+
+@cache
+def commit_of(mark: Mark, signer: str) -> SignedCommit:
+    """The commit that made `mark` final, as `signer` has signed it: the name stands for the signature."""
+    return SignedCommit.model_construct(plan=mark.plan, step=mark.step, text="", signature=signer)
+
+
+def is_signed(commit: SignedCommit, arbiter: str) -> bool:
+    """Whether the arbiter has signed a commit."""
+    return commit.signature == arbiter
 
 
 @cache
@@ -84,13 +111,14 @@ def drive(one: M, event: Any, do: Callable[[M, Any], tuple[M, list[Any]]]) -> M:
 
 
 class Part(NamedTuple):
-    """A state of some layers in memory, or a coordinator's checkpoint; for `norm` and `prepared` see `Holding`."""
+    """A state of some layers in memory, or a coordinator's checkpoint; for `prepared` see `Holding`."""
 
     layers: LayerRange
     mark: Mark
     history: tuple[tuple[int, MadePlan], ...] = ()
     """Its content: the steps that were applied, and under which plans."""
-    norm: float | None = None
+    signer: str | None = None
+    """Who has signed the commit that made it final; None: none is known."""
     prepared: Mark | None = None
 
     def covers(self, layer: int) -> bool:
@@ -117,7 +145,7 @@ class Memory(NamedTuple):
 
     def redo(self, resume: Resume) -> Self:
         """Apply what is prepared, if it leads to what a plan resumes from: its step was final."""
-        if self.live is None or self.live.prepared != resume.mark or resume.norm is None:
+        if self.live is None or self.live.prepared != resume.mark or resume.commit is None:
             return self
         return self._applied(self.live)
 
@@ -148,14 +176,24 @@ class Memory(NamedTuple):
     def _applied(self, part: Part) -> Self:
         assert part.prepared is not None
         assert self.entered is not None
-        after = Part(part.layers, part.prepared, (*part.history, (part.prepared.step, self.entered)), norm=1.0)
+        arbiter = electorate(self.entered).peers[0]
+        after = Part(part.layers, part.prepared, (*part.history, (part.prepared.step, self.entered)), arbiter)
         return self._replace(held=self.held._replace(live=after))
 
 
 @cache
 def standing(shown: tuple[Part, ...]) -> PeerState:
     """What a peer says that it holds."""
-    parts = [Holding(mark=p.mark, layers=p.layers, live=True, norm=p.norm, prepared=p.prepared) for p in shown]
+    parts = [
+        Holding(
+            mark=p.mark,
+            layers=p.layers,
+            live=True,
+            commit=commit_of(p.mark, p.signer) if p.signer is not None else None,
+            prepared=p.prepared,
+        )
+        for p in shown
+    ]
     return PeerState(holdings=tuple(parts))
 
 

@@ -48,6 +48,7 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.ballot import Commit, Vote
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from tests.coordinator.commit_model import search
 from tests.coordinator.commit_setting import Rule, Setting
 from tests.coordinator.commit_state import Memory, Part
@@ -276,7 +277,7 @@ class Stage:
     mark: Mark
     layers: LayerRange
     prepared: Mark | None = None
-    norm: float = 1.0
+    commit: SignedCommit | None = None
 
 
 async def inline(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -290,5 +291,5 @@ def test_a_state_that_is_loaded_counts_before_its_plan_has_begun() -> None:
     live: Any = Stage(Mark(step=1, plan=1), (1, 2))
     coming: Any = Stage(Mark(step=1, plan=1), (0, 1))
     holdings.held = HeldStates(live, coming)
-    found = [Holding(mark=live.mark, layers=layers, live=True, norm=1.0) for layers in ((1, 2), (0, 1))]
+    found = [Holding(mark=live.mark, layers=layers, live=True) for layers in ((1, 2), (0, 1))]
     assert holdings.standing(Promise()).holdings == tuple(found)

@@ -22,9 +22,12 @@ from dtfm_protocol.bounds import SEEN_LIMIT
 from dtfm_protocol.control.messages import CHALLENGE, Answers, Challenge, Ledger
 from dtfm_protocol.discovery.records import Link, LinkReport
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.ballot import Commit
 from dtfm_protocol.plan.peer_state import Holding, Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from tests.coordinator.peers import LAYERS, ME, Peers, plan_of
 from tests.harness.manual_clock import ManualClock
 
@@ -345,16 +348,38 @@ async def test_steps_are_written_down_once_as_those_who_train_report_them_and_th
     assert (await peers.ledgers())[-1].recorded == 3
 
 
+ARBITER = Identity.generate()
+A = ARBITER.peer_id
+
+
+def on_disk(step: int) -> PeerState:
+    """A snapshot of the whole model after a step of the first plan, whose arbiter is `A`."""
+    commit = SignedCommit.made(ARBITER, "", 1, step, Commit())
+    return PeerState(holdings=(Holding(mark=Mark(step=step, plan=1), layers=(0, LAYERS), commit=commit),))
+
+
 async def test_a_state_that_two_peers_have_on_disk_is_told_as_safe_once(tmp_path: Path) -> None:
     peers = Peers(tmp_path)
-    mark = Mark(step=3, plan=1)
-    standing = PeerState(holdings=(Holding(mark=mark, layers=(0, LAYERS)),))
-    await peers.report("a", standing=standing)
+    peers.state.plan = plan_of(A, "b")
+    await peers.report(A, standing=on_disk(3))
     assert await peers.ledgers() == []
     for _ in range(2):
-        await peers.report("b", standing=standing)
+        await peers.report("b", standing=on_disk(3))
         await peers.ledgers()
-    assert await peers.ledgers() == [Ledger(recorded=0, kept=0, safe=mark)]
+    assert await peers.ledgers() == [Ledger(recorded=0, kept=0, safe=Mark(step=3, plan=1))]
+
+
+async def test_what_strangers_claim_to_have_on_disk_makes_nothing_safe(tmp_path: Path) -> None:
+    """Else two of them would have all peers, and the coordinator, delete what is older."""
+    peers = Peers(tmp_path)
+    peers.state.plan = plan_of(A, "b")
+    claim = on_disk(2**31)
+    for peer in ("stranger", "another"):
+        await peers.report(peer, standing=claim)
+    without_commit = (Holding(mark=Mark(step=2**31, plan=1), layers=(0, LAYERS)),)
+    await peers.report("b", standing=PeerState(holdings=without_commit))
+    assert await peers.ledgers() == []
+    assert peers.state.refused.counts == {"stranger": 3, "another": 2, "b": 1}, "once a report"
 
 
 async def test_who_asks_for_a_sign_of_life_is_given_the_ledger(tmp_path: Path) -> None:
@@ -468,11 +493,10 @@ async def test_what_follows_is_heard_at_once_and_in_order_whatever_a_change_of_p
 async def test_a_safe_state_is_told_although_every_report_brings_rows(tmp_path: Path) -> None:
     """Steps may be faster than reports; peers that never hear of it write no more snapshots."""
     peers = Peers(tmp_path)
-    peers.state.plan = plan_of("a", "b")
+    peers.state.plan = plan_of(A, "b")
     for step in range(1, 6):
-        standing = PeerState(holdings=(Holding(mark=Mark(step=step, plan=1), layers=(0, LAYERS)),))
-        for peer in ("a", "b"):
-            await peers.report(peer, "training", plan_version=1, step=step, standing=standing, rows=(row(step),))
+        for peer in (A, "b"):
+            await peers.report(peer, "training", plan_version=1, step=step, standing=on_disk(step), rows=(row(step),))
         assert (await peers.ledgers())[-1] == Ledger(recorded=step, kept=0, safe=Mark(step=step, plan=1))
 
 

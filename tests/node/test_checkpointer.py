@@ -25,12 +25,14 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.model.tied_embeddings import kept_names
 from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark
-from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.plan import Plan, Resume
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, MemoryStream
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable, read_message, write_message
 from tests.harness.disks import full_disk
-from tests.harness.named_peers import id_of, signer_of, vote_on
+from tests.harness.named_peers import id_of, identity_of, signer_of, vote_on
+from tests.node.finals import final
 from tests.node.test_stage_state import TRAINING, Neighbours, one_thread, state_of
 
 __all__ = ["one_thread"]  # a fixture
@@ -48,6 +50,11 @@ State = dict[str, torch.Tensor]
 
 def at(step: int, plan: int = 1) -> Mark:
     return Mark(step=step, plan=plan)
+
+
+def said(mark: Mark) -> SignedCommit:
+    """The commit of the arbiter, which is `a` in each of these plans."""
+    return final(mark, by=identity_of("a"))
 
 
 def row(step: int) -> StepMetrics:
@@ -71,7 +78,7 @@ def train(state: StageState, step: int) -> None:
     for gradient in state.gradients.of_bucket.values():
         gradient.copy_(torch.randn(gradient.shape, generator=generator))
     state.prepare(at(step))
-    state.apply(1.0)
+    state.apply(1.0, said(at(step)))
 
 
 def now(state: StageState) -> State:
@@ -106,6 +113,14 @@ async def until_there(snapshots: Snapshots, mark: Mark) -> None:
         while mark not in {holding.mark for holding in snapshots.holdings()}:
             await added.wait()
             added.clear()
+
+
+def offered(data: bytes) -> Deposit:
+    """An offer of a file with another hash."""
+    votes = (vote_on_file("a", data, at(7), STAGES[0]),)
+    return Deposit(
+        plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64, commit=said(at(7)), votes=votes
+    )
 
 
 class Plane(MemoryDataPlane):
@@ -182,6 +197,7 @@ class Swarm:
         stage = ALONE.stage_of(peer) or 0
         values = {"plan_version": 1, "mark": at(7), "layers": STAGES[stage], "size": len(data)}
         values["sha256"] = hashlib.sha256(data).hexdigest()
+        values["commit"] = said(change.get("mark", at(7)))
         values |= change
         values.setdefault("votes", (vote_on_file(NAMES[peer], data, values["mark"], values["layers"]),))
         async with asyncio.timeout(30):
@@ -205,9 +221,9 @@ async def test_a_stage_of_one_peer_leaves_a_copy_with_its_shadow(swarm: Swarm, t
         await until_there(shadow.snapshots, at(1))
         await swarm.answered()
         votes = (vote_on("a", at(1), STAGES[0], digest_of(state)),)
-        held = [Holding(mark=at(1), layers=STAGES[0], votes=votes)]
-        assert checkpointer.snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[0], norm=1.0, votes=votes)]
-        assert shadow.snapshots.holdings() == held  # who is given a copy is not told the norm
+        held = [Holding(mark=at(1), layers=STAGES[0], commit=said(at(1)), votes=votes)]
+        assert checkpointer.snapshots.holdings() == held
+        assert shadow.snapshots.holdings() == held
         assert told == [1]
         (path,) = (tmp_path / Z).glob("*.safetensors")
         assert same(load_file(path), now(state))
@@ -276,6 +292,39 @@ async def test_a_copy_that_is_not_what_belongs_to_its_peer_leaves_nothing(swarm:
         assert (await swarm.offer(A, data)).taken
 
 
+LEADS_NOWHERE = "that state leads nowhere, or this peer kept no copies of it"
+LATER = ALONE.model_copy(
+    update={"version": 2, "resume": Resume(mark=at(5)), "lineage": ALONE.chain.plans, "shadows": (None, Z)}
+)
+"""A plan that goes on from the fifth step of the other one, and has `z` keep copies of the second stage alone."""
+
+
+@pytest.mark.parametrize(
+    ("mark", "why"),
+    [(at(6), LEADS_NOWHERE), (at(6, plan=3), LEADS_NOWHERE), (at(0), LEADS_NOWHERE), (at(4), ""), (at(6, plan=2), "")],
+    ids=["after its plan's end", "of no plan", "of no step", "of the plan before", "of the plan in force"],
+)
+async def test_a_shadow_keeps_copies_only_of_states_along_the_chain_of_plans(
+    swarm: Swarm, mark: Mark, why: str
+) -> None:
+    data = encode_shard({"weight/a": torch.ones(3)})
+    async with swarm.node(Z, LATER) as shadow:
+        receipt = await swarm.offer(B, data, mark=mark)
+        assert (receipt.taken, receipt.text) == ((False, why) if why else (True, "kept"))
+        assert bool(shadow.snapshots.holdings()) is receipt.taken
+
+
+@pytest.mark.parametrize("commit", [None, final(at(6, 2)), said(at(7, 2)), said(at(6, 1))])
+async def test_a_copy_without_the_arbiters_commit_is_not_kept(swarm: Swarm, commit: SignedCommit | None) -> None:
+    """Nobody could go on from it; and with a false norm others would apply the step wrongly."""
+    data = encode_shard({"weight/a": torch.ones(3)})
+    async with swarm.node(Z, LATER):
+        with pytest.raises(StreamClosed):
+            await swarm.offer(B, data, mark=at(6, 2), commit=commit)
+        assert (await swarm.offer(B, data, mark=at(4), commit=None)).taken, "how far that plan went is signed"
+    assert len(swarm.files(Z)) == 2
+
+
 async def test_what_is_no_safetensors_file_leaves_nothing(swarm: Swarm) -> None:
     async with swarm.node(Z, ALONE):
         with pytest.raises(StreamClosed):
@@ -293,10 +342,9 @@ async def test_a_copy_that_is_here_is_not_sent_again(swarm: Swarm) -> None:
 
 async def test_a_copy_that_breaks_off_leaves_nothing_and_may_come_again(swarm: Swarm) -> None:
     data = encode_shard({"weight/a": torch.ones(3)})
-    vote = vote_on_file("a", data, at(7), STAGES[0])
     async with swarm.node(Z, ALONE) as shadow:
         stream = await swarm.plane(A).open(Z, SHADOW)
-        offer = Deposit(plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64, votes=(vote,))
+        offer = offered(data)
         await write_message(stream, offer)
         assert (await read_message(stream, Receipt)).taken
         await stream.write(data[:10])
@@ -320,11 +368,9 @@ async def test_a_peer_that_leaves_a_copy_of_every_step_fills_no_disk(swarm: Swar
 
 async def test_a_peer_leaves_one_copy_at_a_time(swarm: Swarm) -> None:
     data = encode_shard({"weight/a": torch.ones(3)})
-    vote = vote_on_file("a", data, at(7), STAGES[0])
     async with swarm.node(Z, ALONE):
         stream = await swarm.plane(A).open(Z, SHADOW)
-        offer = Deposit(plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256="0" * 64, votes=(vote,))
-        await write_message(stream, offer)
+        await write_message(stream, offered(data))
         assert (await read_message(stream, Receipt)).taken
         receipt = await swarm.offer(A, data, mark=at(8))
         assert (receipt.taken, receipt.text) == (False, "another copy of this peer is on its way")
@@ -337,10 +383,7 @@ async def test_a_shadow_without_room_says_so(swarm: Swarm) -> None:
     async with swarm.node(Z, ALONE):
         data = encode_shard({"weight/a": torch.ones(3000)})
         (swarm._folder / "file.safetensors").write_bytes(data)
-        offer = Deposit(
-            plan_version=1, mark=at(7), layers=STAGES[0], size=len(data), sha256=hashlib.sha256(data).hexdigest(),
-            votes=(vote_on_file("a", data, at(7), STAGES[0]),),
-        )  # fmt: skip
+        offer = offered(data).model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
         with full_disk(1000):
             receipt = await deposit(swarm.plane(A), Z, offer, swarm._folder / "file.safetensors")
         assert (receipt.taken, receipt.text) == (False, "no room")
@@ -506,7 +549,7 @@ async def test_what_is_saved_at_the_end_is_there_in_the_next_life(swarm: Swarm, 
     snapshots = Snapshots(tmp_path / B)
     snapshots.load()
     votes = (vote_on("b", at(1), STAGES[1], digest_of(state)),)
-    assert snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[1], norm=1.0, votes=votes)]
+    assert snapshots.holdings() == [Holding(mark=at(1), layers=STAGES[1], commit=said(at(1)), votes=votes)]
     assert list(snapshots.rows()) == [row(1)]
     assert snapshots.of(at(1)).keys() == now(state).keys()
 

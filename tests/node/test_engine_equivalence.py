@@ -42,13 +42,15 @@ from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.model.architecture_probe import anatomy
 from dtfm_protocol.model.model_config import resolve_config
+from dtfm_protocol.plan.ballot import Commit
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan, Resume, Source
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes, Stream, read_message
-from tests.harness.membership import SWARM
-from tests.harness.named_peers import id_of, signer_of
+from tests.harness.named_peers import SWARM, id_of, identity_of, signer_of
+from tests.node.finals import ancestors
 
 pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
@@ -493,7 +495,7 @@ async def test_a_change_of_plan_without_a_checkpoint_goes_unnoticed(
     former = Swarm(home, job, plan_of(before))
     start = await former.run(last=3)
     held = tuple(Source(peer=me, layers=(former.plan.stages[former.plan.stage_of(me) or 0],)) for me in former.peers)
-    second = plan_of(after, version=2, resume=Resume(mark=Mark(step=3, plan=1), norm=0.5, sources=held))
+    second = plan_of(after, version=2, resume=Resume(mark=Mark(step=3, plan=1), sources=held))
     swarm = Swarm(home, job, second, former.network, former)
     rest = await swarm.run()
     assert_same_training(Result(start.rows + rest.rows, rest.state), alone(home, tied), 1e-5)
@@ -505,7 +507,7 @@ async def test_a_change_of_plan_without_a_checkpoint_goes_unnoticed(
 async def test_a_change_of_plan_that_only_moves_shares_leaves_every_bit_where_it_is(home: Path) -> None:
     former = Swarm(home, job_of(home), plan_of("2x2"))
     await former.run(last=3)
-    resume = Resume(mark=Mark(step=3, plan=1), norm=0.5)  # no sources: everyone must do with what it has
+    resume = Resume(mark=Mark(step=3, plan=1))  # no sources: everyone must do with what it has
     swarm = Swarm(home, job_of(home), plan_of("uneven shares", version=2, resume=resume), former.network, former)
     await swarm.run()
     for me, peer in swarm.peers.items():
@@ -599,12 +601,15 @@ async def test_who_did_not_hear_that_a_step_became_final_can_apply_it_later_to_t
     swarm.peers["a"].exchanging = Silent.running
     await swarm.ends("a")
     mark = Mark(step=3, plan=1)
+    commit = SignedCommit.made(identity_of("a"), SWARM, 1, 3, Commit(grad_norm=final.rows[2].grad_norm))
+    lineage = ancestors((1, Mark()), arbiter="a")
+    after = plan_of(name, version=2, resume=Resume(mark=mark, commit=commit)).model_copy(update={"lineage": lineage})
     for me in swarm.peers.keys() - {"a"}:
         stage = swarm.peers[me].stage
         assert stage is not None
         assert (stage.mark, stage.prepared) == (Mark(step=2, plan=1), mark)
-        await swarm.peers[me].holdings.redo(mark, final.rows[2].grad_norm)
-        assert (stage.mark, stage.prepared, stage.norm) == (mark, None, final.rows[2].grad_norm)
+        await swarm.peers[me].holdings.redo(after, swarm.peers[me].signer)
+        assert (stage.mark, stage.prepared, stage.commit) == (mark, None, commit)
         assert identical(swarm.peers[me].now(), whole.peers[me].states[3])
 
 

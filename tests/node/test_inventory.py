@@ -19,6 +19,9 @@ from dtfm_node.state.snapshots import Snapshots, write_snapshot
 from dtfm_node.state.state_reading import Reading
 from dtfm_protocol.checkpoint.shard import decode_tensor, tensor_entry
 from dtfm_protocol.checkpoint.transfers import STATE, serve_state
+from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
 from dtfm_protocol.plan.mark import StateDigest
@@ -28,6 +31,7 @@ from dtfm_protocol.plan.schedule import Action
 from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from tests.harness.named_peers import vote_on
+from tests.node.finals import SIGNER, ancestors, final
 from tests.node.test_stage_state import TRAINING, Neighbours, one_thread, plan_of, state_of
 
 __all__ = ["one_thread"]  # a fixture
@@ -58,7 +62,7 @@ def trained(steps: int, role: str = "middle") -> StageState:
     state = state_of(role)
     for step in range(1, steps + 1):
         reduce(state, step)
-        state.apply(0.5 * step)
+        state.apply(0.5 * step, final(at(step), 0.5 * step))
     return state
 
 
@@ -90,7 +94,7 @@ def snapshot(holdings: Inventory, state: StageState) -> None:
     assert state.mark is not None
     tensors = dict(state_tensors(state.parameters, state.optimizer))
     folder, mark, layers = holdings.snapshots.folder, state.mark, state.layers
-    written, _ = write_snapshot(folder, mark, layers, tensors, Reading(tensors), state.norm)
+    written, _ = write_snapshot(folder, mark, layers, tensors, Reading(tensors), state.commit)
     holdings.snapshots.add(written)
 
 
@@ -118,7 +122,7 @@ async def test_a_state_that_trains_on_while_it_is_read_gives_no_mixture(holdings
     assert await holdings.read(at(2), key, 0, entry.bytes)
     reduce(state, 3)
     assert await holdings.read(at(2), key, 0, entry.bytes)  # gradients are no part of it
-    state.apply(1.0)
+    state.apply(1.0, None)
     assert await holdings.read(at(2), key, 0, entry.bytes) is None
     assert same(await given(holdings, at(3)), now(state))
 
@@ -137,7 +141,7 @@ async def test_what_is_no_more_in_memory_is_given_from_the_disk(holdings: Invent
     before = now(state)
     snapshot(holdings, state)
     reduce(state, 2)
-    state.apply(1.0)
+    state.apply(1.0, None)
     assert same(await given(holdings, at(1)), before)
     holdings.drop()
     assert same(await given(holdings, at(1)), before)
@@ -150,8 +154,8 @@ async def test_a_standing_says_what_is_held_and_what_it_may_become(holdings: Inv
     holdings.enter(state)
     snapshot(holdings, state)
     reduce(state, 3)
-    live = Holding(mark=at(2), layers=(1, 4), live=True, norm=1.0, prepared=at(3))
-    disk = Holding(mark=at(2), layers=(1, 4), norm=1.0)
+    live = Holding(mark=at(2), layers=(1, 4), live=True, commit=final(at(2)), prepared=at(3))
+    disk = Holding(mark=at(2), layers=(1, 4), commit=final(at(2)))
     assert holdings.standing(PROMISE) == PeerState(promise=PROMISE, holdings=(live, disk))
     state.begin_step(lambda group: None)  # the gradients are gone, and with them what they lead to
     without = live.model_copy(update={"prepared": None})
@@ -173,11 +177,11 @@ async def test_gradients_that_were_final_are_applied_once_and_give_what_an_updat
     updated, late = trained(2), trained(2)
     for state in (updated, late):
         reduce(state, 3)
-    updated.apply(0.75)
+    updated.apply(0.75, None)
     holdings.enter(late)
     for _ in range(2):
-        await holdings.redo(at(3), 0.75)
-        assert (late.mark, late.prepared, late.norm) == (at(3), None, 0.75)
+        await holdings.redo(resuming(at(3), 0.75), SIGNER)
+        assert (late.mark, late.prepared, late.commit) == (at(3), None, final(at(3), 0.75))
         assert same(now(late), now(updated))
 
 
@@ -189,9 +193,37 @@ async def test_gradients_that_lead_elsewhere_are_not_applied(
     reduce(state, 3)
     before = now(state)
     holdings.enter(state)
-    await holdings.redo(mark, norm)
+    await holdings.redo(resuming(mark, norm), SIGNER)
     assert (state.mark, state.prepared) == (at(2), at(3))
     assert same(now(state), before)
+
+
+async def test_gradients_are_not_applied_with_a_norm_that_the_arbiter_never_said(holdings: Inventory) -> None:
+    """Neither a coordinator that was lied to nor one that lies makes a peer clip all gradients to nothing."""
+    state = trained(2)
+    reduce(state, 3)
+    before = now(state)
+    holdings.enter(state)
+    forged = final(at(3), 1e9, by=Identity.generate())
+    plan = resuming(at(3), 1e9)
+    plan = plan.model_copy(update={"resume": plan.resume.model_copy(update={"commit": forged})})
+    with pytest.raises(Refused, match="signature is not"):
+        await holdings.redo(plan, SIGNER)
+    with pytest.raises(Refused, match="signature is not"):
+        await holdings.redo(resuming(at(3), 0.75), Signer(SIGNER.identity, "another swarm"))
+    assert (state.mark, state.prepared) == (at(2), at(3))
+    assert same(now(state), before)
+
+
+async def test_a_state_to_which_another_commit_of_the_same_step_has_led_is_fetched_anew(holdings: Inventory) -> None:
+    """Its arbiter has told some peers one norm and others another one: what this node applied is another state."""
+    former = trained(2)
+    former.commit = final(at(2), 4.0)
+    holdings.enter(former)
+    snapshot(holdings, former)
+    with pytest.raises(ConnectionError, match="nobody who answers has"):
+        await load(holdings, resuming(at(2), 1.0))
+    assert holdings.loaded == set()
 
 
 async def test_who_asks_for_a_state_before_it_was_applied_is_given_it_then(holdings: Inventory) -> None:
@@ -203,7 +235,7 @@ async def test_who_asks_for_a_state_before_it_was_applied_is_given_it_then(holdi
     for _ in range(10):  # whatever it could do without waiting is done then
         await asyncio.sleep(0)
     assert not asking.done()
-    await holdings.redo(at(3), 0.75)
+    await holdings.redo(resuming(at(3), 0.75), SIGNER)
     assert same(await asyncio.wait_for(asking, 30), now(state))
 
 
@@ -272,7 +304,11 @@ def job() -> ResolvedJob:
 
 
 def resuming(mark: Mark, norm: float | None = None) -> Plan:
-    return plan_of("middle", version=2, resume=Resume(mark=mark, norm=norm))
+    """A plan that goes on from a state that the first plan, or the second, made final with this norm."""
+    commit = final(mark, norm) if norm is not None else None
+    lineage = ancestors((1, Mark()), *([(2, at(2))] if mark.plan == 2 else []))
+    plan = plan_of("middle", version=3, resume=Resume(mark=mark, commit=commit))
+    return plan.model_copy(update={"lineage": lineage})
 
 
 def stage(plan: Plan) -> StageState:
@@ -299,13 +335,13 @@ async def test_what_is_in_memory_is_taken_over_without_a_copy_and_trained_on(hol
     former, wanted = trained(2), trained(3)
     holdings.enter(former)
     state = await load(holdings, resuming(at(2), 1.0))
-    assert (state.mark, state.norm) == (at(2), 1.0)
+    assert (state.mark, state.commit) == (at(2), final(at(2)))
     places = [
         {tensor.data_ptr() for _, tensor in state_tensors(each.parameters, each.optimizer)} for each in (former, state)
     ]
     assert places[0] == places[1]
     reduce(state, 3)
-    state.apply(1.5)
+    state.apply(1.5, None)
     assert same(now(state), now(wanted))
 
 
@@ -315,7 +351,7 @@ async def test_what_is_on_the_disk_is_read_and_trained_on_to_the_same_bits(holdi
     state = await load(holdings, resuming(at(2), 1.0))
     assert same(now(state), now(former))
     reduce(state, 3)
-    state.apply(1.5)
+    state.apply(1.5, None)
     assert same(now(state), now(wanted))
 
 
@@ -467,13 +503,13 @@ async def test_what_is_loaded_counts_and_is_given_before_its_plan_has_begun(hold
     snapshot(holdings, trained(2))
     state = await load(holdings, resuming(at(2), 1.0))
     holdings.snapshots.prune(at(3))
-    assert holdings.standing(PROMISE).holdings == (Holding(mark=at(2), layers=(1, 4), live=True, norm=1.0),)
+    assert holdings.standing(PROMISE).holdings == (Holding(mark=at(2), layers=(1, 4), live=True, commit=final(at(2))),)
     assert same(await given(holdings, at(2)), now(state))
 
 
 async def test_what_was_trained_before_counts_until_a_step_of_the_new_plan_is_final(holdings: Inventory) -> None:
     former = StageState(job().config, plan_of("middle"), "a", TRAINING, torch.device("cpu"))
-    former.settle(at(2), 1.0)
+    former.settle(at(2), final(at(2)))
     holdings.enter(former)
     snapshot(holdings, trained(2))
     state = await load(holdings, resuming(at(2), 1.0))
@@ -481,7 +517,7 @@ async def test_what_was_trained_before_counts_until_a_step_of_the_new_plan_is_fi
     assert holdings.held.whole == (state, former)
     assert (await given(holdings, at(2))).keys() == now(state).keys() | now(former).keys()
     reduce(state, 3)
-    state.apply(1.5)
+    state.apply(1.5, None)
     assert (holdings.at(at(2)), holdings.at(at(3))) == ([former], [state])
     holdings.begun()
     assert holdings.held.whole == (state,)
@@ -497,7 +533,7 @@ async def test_an_update_ends_the_states_whose_tensors_it_took_over(holdings: In
     assert len(holdings.at(at(2))) == 2
     reduce(state, 3)
     assert len(holdings.at(at(2))) == 2
-    state.apply(1.5)
+    state.apply(1.5, None)
     assert holdings.held.whole == (state,)
     assert await holdings.catalogue(at(2)) == {}
 
@@ -510,7 +546,7 @@ async def test_an_update_ends_states_whose_tensors_were_taken_over_twice(holding
     state = await load(holdings, resuming(at(2), 1.0))
     holdings.enter(state)
     reduce(state, 3)
-    state.apply(1.5)
+    state.apply(1.5, None)
     assert holdings.held.whole == (state,)
 
 
@@ -524,7 +560,7 @@ async def test_an_update_waits_for_a_snapshot_of_the_state_that_its_tensors_were
     state = await load(holdings, resuming(at(2), 1.0))
     holdings.enter(state)
     reduce(state, 3)
-    state.apply(1.5)
+    state.apply(1.5, None)
     assert waited == [at(2)]
 
 
@@ -534,7 +570,7 @@ async def test_gradients_that_are_applied_late_end_states_that_took_the_tensors_
     reduce(former, 3)
     holdings.enter(former)
     await load(holdings, resuming(at(2), 1.0))
-    await holdings.redo(at(3), 0.75)
+    await holdings.redo(resuming(at(3), 0.75), SIGNER)
     assert [state.mark for state in holdings.held.whole] == [at(3)]
 
 
@@ -545,7 +581,7 @@ async def test_what_a_standing_says_may_become_of_a_state_it_becomes(holdings: I
     holdings.enter(former)
     holdings.enter(await load(holdings, resuming(at(2), 1.0)))
     found = {one.prepared for one in holdings.standing(PROMISE).holdings} - {None}
-    await holdings.redo(at(3), 0.75)
+    await holdings.redo(resuming(at(3), 0.75), SIGNER)
     assert {state.mark for state in holdings.held.whole} >= found
 
 

@@ -30,9 +30,9 @@ MARK = Mark(step=7, plan=2)
 def a_state() -> tuple[StageState, Extract]:
     """A state, and all of it as what is due."""
     state = state_of("middle")
-    state.settle(MARK, 1.0)
+    state.settle(MARK, None)
     tensors = dict(state_tensors(state.parameters, state.optimizer))
-    return state, Extract(MARK, state.layers, state.norm, (), tensors, tensors, frozenset(tensors))
+    return state, Extract(MARK, state.layers, state.commit, (), tensors, tensors, frozenset(tensors))
 
 
 def may_update(state: StageState) -> bool:
@@ -155,7 +155,7 @@ async def test_without_room_a_state_that_others_follow_is_let_go(tmp_path: Path)
 
 async def test_a_vote_writes_no_file(tmp_path: Path) -> None:
     state, extract = a_state()
-    vote = Extract(MARK, state.layers, state.norm, (), {}, extract.to_read, extract.voted)
+    vote = Extract(MARK, state.layers, state.commit, (), {}, extract.to_read, extract.voted)
     found: list[SnapshotWritten] = []
     with contextlib.ExitStack() as stack:
         disk = on_thread(stack.enter_context(ThreadPoolExecutor(1)))

@@ -19,10 +19,11 @@ from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark
 from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
 from tests.harness.disks import full_disk
 from tests.harness.named_peers import vote_on
+from tests.node.finals import final
 from tests.node.test_state_reading import State, same, settles, state
 
 FRONT: LayerRange = (0, 2)
-NORM = 0.75
+FINAL = final(Mark(step=7, plan=1))
 
 
 def at(step: int, plan: int = 1) -> Mark:
@@ -40,7 +41,7 @@ def write(
     folder: Path, mark: Mark, layers: LayerRange = FRONT, rows: tuple[StepMetrics, ...] = ()
 ) -> tuple[Snapshot, State]:
     tensors = state(mark.step)
-    snapshot, _ = write_snapshot(folder, mark, layers, tensors, Reading(tensors), NORM, rows)
+    snapshot, _ = write_snapshot(folder, mark, layers, tensors, Reading(tensors), FINAL, rows)
     return snapshot, tensors
 
 
@@ -72,7 +73,7 @@ def test_what_is_written_is_there_and_in_the_next_life_too(tmp_path: Path) -> No
     assert snapshots.holdings() == []
     snapshots.add(snapshot)
     for found in (snapshots, loaded(tmp_path)):
-        assert found.holdings() == [Holding(mark=at(7), layers=FRONT, norm=NORM)]
+        assert found.holdings() == [Holding(mark=at(7), layers=FRONT, commit=FINAL)]
         assert found.has(at(7), FRONT)
         assert not found.has(at(7, plan=2), FRONT)
         assert not found.has(at(7), (2, 4))
@@ -127,7 +128,7 @@ def test_a_damaged_snapshot_is_found_and_taken_away_and_the_others_stay(tmp_path
     _, tensors = write(tmp_path, at(5))
     damage(tmp_path / f"{snapshot.stem}.safetensors", how)
     found = loaded(tmp_path)
-    assert found.holdings() == [Holding(mark=at(5), layers=FRONT, norm=NORM)]
+    assert found.holdings() == [Holding(mark=at(5), layers=FRONT, commit=FINAL)]
     assert same(read(found, at(5)), tensors)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "step-00000005-plan-1-layers-0-2.json",

@@ -14,6 +14,7 @@ from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import Action, actions_of
 from dtfm_protocol.wire.codecs import decode, encode, payload_bytes
+from tests.node.finals import final
 
 CPU = torch.device("cpu")
 VOCAB, LAYERS, BATCH, SEQUENCE, HIDDEN = 61, 5, 2, 8, 16
@@ -259,8 +260,9 @@ def test_an_update_clips_by_the_whole_models_norm_and_uses_the_new_weights_at_on
         neighbours.act(Action("backward", micro_batch))
     before = {name: grad.clone() for group in groups_of(state) for name, grad in group.items()}
     state.prepare(Mark(step=1, plan=1))
-    state.apply(grad_norm=100.0)
-    assert (state.mark, state.prepared, state.norm) == (Mark(step=1, plan=1), None, 100.0)
+    commit = final(Mark(step=1, plan=1), 100.0)
+    state.apply(100.0, commit)
+    assert (state.mark, state.prepared, state.commit) == (Mark(step=1, plan=1), None, commit)
     for name, grad in before.items():
         torch.testing.assert_close(state.optimizer.moments[f"exp_avg/{name}"], grad * (0.1 / 100.000001))
     loss = state.evaluate(*(torch.zeros(BATCH, SEQUENCE, dtype=torch.int64),) * 2, BATCH)

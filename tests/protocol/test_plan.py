@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.job.job_file import Wire
+from dtfm_protocol.plan.lineage import Ancestor
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Cost, Plan, Resume, Source
+from dtfm_protocol.plan.signed_commit import SignedCommit
 
 SWARM = "0123456789abcdef"
 OWNER, STRANGER = Identity.generate(), Identity.generate()
@@ -24,7 +26,15 @@ names = st.text(max_size=5).filter(str.isprintable)
 costs = st.builds(Cost, kind=st.just("paper"), total=seconds, data_parallel=seconds, pipeline=seconds)
 marks = st.builds(Mark, step=st.integers(0, 1000), plan=st.integers(0, 1 << 31))
 sources = st.builds(Source, peer=names, layers=st.just(((0, 1), (2, 4))))
-resumes = st.builds(Resume, mark=marks, norm=st.none() | seconds, sources=st.lists(sources, max_size=2).map(tuple))
+commits = st.builds(
+    SignedCommit, plan=st.integers(0, 9), step=st.integers(0, 9), text=names, signature=st.just("0f" * 64)
+)
+resumes = st.builds(Resume, mark=marks, commit=st.none() | commits, sources=st.lists(sources, max_size=2).map(tuple))
+
+
+ancestors = st.builds(
+    Ancestor, version=st.integers(1, 9), began=marks, stages=st.just(((0, 2),)), replicas=st.just((("a", "b"),))
+)
 
 
 @st.composite
@@ -43,6 +53,7 @@ def plans(draw: st.DrawFn) -> Plan:
         wire=Wire(activations=draw(codecs), gradients=draw(codecs)),
         recompute=tuple(sorted(draw(st.sets(st.integers(0, depth - 1))))),
         resume=draw(resumes),
+        lineage=tuple(draw(st.lists(ancestors, max_size=2))),
         shadows=draw(st.sampled_from([(), (None,) * (depth - 1) + ("z",)])),
         reason=draw(names),
         seconds=draw(st.none() | st.floats(0, 1e6)),
@@ -130,10 +141,11 @@ def test_a_coordinator_cannot_pass_off_its_plan_as_another_ones() -> None:
         forged.verify(both, SWARM)
 
 
-def test_whose_promises_decide_are_its_peers_its_spares_and_its_author_each_once() -> None:
+def test_whose_promises_decide_are_its_peers_and_its_author_each_once() -> None:
     assert GRID.electors == ("a", "b", "x", "y")
-    assert UNEVEN.model_copy(update={"author": "c"}).electors == ("a", "x", "y", "z", "c")
-    assert UNEVEN.model_copy(update={"author": "x"}).electors == ("a", "x", "y", "z")
+    assert UNEVEN.model_copy(update={"author": "c"}).electors == (*UNEVEN.peers, "c")
+    assert UNEVEN.model_copy(update={"author": "x"}).electors == UNEVEN.peers
+    assert set(UNEVEN.idle).isdisjoint(UNEVEN.electors), "spares that say nothing must not hold up a plan"
 
 
 def test_who_keeps_copies_is_named_by_stage() -> None:
@@ -155,7 +167,8 @@ def test_who_keeps_copies_is_named_by_stage() -> None:
         {"recompute": [0]},
         {"resume": {"mark": {"step": 1, "plan": 0}}},
         {"resume": {"mark": {"step": 0, "plan": 1}}},
-        {"resume": {"norm": 1.0}},
+        {"resume": {"commit": {"plan": 1, "step": 1, "text": "{}", "signature": "00" * 64}}},
+        {"lineage": [{"version": 1, "stages": [[0, 4]], "replicas": [["a"]]}]},
         {"resume": {"sources": [{"peer": "z", "layers": [[0, 4]]}]}},
         {"shadows": ["x", None]},
         {"cost": {"kind": "paper", "total": 1.0, "data_parallel": 1.0, "pipeline": 0.0}},

@@ -5,6 +5,7 @@ No step needs it: peers train on under the plan in force while it is away, and h
 
 import asyncio
 import time
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from dtfm_coordinator.lead.plan_watch import Change, Failed, PlanWatch
 from dtfm_coordinator.lead.status_file import StatusFile
 from dtfm_coordinator.membership import tcp_check
 from dtfm_coordinator.membership.known_peers import KnownPeers
+from dtfm_coordinator.plan_change.judged_holdings import Copy
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
@@ -30,7 +32,8 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.metrics_file import MetricsFile
-from dtfm_protocol.plan.peer_state import Mark, PeerState
+from dtfm_protocol.plan.lineage import Chain
+from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
@@ -244,10 +247,13 @@ class Controller:
             called_at, version = time.time(), await self._driver.call(gently=True)
             layout = found
         while True:
-            standings = self._state.undisputed(await self._driver.agree())
-            plan = await self._ordered(layout, version, standings)
+            standings = await self._driver.agree()
+            follows = self._driver.follows
+            chain = follows.chain if follows is not None else Chain()
+            copies = self._state.judged(self._state.undisputed(standings, chain), chain)
+            plan = await self._ordered(layout, version, copies, follows, standings.keys())
             self._context.archive.expect(plan)
-            event = event_of(plan, change.why, called_at, self._rows.last, standings)
+            event = event_of(plan, change.why, called_at, self._rows.last, copies)
             keeping = partial(hold, self._context.folder, self._rows, self._state, event)
             if await self._driver.establish(plan, keeping):
                 break
@@ -258,14 +264,20 @@ class Controller:
         self._announcer.tell_ledger()
         await self._say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
 
-    async def _ordered(self, layout: Plan, version: int, standings: dict[str, PeerState]) -> Plan:
-        """Return `layout` as the signed plan of `version`, with what it goes on from."""
+    async def _ordered(
+        self, layout: Plan, version: int, copies: tuple[Copy, ...], follows: Plan | None, here: Collection[str]
+    ) -> Plan:
+        """Return `layout` as the signed plan of `version`, with what it goes on from.
+
+        Args:
+            here: peers that answer.
+        """
         context = self._context
         self._state.kept = await _newest(self._context.archive)
         kept = {context.identity.peer_id: [self._state.kept]} if self._state.kept.step or context.job.pretrained else {}
-        plan = next_plan(layout, version, standings, kept)
-        mark = plan.resume.mark
-        digests = context.archive.certified(mark) or self._state.certified(mark, standings.keys())
+        plan = next_plan(layout, version, copies, kept, follows)
+        mark, chain = plan.resume.mark, follows.chain if follows is not None else Chain()
+        digests = context.archive.certified(mark) or self._state.certified(mark, chain, here)
         plan = plan.model_copy(update={"resume": plan.resume.model_copy(update={"digests": digests})})
         return plan.signed(context.identity, context.swarm)
 

@@ -1,33 +1,40 @@
 """Making of the next plan: a layout, and where it goes on from."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from dtfm_coordinator.plan_change.judged_holdings import Copy
 from dtfm_coordinator.plan_change.recovery import resume_from, shadows_of, source_of
 from dtfm_coordinator.records.event_log import PlanEvent
-from dtfm_protocol.plan.peer_state import Mark, PeerState
+from dtfm_protocol.plan.lineage import Chain
+from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
 
 
-def next_plan(layout: Plan, version: int, standings: Mapping[str, PeerState], kept: Mapping[str, list[Mark]]) -> Plan:
+def next_plan(
+    layout: Plan, version: int, copies: Collection[Copy], kept: Mapping[str, list[Mark]], follows: Plan | None
+) -> Plan:
     """Return `layout` as the plan of `version`, not signed yet: where it goes on from, and who keeps copies.
 
     Args:
-    standings: state of each peer that can give any, by peer id.
+    copies: what peers hold that can give any, as far as it counts.
     kept: whole checkpoints, by the id of the coordinator that keeps them.
+    follows: newest plan that this one follows; None: it is the first.
     """
-    resume = resume_from(standings, kept, layout.layers)
-    return layout.model_copy(update={"version": version, "resume": resume, "shadows": shadows_of(layout)})
+    chain = follows.chain if follows is not None else Chain()
+    resume = resume_from(copies, kept, layout.layers, chain)
+    changes = {"version": version, "resume": resume, "lineage": chain.up_to(resume.mark), "shadows": shadows_of(layout)}
+    return layout.model_copy(update=changes)
 
 
-def event_of(plan: Plan, why: str, called_at: float, recorded: int, standings: Mapping[str, PeerState]) -> PlanEvent:
+def event_of(plan: Plan, why: str, called_at: float, recorded: int, copies: Collection[Copy]) -> PlanEvent:
     """Return what is to be written down of the change to `plan`, once it has begun.
 
     Args:
     called_at: time of the call, in Unix seconds.
     recorded: last step whose metrics are on disk.
-    standings: state of each peer that has promised the plan, by peer id.
+    copies: what peers hold that have promised the plan, as far as it counts.
     """
-    live = [holding.mark.step for one in standings.values() for holding in one.holdings if holding.live]
+    live = [copy.mark.step for copy in copies if copy.live and not copy.is_prepared]
     return PlanEvent(
         plan=plan.version,
         why=why,
@@ -35,5 +42,5 @@ def event_of(plan: Plan, why: str, called_at: float, recorded: int, standings: M
         in_force_at=0.0,
         step=plan.resume.mark.step,
         repeated=max(0, max([recorded, *live]) - plan.resume.mark.step),
-        source=source_of(plan.resume, standings),
+        source=source_of(plan.resume, copies),
     )

@@ -36,6 +36,7 @@ class StatusFile:
             "steps": context.job.training.steps,
             "checkpoint": state.kept.step,
             "plan_version": plan.version if plan else None,
+            "refused_claims": dict(state.refused.counts),
             "dropped": {"records": dict(context.registry.dropped), "messages": dict(context.control.dropped)},
             "nodes": [
                 {

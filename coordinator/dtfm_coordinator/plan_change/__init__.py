@@ -2,6 +2,10 @@
 
 - `announcements`: what peers are told of plans: the plan that is offered, and the epoch, one after the other as it was
   decided
+- `commit_check`: check of commits' signatures, each once: peers show the same ones with every report
+- `judged_holdings`: judgement of what peers say that they hold: a holding counts only where the plans that coordinators
+  signed say that its peer may have it, and where the arbiter's commit, or a later plan, says that its state was final
+  (pure)
 - `peer_stands`: promises of peers, as plain values for `PlanChange`
 - `plan_change`: change of plans, as one coordinator decides it: a call that ends the old plan, promises of peers, the
   new plan, its taking, and its coming into force (pure)
@@ -13,4 +17,6 @@
   it took them
 - `recovery`: recovery of state: from which state a new plan goes on, and who gives it, decided from what peers hold
   (pure)
+- `refused_claims`: account of what peers said that they hold and do not, or may not: counted, and said once a peer and
+  reason
 """

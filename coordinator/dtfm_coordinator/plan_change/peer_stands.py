@@ -35,10 +35,13 @@ class PeerStands:
         self._members, self._is_genuine = members, is_genuine
         self._checked: dict[bytes, bool] = {}
         """Whether the signature of each plan that was shown is genuine, by the plan's SHA-256."""
+        self._genuine: dict[tuple[int, str], Plan] = {}
+        """Genuine plans that were shown, by version and author."""
 
     def forget(self) -> None:
-        """Forget which signatures were checked."""
+        """Forget which plans were shown."""
         self._checked.clear()
+        self._genuine.clear()
 
     def newest_promise(self, known: int, electors: Collection[str]) -> int:
         """Return the greatest version that connected peers have promised to any coordinator, as far as that is
@@ -81,4 +84,10 @@ class PeerStands:
             while len(self._checked) >= SEEN_LIMIT:
                 del self._checked[next(iter(self._checked))]
             self._checked[digest] = self._is_genuine(plan)
+            if self._checked[digest]:
+                self._genuine[plan.version, plan.author] = plan
         return self._checked[digest]
+
+    def shown(self, version: int, author: str) -> Plan | None:
+        """Return the genuine plan of this version and coordinator that a peer has shown as taken; None: none has."""
+        return self._genuine.get((version, author))

@@ -84,6 +84,8 @@ class PlanChangeDriver:
         self._deadline = math.inf
         self._plan: Plan | None = None
         """The one that is offered, or else in force."""
+        self.follows: Plan | None = None
+        """Newest plan that the one which was agreed on last follows; None: the first follows none."""
         self._hold: Callable[[Plan], None] = lambda _: None
         self._disk: asyncio.Queue[Write | Hold] = asyncio.Queue()
         self._lookups: asyncio.Queue[FindDoors | FindEnded | Lack] = asyncio.Queue()
@@ -150,7 +152,16 @@ class PlanChangeDriver:
         """
         self._on(Seek())
         await self._reach("agreed")
+        self.follows = self._newest_base()
         return self._stands.promised(self._machine.durable.epoch.called, self._machine.role.me)
+
+    def _newest_base(self) -> Plan | None:
+        if not self._machine.bases:
+            return None
+        base, plan = self._machine.bases[-1].plan, self._plan
+        if plan is not None and (plan.version, plan.author) == (base.version, base.author):
+            return plan
+        return self._stands.shown(base.version, base.author)
 
     async def establish(self, plan: Plan, hold: Callable[[Plan], None]) -> bool:
         """Offer `plan`, and put it in force when most electors of the plan before have taken it; whether they have.

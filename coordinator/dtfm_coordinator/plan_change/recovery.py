@@ -1,10 +1,11 @@
 """Recovery of state: from which state a new plan goes on, and who gives it, decided from what peers hold. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Self
 
-from dtfm_protocol.plan.peer_state import LayerRange, Mark, PeerState
+from dtfm_coordinator.plan_change.judged_holdings import Copy
+from dtfm_protocol.plan.lineage import Chain
+from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.plan import Plan, Resume, Source
 
 
@@ -22,18 +23,7 @@ class Electorate(NamedTuple):
         return cls(plan.version, plan.author, plan.peers, plan.electors)
 
 
-@dataclass(frozen=True)
-class Copy:
-    """Copy of a part of a state, and the peer that has it."""
-
-    peer: str
-    mark: Mark
-    layers: LayerRange
-    norm: float | None = None
-    """Gradient norm with which the step is to be applied first, where it is only prepared."""
-
-
-def resume_from(standings: Mapping[str, PeerState], kept: Mapping[str, Iterable[Mark]], layers: int) -> Resume:
+def resume_from(copies: Iterable[Copy], kept: Mapping[str, Iterable[Mark]], layers: int, chain: Chain) -> Resume:
     """Return the newest state of which some peer has each layer; the initial weights if there is none.
 
     A step that any peer has applied was final. Those who hold its reduced gradients, but have not heard, apply them:
@@ -42,63 +32,53 @@ def resume_from(standings: Mapping[str, PeerState], kept: Mapping[str, Iterable[
     that state, and finds that his is another one when he returns.
 
     Args:
-    standings: states of the peers that can give any, each after its promise to act under no earlier plan.
+    copies: what peers have that can give any, each after its promise to act under no earlier plan (`judge`).
     kept: whole checkpoints, by the id of the coordinator that keeps them.
     layers: number of layers of the model.
+    chain: that of the newest plan that the next one follows.
     """
-    copies = [*_held(standings), *(Copy(who, mark, (0, layers)) for who, marks in kept.items() for mark in marks)]
-    for mark in sorted({copy.mark for copy in copies}, key=lambda mark: mark.order, reverse=True):
-        of_it = [copy for copy in copies if copy.mark == mark]
+    found = list(copies)
+    finals = {copy.mark: copy.commit for copy in found if copy.commit is not None}
+    if chain.commit is not None:
+        finals[chain.began] = chain.commit
+    found = [copy for copy in found if copy.mark in finals or not copy.is_prepared]
+    for who, marks in kept.items():
+        found += [Copy(who, mark, (0, layers)) for mark in marks if chain.has(mark) or not chain.reaches(mark)]
+    for mark in sorted({copy.mark for copy in found}, key=lambda mark: mark.order, reverse=True):
+        of_it = [copy for copy in found if copy.mark == mark]
         if _cover([copy.layers for copy in of_it], layers):
-            norm = next((copy.norm for copy in of_it if copy.norm is not None), None)
             holders: dict[str, tuple[LayerRange, ...]] = {}
             for copy in of_it:
                 if copy.layers not in holders.get(copy.peer, ()):
                     holders[copy.peer] = (*holders.get(copy.peer, ()), copy.layers)
             sources = tuple(Source(peer=peer, layers=spans) for peer, spans in holders.items())
-            return Resume(mark=mark, norm=norm, sources=sources)
+            # The commit goes along also where all hold the state: the next plan may have to hand it on.
+            return Resume(mark=mark, commit=finals.get(mark), sources=sources)
     return Resume()
 
 
-def source_of(resume: Resume, standings: Mapping[str, PeerState]) -> str:
+def source_of(resume: Resume, copies: Collection[Copy]) -> str:
     """Return from where a plan's first state comes, in a word: "start", "replicas", "snapshots" or "checkpoint"."""
     if not resume.sources:
         return "start"
     layers = max(high for source in resume.sources for _, high in source.layers)
-    live = [
-        holding.layers
-        for standing in standings.values()
-        for holding in standing.holdings
-        if holding.live and resume.mark in (holding.mark, holding.prepared)
-    ]
-    if _cover(live, layers):
+    if _cover([copy.layers for copy in copies if copy.live and copy.mark == resume.mark], layers):
         return "replicas"
-    on_disk = [span for source in resume.sources if source.peer in standings for span in source.layers]
+    peers = {copy.peer for copy in copies}
+    on_disk = [span for source in resume.sources if source.peer in peers for span in source.layers]
     return "snapshots" if _cover(on_disk, layers) else "checkpoint"
 
 
-def _held(standings: Mapping[str, PeerState]) -> Iterator[Copy]:
-    """Yield what peers hold, and what they would hold if they applied what they have prepared."""
-    held = [(peer, holding) for peer, standing in standings.items() for holding in standing.holdings]
-    norms = {holding.mark: holding.norm for _, holding in held if holding.norm is not None}
-    for peer, holding in held:
-        # The norm goes along also where all hold the state: the next plan may have to hand it on.
-        yield Copy(peer, holding.mark, holding.layers, norms.get(holding.mark))
-        if holding.prepared is not None and holding.prepared in norms:
-            yield Copy(peer, holding.prepared, holding.layers, norms[holding.prepared])
-
-
-def safe_mark(standings: Mapping[str, PeerState], kept: Iterable[Mark], layers: int, copies: int = 2) -> Mark:
+def safe_mark(peers_copies: Iterable[Copy], kept: Iterable[Mark], layers: int, copies: int = 2) -> Mark:
     """Return the newest state that the loss of any one peer cannot take away.
 
     Every layer of it lies on the disks of `copies` peers, or the coordinator has kept it.
     """
     safe = max([Mark(), *kept], key=lambda mark: mark.order)
     on_disk: dict[Mark, list[tuple[str, LayerRange]]] = {}
-    for peer, standing in standings.items():
-        for holding in standing.holdings:
-            if not holding.live and holding.mark.order > safe.order:
-                on_disk.setdefault(holding.mark, []).append((peer, holding.layers))
+    for copy in peers_copies:
+        if not copy.live and copy.mark.order > safe.order:
+            on_disk.setdefault(copy.mark, []).append((copy.peer, copy.layers))
     for mark in sorted(on_disk, key=lambda mark: mark.order, reverse=True):
         parts = on_disk[mark]
         if len({peer for peer, _ in parts}) >= copies and all(

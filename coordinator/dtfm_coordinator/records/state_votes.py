@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.mark import LayerRange, Mark, StateDigest
 from dtfm_protocol.plan.peer_state import Holding, PeerState
-from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.state_vote import StateVote
 
 Part = tuple[Mark, LayerRange]
@@ -22,13 +22,12 @@ PARTS_A_PEER = 32
 """Parts of states of which one peer's votes are kept, the newest that it has voted on."""
 
 
-def replicas_under(*plans: Plan | None) -> ReplicasOf:
-    """Return what tells the replicas of the stages of these plans."""
-    known = {plan.version: plan for plan in plans if plan is not None}
+def replicas_along(chain: Chain) -> ReplicasOf:
+    """Return what tells the replicas of the stages of a chain's plans."""
 
     def replicas_of(mark: Mark, layers: LayerRange) -> tuple[str, ...] | None:
-        plan = known.get(mark.plan)
-        return plan.replicas(plan.stages.index(layers)) if plan is not None and layers in plan.stages else None
+        maker = chain.maker(mark)
+        return maker.replicas[maker.stages.index(layers)] if maker is not None and layers in maker.stages else None
 
     return replicas_of
 

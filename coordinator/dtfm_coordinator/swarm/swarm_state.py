@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from dtfm_coordinator.links.link_degradation import LinkDegradation
@@ -10,10 +11,14 @@ from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.divergence import Divergence
 from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.membership.stragglers import Stragglers
+from dtfm_coordinator.plan_change.commit_check import is_signed
+from dtfm_coordinator.plan_change.judged_holdings import Copy, judge
 from dtfm_coordinator.plan_change.recovery import safe_mark
+from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
 from dtfm_coordinator.records.event_log import PlanEvent, append
 from dtfm_coordinator.records.state_vote_file import StateVoteFile
-from dtfm_coordinator.records.state_votes import ReplicasOf, certified, replicas_under, without_disputed
+from dtfm_coordinator.records.state_votes import certified, replicas_along, without_disputed
+from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
@@ -44,6 +49,10 @@ class SwarmState(ChangeSignal):
         self.safe = Mark()
         """Newest state that one peer's loss cannot take away, as `is_safer` found it last."""
         self._votes = StateVoteFile(folder, swarm)
+        self.refused = RefusedClaims()
+        self._is_signed = partial(is_signed, swarm)
+        self._chain: tuple[Plan | None, Chain] = (None, Chain())
+        """Plan in force as `judged` saw it last, and its chain."""
         self.event: PlanEvent | None = None
         """Event to be written down when the plan has begun; None: it was."""
 
@@ -62,32 +71,46 @@ class SwarmState(ChangeSignal):
         """Whether all peers of the plan in force train under it."""
         return all(map(self.trains, plan.peers))
 
+    def judged(self, standings: Mapping[str, PeerState], chain: Chain) -> tuple[Copy, ...]:
+        """Return what of peers' holdings counts; what does not is noted.
+
+        Args:
+            standings: state of each peer, by peer id.
+            chain: that of the newest plan that the next one follows.
+        """
+        found = judge(standings, chain, self._is_signed)
+        self.refused.note(found.refused)
+        return found.copies
+
     def is_safer(self) -> bool:
         """Whether the newest state that one peer's loss cannot take away is newer than when this was last asked."""
-        safe = safe_mark(self.undisputed(self.standings), [self.kept], self._layers)
+        chain = self._chain_in_force()
+        safe = safe_mark(self.judged(self.undisputed(self.standings, chain), chain), [self.kept], self._layers)
         newer, self.safe = safe.order > self.safe.order, max(self.safe, safe, key=lambda mark: mark.order)
         return newer
 
+    def _chain_in_force(self) -> Chain:
+        if self._chain[0] is not self.plan:
+            self._chain = (self.plan, self.plan.chain if self.plan is not None else Chain())
+        return self._chain[1]
+
     def voted(self, votes: Iterable[StateVote]) -> None:
         """Take votes on states, whoever brings them."""
-        self._votes.hear(votes, self._replicas_of)
+        self._votes.hear(votes, replicas_along(self._chain_in_force()))
 
-    @property
-    def _replicas_of(self) -> ReplicasOf:
-        return replicas_under(self.plan)
-
-    def undisputed(self, standings: Mapping[str, PeerState]) -> dict[str, PeerState]:
+    def undisputed(self, standings: Mapping[str, PeerState], chain: Chain) -> dict[str, PeerState]:
         """Return what peers hold without the states whose replicas have signed different ones."""
-        return without_disputed(standings, self._votes.votes, self._replicas_of, self._votes.say)
+        return without_disputed(standings, self._votes.votes, replicas_along(chain), self._votes.say)
 
-    def certified(self, mark: Mark, here: Collection[str]) -> tuple[StateDigest, ...]:
+    def certified(self, mark: Mark, chain: Chain, here: Collection[str]) -> tuple[StateDigest, ...]:
         """Return the digests of the parts of the state `mark` on which all their replicas agree, but for those that are
         gone.
 
         Args:
+            chain: that of the newest plan that the next one follows.
             here: peers that answer.
         """
-        return certified(mark, self._votes.votes, self._replicas_of, here, self._votes.say)
+        return certified(mark, self._votes.votes, replicas_along(chain), here, self._votes.say)
 
     def begun(self, plan: Plan) -> None:
         """Write the event of `plan` down, once, now that all its peers hold its state."""

@@ -21,6 +21,7 @@ from dtfm_protocol.model.stage import Stage, build_stage, loss_sum
 from dtfm_protocol.model.tied_embeddings import shared_names
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.wire.codecs import decode, encode, is_finite
 
 
@@ -79,8 +80,8 @@ class StageState:
         """Those that share tensors with this one, and itself."""
         self.prepared: Mark | None = None
         """What it becomes when the gradients, which are then reduced and final, are applied."""
-        self.norm: float | None = None
-        """The gradient norm with which its last step was applied."""
+        self.commit: SignedCommit | None = None
+        """The commit that made it final; None: not known, e.g. of the initial state."""
         self.before_update: Callable[[], None] = lambda: None
         """Returns when nobody reads this state any more."""
 
@@ -105,10 +106,10 @@ class StageState:
         else:
             self.optimizer.moments[key] = value
 
-    def settle(self, mark: Mark, norm: float | None) -> None:
-        """All tensors of the state `mark` are in their places; its step was applied with `norm`."""
+    def settle(self, mark: Mark, commit: SignedCommit | None) -> None:
+        """All tensors of the state `mark` are in their places; `commit` made it final."""
         self._matrices.forget()
-        self.mark, self.norm = mark, norm
+        self.mark, self.commit = mark, commit
 
     def begin_step(self, finished: Finished) -> None:
         """Forget gradients, losses and whatever an interrupted step left in flight."""
@@ -206,8 +207,12 @@ class StageState:
         """The gradients are reduced: nothing but the word that they are final is missing for `mark`."""
         self.prepared = mark
 
-    def apply(self, grad_norm: float) -> None:
-        """Make the prepared state the present one: clip by the whole model's norm and let AdamW update the stage."""
+    def apply(self, grad_norm: float, commit: SignedCommit | None) -> None:
+        """Make the prepared state the present one: clip by the whole model's norm and let AdamW update the stage.
+
+        Args:
+            grad_norm: as `commit`, which made the step final, says it.
+        """
         for state in self._kin:
             state.before_update()  # a snapshot of a state that shares these tensors may still be on its way to the disk
         for state in self._kin:
@@ -218,4 +223,4 @@ class StageState:
         factor = clip_factor(grad_norm, self.training.clip_norm)
         self.optimizer.update(becomes.step, self.training.learning_rate_at(becomes.step), factor)
         self._matrices.forget()
-        self.mark, self.norm = becomes, grad_norm
+        self.mark, self.commit = becomes, commit

@@ -145,7 +145,7 @@ class Trainer:
         self._begun = time.monotonic()
         row = self.final = self._row(step, commit)
         point("before-apply", step)
-        await self._machine.run("optimizer", "AdamW", self._state.apply, commit.grad_norm, step=step)
+        await self._machine.run("optimizer", "AdamW", self._state.apply, commit.grad_norm, self.commit, step=step)
         point("after-apply", step)
         self.over, self.kept = commit.last, commit.kept
         begun = time.monotonic()

@@ -133,7 +133,11 @@ class PlanWorker:
         """Work under `plan` until it ends; what breaks is reported, and the coordinator plans anew."""
         self._uplink.release()
         self._reporter.forget(after=plan.resume.mark.step)
-        await self._holdings.redo(plan.resume.mark, plan.resume.norm)
+        try:
+            await self._holdings.redo(plan, self._witness.signer)
+        except Refused as error:
+            self._stall(plan, "stalled", str(error))
+            return
         self._checkpointer.serve(plan)
         if plan.stage_of(self._me) is None:
             spare = f"plan {plan.version} leaves this node as a spare"

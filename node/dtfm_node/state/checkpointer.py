@@ -67,9 +67,9 @@ class Checkpointer:
 
         Args:
             most_bytes: bytes of the largest copy that is kept for another peer.
-            signer: signs this node's votes on its states.
+            signer: signs this node's votes on its states, and checks those of others.
         """
-        shadows = ShadowReplication(plane, uplink, snapshots, most_bytes, signer.swarm)
+        shadows = ShadowReplication(plane, uplink, snapshots, most_bytes, signer)
         upload = CheckpointUpload(plane, uplink, retry_seconds=upload_retry_seconds, confirm_seconds=confirm_seconds)
         with ThreadPoolExecutor(1, "disk") as disk:
             async with asyncio.TaskGroup() as tasks:
@@ -163,7 +163,7 @@ def _extract(state: StageState, rows: tuple[StepMetrics, ...], *, written: bool)
     own = keys_of_file(state, tensors)
     to_write = {key: tensor for key, tensor in tensors.items() if written and key in own}
     to_read = {key: tensor for key, tensor in tensors.items() if key in own or _is_weight(key)}
-    return Extract(state.mark, state.layers, state.norm, rows, to_write, to_read, own)
+    return Extract(state.mark, state.layers, state.commit, rows, to_write, to_read, own)
 
 
 def _hand_in_of(

@@ -13,8 +13,10 @@ from dtfm_node.state.held_states import HeldStates
 from dtfm_node.state.snapshots import Snapshots, read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import tensor_entry
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import HOLDINGS_LIMIT, Holding, Mark, PeerState, Promise
+from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import Bytes
@@ -64,7 +66,7 @@ class Inventory:
                 mark=state.mark,
                 layers=state.layers,
                 live=True,
-                norm=state.norm,
+                commit=state.commit,
                 prepared=state.prepared if state is self.live else None,  # what `redo` can apply
                 votes=self.snapshots.votes_on(state.mark, state.layers),
             )
@@ -74,11 +76,19 @@ class Inventory:
         holdings = [*dict.fromkeys(found), *self.snapshots.holdings()]
         return PeerState(promise=promise, holdings=tuple(holdings[:HOLDINGS_LIMIT]))
 
-    async def redo(self, mark: Mark, norm: float | None) -> None:
-        """Apply the gradients that are held, with the clip's `norm`, if they lead to `mark`: their step was final."""
-        live = self.live
-        if live is not None and live.mark != mark and live.prepared == mark and norm is not None:
-            await self._compute(live.apply, norm)
+    async def redo(self, plan: Plan, signer: Signer) -> None:
+        """Apply the gradients that are held if they lead to the state that `plan` resumes from, as the commit that it
+        brings along says with which norm: their step was final.
+
+        Args:
+            signer: checks signatures in this swarm.
+
+        Raises:
+            Refused: the commit is not the one of that step, or its arbiter has not signed it; nothing is applied.
+        """
+        final, mark, live = plan.resumed_commit(signer), plan.resume.mark, self.live
+        if live is not None and live.mark != mark and live.prepared == mark and final is not None:
+            await self._compute(live.apply, final.grad_norm, plan.resume.commit)
         async with self._changed:
             self._changed.notify_all()
 

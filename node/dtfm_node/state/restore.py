@@ -16,6 +16,7 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.tied_embeddings import kept_names
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.signed_commit import is_one_state
 from dtfm_protocol.plan.state_vote import Votes
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.wire.stream import Bytes, DataPlane
@@ -43,11 +44,13 @@ async def load_state(
         for own in holdings.at(mark):
             if _is_outvoted(parts, holdings.snapshots.votes_on(mark, own.layers)):
                 continue
+            if not is_one_state(own.commit, plan.resume.commit):
+                continue
             for key, tensor in state_tensors(own.parameters, own.optimizer):
                 if key in wanted - holdings.loaded:
                     state.adopt(key, tensor, own)
                     holdings.loaded.add(key)
-        on_disk = holdings.snapshots.of(mark)
+        on_disk = holdings.snapshots.of(mark, plan.resume.commit)
         false = {key for part in parts if _is_false(part, on_disk) for key in part.keys}
         for key, (entry, path) in on_disk.items():
             if key in false:
@@ -77,7 +80,7 @@ async def load_state(
         sources = _sources(plan, state, plane.peer_id)
         fetched = await Fetch(plane, mark, shapes, sources, parts=parts).run(take)
         log.info("fetched %.1f MB of %s from %d peers", fetched.bytes / 1e6, mark, len(fetched.sources))
-    await compute(state.settle, mark, plan.resume.norm)
+    await compute(state.settle, mark, plan.resume.commit)
     return fetched
 
 

@@ -10,6 +10,7 @@ from dtfm_node.state.snapshots import Snapshot, Snapshots
 from dtfm_protocol.checkpoint.transfers import Deposit, Receipt, deposit, receive_file
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.state_vote import StateVote, vote_of
 from dtfm_protocol.process.logs import log
@@ -25,14 +26,14 @@ class ShadowReplication:
 
     Args:
         most_bytes: bytes of the largest snapshot that is taken.
-        swarm: id of the swarm, which is part of what peers sign.
+        signer: checks signatures in this swarm.
     """
 
     def __init__(
-        self, plane: DataPlane, uplink: UplinkPacer, snapshots: Snapshots, most_bytes: int, swarm: str
+        self, plane: DataPlane, uplink: UplinkPacer, snapshots: Snapshots, most_bytes: int, signer: Signer
     ) -> None:
         self._plane, self._uplink, self._snapshots = plane, uplink, snapshots
-        self._swarm, self._most_bytes = swarm, most_bytes
+        self._most_bytes, self._signer = most_bytes, signer
         self._plan: Plan | None = None
         self._offers: asyncio.Queue[tuple[Plan, str, Snapshot]] = asyncio.Queue()
         self._coming: set[str] = set()
@@ -65,6 +66,7 @@ class ShadowReplication:
             size=snapshot.bytes,
             sha256=snapshot.sha256,
             votes=snapshot.votes,
+            commit=snapshot.commit,
         )
         turn = functools.partial(self._uplink.idle, shadow)
         try:
@@ -90,10 +92,13 @@ class ShadowReplication:
             return
         if offer.layers != plan.stages[stage] or offer.size > self._most_bytes:
             raise Refused(f"{short(stream.peer)} offers a snapshot that is not of its stage")
+        if why := self._objection(plan, offer):
+            await write_message(stream, Receipt(taken=False, text=why))
+            return
         if self._snapshots.has(offer.mark, offer.layers):
             await write_message(stream, Receipt(taken=False, text="it is here already"))
             return
-        vote = vote_of(offer.votes, stream.peer, offer.mark, offer.layers, self._swarm)
+        vote = vote_of(offer.votes, stream.peer, offer.mark, offer.layers, self._signer.swarm)
         if stream.peer in self._coming:
             await write_message(stream, Receipt(taken=False, text="another copy of this peer is on its way"))
             return
@@ -111,6 +116,27 @@ class ShadowReplication:
         finally:
             self._coming.discard(stream.peer)
 
+    def _objection(self, plan: Plan, offer: Deposit) -> str:
+        """Return why no plan could go on from a copy of what is offered; "" if one could.
+
+        Raises:
+            Refused: it comes with a commit that its arbiter has not signed, or without one where it takes one.
+        """
+        chain, mark, commit = plan.chain, offer.mark, offer.commit
+        if not chain.has(mark) or not chain.grants(self._plane.peer_id, mark, offer.layers, live=False):
+            return "that state leads nowhere, or this peer kept no copies of it"
+        maker = chain.maker(mark)
+        if maker is None:
+            return ""
+        if commit is None:
+            if chain.is_open(mark):
+                raise Refused(f"a copy of {mark} without the commit that made it final")
+        elif (commit.plan, commit.step) != (mark.plan, mark.step):
+            raise Refused(f"a copy of {mark} with a commit of another state")
+        else:
+            commit.opened(maker.arbiter, self._signer.swarm, self._signer.check)
+        return ""
+
     async def _receive(self, stream: Stream, offer: Deposit, vote: StateVote) -> Snapshot:
         """Receive a snapshot onto this node's disk, and return it; if that fails, nothing of it stays."""
         path = self._snapshots.folder / f".coming-{offer.mark.step}-{offer.layers[0]}"
@@ -119,6 +145,6 @@ class ShadowReplication:
                 await receive_file(stream, offer.size, file.write)
                 file.flush()
                 await asyncio.to_thread(os.fsync, file.fileno())
-            return await asyncio.to_thread(self._snapshots.adopt, path, vote, offer.sha256)
+            return await asyncio.to_thread(self._snapshots.adopt, path, vote, offer.sha256, offer.commit)
         finally:
             path.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from dtfm_protocol.checkpoint.shard import tensor_entry
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS
@@ -36,7 +37,7 @@ class Extract:
 
     mark: Mark
     layers: LayerRange
-    norm: float | None
+    commit: SignedCommit | None
     rows: tuple[StepMetrics, ...]
     to_write: Mapping[str, torch.Tensor]
     to_read: Mapping[str, torch.Tensor]
@@ -136,7 +137,8 @@ class SnapshotWriter:
         if self._snapshots.has(state.mark, state.layers):
             return
         tensors = dict(state_tensors(state.parameters, state.optimizer))
-        extract = Extract(state.mark, state.layers, state.norm, rows, tensors, tensors, keys_of_file(state, tensors))
+        own = keys_of_file(state, tensors)
+        extract = Extract(state.mark, state.layers, state.commit, rows, tensors, tensors, own)
         try:
             await self._disk(_write_extract, self._snapshots, extract, Reading(tensors), self._voter)
         except UserError as error:
@@ -191,7 +193,7 @@ def _write_extract(snapshots: Snapshots, extract: Extract, reading: Reading, vot
                 extract.layers,
                 extract.to_write,
                 reading,
-                extract.norm,
+                extract.commit,
                 extract.rows,
                 lambda hashes: (vote(hashes),),
             )

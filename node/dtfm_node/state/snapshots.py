@@ -21,6 +21,7 @@ from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark
+from dtfm_protocol.plan.signed_commit import SignedCommit, is_one_state
 from dtfm_protocol.plan.state_vote import StateVote, Votes, digest_of_state
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.logs import log
@@ -44,8 +45,8 @@ class Snapshot(Schema):
     bytes: int
     sha256: Sha256
     tensors: dict[Key, TensorEntry]
-    norm: float | None = None
-    """Gradient norm by which its last step was clipped; None: not known."""
+    commit: SignedCommit | None = None
+    """The commit that made its step final; None: not known."""
     rows: tuple[StepMetrics, ...] = ()
     """Metrics up to its step that the coordinator may lack: no other node may live to report them."""
     votes: Votes = ()
@@ -68,7 +69,7 @@ def write_snapshot(
     layers: LayerRange,
     tensors: Mapping[str, torch.Tensor],
     reading: Reading,
-    norm: float | None = None,
+    commit: SignedCommit | None = None,
     rows: tuple[StepMetrics, ...] = (),
     vouch: Vouch = lambda _: (),
 ) -> tuple[Snapshot, dict[str, str]]:
@@ -113,7 +114,7 @@ def write_snapshot(
             bytes=size,
             sha256=whole.hexdigest(),
             tensors=entries,
-            norm=norm,
+            commit=commit,
             rows=rows,
             votes=vouch(hashes),
         )
@@ -206,8 +207,8 @@ class Snapshots:
         vote = next(reversed(self._cast.values()), None)
         return StateDigest(mark=vote.mark, layers=vote.layers, digest=vote.digest) if vote is not None else None
 
-    def adopt(self, path: Path, vote: StateVote, sha256: str) -> Snapshot:
-        """Take over a file that another peer sent, with that peer's `vote` on what is in it.
+    def adopt(self, path: Path, vote: StateVote, sha256: str, commit: SignedCommit | None = None) -> Snapshot:
+        """Take over a file that another peer sent, with that peer's `vote` on what is in it; `commit` made it final.
 
         Raises:
             Refused: the file is not what was announced, or not what was voted on.
@@ -224,7 +225,15 @@ class Snapshots:
             raise Refused("a snapshot with another hash than was announced")
         if digest_of_state({key: entry.sha256 for key, entry in entries.items()}) != vote.digest:
             raise Refused(f"a snapshot of {mark} by {short(vote.peer)} that is not what {short(vote.peer)} has signed")
-        snapshot = Snapshot(mark=mark, layers=layers, bytes=file.bytes, sha256=sha256, tensors=entries, votes=(vote,))
+        snapshot = Snapshot(
+            mark=mark,
+            layers=layers,
+            bytes=file.bytes,
+            sha256=sha256,
+            tensors=entries,
+            commit=commit,
+            votes=(vote,),
+        )
         path.replace(self.folder / name)
         try:
             write_atomically(self.folder / f"{snapshot.stem}.json", snapshot.model_dump_json(), lasting=True)
@@ -245,7 +254,8 @@ class Snapshots:
     def holdings(self) -> list[Holding]:
         """Return the states that the snapshots hold, as peers report them."""
         return [
-            Holding(mark=one.mark, layers=one.layers, norm=one.norm, votes=one.votes) for one in self._known.values()
+            Holding(mark=one.mark, layers=one.layers, commit=one.commit, votes=one.votes)
+            for one in self._known.values()
         ]
 
     def rows(self) -> Iterator[StepMetrics]:
@@ -261,12 +271,16 @@ class Snapshots:
         """Return the number of snapshots that are newer than the state `safe`, which the swarm has whole."""
         return sum(mark.order > safe.order for mark, _ in self._known)
 
-    def of(self, mark: Mark) -> dict[str, tuple[TensorEntry, Path]]:
-        """Return the entry and file of each tensor of the state `mark` that is here, by key."""
+    def of(self, mark: Mark, final: SignedCommit | None = None) -> dict[str, tuple[TensorEntry, Path]]:
+        """Return the entry and file of each tensor of the state `mark` that is here, by key.
+
+        Args:
+            final: the commit that made it final; what another commit led to is another state. None: not known.
+        """
         return {
             key: (entry, self.path(snapshot))
             for snapshot in self._known.values()
-            if snapshot.mark == mark
+            if snapshot.mark == mark and is_one_state(snapshot.commit, final)
             for key, entry in snapshot.tensors.items()
         }
 

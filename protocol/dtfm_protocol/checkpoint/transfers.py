@@ -14,6 +14,7 @@ from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.plan.state_vote import Votes
 from dtfm_protocol.schema import Message, Schema
 from dtfm_protocol.wire.stream import Bytes, DataPlane, Stream, read_message, write_message
@@ -92,6 +93,8 @@ class Deposit(Schema):
     sha256: Sha256
     votes: Votes = ()
     """The giver's vote on what the file holds is among them."""
+    commit: SignedCommit | None = None
+    """The commit that made the state final: without it nobody can go on from the copy while its plan is the newest."""
 
 
 class HandIn(Schema):

@@ -2,6 +2,8 @@
 
 - `ballot`: votes on steps, and the commits that answer them
 - `mark`: names of states of the model, and of parts of them
+- `lineage`: the chain of plans that a plan descends from: which states of the model lie along it, who made them final,
+  and which layers of them a peer may hold
 - `peer_state`: the state of a peer: under which plans it may still act, and which states of the model it holds
 - `plan`: which peer serves which stage of which micro-batch
 - `schedule`: pipeline schedules as data: the order in which each peer computes its share of a step

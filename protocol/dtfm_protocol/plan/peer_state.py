@@ -4,9 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dtfm_protocol.bounds import Norm, PeerName, Version
+from dtfm_protocol.bounds import PeerName, Version
 from dtfm_protocol.plan.mark import LayerRange as LayerRange
 from dtfm_protocol.plan.mark import Mark as Mark
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.plan.state_vote import Votes
 from dtfm_protocol.schema import Schema
 
@@ -22,8 +23,9 @@ class Holding(Schema):
     """Decoder layers `[first, end)`; with the first one goes the embedding, with the last one norm and head."""
     live: bool = False
     """Whether the part is in the peer's memory; else it is in a file."""
-    norm: Norm | None = None
-    """The gradient norm with which the state's last step was applied: what others need to apply it, too."""
+    commit: SignedCommit | None = None
+    """The commit that made the state final, of which the next plan must know that it is genuine, and others the norm to
+    apply its step, too."""
     prepared: Mark | None = None
     """The state that the part becomes when the reduced gradients that the peer holds are applied."""
     votes: Votes = ()

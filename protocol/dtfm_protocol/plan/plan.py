@@ -16,7 +16,6 @@ from dtfm_protocol.bounds import (
     Count,
     Index,
     Label,
-    Norm,
     PeerName,
     Text,
     Version,
@@ -26,9 +25,13 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.envelope import signable
 from dtfm_protocol.identity.keys import Identity, verify
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.job.job_file import ScheduleName, Wire
+from dtfm_protocol.plan.ballot import Commit
+from dtfm_protocol.plan.lineage import LINEAGE_LIMIT, Ancestor, Chain
 from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.schema import Schema
 
 Route = Annotated[tuple[PeerName, ...], Field(max_length=MOST_STAGES)]
@@ -63,9 +66,9 @@ class Resume(Schema):
 
     mark: Mark = Mark()
     """The name of that state; step 0 is the initial weights, which nobody has to hold."""
-    norm: Norm | None = None
-    """The gradient norm of the mark's step: peers that hold its reduced gradients, but did not hear that it became
-    final, apply them."""
+    commit: SignedCommit | None = None
+    """The commit that made the mark's step final, where it is known: peers that hold the step's reduced gradients, but
+    did not hear of it, apply them."""
     sources: Annotated[tuple[Source, ...], Field(max_length=MOST_PEERS)] = ()
     """Peers that give layers of the state to those that lack them; the coordinator, with its checkpoint, is among
     them."""
@@ -95,6 +98,8 @@ class Plan(Schema):
     shadows: Annotated[tuple[PeerName | None, ...], Field(max_length=MOST_STAGES)] = ()
     """The peer that keeps a copy of the snapshots of each stage, for stages that one peer alone serves, else None.
     Empty where there is no stage such as that."""
+    lineage: Annotated[tuple[Ancestor, ...], Field(max_length=LINEAGE_LIMIT)] = ()
+    """Plans that led to the state with which this one begins, oldest first, as far as they are remembered."""
     author: PeerName = ""
     """Peer id of the coordinator that made the plan."""
     cost: Cost | None = None
@@ -189,8 +194,36 @@ class Plan(Schema):
 
     @property
     def electors(self) -> tuple[str, ...]:
-        """The peers whose promises decide on the plan after this one: its own, those it leaves idle, and its author."""
-        return tuple(dict.fromkeys([*self.peers, *self.idle, *([self.author] if self.author else [])]))
+        """The peers whose promises decide on the plan after this one: its own and its author. Those it leaves idle do
+        not: else spares that say nothing could hold up any plan."""
+        return tuple(dict.fromkeys([*self.peers, *([self.author] if self.author else [])]))
+
+    @property
+    def chain(self) -> Chain:
+        """The plan and those that it descends from."""
+        replicas = tuple(self.replicas(stage) for stage in range(len(self.stages)))
+        this = Ancestor(
+            version=self.version, began=self.resume.mark, stages=self.stages, replicas=replicas, shadows=self.shadows
+        )
+        given = frozenset((source.peer, span) for source in self.resume.sources for span in source.layers)
+        return Chain((*self.lineage, this), given, self.resume.commit)
+
+    def resumed_commit(self, signer: Signer) -> Commit | None:
+        """Return the commit of the state that the plan resumes from; None: the plan does not bring it along.
+
+        Args:
+            signer: checks signatures in this swarm.
+
+        Raises:
+            Refused: it is of another state, or not signed by the arbiter of the plan that made that one.
+        """
+        signed, mark = self.resume.commit, self.resume.mark
+        if signed is None:
+            return None
+        maker = self.chain.maker(mark)
+        if maker is None or (signed.plan, signed.step) != (mark.plan, mark.step):
+            raise Refused(f"plan {self.version} resumes from {mark} with a commit of another state")
+        return signed.opened(maker.arbiter, signer.swarm, signer.check)
 
     def _signable(self, swarm: str) -> bytes:
         return signable({"swarm": swarm, "plan": self.model_dump(mode="json", exclude={"signature"})})

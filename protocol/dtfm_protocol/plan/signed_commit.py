@@ -4,7 +4,7 @@ Each signature is over the swarm, the plan's version, the step, and the text as 
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field
@@ -20,6 +20,10 @@ COMMIT_LIMIT = 2048
 SIGNATURE_BYTES = 64
 Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
 """An Ed25519 signature in hexadecimal digits."""
+
+
+SignatureCheck = Callable[[str, bytes, bytes], None]
+"""Function that raises `Refused` unless a peer has signed a statement, as `verify` does."""
 
 
 class SignedCommit(Schema):
@@ -38,7 +42,7 @@ class SignedCommit(Schema):
         signature = identity.sign(statement("commit", swarm, plan, Ballot.STEP, step, text.encode()))
         return cls(plan=plan, step=step, text=text, signature=signature.hex())
 
-    def opened(self, arbiter: str, swarm: str) -> Commit:
+    def opened(self, arbiter: str, swarm: str, check: SignatureCheck = verify) -> Commit:
         """Return the commit, after a check that `arbiter` has signed it.
 
         Raises:
@@ -46,7 +50,7 @@ class SignedCommit(Schema):
         """
         text = self.text.encode()
         signed = statement("commit", swarm, self.plan, Ballot.STEP, self.step, text)
-        verify(arbiter, signed, bytes.fromhex(self.signature))
+        check(arbiter, signed, bytes.fromhex(self.signature))
         return read_ballot(text, Commit)
 
     @property
@@ -58,6 +62,12 @@ class SignedCommit(Schema):
 def digest_of(text: bytes | memoryview) -> str:
     """Return the digest of a commit's text, by which the votes that follow name it."""
     return hashlib.sha256(text).hexdigest()
+
+
+def is_one_state(one: SignedCommit | None, other: SignedCommit | None) -> bool:
+    """Whether two commits of one mark have led to the same state, as far as both are known: an arbiter that lies may
+    have signed two, with unlike norms."""
+    return one is None or other is None or one.digest == other.digest
 
 
 def root_of_votes(votes: Iterable[Bytes]) -> str:
