@@ -10,12 +10,16 @@ WORKERS ?= 3
 PYTEST ?=
 TESTS := --numprocesses $(WORKERS) --dist worksteal $(PYTEST)
 
+# pip would compile every module of every package, for half a minute; these lead to all that is ever imported.
+IMPORTED := dtfm_node.daemon, dtfm_coordinator.tools.local_swarm, transformers.models.llama.modeling_llama
+
 .PHONY: demo check test lint coverage equivalence bench-allocator bench-engine bench-world chaos soak clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(if $(TORCH_INDEX),$(BIN)/pip install --quiet --index-url $(TORCH_INDEX) --constraint constraints.txt torch)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(if $(TORCH_INDEX),$(BIN)/pip install --no-compile --quiet --index-url $(TORCH_INDEX) --constraint constraints.txt torch)
+	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -c 'import $(IMPORTED)'
 	touch $@
 
 demo: $(VENV)/installed

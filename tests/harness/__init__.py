@@ -12,5 +12,6 @@
 - `libp2p_stranger`: a stranger's libp2p, as little of it as connects to a daemon (`Libp2pStranger`)
 - `membership`: coordinators, members and strangers of a swarm, with the credentials that they hold
 - `manual_clock`: a clock that stands until a test moves it (`ManualClock`), and one that is fast (`FastClock`)
+- `shifted_clock`: a clock that is off, for one process (`shifted`)
 - `state_search`: a search through all states that a model can reach
 """

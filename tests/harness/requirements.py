@@ -8,6 +8,7 @@ import pytest
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 """Where daemons lie, too."""
 _PACKAGES = {
+    "cc": "gcc libc6-dev",
     "mosquitto": "mosquitto",
     "mosquitto_passwd": "mosquitto",
     "openssl": "openssl",

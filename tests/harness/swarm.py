@@ -29,6 +29,7 @@ class Swarm:
         self.temporary.mkdir()
         self.coordinator = self._daemon("coordinator")
         self.nodes: list[Daemon] = []
+        self._pace: tuple[str, ...] = ()
         self._others: list[Daemon] = []
 
     @classmethod
@@ -64,6 +65,11 @@ class Swarm:
         path.write_text(json.dumps({"stages": stages, "routes": [list(route) for route in routes]}), encoding="utf-8")
         return path
 
+    def slow_down(self) -> None:
+        """Have nodes that join from now on be slower devices: a run then lasts while things happen to it, and most of
+        that is waiting."""
+        self._pace = ("--pace", str(self.size.slow))
+
     # -- processes ----------------------------------------------------------------------------------------------------
 
     async def serve(self, job: Path, *arguments: object, listen: str = "127.0.0.1") -> Daemon:
@@ -79,7 +85,12 @@ class Swarm:
         return self.coordinator
 
     async def join(
-        self, *arguments: str, name: str | None = None, within: tuple[str, ...] = (), invite: str | None = None
+        self,
+        *arguments: str,
+        name: str | None = None,
+        within: tuple[str, ...] = (),
+        invite: str | None = None,
+        environment: dict[str, str] | None = None,
     ) -> Daemon:
         """Start another node, with the coordinator's own invite or another one; its state dir is the swarm's folder and
         its name."""
@@ -87,9 +98,10 @@ class Swarm:
         invite = invite or f"@{self.folder / 'coordinator' / 'invite'}"
         node.arguments = (
             "dtfm-node", "join", invite, "--state-dir", str(node.folder),
-            "--device", "cpu", "--threads", "1", "--verbose", *arguments,
+            "--device", "cpu", "--threads", "1", "--verbose", *self._pace, *arguments,
         )  # fmt: skip
         node.within = within
+        node.environment |= environment or {}
         self.nodes.append(node)
         await node.start()
         return node

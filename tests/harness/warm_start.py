@@ -7,6 +7,7 @@ child's process id and, when that has ended, with its exit code.
 import asyncio
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -17,8 +18,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dtfm_protocol.process.child_processes import end_with_parent
 
@@ -151,9 +155,28 @@ def _become(request: dict[str, Any]) -> None:
     sys.argv = [request["script"], *request["arguments"]]
 
 
+def _run(main: Callable[[], object]) -> NoReturn:
+    """Run a program and end this process, as the interpreter would, but for taking apart all that was imported: after
+    a fork every page of that would be copied first, which takes a second."""
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - whatever it is, it is said, as the interpreter would
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
     for _module in (*SCRIPTS.values(), *_IMPORTED):
         importlib.import_module(_module)
+    gc.freeze()  # what is never collected is not written to, and stays shared
     _request = _serve(Path(sys.argv[1]))
     _become(_request)
-    importlib.import_module(SCRIPTS[_request["script"]]).main()
+    _run(importlib.import_module(SCRIPTS[_request["script"]]).main)

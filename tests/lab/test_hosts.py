@@ -42,7 +42,6 @@ class Namespaces:
 def namespaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Namespaces]:
     made = Namespaces()
     monkeypatch.setattr(hosts, "_run", made.run)
-    monkeypatch.setattr(hosts, "_GRACE_SECONDS", 0.5)
     yield made
     for process in (one for many in made.inside.values() for one in many):
         process.kill()
@@ -52,22 +51,19 @@ def namespaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Namespaces]:
 @pytest.mark.process
 def test_what_runs_on_hosts_ends_before_they_go_by_force_where_it_must(namespaces: Namespaces) -> None:
     polite, stubborn = namespaces.start("one", POLITE), namespaces.start("two", STUBBORN)
-    hosts._remove(["one", "two", "three"])
+    hosts._remove(["one", "two", "three"], grace_seconds=0.5)
     assert (polite.returncode, stubborn.returncode) == (-signal.SIGTERM, -signal.SIGKILL)
     assert namespaces.deleted == ["one", "two", "three"]
 
 
 @pytest.mark.process
-def test_what_runs_on_hosts_of_a_dead_lab_is_swept_and_on_others_is_not(
-    namespaces: Namespaces, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_runs_on_hosts_of_a_dead_lab_is_swept_and_on_others_is_not(namespaces: Namespaces, tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     names = f"lab{dead.pid}-0", f"lab{os.getpid()}-1", "somebody-elses"
     for name in names:
         (tmp_path / name).touch()
     processes = [namespaces.start(name, POLITE) for name in names]
-    monkeypatch.setattr(hosts, "_NAMESPACES", tmp_path)
-    hosts._sweep()
+    hosts._sweep(tmp_path)
     assert [process.poll() for process in processes] == [-signal.SIGTERM, None, None]
     assert namespaces.deleted == [names[0]]

@@ -1,6 +1,7 @@
-"""Digests of what must have the same bits on every device: `python -m tests.node.state_digests DEVICE THREADS`.
+"""Digests of what must have the same bits on every device: `python -m tests.node.state_digests DEVICE THREADS...`.
 
-It prints a JSON object: the SHA-256 of each case's results. All that goes in is drawn as integers.
+It prints a JSON object for each number of threads: the SHA-256 of each case's results. All that goes in is drawn as
+integers.
 """
 
 import hashlib
@@ -103,5 +104,6 @@ def digests(device: torch.device) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(int(sys.argv[2]))
-    print(json.dumps(digests(torch.device(sys.argv[1]))))
+    for threads in map(int, sys.argv[2:]):
+        torch.set_num_threads(threads)
+        print(json.dumps(digests(torch.device(sys.argv[1]))))

@@ -101,7 +101,7 @@ async def test_a_node_that_stays_has_its_credential_made_anew_in_time(tmp_path: 
         if admission.certificate != first:
             raise ZeroDivisionError
         looks.append(seconds)
-        now += 5 * DAY
+        now += 5 * DAY + 60  # the desk has its own clock
 
     async with open_desk(tmp_path) as desk:
         store = CredentialStore(desk.invite(), key, node, lambda: now)

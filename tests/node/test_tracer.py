@@ -200,9 +200,8 @@ def test_a_full_disk_ends_the_trace_with_one_warning(tmp_path: Path, monkeypatch
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def test_a_trace_ends_at_the_largest_size_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dtfm_node.engine.tracer, "LARGEST_FILE", 20_000)
-    with warnings() as said, TraceFile.open(tmp_path, PEER) as trace:
+def test_a_trace_ends_at_the_largest_size_that_is_read(tmp_path: Path) -> None:
+    with warnings() as said, TraceFile.open(tmp_path, PEER, largest=20_000) as trace:
         now = time.monotonic()
         for step in range(1000):
             trace.span("compute", "forward", now + step, now + step + 1)
@@ -214,9 +213,8 @@ def test_a_trace_ends_at_the_largest_size_that_is_read(tmp_path: Path, monkeypat
     assert len(read.spans) > 50
 
 
-def test_a_disk_that_hangs_costs_spans_and_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dtfm_node.engine.tracer, "MOST_PENDING", 10)
-    with warnings() as said, TraceFile.open(tmp_path, PEER) as trace:
+def test_a_disk_that_hangs_costs_spans_and_no_memory(tmp_path: Path) -> None:
+    with warnings() as said, TraceFile.open(tmp_path, PEER, most_pending=10) as trace:
         now = time.monotonic() - 100  # none of them is due to be written
         for _ in range(25):
             trace.span("compute", "forward", now, now + 1)

@@ -79,10 +79,8 @@ def test_matrices_are_normal_with_the_configs_deviation() -> None:
     assert abs(float((value < 1).float().mean()) - 0.8413) < 0.005
 
 
-def test_values_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = standard_normal(0, "a", (100, 7))
-    monkeypatch.setattr("dtfm_protocol.model.initial_weights.CHUNK", 64)
-    assert torch.equal(standard_normal(0, "a", (100, 7)), whole)
+def test_values_do_not_depend_on_how_many_are_drawn_at_once() -> None:
+    assert torch.equal(standard_normal(0, "a", (100, 7), chunk=64), standard_normal(0, "a", (100, 7)))
 
 
 def test_values_are_the_same_on_every_machine_and_release() -> None:

@@ -88,7 +88,8 @@ class Attacker:
 
 async def test_replayed_ends_impossible_promises_and_words_in_disguise_cost_a_run_nothing(swarm: Swarm) -> None:
     """A node is killed afterwards, so that plans must still be possible, and another one joins what was replayed."""
-    job = swarm.job(steps=150, checkpoint=5)
+    swarm.slow_down()
+    job = swarm.job(steps=100, checkpoint=5)
     layout = swarm.plan([[0, 2], [2, 4]], ["ab"] * 8)
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--plan", layout, "--exit-when-done")
     nodes = [await swarm.join(name=f"node-{n}") for n in range(3)]

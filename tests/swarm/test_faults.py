@@ -3,23 +3,24 @@
 The short form of `make chaos`: a few of its cases, and each of what happens to machines that takes seconds.
 """
 
-import shutil
 from collections.abc import Sequence
 
 import pytest
 from benchmarks.chaos.campaign import LONE, REPLICATED, Layout, run
 from benchmarks.chaos.cases import Case, at_point, coordinator_dies_at, leaves
-from benchmarks.chaos.singles import LIBFAKETIME, broker_dies, clock_off, standby_takes_over, torn_checkpoint
+from benchmarks.chaos.singles import broker_dies, clock_off, standby_takes_over, torn_checkpoint
 
+from tests.harness.requirements import needs
 from tests.harness.swarm import Swarm
 from tests.swarm.reference import alone, same_curve
 
 pytestmark = pytest.mark.process
-STEPS = 150
+STEPS = 70
 
 
 async def happens(layout: Layout, cases: Sequence[Case], most_repeated: int) -> None:
     async with Swarm.running() as swarm:
+        swarm.slow_down()
         outcomes = await run(swarm, layout, cases, STEPS, returning=False)
         assert [outcome.case for outcome in outcomes] == list(cases)
         assert sum(outcome.repeated for outcome in outcomes) <= most_repeated
@@ -47,7 +48,7 @@ async def test_a_second_coordinator_takes_over() -> None:
         assert "took over" in await standby_takes_over(swarm)
 
 
-@pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not installed")
+@needs("mosquitto")
 async def test_training_does_not_notice_that_its_broker_is_gone_for_a_while() -> None:
     async with Swarm.running() as swarm:
         assert "no new plan" in await broker_dies(swarm)
@@ -58,7 +59,7 @@ async def test_a_checkpoint_that_was_cut_short_is_found_by_its_hash() -> None:
         assert "refused by its hash" in await torn_checkpoint(swarm)
 
 
-@pytest.mark.skipif(not LIBFAKETIME.exists(), reason="libfaketime is not installed")
+@needs("cc")
 async def test_nodes_whose_clocks_are_an_hour_off_train_and_are_told() -> None:
     async with Swarm.running() as swarm:
         said = await clock_off(swarm)

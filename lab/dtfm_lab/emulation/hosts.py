@@ -117,21 +117,21 @@ def _allow() -> None:
         _run("sysctl", "-qw", f"net.ipv4.tcp_allowed_congestion_control={' '.join([*allowed, _CONGESTION_CONTROL])}")
 
 
-def _sweep() -> None:
+def _sweep(namespaces: Path = _NAMESPACES) -> None:
     """Delete what killed processes have left."""
-    names = [path.name for path in _NAMESPACES.iterdir()] if _NAMESPACES.is_dir() else []
+    names = [path.name for path in namespaces.iterdir()] if namespaces.is_dir() else []
     owners = {name: match[1] for name in names if (match := _NAME.match(name)) is not None}
     _remove([name for name, owner in owners.items() if not Path(f"/proc/{owner}").exists()])
 
 
-def _remove(names: Sequence[str]) -> None:
+def _remove(names: Sequence[str], grace_seconds: float = _GRACE_SECONDS) -> None:
     """Delete namespaces, and end what runs in them before: without a name nobody would find it again."""
     running = _running(names)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in itertools.chain.from_iterable(running.values()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-        end = time.monotonic() + _GRACE_SECONDS
+        end = time.monotonic() + grace_seconds
         while running and time.monotonic() < end:
             time.sleep(_ENDED_LOOK_SECONDS)
             running = _running(running)

@@ -66,14 +66,15 @@ def product_speeds(device: torch.device) -> dict[Precision, float]:
     return {name: product_flops(dtype, device) for name, dtype in _DTYPES.items()}
 
 
-def product_flops(dtype: torch.dtype, device: torch.device) -> float:
-    """Return the effective FLOP/s of a square matrix product that is large enough to fill the device."""
+def product_flops(dtype: torch.dtype, device: torch.device, seconds: float = _PRODUCT_SECONDS) -> float:
+    """Return the effective FLOP/s of a square matrix product that is large enough to fill the device, repeated for
+    `seconds`."""
     size = 512 if device.type == "cpu" else 4096
     a = torch.ones(size, size, dtype=dtype, device=device)
     a @ a
     synchronise(device)
     rounds, begun = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - begun) < _PRODUCT_SECONDS:
+    while (elapsed := time.perf_counter() - begun) < seconds:
         a @ a
         synchronise(device)
         rounds += 1

@@ -67,8 +67,9 @@ class TraceFile:
     written any further ends with a warning; the node goes on.
     """
 
-    def __init__(self, path: Path, file: FileIO, header: TraceHeader) -> None:
+    def __init__(self, path: Path, file: FileIO, header: TraceHeader, largest: int, most_pending: int) -> None:
         self.path = path
+        self._largest, self._most_pending = largest, most_pending
         self._file: FileIO | None = file
         self._pid = header.pid
         self._pending: deque[tuple[Lane, str, float, float, dict[str, str | int]]] = deque()
@@ -81,8 +82,12 @@ class TraceFile:
         self._write(OPENING + "".join(f"{event},\n" for event in header_events(header)))
 
     @classmethod
-    def open(cls, folder: Path, peer_id: str) -> Self:
+    def open(cls, folder: Path, peer_id: str, *, largest: int = LARGEST_FILE, most_pending: int = MOST_PENDING) -> Self:
         """Begin a new file in `folder`, which is made if it does not exist; no existing file is touched.
+
+        Args:
+            largest: bytes of the file at most.
+            most_pending: see `MOST_PENDING`.
 
         Raises:
             UserError: `folder` is not writable.
@@ -93,7 +98,7 @@ class TraceFile:
             folder.mkdir(parents=True, exist_ok=True)
             path, file = _new_file(folder, peer_id)
             try:
-                return cls(path, file, header)
+                return cls(path, file, header, largest, most_pending)
             except OSError:
                 file.close()
                 path.unlink(missing_ok=True)
@@ -114,7 +119,7 @@ class TraceFile:
         if self._file is None:
             return
         pending = self._pending
-        if len(pending) >= MOST_PENDING:
+        if len(pending) >= self._most_pending:
             self._dropped += 1
             return
         pending.append((lane, name, begin, end, args))
@@ -140,8 +145,8 @@ class TraceFile:
             return
         # As many as there are now: others may go on adding.
         text = "".join(self._lines(*self._pending.popleft()) for _ in range(len(self._pending)))
-        if self._size + len(text) > LARGEST_FILE - 1000:
-            log.warning("the trace %s ends here: it has %d MiB, the most it may", self.path, LARGEST_FILE >> 20)
+        if self._size + len(text) > self._largest - 1000:
+            log.warning("the trace %s ends here: it has %d MiB, the most it may", self.path, self._largest >> 20)
             self._end()
             return
         try:

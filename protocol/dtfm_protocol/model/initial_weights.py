@@ -41,18 +41,21 @@ def initialise(stage: Stage, config: dict[str, Any], seed: int) -> None:
             parameter.copy_(initial_value(config, seed, name, parameter.shape))
 
 
-def standard_normal(seed: int, name: str, shape: Sequence[int]) -> torch.Tensor:
+def standard_normal(seed: int, name: str, shape: Sequence[int], chunk: int = CHUNK) -> torch.Tensor:
     """Draw fp32 values of mean 0 and standard deviation 1 that are a function of seed and name on any machine.
 
     `Tensor.normal_` rounds differently on processors with other vector units, and replicas must start bit-identical. So
     the generator draws integers, which are the same everywhere, and they choose among the quantiles of the normal
     distribution.
+
+    Args:
+        chunk: values that are drawn at a time; it decides on nothing but memory.
     """
     digest = hashlib.sha256(f"{seed}\n{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
     values, table = torch.empty(math.prod(shape)), _quantiles()
-    for first in range(0, len(values), CHUNK):
-        part = values[first : first + CHUNK]
+    for first in range(0, len(values), chunk):
+        part = values[first : first + chunk]
         drawn = torch.randint(0, len(table), (len(part),), dtype=torch.int32, generator=generator)
         part.copy_(table.index_select(0, drawn))
     return values.view(tuple(shape))
