@@ -13,10 +13,11 @@ from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.membership_ledger import Invited, Redeemed
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
-from tests.harness.membership import DAY, invite_of
+from dtfm_protocol.process.state_dir import locked
+from tests.harness.membership import DAY, SWARM, invite_of
 
 A, B, C = (Identity.generate().peer_id for _ in range(3))
-COMMANDS = [["invite"], ["members"], ["revoke", "0" * 16], ["kick", A], ["ban", A]]
+COMMANDS = [["invite"], ["members"], ["revoke", "0" * 16], ["kick", A], ["ban", A], ["rotate"]]
 
 
 class Folder:
@@ -144,6 +145,39 @@ def test_who_is_meant_must_be_plain(folder: Folder, command: str) -> None:
     assert "could be any of 2 members" in folder.refuses(command, A[-8:])
     assert "is no member" in folder.refuses(command, B)
     assert "is no member" in folder.refuses(command, "")
+
+
+def test_a_new_key_takes_the_place_of_the_old_one_and_invites_and_bans_are_by_it_from_then_on(folder: Folder) -> None:
+    (folder.path / "swarm").write_text(SWARM + "\n")
+    folder.entered(A)
+    said = folder.says("rotate")
+    new = Identity.load_or_create(folder.path / "key").peer_id
+    assert new != folder.owner.peer_id
+    assert said == f"the coordinator is {new} from now on, and its old key is deleted\n"
+    made = Invite.decode(folder.says("invite"))
+    assert (made.coordinator, made.token.by) == (folder.owner.peer_id, new), "it leads to the new key until `serve`"
+    folder.says("ban", A, "--key-only")
+    assert folder.file.ledger.bans[f"peer:{A}"].by == new
+
+
+def test_with_an_external_broker_the_coordinator_must_not_run_and_the_broker_is_told_of_the_new_key(
+    folder: Folder,
+) -> None:
+    (folder.path / "swarm").write_text(SWARM + "\n")
+    served = folder.served.model_copy(update={"broker": "mqtts://broker.example"})
+    (folder.path / "invite").write_text(served.encode() + "\n")
+    with locked(folder.path):
+        assert "stop the coordinator first" in folder.refuses("rotate")
+    assert "give the broker what is in" in folder.says("rotate")
+    new = Identity.load_or_create(folder.path / "key").peer_id
+    access = (folder.path / "broker" / "acl").read_text()
+    assert f"user {new}\n" in access
+    assert folder.owner.peer_id not in access, "the old key writes nothing any more"
+    assert (folder.path / "broker" / "members.crt").read_text().count("BEGIN") == 2, "whom it let in may come still"
+
+
+def test_a_standby_keeps_its_key(folder: Folder) -> None:
+    assert "a coordinator that stands by keeps its key" in folder.refuses("rotate")
 
 
 def test_an_invite_that_nobody_made_is_not_taken_back(folder: Folder) -> None:

@@ -191,7 +191,7 @@ def _tell_broker(folder: Path, served: "Invite") -> None:
     admission = Admission(served.swarm, served.coordinators, own, (own, *map(bytes.fromhex, known)))
     rules = TopicRules(served.swarm, admission.coordinators)
     mosquitto_files.write_mosquitto_files(folder / mosquitto_files.FOLDER, rules, admission.authorities)
-    typer.echo(f"have the broker read {folder / mosquitto_files.FOLDER} again (Mosquitto: SIGHUP), then serve")
+    typer.echo(f"give the broker what is in {folder / mosquitto_files.FOLDER} now, and start it again; then serve")
 
 
 def _served(folder: Path) -> Path:
