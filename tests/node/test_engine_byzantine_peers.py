@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from dtfm_node.engine.commit import Disputed
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.mailbox import PeerLost
@@ -49,13 +50,13 @@ def saying(kind: BallotKind, liar: str, text: str) -> Lie:
     return lambda _: signed(kind, liar, text.encode())
 
 
-def claiming(kind: BallotKind, liar: str, **fields: Any) -> Lie:
+def claiming(kind: BallotKind, liar: str, step: int = STEP, **fields: Any) -> Lie:
     """A vote or commit that says what is true but for these fields, with the liar's own signature."""
-    return lambda payload: signed(kind, liar, json.dumps(json.loads(bytes(payload)[64:]) | fields).encode())
+    return lambda payload: signed(kind, liar, json.dumps(json.loads(bytes(payload)[64:]) | fields).encode(), step)
 
 
-def signed(kind: BallotKind, liar: str, text: bytes) -> bytes:
-    return signer_of(liar).sign(statement(kind, SWARM, 1, Ballot.STEP, STEP, text)) + text
+def signed(kind: BallotKind, liar: str, text: bytes, step: int = STEP) -> bytes:
+    return signer_of(liar).sign(statement(kind, SWARM, 1, Ballot.STEP, step, text)) + text
 
 
 def resealed(liar: str, key: Key, payload: Bytes, codec: CodecName) -> bytes:
@@ -302,6 +303,54 @@ async def test_a_holder_that_differs_and_shows_no_receipts_is_named(home: Path) 
     lost = (await ends(swarm, "y"))["a"]
     assert lost.peer == "y"
     assert "no receipts, of step 2" in str(lost)
+
+
+def state(digest: str) -> dict[str, Any]:
+    return {"mark": {"step": 1, "plan": 1}, "layers": [2, 4], "digest": digest * 64}
+
+
+async def test_replicas_that_differ_in_a_state_end_the_step_and_both_are_said(home: Path) -> None:
+    """The votes do not tell whose state is the right one."""
+    swarm = Swarm(home, job_of(home), plan_of("2x2"))
+    for digest, liar in enumerate(("x", "y")):
+        tell(swarm, liar, Kind.VOTE, claiming("vote", liar, state=state(str(digest))), Ballot.STEP)
+    found = await swarm.ends()
+    (dispute,) = found["a"]
+    assert isinstance(dispute, Disputed)
+    assert str(dispute) == "x, y differ in the state that the same steps have led to"
+    assert not refused(swarm)
+    assert all([row.step for row in peer.rows] == [1] for peer in swarm.peers.values())
+
+
+async def test_a_peer_that_votes_two_digests_of_one_state_is_named(home: Path) -> None:
+    swarm = Swarm(home, job_of(home), plan_of("2x2"))
+
+    class Lying(Exchange):
+        async def send(self, peer: str, key: Key, payload: Bytes, seal: Bytes = b"") -> None:
+            if key.kind is Kind.VOTE and key.index == Ballot.STEP:
+                payload = claiming("vote", "y", key.step, state=state(str(key.step)))(payload)
+            await super().send(peer, key, payload, seal)
+
+    swarm.peers["y"].exchanging = Lying.running
+    lost = (await ends(swarm, "y"))["a"]
+    assert lost.peer == "y"
+    assert "votes with two digests of one state" in str(lost)
+
+
+@pytest.mark.parametrize("claims", [{"reduced": "0" * 64}, {"sum_squares": {"0": 1.0}}])
+async def test_a_vote_on_gradients_in_an_evaluation_is_its_voters_fault(home: Path, claims: dict[str, Any]) -> None:
+    """Held against the receipts of the step before, it would make the honest seem to lie."""
+    swarm = Swarm(home, job_of(home), plan_of("2x2"))
+
+    def lie(payload: Bytes) -> bytes:
+        text = json.dumps(json.loads(bytes(payload)[64:]) | claims).encode()
+        return signer_of("y").sign(statement("vote", SWARM, 1, Ballot.EVALUATION, 4, text)) + text
+
+    tell(swarm, "y", Kind.VOTE, lie, Ballot.EVALUATION, step=4)
+    (lost,) = (await swarm.ends())["a"]
+    assert isinstance(lost, PeerLost)
+    assert lost.peer == "y"
+    assert "a vote of y on gradients, where there are none" in str(lost)
 
 
 async def nothing() -> None:

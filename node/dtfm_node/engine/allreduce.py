@@ -4,9 +4,10 @@ Each part crosses each link twice, as with the paper's colocated parameter serve
 because they all take the bytes that the part's owner sent.
 """
 
+import asyncio
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,6 +26,8 @@ from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.wire.codecs import decode, encode, is_finite
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes
+
+T = TypeVar("T")
 
 
 class Feedback:
@@ -88,7 +91,7 @@ class AllReduce:
         sums: dict[str, torch.Tensor] = {}
         for part in received(messages, self._me, Kind.PART):
             data = await self._exchange.receive(part.sender, part.key(step))
-            sums[part.sender] = await self._decoded(part, step, data, len(mine))
+            sums[part.sender] = await self._decoded(part, step, data, len(mine), decode)
         await self._compute(sum_of_parts, mine, [sums.get(holder) for holder in bucket.holders])
         sums.clear()
         await self._compute(_check, mine, step)
@@ -104,8 +107,15 @@ class AllReduce:
         """Send the own part's total to all others, with one seal, and return its sum of squares."""
         own = bucket.holders.index(self._me)
         part = bucket.parts[own]
-        payload = await self._coded(self._total, bucket, gradient, part)
-        squares = float(await self._compute(sum_of_squares, gradient[slice(*part)]))
+        found: list[float] = []
+
+        def total() -> torch.Tensor:
+            coded = self._total(bucket, gradient, part)
+            found.append(sum_of_squares(gradient[slice(*part)]))
+            return coded
+
+        payload = await self._coded(total)
+        (squares,) = found
         key = Key(Kind.REDUCED, step, own, bucket.group)
         seal = self._seals.seal(key, await self._seals.hash(payload), squares)
         self._receipts.append(receipt_of(key, seal, squares))
@@ -132,9 +142,9 @@ class AllReduce:
         """Return a reduced part that another holder sends, whose seal holds, and its sum of squares."""
         sender, key = message.sender, message.key(step)
         payload, signature = unsealed(await self._exchange.receive(sender, key))
-        seal = Seal(await self._seals.hash(payload), signature)
-        values = await self._decoded(message, step, payload, elements)
-        squares = float(await self._compute(sum_of_squares, values))
+        hashing = asyncio.create_task(self._seals.hash(payload))
+        values, squares = await self._decoded(message, step, payload, elements, _decode_and_square)
+        seal = Seal(await hashing, signature)
         try:
             self._seals.check(sender, key, seal, squares)
         except Refused as error:
@@ -142,14 +152,16 @@ class AllReduce:
         self._receipts.append(receipt_of(key, seal, squares))
         return values, squares
 
-    async def _decoded(self, message: StepMessage, step: int, payload: Bytes, elements: int) -> torch.Tensor:
+    async def _decoded(
+        self, message: StepMessage, step: int, payload: Bytes, elements: int, decode: Callable[..., T]
+    ) -> T:
         data = await self._staging.to_device(payload)
         try:
-            values: torch.Tensor = await self._compute(decode, data, self._codec, (elements,))
+            decoded: T = await self._compute(decode, data, self._codec, (elements,))
         except Refused as error:
             text = f"{message.key(step)} with {error}"
             raise self._exchange.refuse(message.sender, FrameFault.CONTENT, text) from None
-        return values
+        return decoded
 
 
 def sum_of_parts(mine: torch.Tensor, by_holder: list[torch.Tensor | None]) -> None:
@@ -159,6 +171,11 @@ def sum_of_parts(mine: torch.Tensor, by_holder: list[torch.Tensor | None]) -> No
     for other in by_holder:
         total += mine if other is None else other
     mine.copy_(total)
+
+
+def _decode_and_square(data: torch.Tensor, codec: CodecName, shape: tuple[int, ...]) -> tuple[torch.Tensor, float]:
+    values = decode(data, codec, shape)
+    return values, sum_of_squares(values)
 
 
 def _check(gradient: torch.Tensor, step: int) -> None:
