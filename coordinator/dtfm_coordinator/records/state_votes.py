@@ -32,7 +32,7 @@ def replicas_along(chain: Chain) -> ReplicasOf:
     return replicas_of
 
 
-class Verdict(NamedTuple):
+class StateVerdict(NamedTuple):
     """What the votes on one part say."""
 
     digest: str = ""
@@ -85,7 +85,7 @@ class StateVotes:
             for mark, layers in parts:
                 yield from self._votes[mark][layers][peer]
 
-    def verdict(self, mark: Mark, layers: LayerRange, replicas: Collection[str], here: Collection[str]) -> Verdict:
+    def verdict(self, mark: Mark, layers: LayerRange, replicas: Collection[str], here: Collection[str]) -> StateVerdict:
         """Return what the votes on a part say.
 
         Args:
@@ -102,12 +102,13 @@ class StateVotes:
         if len(set(digests.values())) > 1 or (twofold and not digests):
             each = ", ".join(f"{short(peer)}: {digest[:8]}" for peer, digest in sorted(digests.items()))
             differ = f"its replicas signed different states of {what} ({each})" if digests else ""
-            return Verdict(disputed=True, said="; ".join(filter(None, (liars, differ))) + ": no copy of it is used")
+            said = "; ".join(filter(None, (liars, differ)))
+            return StateVerdict(disputed=True, said=f"{said}: no copy of it is used")
         silent = sorted(peer for peer, cast in votes.items() if not cast)
         if not digests or any(peer in here for peer in silent):
-            return Verdict(said=liars)
+            return StateVerdict(said=liars)
         gone = f"{_names(silent)} left without a vote on {what}: the others' votes count" if silent else ""
-        return Verdict(next(iter(digests.values())), said="; ".join(filter(None, (liars, gone))))
+        return StateVerdict(next(iter(digests.values())), said="; ".join(filter(None, (liars, gone))))
 
     def parts_of(self, mark: Mark) -> list[LayerRange]:
         """Return the layers of the parts of the state `mark` on which anybody has voted."""

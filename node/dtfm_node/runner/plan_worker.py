@@ -210,7 +210,7 @@ class PlanWorker:
         self._trainer = trainer
         if self._ending is not None:
             trainer.stop(kept=self._ending)
-        text = f"stage {state.index + 1} of {len(plan.stages)}"
+        text = "; ".join((f"stage {state.index + 1} of {len(plan.stages)}", *fetched.false.values()))[:400]
         self._reporter.say("training", text, step=resumed, fetched_bytes=fetched.bytes)
         for step in range(resumed + 1, steps + 1):
             try:
