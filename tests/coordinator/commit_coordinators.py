@@ -165,7 +165,9 @@ def _plans(state: State, one: Coordinator, setting: Setting, rule: Rule) -> Iter
         check_stopped(state, version)
         truth = tuple((peer.name, peer.memory.shown) for peer in answered)
         plans = tuple(sorted(state.forced, key=lambda plan: plan.version))
-        for shown in told(truth, setting.liars, plans):
+        parts = [part for peer in state.peers for part in peer.memory.held.whole]
+        final = frozenset(part.mark for part in parts if part.signer is not None)
+        for shown in told(truth, setting.liars, plans, follows, final):
             resume = _resume(shown, one.name, one.kept, chain, rule)
             check_resume(state, follows, answered, resume, setting.liars)
             names = [peer.name for peer in here]

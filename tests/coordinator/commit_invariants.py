@@ -4,7 +4,8 @@ import sys
 
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.plan import Resume
-from tests.coordinator.commit_state import LAYERS, MadePlan, Part, Peer, State
+from tests.coordinator.commit_lies import NEVER
+from tests.coordinator.commit_state import LAYERS, MadePlan, Part, Peer, State, layers_of
 from tests.harness.state_search import Violated
 
 
@@ -26,7 +27,7 @@ def check_resume(
         raise Violated(f"what led nowhere is gone on from: {mark}, after {follows}")
     for source in resume.sources:
         for layers in source.layers:
-            if not _has(state, source.peer, layers, mark):
+            if not _has(state, source.peer, layers, mark) and not _had(state, source.peer, layers, mark):
                 raise Violated(f"what is made up is gone on from: {source.peer} has no layers {layers} of {mark}")
     # Who trained under the plan that ends, and kept its memory, stands at its last step, or can follow to it.
     memories = [peer.memory for peer in answered if peer.name not in liars]
@@ -41,6 +42,15 @@ def check_resume(
         holders = [part for part in parts if part.mark == there or (part.prepared == there and there in final)]
         if _whole(holders) and mark.order < there.order and _leads_on(there, line):
             raise Violated(f"a state is lost: {there} is there, and the new plan resumes from {mark}")
+
+
+def _had(state: State, who: str, layers: LayerRange, mark: Mark) -> bool:
+    """Whether a source was given these layers of a state that may be real: then it holds up those who load from it, and
+    makes up nothing."""
+    return mark.step != NEVER and any(
+        layers_of(plan, who) == layers and (plan.version == mark.plan or plan.resume.mark == mark)
+        for plan in state.begun
+    )
 
 
 def _line(state: State, plan: MadePlan) -> list[tuple[MadePlan, int]]:

@@ -13,29 +13,42 @@ Shown = tuple[tuple[str, tuple[Part, ...]], ...]
 
 
 @cache
-def told(truth: Shown, liars: tuple[str, ...], plans: tuple[MadePlan, ...]) -> tuple[Shown, ...]:
+def told(
+    truth: Shown, liars: tuple[str, ...], plans: tuple[MadePlan, ...], follows: MadePlan, final: frozenset[Mark]
+) -> tuple[Shown, ...]:
     """What may be heard of those who hold `truth`, the truth first.
 
     Args:
-        plans: all plans so far; a liar tells of each.
+        plans: all plans that came into force.
+        follows: the newest of them that a new one follows.
+        final: the states of which there are genuine commits.
     """
     if not liars:
         return (truth,)
     kinds = [tuple((who, shown) if who not in liars else (who, ()) for who, shown in truth)]  # they hide what they have
-    for lie in _lies(liars, plans):
-        kinds.append(tuple((who, (*shown, *lie.get(who, ()))) for who, shown in truth))
+    for plan in plans:
+        for lie in _lies(liars, plan, final, closed=plan is not follows):
+            kinds.append(tuple((who, (*shown, *lie.get(who, ()))) for who, shown in truth))
     return tuple(dict.fromkeys((truth, *kinds)))
 
 
-def _lies(liars: tuple[str, ...], plans: tuple[MadePlan, ...]) -> Iterator[dict[str, tuple[Part, ...]]]:
-    """Lies that all liars tell at a time."""
-    for plan in plans:
-        arbiter, newer = electorate(plan).peers[0], Mark(step=NEVER, plan=plan.version)
-        # A commit that another peer has signed is not theirs to make up; what they sign in its place is found out.
-        signers = (arbiter,) if arbiter in liars else (liars[0], None)
-        for signer in signers:
+def _lies(
+    liars: tuple[str, ...], plan: MadePlan, final: frozenset[Mark], *, closed: bool
+) -> Iterator[dict[str, tuple[Part, ...]]]:
+    """Lies about the states of a plan, each told by all liars at a time.
+
+    Where every stage of the newest plan has a liar, and its arbiter is one, what they say was final is: they are asked
+    again when the plan is closed.
+    """
+    arbiter, began = electorate(plan).peers[0], plan.resume.mark
+    stages = plan.chain.plans[-1].replicas
+    if closed or arbiter not in liars or not all(set(stage) & set(liars) for stage in stages):
+        newer = Mark(step=NEVER, plan=plan.version)
+        for signer in (arbiter,) if arbiter in liars else (liars[0], None):
             yield {who: (Part((0, LAYERS), newer, (), signer),) for who in liars}
             yield {who: (Part(own, newer, (), signer),) for who in liars if (own := layers_of(plan, who)) is not None}
-        began = plan.resume.mark
-        yield {who: (Part((0, LAYERS), began, (), arbiter),) for who in liars}
-        yield {who: (Part((0, LAYERS), Mark(step=began.step + 1, plan=plan.version), (), arbiter),) for who in liars}
+    yield {who: (Part((0, LAYERS), began),) for who in liars}
+    # Everybody may show a genuine commit, and say that it has all layers of that state.
+    for mark in sorted(final, key=lambda mark: mark.order):
+        if mark.plan == plan.version:
+            yield {who: (Part((0, LAYERS), mark, (), arbiter),) for who in liars}

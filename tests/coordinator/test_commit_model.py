@@ -10,15 +10,18 @@ In every state that can be reached, with peers and coordinators that die at any 
 
 1. all peers that begin a plan begin it with the same state, the one that it names;
 2. a mark names one content, in memories and checkpoints, and the content has each step once and in order;
-3. a new plan resumes from no older state than the newest one that those who answered have as a whole, applied or held
-   with the word that it is final: where every stage answers, nothing that any of them applied is run again;
+3. a new plan resumes from no older state along the chain of plans than the newest one that those who answered have as
+   a whole, applied or held with the word that it is final: where every stage answers, nothing that any of them applied
+   is run again;
 4. of each plan that was in force somebody has stopped for good before a newer one is made: after that at most one step
    of it becomes final, the one that was under way; of one version one plan at most is in force, or begun;
-5. the job can still be done, as long as another plan may be called for.
+5. the job can still be done, as long as another plan may be called for;
+6. a new plan goes on from a state that leads on, one that the plans before it have led to, and from nothing that its
+   sources were never given; peers that lie of what they hold, alone or together, change nothing of that.
 
 What the third one does not say, as `resume_from` does not: a step that only somebody who does not answer has applied is
 run again. And the fourth: the step that was under way when a plan was ended may still become final among those whom the
-call does not reach. Its state has another mark than the same step of the newer plan, and leads nowhere.
+call does not reach. Its state has another mark than the same step of the newer plan, leads nowhere, and is run again.
 """
 
 import asyncio
@@ -46,12 +49,13 @@ from dtfm_protocol.control.messages import Epoch, Report
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.ballot import Commit, Vote
+from dtfm_protocol.plan.lineage import Ancestor, Chain
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.signed_commit import SignedCommit
 from tests.coordinator.commit_model import search
 from tests.coordinator.commit_setting import Rule, Setting
-from tests.coordinator.commit_state import Memory, Part
+from tests.coordinator.commit_state import MadePlan, Memory, Part
 
 TWO = (("A",), ("B",))
 """Two stages, a peer each; A is the arbiter."""
@@ -61,6 +65,8 @@ PAIR = (("A", "B"),)
 UNEQUAL = (("A", "D"), ("B",))
 """Two stages, two replicas and one."""
 A, B, D = (("A",),), (("B",),), (("D",),)
+
+SPARES = tuple(f"spare {number}" for number in range(10))
 
 HOLDS = {
     "stages that change hands, twice": Setting(("A", "B"), TWO, (SWAPPED,), versions=3, steps=1),
@@ -72,12 +78,18 @@ HOLDS = {
     ),
     "two plans and a crash": Setting(("A", "B"), A, (PAIR,), versions=3, steps=1, crashes=1, all_answer=True),
     "a coordinator that dies": Setting(("A", "B"), A, (B,), versions=3, steps=1, outages=1),
-    "two coordinators and a crash": Setting(("A", "B"), A, (B,), steps=1, crashes=1, coordinators=("C", "X")),
+    "two coordinators and a crash": Setting(("A", "B"), PAIR, (B,), steps=1, crashes=1, coordinators=("C", "X")),
     "two coordinators, two plans": Setting(
-        ("A", "B"), A, (B,), versions=3, steps=1, coordinators=("C", "X"), all_answer=True
+        ("A", "B"), PAIR, (B,), versions=3, steps=1, coordinators=("C", "X"), all_answer=True
     ),
+    "a peer that claims layers, or a newer state": Setting(("A", "B"), TWO, (TWO,), crashes=1, liars=("B",)),
+    "a replica that claims a newer state": Setting(("A", "B"), PAIR, (PAIR,), liars=("B",)),
+    "an arbiter that tells some, hides, and claims": Setting(("A", "B"), TWO, (TWO,), crashes=1, liars=("A",)),
+    "peers of an old plan that train on": Setting(("A", "D"), A, (D,), versions=3, steps=1, liars=("A",)),
+    "ten silent spares": Setting(("A", "B"), PAIR, (PAIR,), steps=1, crashes=1, spares=SPARES),
+    "a disk from before a promise": Setting(("A", "B"), PAIR, (PAIR,), steps=1, crashes=1, restores=True),
 }
-"""By what is peculiar to it. Together some 340,000 states."""
+"""By what is peculiar to it. Together some 590,000 states."""
 
 
 @pytest.mark.parametrize("setting", HOLDS.values(), ids=HOLDS)
@@ -174,6 +186,43 @@ class LearnsNothing(PlanChange):
         return super().on(event)
 
 
+class GrantsAll(Chain):
+    """Whoever says that it has layers may have them."""
+
+    def grants(self, peer: str, mark: Mark, layers: LayerRange, *, live: bool) -> bool:
+        return True
+
+
+class WithoutCommits(Chain):
+    """The newest plan's states are believed like those of closed ones."""
+
+    def is_open(self, mark: Mark) -> bool:
+        return False
+
+
+class WithoutEnds(Chain):
+    """A plan's states count however far it went on by itself, as long as its arbiter has signed them."""
+
+    def maker(self, mark: Mark) -> Ancestor | None:
+        return next((one for one in self.plans if one.version == mark.plan), None)
+
+    def is_open(self, mark: Mark) -> bool:
+        return True
+
+
+def is_signed_by_anybody(commit: SignedCommit, arbiter: str) -> bool:
+    """Any signature will do."""
+    return True
+
+
+class Unaware(Follower):
+    """Does not know that a process which was started anew has lost what it held for the plan that it had taken."""
+
+    @classmethod
+    def restarted(cls, pledge: Pledge) -> Self:
+        return cls(pledge)
+
+
 NEEDED: dict[str, tuple[Rule, Setting, str]] = {
     "all votes": (Rule(arbiter=WithoutVotes), Setting(("A", "B"), TWO, (TWO,)), "a step is lost"),
     "lasting promises": (
@@ -213,8 +262,30 @@ NEEDED: dict[str, tuple[Rule, Setting, str]] = {
     ),
     "what others have taken": (
         Rule(coordinator=LearnsNothing),
-        Setting(("A", "D"), A, (D, A), versions=3, steps=1, coordinators=("C", "X")),
+        Setting(("A", "D"), (("A", "D"),), (D,), versions=3, steps=1, coordinators=("C", "X")),
         "may go on",
+    ),
+    "layers that a plan gave": (Rule(chain=GrantsAll), Setting(("A", "B"), TWO, (TWO,), liars=("B",)), "made up"),
+    "layers that a plan gave, to an arbiter too": (
+        Rule(chain=GrantsAll),
+        Setting(("A", "B"), TWO, (TWO,), liars=("A",)),
+        "made up",
+    ),
+    "a commit": (Rule(chain=WithoutCommits), Setting(("A", "B"), PAIR, (PAIR,), liars=("B",)), "made up|led nowhere"),
+    "the arbiter's commit": (
+        Rule(is_signed=is_signed_by_anybody),
+        Setting(("A", "B"), PAIR, (PAIR,), liars=("B",)),
+        "made up",
+    ),
+    "the end of a plan": (
+        Rule(chain=WithoutEnds),
+        Setting(("A", "D"), A, (D,), versions=3, steps=1, liars=("A",)),
+        "led nowhere",
+    ),
+    "to know what a restart has cost": (
+        Rule(follower=Unaware),
+        Setting(("A", "B"), PAIR, (A, B), steps=1, crashes=1, restores=True),
+        "may go on|in force|promised not to",
     ),
 }
 
@@ -224,6 +295,20 @@ def test_without_this_the_rule_breaks(rule: Rule, setting: Setting, why: str) ->
     found = search(setting, rule)
     assert found.violation is not None, f"nothing breaks in {found.states} states"
     assert any(part in found.violation for part in why.split("|")), "\n".join((found.violation, *found.trace))
+
+
+class SparesElect(MadePlan):
+    """Spares have a say in what follows a plan."""
+
+    @property
+    def electors(self) -> tuple[str, ...]:
+        return (*super().electors, *self.idle)
+
+
+def test_if_spares_elected_silent_ones_would_hold_up_every_plan() -> None:
+    found = search(HOLDS["ten silent spares"], Rule(plan=SparesElect))
+    assert found.violation is None
+    assert found.stuck is not None
 
 
 # -- what the model asks for beyond the pure functions, asked of the code ---------------------------------------------

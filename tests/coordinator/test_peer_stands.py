@@ -47,3 +47,12 @@ def test_only_those_are_asked_who_have_a_say() -> None:
     stands = PeerStands(members, lambda _: True)
     assert stands.newest_promise(3, ("a", "b", "c")) == 4
     assert stands.newest_promise(3, ()) == 4, "of any number of strangers none is believed far"
+
+
+def test_spares_have_no_say_but_a_plan_is_one_that_they_can_take() -> None:
+    members = Members()
+    for peer, version in (("a", 3), ("b", 4), ("y", 7), *((f"liar {number}", MOST_UINT32) for number in range(9))):
+        standing = PeerState(promise=Promise(version=version, to="c"))
+        members.reported(peer, Report(session="s", state="idle", standing=standing))
+    stands = PeerStands(members, lambda _: True)
+    assert stands.newest_promise(3, ("a", "b", "c"), ("y", *(f"liar {number}" for number in range(9)))) == 7

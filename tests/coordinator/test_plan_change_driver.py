@@ -291,6 +291,7 @@ async def test_only_a_coordinators_plan_that_somebody_has_taken_must_be_followed
             await swarm.stands(peer, version, accepted=4, taken=forged)
         assert len(await asyncio.wait_for(swarm.one.agree(), 30)) == 2
         assert asked == ["nobody"]
+        assert swarm.one.follows == BEFORE
         version = await swarm.one.call()
         for peer in ("a", "b"):
             await swarm.stands(peer, version, accepted=4, taken=others)
@@ -301,6 +302,7 @@ async def test_only_a_coordinators_plan_that_somebody_has_taken_must_be_followed
             await swarm.stands(peer, version, accepted=4, taken=others)
         await swarm.stands("o", version)
         assert (await asyncio.wait_for(waiting, 30)).keys() >= {"a", "b", "m", "n"}
+        assert swarm.one.follows == others, "states are judged by the chain of the newest plan that may be in force"
 
 
 async def test_a_gentle_call_waits_for_the_step_under_way_and_then_no_more(tmp_path: Path) -> None:

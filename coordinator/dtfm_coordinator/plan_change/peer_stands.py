@@ -43,20 +43,19 @@ class PeerStands:
         self._checked.clear()
         self._genuine.clear()
 
-    def newest_promise(self, known: int, electors: Collection[str]) -> int:
+    def newest_promise(self, known: int, electors: Collection[str], spares: Collection[str] = ()) -> int:
         """Return the greatest version that connected peers have promised to any coordinator, as far as that is
         believed (`believable`).
 
         Args:
             known: the greatest version that this coordinator knows of.
             electors: peers that decide on the next plan; none: anybody may.
+            spares: peers that decide nothing, but could not be part of a plan that is older than their promise.
         """
-        found = [
-            member.report.standing.promise.version
-            for member in self._members.online()
-            if member.report and (not electors or member.peer in electors)
-        ]
-        return believable(found, known, decisive=bool(electors))
+        promised = {one.peer: one.report.standing.promise.version for one in self._members.online() if one.report}
+        deciding = [version for peer, version in promised.items() if not electors or peer in electors]
+        beside = [version for peer, version in promised.items() if peer in spares]
+        return max(believable(deciding, known, decisive=bool(electors)), believable(beside, known, decisive=False))
 
     def promised(self, version: int, to: str) -> dict[str, PeerState]:
         """Return the state of each peer whose reports come, and that has promised just this version to just this

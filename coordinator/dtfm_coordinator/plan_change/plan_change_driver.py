@@ -134,7 +134,8 @@ class PlanChangeDriver:
         patience = max(TIMEOUTS.step_end, STEPS_OF_PATIENCE * step)
         epoch, plan = self._machine.durable.epoch, self._plan
         known = max(epoch.called, epoch.in_force, plan.version if plan is not None else 0)
-        beyond = self._stands.newest_promise(known, plan.electors if plan is not None else ())
+        electors, spares = (plan.electors, plan.idle) if plan is not None else ((), ())
+        beyond = self._stands.newest_promise(known, electors, spares)
         self._on(Call(beyond, gently, parked, patience))
         await self._signal.wait(self._is_said)
         point("after-call")
