@@ -369,7 +369,7 @@ def certifying(vote: StateVote, *sources: str) -> Plan:
     """A plan that resumes from what `vote` is on, of which the digest is certified."""
     digest = StateDigest(mark=vote.mark, layers=vote.layers, digest=vote.digest)
     given = tuple(Source(peer=peer, layers=(vote.layers,)) for peer in sources)
-    return plan_of("middle", version=2, resume=Resume(mark=vote.mark, norm=1.0, sources=given, digests=(digest,)))
+    return plan_of("middle", version=2, resume=Resume(mark=vote.mark, sources=given, digests=(digest,)))
 
 
 async def other_node(folder: Path, network: MemoryNetwork, name: str, state: StageState) -> None:
@@ -441,7 +441,7 @@ def test_a_standing_brings_the_votes_on_what_is_held(holdings: Inventory) -> Non
     assert holdings.standing(PROMISE).holdings[0].votes == (vote,)
     assert holdings.newest_digest == StateDigest(mark=at(2), layers=(1, 4), digest=vote.digest)
     reduce(state, 3)
-    state.apply(1.5)
+    state.apply(1.5, None)
     assert holdings.standing(PROMISE).holdings[0].votes == (), "another state"
 
 
