@@ -60,6 +60,8 @@ class Turn:
     """Steps a second."""
     sent: dict[str, Any] = field(default_factory=dict)
     """What the strangers count."""
+    processor: dict[str, float] = field(default_factory=dict)
+    """Seconds of the processor a second that each process has taken."""
 
 
 def processes(swarm: Swarm) -> dict[str, psutil.Process]:
@@ -117,7 +119,8 @@ async def dummies(count: int) -> AsyncIterator[list[int]]:
 async def turn(swarm: Swarm, kind: str, targets: Sequence[int], options: argparse.Namespace) -> Turn:
     """Flood these ports, and count the steps meanwhile."""
     if not targets:
-        return Turn(kind, await pace(swarm, options.seconds))
+        steps, processor = await pace(swarm, options.seconds)
+        return Turn(kind, steps, {}, processor)
     flooder = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.flooder", "flood",
         "--ports", ",".join(map(str, targets)), "--connections", str(options.connections),
@@ -125,21 +128,33 @@ async def turn(swarm: Swarm, kind: str, targets: Sequence[int], options: argpars
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        steps = await pace(swarm, options.seconds)
+        steps, processor = await pace(swarm, options.seconds)
         said, _ = await flooder.communicate()
     finally:
         if flooder.returncode is None:
             flooder.kill()
             await flooder.wait()
-    return Turn(kind, steps, json.loads(said))
+    return Turn(kind, steps, json.loads(said), processor)
 
 
-async def pace(swarm: Swarm, seconds: float) -> float:
-    """Return the steps a second of the next so many seconds, but for the first ones."""
+async def pace(swarm: Swarm, seconds: float) -> tuple[float, dict[str, float]]:
+    """Return the steps a second of the next so many seconds, but for the first ones, and each process's seconds of the
+    processor a second."""
     await asyncio.sleep(SETTLE_SECONDS)
-    first, begun = swarm.step, time.monotonic()
+    found = processes(swarm) | {
+        one.cmdline()[3]: one for one in psutil.Process().children() if "flooder" in str(one.cmdline())
+    }
+    first, used, begun = swarm.step, {name: _processor(one) for name, one in found.items()}, time.monotonic()
     await asyncio.sleep(seconds - SETTLE_SECONDS)
-    return (swarm.step - first) / (time.monotonic() - begun)
+    passed = time.monotonic() - begun
+    return (swarm.step - first) / passed, {
+        name: (_processor(one) - used[name]) / passed for name, one in found.items() if one.is_running()
+    }
+
+
+def _processor(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 async def experiment(options: argparse.Namespace) -> tuple[list[Turn], list[list[str]], dict[int, str], str]:
@@ -160,9 +175,8 @@ async def experiment(options: argparse.Namespace) -> tuple[list[Turn], list[list
             order = [FLOODED[(number + number // 2) % 2] for number in range(2 * options.rounds)]  # a b b a a b b a
             for number, kind in enumerate(("nobody", *order)):
                 turns.append(await turn(swarm, kind, kinds[kind], options))
-                print(
-                    f"turn {number} of {2 * options.rounds}, {kind} flooded: {turns[-1].steps:.2f} steps/s", flush=True
-                )
+                said = ", ".join(f"{name} {share:.2f}" for name, share in turns[-1].processor.items())
+                print(f"{number}/{len(order)} {kind}: {turns[-1].steps:.2f} steps/s; processor: {said}", flush=True)
         await asyncio.sleep(CALM_SECONDS)
         watching.cancel()
         after = {name: holdings(process) for name, process in found.items() if process.is_running()}

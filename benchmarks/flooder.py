@@ -107,16 +107,16 @@ async def _visit(port: int, number: int, said: bytes, until: float, count: Count
 
 async def dummy(count: int) -> None:
     """Listen at so many ports, print them, and take whatever comes, until killed."""
-    servers = [await asyncio.start_server(_swallow, HOST, 0, backlog=4096) for _ in range(count)]
-    print(json.dumps([server.sockets[0].getsockname()[1] for server in servers]), flush=True)
+    loop, ports = asyncio.get_running_loop(), list[int]()
+    for _ in range(count):
+        server = await loop.create_server(_Swallow, HOST, 0, backlog=1024)
+        ports.append(server.sockets[0].getsockname()[1])
+    print(json.dumps(ports), flush=True)
     await asyncio.Event().wait()
 
 
-async def _swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while await reader.read(1 << 16):
-            pass
-    writer.transport.abort()
+class _Swallow(asyncio.Protocol):
+    """A connection of which all is read and dropped."""
 
 
 def main() -> None:

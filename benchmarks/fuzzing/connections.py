@@ -157,9 +157,12 @@ class _Plane:
 
 def _dht(sides: Sides) -> Iterator[Target]:
     refuse_stale_records()
-    registry = Registry(SWARM, sides.posts[sides.node.peer_id])
-    rules = MembersRecords(registry, sides.node, sides.admission())
     liar = sides.liar.peer_id
+
+    def rules() -> MembersRecords:
+        """Return the rules of a peer that has heard nothing yet."""
+        return MembersRecords(Registry(SWARM, sides.posts[sides.node.peer_id]), sides.node, sides.admission())
+
     profile = Profile(
         device="cpu", flops={"fp32": 1e11}, layer_seconds=LayerSeconds(forward=0.1, backward=0.2), memory_bytes=1e9,
         addresses=(f"/ip4/192.0.2.1/tcp/7/p2p/{liar}",), version="0.1", session="one",
@@ -167,11 +170,12 @@ def _dht(sides: Sides) -> Iterator[Target]:
     links = LinkReport(links={sides.node.peer_id: LINK}, limits=Limits(up_gbps=1.0), probed=3)
     for kind, record in (("profile", profile), ("links", links)):
         body = Entry(record=record, until=1e10).model_dump_json().encode()
-        yield Target(f"record of {kind}, signed", functools.partial(_recorded, sides, rules, kind), (body,))
+        yield Target(f"record of {kind}, signed", functools.partial(_recorded, sides, rules(), kind), (body,))
     stored = _record(sides, sides.posts[liar].seal("record", Entry(record=links, until=1e10)), "links")
-    yield Target("record's value", lambda data: _valid(rules, stored.key, stored.subkey, data, stored), (stored.value,))
-    yield Target("record's owner", lambda data: _valid(rules, stored.key, data, stored.value, stored), (stored.subkey,))
-    yield from _dht_calls(sides, rules, stored)
+    one, other = rules(), rules()
+    yield Target("record's value", lambda data: _valid(one, stored.key, stored.subkey, data, stored), (stored.value,))
+    yield Target("record's owner", lambda data: _valid(other, stored.key, data, stored.value, stored), (stored.subkey,))
+    yield from _dht_calls(sides, rules(), stored)
 
 
 def _valid(rules: MembersRecords, key: bytes, subkey: bytes, value: bytes, like: DHTRecord) -> None:
@@ -256,10 +260,11 @@ class _Dht:
 
     async def _alone(self, work: Awaitable[Any]) -> Any:
         """Await `work`, and end the calls to others that it has begun."""
+        before = asyncio.all_tasks()
         try:
             return await work
         finally:
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in asyncio.all_tasks() - before:
                 task.cancel()
 
 

@@ -25,6 +25,7 @@ def sides() -> Iterator[Sides]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 def test_nothing_but_the_stated_refusals_comes_out_of_any_parser_and_nothing_stays(sides: Sides) -> None:
     targets, faults = list(all_targets(sides)), list[str]()
     assert len({target.name for target in targets}) == len(targets)
