@@ -7,7 +7,7 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.ballot import Commit
-from dtfm_protocol.plan.lineage import LINEAGE_LIMIT, Ancestor, Chain
+from dtfm_protocol.plan.lineage import LINEAGE_LIMIT, LINEAGE_PEERS, Ancestor, Chain
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.plan import Plan, Resume, Source
 from dtfm_protocol.plan.signed_commit import SignedCommit
@@ -136,6 +136,14 @@ def test_only_the_newest_ancestors_are_named_and_what_is_older_is_not_judged() -
     assert chain.reaches(at(oldest.began.step + 1, oldest.version))
     assert not chain.reaches(at(3, 2))
     assert not chain.has(at(3, 2))
+
+
+def test_of_plans_with_many_peers_fewer_are_named_and_the_last_one_always() -> None:
+    many = tuple(f"peer {number}" for number in range(LINEAGE_PEERS // 3))
+    wide = tuple(Ancestor(version=v, began=at(v - 1, v - 1), stages=((0, 4),), replicas=(many,)) for v in range(1, 9))
+    assert [one.version for one in Chain(wide).up_to(at(8, 8))] == [6, 7, 8]
+    huge = Ancestor(version=9, began=at(8, 8), stages=((0, 4),), replicas=((*many, *"abc") * 3,))
+    assert Chain((*wide, huge)).up_to(at(9, 9)) == (huge,)
 
 
 def test_a_plan_of_the_past_has_peers_for_each_stage() -> None:

@@ -86,7 +86,9 @@ class Attacker:
         return f"dtfm/{self._invite.swarm}/{name}"
 
 
-async def test_replayed_ends_impossible_promises_and_words_in_disguise_cost_a_run_nothing(swarm: Swarm) -> None:
+async def test_replayed_ends_false_promises_a_made_up_model_and_words_in_disguise_cost_a_run_nothing(
+    swarm: Swarm,
+) -> None:
     """A node is killed afterwards, so that plans must still be possible, and another one joins what was replayed."""
     swarm.slow_down()
     job = swarm.job(steps=100, checkpoint=5)
@@ -108,6 +110,10 @@ async def test_replayed_ends_impossible_promises_and_words_in_disguise_cost_a_ru
             state="idle", lost=peers, standing={"promise": {"version": version, "to": invite.coordinator}}
         )
     await attacker.report(state="diverged", lost=peers)
+    newer = {"mark": {"step": 100_000, "plan": 1}, "layers": (0, 4), "live": True}
+    promise = {"version": 2, "to": invite.coordinator}  # as the next plan will want it
+    await attacker.report(state="idle", lost=peers, standing={"promise": promise, "holdings": (newer, newer)})
+    await swarm.until(lambda: "which no plan gave it" in coordinator.said(), "it claims the whole model, and is named")
     await swarm.until(
         lambda: any(node["text"] and "[/]" in node["text"] for node in swarm.status()["nodes"]), "it is heard"
     )

@@ -6,6 +6,7 @@ earlier, however genuine, leads nowhere: nobody can bring it back.
 """
 
 from functools import cached_property
+from itertools import accumulate
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -18,6 +19,9 @@ from dtfm_protocol.schema import Schema
 LINEAGE_LIMIT = 16
 """Plans that a plan names before itself, the newest. Snapshots of older ones are of no use any more: then the
 coordinator's checkpoint is gone back to."""
+LINEAGE_PEERS = 1 << 14
+"""Peers that these plans may name in all, a peer once a plan; of larger plans fewer are named. Each name is some 55
+bytes of every message that has a plan in it."""
 _Replicas = Annotated[tuple[PeerName, ...], Field(min_length=1, max_length=MOST_PEERS)]
 
 
@@ -109,4 +113,7 @@ class Chain(NamedTuple):
         """Return the lineage of a plan that goes on from `mark`: plans after the one that made it have led nowhere."""
         before = tuple(one for one in self.plans if one.version <= mark.plan)
         # Nothing is known of a state's past where its plan is not among these, e.g. of an old checkpoint.
-        return before[-LINEAGE_LIMIT:] if before and before[-1].version == mark.plan else ()
+        if not before or before[-1].version != mark.plan:
+            return ()
+        named = accumulate(sum(map(len, one.replicas)) for one in reversed(before[-LINEAGE_LIMIT:]))
+        return before[-max(1, sum(peers <= LINEAGE_PEERS for peers in named)) :]
