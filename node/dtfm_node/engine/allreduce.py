@@ -13,6 +13,7 @@ import torch
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.optimizer import sum_of_squares
+from dtfm_node.engine.part_alarm import PartAlarm, PartsSeen, compare_parts
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged
@@ -52,8 +53,10 @@ class Feedback:
 class AllReduce:
     """The all-reduces of one peer under one plan."""
 
-    def __init__(self, me: str, codec: CodecName, exchange: Exchange, machine: Runtime) -> None:
-        self._me, self._codec, self._exchange = me, codec, exchange
+    def __init__(
+        self, me: str, codec: CodecName, exchange: Exchange, machine: Runtime, alarm: PartAlarm | None = None
+    ) -> None:
+        self._me, self._codec, self._exchange, self._alarm = me, codec, exchange, alarm
         self._compute, self._staging = machine.reduce, machine.staging
         self._feedback = Feedback()
 
@@ -79,6 +82,7 @@ class AllReduce:
         sums: dict[str, torch.Tensor] = {}
         for part in received(messages, self._me, Kind.PART):
             sums[part.sender] = await self._decoded(part, step, len(mine))
+        await self._look_at(bucket, own, step, mine, sums)
         await self._compute(sum_of_parts, mine, [sums.get(holder) for holder in bucket.holders])
         sums.clear()
         await self._compute(_check, mine, step)
@@ -88,8 +92,22 @@ class AllReduce:
         for reduced in received(messages, self._me, Kind.REDUCED):
             low, high = parts[reduced.index]
             total = await self._decoded(reduced, step, high - low)
+            await self._look_at(bucket, reduced.index, step, gradient[low:high], {reduced.sender: total})
             await self._compute(_take, gradient[low:high], total)
         return float(await self._compute(sum_of_squares, mine))
+
+    async def _look_at(
+        self, bucket: Bucket, index: int, step: int, own: torch.Tensor, sent: dict[str, torch.Tensor]
+    ) -> None:
+        """Refuse what nobody honest would send of part `index`, before it is added to anything."""
+        if self._alarm is None:
+            return
+        seen: PartsSeen = await self._compute(compare_parts, own, sent)
+        strains = self._alarm.judge(bucket, index, step, seen)
+        faults = {peer: strain.fault for peer, strain in strains.items() if strain.fault}
+        refused = [self._exchange.refuse(peer, FrameFault.CONTENT, f"a part {why}") for peer, why in faults.items()]
+        for lost in refused:
+            raise lost
 
     def _total(self, bucket: Bucket, gradient: torch.Tensor, part: tuple[int, int]) -> torch.Tensor:
         """Code the sum. The owner, too, takes what the wire makes of it: all replicas must hold the same bits."""

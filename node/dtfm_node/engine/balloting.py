@@ -1,11 +1,13 @@
 """Sending of votes and commits, and the waiting for them, around what an `Arbiter` decides."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
 from dtfm_node.engine.commit import Arbiter
 from dtfm_node.engine.exchange import Exchange
+from dtfm_node.engine.lone_votes import LoneVotes
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.step_traffic import StepMessage, arbiter_of, ballot_messages, losses_due, received, sent
 from dtfm_protocol.errors import Refused
@@ -20,8 +22,10 @@ T = TypeVar("T")
 class Balloting:
     """Ballots of one peer under one plan: it votes, or as arbiter collects the votes and answers them."""
 
-    def __init__(self, plan: Plan, me: str, exchange: Exchange) -> None:
+    def __init__(self, plan: Plan, me: str, exchange: Exchange, lenience: float = 1.0) -> None:
+        """Nothing is voted on yet; `lenience` is that of `PartAlarm`."""
         self._plan, self._me, self._exchange = plan, me, exchange
+        self._lone_votes = LoneVotes(plan, lenience)
         self._arbitrates = me == arbiter_of(plan)
 
     async def hold(
@@ -58,10 +62,14 @@ class Balloting:
         messages: list[StepMessage],
     ) -> Commit:
         decided = arbiter.take(self._me, vote)
+        squares = {self._me: math.fsum(vote.sum_squares.values())}
         for voting in received(messages, self._me):
             cast = await self._exchange.receive(voting.sender, voting.key(step))
-            decided = self._read(voting, step, functools.partial(_take, arbiter, voting.sender, cast))
+            theirs, decided = self._read(voting, step, functools.partial(_take, arbiter, voting.sender, cast))
+            squares[voting.sender] = math.fsum(theirs.sum_squares.values())
         assert decided is not None, "every peer of the plan has voted"
+        if ballot is Ballot.STEP:
+            self._look_at(step, squares)
         decided = seal(decided)
         data = decided.model_dump_json().encode()
         if ballot is Ballot.STEP:
@@ -73,6 +81,18 @@ class Balloting:
                 point("mid-commit", step)
         return decided
 
+    def _look_at(self, step: int, squares: dict[str, float]) -> None:
+        """Refuse the norms of lone stages that cannot be.
+
+        Raises:
+            PeerLost: the first who voted one.
+        """
+        strains = self._lone_votes.judge(step, squares)
+        faults = {peer: strain.fault for peer, strain in strains.items() if strain.fault}
+        refused = [self._exchange.refuse(peer, FrameFault.CONTENT, f"a vote {why}") for peer, why in faults.items()]
+        for lost in refused:
+            raise lost
+
     def _read(self, message: StepMessage, step: int, read: Callable[[], T]) -> T:
         """Return what `read` makes of a message; a sender whose message cannot be read counts as lost (`PeerLost`)."""
         try:
@@ -81,5 +101,6 @@ class Balloting:
             raise self._exchange.refuse(message.sender, FrameFault.CONTENT, f"{message.key(step)}: {error}") from None
 
 
-def _take(arbiter: Arbiter, peer: str, cast: Bytes) -> Commit | None:
-    return arbiter.take(peer, read_ballot(cast, Vote))
+def _take(arbiter: Arbiter, peer: str, cast: Bytes) -> tuple[Vote, Commit | None]:
+    vote = read_ballot(cast, Vote)
+    return vote, arbiter.take(peer, vote)

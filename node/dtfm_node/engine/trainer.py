@@ -17,6 +17,7 @@ from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.executor import Executor
 from dtfm_node.engine.expected_frames import ExpectedFrame, ballot_frames, evaluation_frames, step_frames
+from dtfm_node.engine.part_alarm import PartAlarm
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_protocol.data.batches import Batches
@@ -45,13 +46,17 @@ class Trainer:
         tokens: TokenReader | None,
         exchange: Exchange,
         machine: Runtime,
+        lenience: float = 1.0,
     ) -> None:
+        """Take what to train with; nothing is sent before `start`. `lenience` is that of `PartAlarm`."""
         self._job, self._plan, self._me, self._state = job, plan, me, state
         self._exchange, self._machine = exchange, machine
         self._batches = Batches(job.corpus, job.training, job.evaluation)
         self._executor = Executor(plan, me, state, self._batches, tokens, exchange, machine)
-        self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine)
-        self._balloting = Balloting(plan, me, exchange)
+        epoch = self._batches.training_windows / job.training.micro_batch
+        alarm = PartAlarm(plan, me, epoch, lenience)
+        self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine, alarm)
+        self._balloting = Balloting(plan, me, exchange, lenience)
         self._hidden = state.hidden_size
         self._partners: set[str] = set()
         self._stopping = self._kept = False
