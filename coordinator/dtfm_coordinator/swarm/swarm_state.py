@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dtfm_coordinator.links.link_degradation import LinkDegradation
 from dtfm_coordinator.links.link_table import LinkTable
+from dtfm_coordinator.membership.accusations import Accusations
 from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.divergence import Divergence
 from dtfm_coordinator.membership.members import Members
@@ -31,6 +32,7 @@ class SwarmState(ChangeSignal):
         self._folder, self._layers = folder, layers
         self.members, self.links, self.pace = Members(self.clock.now), LinkTable(), Stragglers()
         self.link_watch, self.divergence = LinkDegradation(self.clock.now), Divergence()
+        self.accusations = Accusations()
         self.plan: Plan | None = None
         """Plan in force; None before the first."""
         self.kept = Mark()
@@ -39,6 +41,11 @@ class SwarmState(ChangeSignal):
         """Newest state that one peer's loss cannot take away, as `is_safer` found it last."""
         self.event: PlanEvent | None = None
         """Event to be written down when the plan has begun; None: it was."""
+
+    @property
+    def doubted(self) -> frozenset[str]:
+        """Peers without whom the next plan does better: nobody confirms what they say."""
+        return self.divergence.doubted | self.accusations.left_out
 
     @property
     def standings(self) -> dict[str, PeerState]:
