@@ -58,6 +58,7 @@ bench-engine: $(VENV)/installed
 	$(BIN)/python -m benchmarks.overlap --out benchmarks/results/overlap.md
 	$(BIN)/python -m benchmarks.memory --out benchmarks/results/memory.md
 	$(BIN)/python -m benchmarks.codecs --out benchmarks/results/codecs.md
+	$(BIN)/python -m benchmarks.alarms --out benchmarks/results/alarms.md
 	$(BIN)/python -m benchmarks.update_cost --out benchmarks/results/update_cost.md
 	$(BIN)/python -m benchmarks.state_votes --out benchmarks/results/state_votes.md
 	$(BIN)/python -m benchmarks.equivalence --out benchmarks/results/equivalence.md

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.stage_state import StageState
-from dtfm_node.runner.plan_worker import PlanWorker
+from dtfm_node.runner.plan_worker import PlanWorker, _why
 from dtfm_protocol.model.stage_demand import stage_demand
 from dtfm_protocol.plan.plan import Plan
 from tests.harness.named_peers import signer_of
@@ -62,10 +63,24 @@ async def test_a_plan_beyond_the_offer_is_reported_and_nothing_of_it_is_built(pe
     assert worker.has_ended()
     assert StageState not in machine.asked
     ((state, text, values),) = reports.said
-    assert values == {"plan_version": 7, "lost": ()}
+    assert values == {"plan_version": 7, "lost": (), "refused": ""}
     if peer == "spare":
         assert state == "idle"
     else:
         needed = stage_demand(HOSTILE.config, HOSTILE.training, PLAN, "x")
         assert state == "stalled"
         assert text.startswith(f"plan 7 asks for {needed / 1e9:.3g} GB of memory and this node offers 1 GB")
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_report_tells_a_peer_that_was_refused_from_one_that_vanished(refused: bool) -> None:
+    reports = Reports()
+    uplink, plane = SimpleNamespace(release=lambda: None), SimpleNamespace(peer_id="a")
+    worker = PlanWorker(
+        HOSTILE, Machine(), plane, None, None, None, reports, uplink, lambda: None, 1e9  # type: ignore[arg-type]
+    )  # fmt: skip
+    lost = PeerLost("x", "it is", refused=refused)
+    worker._stall(PLAN, *_why(BaseExceptionGroup("", [ExceptionGroup("", [lost])])))  # type: ignore[arg-type]
+    ((state, text, values),) = reports.said
+    assert (state, text) == ("stalled", "x is gone: it is")
+    assert values == {"plan_version": 7, "lost": ("x",), "refused": "x" if refused else ""}

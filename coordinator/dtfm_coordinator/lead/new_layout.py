@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.lead.lead_context import LeadContext
 from dtfm_coordinator.links.link_degradation import Pair
+from dtfm_coordinator.membership.accusations import Quarrel
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.control.messages import PROBE, ProbeRound
@@ -70,20 +71,33 @@ class LayoutMaker:
         members = self._links.reachable([member for member in members if member.peer in heard])
         if not members:
             raise UserError("no node is left, or none of them reaches another one: `dtfm-node doctor` says why")
-        trusted = [member for member in members if member.peer not in self._state.divergence.doubted]
-        if 0 < len(trusted) < len(members):
+        for some, apart in self._doubting(members):
             with contextlib.suppress(UserError):
-                return await self._placed(trusted, horizon)
+                return await self._placed(some, horizon, apart)
         return await self._placed(members, horizon)
 
-    async def _placed(self, members: list[Member], horizon: float | None) -> Plan:
-        """Return a layout for `members`.
+    def _doubting(self, members: list[Member]) -> Iterator[tuple[list[Member], frozenset[Quarrel]]]:
+        """Yield what to try before all of `members` as they are: who is to take part, and who is kept apart."""
+        here, doubted = {member.peer for member in members}, self._state.doubted
+        trusted = [member for member in members if member.peer not in doubted]
+        apart = frozenset(quarrel for quarrel in self._state.accusations.apart if quarrel <= here)
+        if trusted and apart:
+            yield trusted, apart
+        if 0 < len(trusted) < len(members):
+            yield trusted, frozenset()
+            if apart:
+                yield members, apart
+
+    async def _placed(
+        self, members: list[Member], horizon: float | None, apart: Collection[Quarrel] = frozenset()
+    ) -> Plan:
+        """Return a layout for `members`, where the pairs of `apart` have nothing to do with each other.
 
         Raises:
             UserError: no layout fits.
         """
         await self._say("planning", f"planning for {len(members)} nodes")
-        view = self._links.view(members, self._context.job.training.precision, self._state.pace.factors())
+        view = self._links.view(members, self._context.job.training.precision, self._state.pace.factors(), apart)
         plan = await asyncio.to_thread(self._context.planner.plan, view, self._state.plan, horizon)
         view.save(self._context.folder / "view.json")
         return plan

@@ -1,7 +1,7 @@
 """Which links are known, which are yet to be measured, and the view that follows. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -176,11 +176,18 @@ class LinkTable:
             )
         ]
 
-    def view(self, members: Sequence[Member], precision: str, slower: Mapping[str, float] | None = None) -> View:
+    def view(
+        self,
+        members: Sequence[Member],
+        precision: str,
+        slower: Mapping[str, float] | None = None,
+        apart: Collection[frozenset[str]] = (),
+    ) -> View:
         """What the allocator plans on: `members` must have profiles.
 
         Args:
             slower: how many times slower than their profile peers have become.
+            apart: pairs that are to have nothing to do with each other, as if they could not talk.
         """
         nodes = []
         for member in members:
@@ -206,8 +213,8 @@ class LinkTable:
         )
         return View(
             nodes=tuple(nodes),
-            latency_ms=self._matrix(self._latency_ms, ids, np.nan),
-            bandwidth_gbps=self._matrix(self._gbps, ids, 0.0),
+            latency_ms=_parted(self._matrix(self._latency_ms, ids, np.nan), ids, apart, np.nan),
+            bandwidth_gbps=_parted(self._matrix(self._gbps, ids, 0.0), ids, apart, 0.0),
             ways=ways,
         )
 
@@ -216,3 +223,13 @@ class LinkTable:
         return np.array(
             [[table.get((a, b), failed if self.known(a, b) else np.nan) for b in ids] for a in ids], dtype=np.float64
         ).reshape(len(ids), len(ids))
+
+
+def _parted(matrix: Matrix, ids: Sequence[str], apart: Collection[frozenset[str]], failed: float) -> Matrix:
+    """Return the figures of links with `failed` for those between the peers of a pair of `apart`."""
+    place = {peer: index for index, peer in enumerate(ids)}
+    for pair in apart:
+        if len(pair) == 2 and pair <= place.keys():
+            a, b = (place[peer] for peer in pair)
+            matrix[a, b] = matrix[b, a] = failed
+    return matrix

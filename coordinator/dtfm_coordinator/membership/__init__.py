@@ -1,5 +1,6 @@
 """Who is in the swarm, where they are reached, and who has become slow.
 
+- `accusations`: accusations of peers by others, and what the next plans make of them (pure)
 - `change_signal`: signal by which tasks wait until something that was heard makes a condition true
 - `divergence`: divergence of the training as peers report it, and whether their words are enough to end the run (pure)
 - `known_peers`: addresses at which peers say they are reached: by them a coordinator that comes back enters the network

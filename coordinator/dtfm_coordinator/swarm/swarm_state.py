@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dtfm_coordinator.links.link_degradation import LinkDegradation
 from dtfm_coordinator.links.link_table import LinkTable
+from dtfm_coordinator.membership.accusations import Accusations
 from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.divergence import Divergence
 from dtfm_coordinator.membership.members import Members
@@ -42,6 +43,7 @@ class SwarmState(ChangeSignal):
         self._folder, self._layers = folder, layers
         self.members, self.links, self.pace = Members(self.clock.now), LinkTable(), Stragglers()
         self.link_watch, self.divergence = LinkDegradation(self.clock.now), Divergence()
+        self.accusations = Accusations()
         self.plan: Plan | None = None
         """Plan in force; None before the first."""
         self.kept = Mark()
@@ -55,6 +57,11 @@ class SwarmState(ChangeSignal):
         """Plan in force as `judged` saw it last, and its chain."""
         self.event: PlanEvent | None = None
         """Event to be written down when the plan has begun; None: it was."""
+
+    @property
+    def doubted(self) -> frozenset[str]:
+        """Peers without whom the next plan does better: nobody confirms what they say."""
+        return self.divergence.doubted | self.accusations.left_out
 
     @property
     def standings(self) -> dict[str, PeerState]:

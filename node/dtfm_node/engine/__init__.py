@@ -27,9 +27,12 @@
 - `job_survey`: a survey of a job: what its model would take, worked out in a process of bounded memory and time
 - `layers`: ways to run a stage's decoder layers: plainly, with activations recomputed, or compiled
 - `link_rates`: rates at which frames come in from each peer: what training traffic tells of links, for nothing (pure)
+- `lone_votes`: alarm for norms that lone stages vote: only what is usual can contradict (pure)
 - `mailbox`: frames that one peer awaits from the others under one plan: which are due, which have come, and who is gone
   (pure)
 - `optimizer`: optimizer that swarm and `solo` share, the gradient clip, and their state by name
+- `part_alarm`: alarm for parts of a gradient that are well-formed and wrong: norms and directions that no honest
+  replica's have (pure)
 - `process_limits`: limits of this node's own process, set before it hears of any job
 - `receipts`: receipts of a step's reduced parts: what each holder got, and who lies where they differ (pure)
 - `receiver`: receiver of frames from streams: the waiting, on both sides, around what a `Mailbox` decides

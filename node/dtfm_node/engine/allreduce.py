@@ -15,6 +15,7 @@ from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals, Seal, unsealed
 from dtfm_node.engine.optimizer import sum_of_squares
+from dtfm_node.engine.part_alarm import PartAlarm, PartsSeen, compare_parts
 from dtfm_node.engine.receipts import PartReceipt, receipt_of, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
@@ -58,8 +59,16 @@ class Feedback:
 class AllReduce:
     """The all-reduces of one peer under one plan."""
 
-    def __init__(self, me: str, codec: CodecName, exchange: Exchange, machine: Runtime, seals: FrameSeals) -> None:
-        self._me, self._codec, self._exchange, self._seals = me, codec, exchange, seals
+    def __init__(
+        self,
+        me: str,
+        codec: CodecName,
+        exchange: Exchange,
+        machine: Runtime,
+        seals: FrameSeals,
+        alarm: PartAlarm | None = None,
+    ) -> None:
+        self._me, self._codec, self._exchange, self._seals, self._alarm = me, codec, exchange, seals, alarm
         self._compute, self._staging = machine.reduce, machine.staging
         self._feedback = Feedback()
         self._receipts: list[PartReceipt] = []
@@ -92,6 +101,7 @@ class AllReduce:
         for part in received(messages, self._me, Kind.PART):
             data = await self._exchange.receive(part.sender, part.key(step))
             sums[part.sender] = await self._decoded(part, step, data, len(mine), decode)
+        await self._look_at(bucket, own, step, mine, sums)
         await self._compute(sum_of_parts, mine, [sums.get(holder) for holder in bucket.holders])
         sums.clear()
         await self._compute(_check, mine, step)
@@ -100,6 +110,7 @@ class AllReduce:
         for reduced in received(messages, self._me, Kind.REDUCED):
             low, high = parts[reduced.index]
             total, squares[reduced.index] = await self._total_of(reduced, step, high - low)
+            await self._look_at(bucket, reduced.index, step, gradient[low:high], {reduced.sender: total})
             await self._compute(_take, gradient[low:high], total)
         return squares_of(squares)
 
@@ -122,6 +133,19 @@ class AllReduce:
         for reduced in sent(messages, self._me, Kind.REDUCED):
             await self._exchange.send(reduced.receiver, key, payload, seal.signature)
         return squares
+
+    async def _look_at(
+        self, bucket: Bucket, index: int, step: int, own: torch.Tensor, sent: dict[str, torch.Tensor]
+    ) -> None:
+        """Refuse what nobody honest would send of part `index`, before it is added to anything."""
+        if self._alarm is None:
+            return
+        seen: PartsSeen = await self._compute(compare_parts, own, sent)
+        strains = self._alarm.judge(bucket, index, step, seen)
+        faults = {peer: strain.fault for peer, strain in strains.items() if strain.fault}
+        refused = [self._exchange.refuse(peer, FrameFault.CONTENT, f"a part {why}") for peer, why in faults.items()]
+        for lost in refused:
+            raise lost
 
     def _total(self, bucket: Bucket, gradient: torch.Tensor, part: tuple[int, int]) -> torch.Tensor:
         """Code the sum. The owner, too, takes what the wire makes of it: all replicas must hold the same bits."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ from dtfm_node.engine.audit import Answered, Auditor
 from dtfm_node.engine.commit import Arbiter, Disputed, StateAgreement
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals
+from dtfm_node.engine.lone_votes import LoneVotes
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.receipts import StepReceipts, holders_of, judge
 from dtfm_node.engine.rejected_frames import FrameFault
@@ -36,10 +38,14 @@ T = TypeVar("T")
 class Balloting:
     """Ballots of one peer under one plan: it votes, or as arbiter collects the votes and answers them."""
 
-    def __init__(self, plan: Plan, me: str, exchange: Exchange, witness: Witness, auditor: Auditor) -> None:
+    def __init__(
+        self, plan: Plan, me: str, exchange: Exchange, witness: Witness, auditor: Auditor, lenience: float = 1.0
+    ) -> None:
+        """Nothing is voted on yet; `lenience` is that of `PartAlarm`."""
         self._plan, self._me, self._exchange = plan, me, exchange
         self._witness, self._auditor = witness, auditor
         self._signed = SignedBallots(witness.signer, plan.version)
+        self._lone_votes = LoneVotes(plan, lenience)
         self._arbitrates = me == arbiter_of(plan)
         self._states = StateAgreement()
         self._newest = ""
@@ -123,6 +129,7 @@ class Balloting:
         votes = [cast[peer] for peer in self._plan.peers]
         root = root_of_votes(votes)
         if ballot is Ballot.STEP:
+            self._look_at(step, {peer: math.fsum(one.sum_squares.values()) for peer, one in arbiter.votes.items()})
             self._witness.keep_votes(self._plan, step, votes)
         decided = seal(decided).model_copy(update={"votes": root, "before": self._newest})
         answer = self._signed.signed(ballot, step, decided)
@@ -163,6 +170,18 @@ class Balloting:
                 return await self._witness.receipts_of(peer, self._plan, step)
         except (TimeoutError, ConnectionError, Refused):
             return None
+
+    def _look_at(self, step: int, squares: dict[str, float]) -> None:
+        """Refuse the norms of lone stages that cannot be.
+
+        Raises:
+            PeerLost: the first who voted one.
+        """
+        strains = self._lone_votes.judge(step, squares)
+        faults = {peer: strain.fault for peer, strain in strains.items() if strain.fault}
+        refused = [self._exchange.refuse(peer, FrameFault.CONTENT, f"a vote {why}") for peer, why in faults.items()]
+        for lost in refused:
+            raise lost
 
     def _read(self, message: StepMessage, step: int, read: Callable[[], T]) -> T:
         """Return what `read` makes of a message; a sender whose message cannot be read counts as lost (`PeerLost`)."""

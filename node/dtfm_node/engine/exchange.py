@@ -221,7 +221,7 @@ class Exchange:
         """Count a frame that cannot be used, log the first of its kind, count its sender as lost; return that loss."""
         if self._rejected_frames.note(peer, fault):
             log.warning("refused a frame of %s: it sent %s", short(peer), text)
-        lost = PeerLost(peer, f"it sent {text}")
+        lost = PeerLost(peer, f"it sent {text}", refused=True)
         if peer in self._peers:
             self.lose(lost)
         return lost

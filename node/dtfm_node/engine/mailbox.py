@@ -20,9 +20,11 @@ ahead the schedule bounds: no peer has more micro-batches in flight than it says
 class PeerLost(Exception):
     """Error: a peer that this step needs is gone."""
 
-    def __init__(self, peer: str, why: str) -> None:
+    def __init__(self, peer: str, why: str, *, refused: bool = False) -> None:
         super().__init__(f"{short(peer)} is gone: {why}")
         self.peer = peer
+        self.refused = refused
+        """Whether it has sent what this peer refused, and did not just vanish."""
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.executor import Executor
 from dtfm_node.engine.expected_frames import ExpectedFrame, ballot_frames, evaluation_frames, step_frames
 from dtfm_node.engine.frame_seals import FrameSeals
+from dtfm_node.engine.part_alarm import PartAlarm
 from dtfm_node.engine.receipts import StepReceipts
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged, StageState
@@ -52,18 +53,19 @@ class Trainer:
         machine: Runtime,
         witness: Witness,
         newest_state: Callable[[], StateDigest | None] = lambda: None,
+        lenience: float = 1.0,
     ) -> None:
         """Nothing is done before `expect_first`; `newest_state` tells the newest part of a state that was hashed here,
-        for the others' to be held against it."""
+        for the others' to be held against it; `lenience` is that of `PartAlarm`."""
         self._job, self._plan, self._me, self._state = job, plan, me, state
         self._exchange, self._machine, self._witness = exchange, machine, witness
         self._newest_state = newest_state
         self._batches = Batches(job.corpus, job.training, job.evaluation)
         self._executor = Executor(plan, me, state, self._batches, tokens, exchange, machine)
-        self._all_reduce = AllReduce(
-            me, plan.wire.gradients, exchange, machine, FrameSeals(witness.signer, plan.version)
-        )
-        self._balloting = Balloting(plan, me, exchange, witness, Auditor(plan, me, exchange, witness, self._keeps))
+        alarm = PartAlarm(plan, me, self._batches.training_windows / job.training.micro_batch, lenience)
+        seals, auditor = FrameSeals(witness.signer, plan.version), Auditor(plan, me, exchange, witness, self._keeps)
+        self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine, seals, alarm)
+        self._balloting = Balloting(plan, me, exchange, witness, auditor, lenience)
         self._hidden = state.hidden_size
         self._partners: set[str] = set()
         self._stopping = self._kept = False

@@ -10,6 +10,7 @@ from dtfm_node.engine.commit import Disputed
 from dtfm_node.engine.device import is_out_of_memory
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.part_alarm import Retries
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_node.engine.trainer import Trainer
@@ -65,6 +66,7 @@ class PlanWorker:
         self._opened = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self._trainer: Trainer | None = None
+        self._retries = Retries()
         self._ending: bool | None = None
         """Whether the plan is to end with a checkpoint, once it was asked to end with a step; None before."""
 
@@ -141,13 +143,15 @@ class PlanWorker:
         self._checkpointer.serve(plan)
         if plan.stage_of(self._me) is None:
             spare = f"plan {plan.version} leaves this node as a spare"
-            self._reporter.say("idle", spare, plan_version=plan.version, lost=())
+            self._reporter.say("idle", spare, plan_version=plan.version, lost=(), refused="")
             return
         refusal = await self._machine.compute(why_refused, self._job, plan, self._me, self._offered)
         if refusal is not None:
             self._stall(plan, "stalled", refusal)
             return
-        self._reporter.say("starting", f"plan {plan.version}: {plan.reason}", plan_version=plan.version, lost=())
+        self._reporter.say(
+            "starting", f"plan {plan.version}: {plan.reason}", plan_version=plan.version, lost=(), refused=""
+        )
         try:
             exchanging = Exchange.running(
                 self._plane, plan.version, plan.peers, self._uplink, self._machine.tracer, self._machine.action_seconds
@@ -174,9 +178,11 @@ class PlanWorker:
             await self._machine.compute(int)
             self._on_change()
 
-    def _stall(self, plan: Plan, state: str, why: str, lost: tuple[str, ...] = ()) -> None:
+    def _stall(self, plan: Plan, state: str, why: str, lost: PeerLost | None = None) -> None:
         """Report why the plan cannot go on, with the peer that was lost if one was."""
-        self._reporter.say(state, why[:400], plan_version=plan.version, lost=lost)
+        gone = (lost.peer,) if lost is not None else ()
+        refused = lost.peer if lost is not None and lost.refused else ""
+        self._reporter.say(state, why[:400], plan_version=plan.version, lost=gone, refused=refused)
         log.warning("plan %d stops here: %s", plan.version, why)
 
     async def _train(self, plan: Plan, exchange: Exchange) -> None:
@@ -188,8 +194,19 @@ class PlanWorker:
         if state.is_first or state.is_last:
             budget = holdings.snapshots.budget
             tokens = TokenSource(self._plane, job, self._shards, plan.author, budget=budget)
-        reader = tokens.reader if tokens else None
-        trainer = Trainer(job, plan, self._me, state, reader, exchange, machine, self._witness)
+        lenience = self._retries.begun(plan.resume.mark.step)
+        trainer = Trainer(
+            job,
+            plan,
+            self._me,
+            state,
+            tokens.reader if tokens else None,
+            exchange,
+            machine,
+            self._witness,
+            lambda: holdings.newest_digest,
+            lenience,
+        )
 
         async def prepare(step: int) -> None:
             if tokens is not None:
@@ -246,12 +263,12 @@ class PlanWorker:
             self._reporter.hurry()
 
 
-def _why(group: BaseExceptionGroup[Exception]) -> tuple[str, str, tuple[str, ...]]:
+def _why(group: BaseExceptionGroup[Exception]) -> tuple[str, str, PeerLost | None]:
     """Return what a node reports of the first of the errors that ended its work: state, reason, and the lost peer."""
     first: BaseException = group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     if is_out_of_memory(first):
-        return "stalled", f"there is no memory left for it here: {first}", ()
-    lost = (first.peer,) if isinstance(first, PeerLost) else ()
+        return "stalled", f"there is no memory left for it here: {first}", None
+    lost = first if isinstance(first, PeerLost) else None
     return "diverged" if isinstance(first, Diverged) else "stalled", str(first), lost

@@ -151,6 +151,8 @@ class Report(Message):
     text: Text = ""
     lost: Annotated[tuple[PeerName, ...], Field(max_length=LOST_LIMIT)] = ()
     """Peers whose streams broke."""
+    refused: PeerName = ""
+    """The one of them whose frame this peer has refused: it has sent what no honest peer sends. "": none."""
     standing: PeerState = PeerState()
     taken: Plan | None = None
     """The plan that this peer has taken last, where another coordinator than its author calls: that one may not know of

@@ -1,0 +1,60 @@
+"""Accusations of peers by others, and what the next plans make of them. Pure.
+
+A peer that refuses what another one sent says that it was no honest peer's. Nobody else has seen it: who of the two
+lies cannot be told. So they are kept apart, and a liar, whichever it is, has to make an enemy of another peer to do it
+again: whoever has fallen out with two is left out. One liar cannot take honest peers away from the run one after the
+other: the second that it accuses is the last.
+
+One quarrel counts for each plan, the first that is heard of. So a lie that many peers see at once does not cost all of
+them their good name, and each quarrel costs a liar its own: as many liars, as many honest peers at most are left out.
+"""
+
+from collections import defaultdict
+
+from dtfm_protocol.bounds import SEEN_LIMIT
+
+ENOUGH = 2
+"""Peers with which somebody must have fallen out to be left out."""
+Quarrel = frozenset[str]
+"""Two peers, of which one has accused the other."""
+
+
+class Accusations:
+    """Accusations of one run, as the coordinator heard them."""
+
+    def __init__(self) -> None:
+        self._quarrels: dict[Quarrel, str] = {}
+        """What was said in each quarrel first, by its two peers, oldest first."""
+        self._plan = 0
+        """Version of the newest plan that a quarrel has ended."""
+
+    def reported(self, accuser: str, accused: str, plan: int, text: str) -> bool:
+        """Take the word of a peer, under plan `plan`, that it refused what another one sent; True if that counts and
+        is news.
+
+        Who is left out has no say any more: whomever it accuses now may have done nothing.
+        """
+        quarrel = frozenset((accuser, accused))
+        if accuser == accused or plan <= self._plan or accuser in self.left_out:
+            return False
+        self._plan = plan
+        if quarrel in self._quarrels:
+            return False
+        self._quarrels[quarrel] = text
+        if len(self._quarrels) > SEEN_LIMIT:
+            del self._quarrels[next(iter(self._quarrels))]
+        return True
+
+    @property
+    def apart(self) -> frozenset[Quarrel]:
+        """Pairs of peers that have nothing to do with each other in the next plans, where such plans are possible."""
+        return frozenset(self._quarrels)
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Peers that have no part in the next plans, where plans without them are possible."""
+        others: dict[str, int] = defaultdict(int)
+        for quarrel in self._quarrels:
+            for peer in quarrel:
+                others[peer] += 1
+        return frozenset(peer for peer, count in others.items() if count >= ENOUGH)

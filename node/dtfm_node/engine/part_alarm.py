@@ -1,0 +1,235 @@
+"""Alarm for parts of a gradient that are well-formed and wrong: norms and directions that no honest replica's have.
+
+Each owner of a part judges what the other replicas send it to be summed, and they judge the sum, each by its own
+gradient: that alone it knows to be true, so nobody else's lies can make an honest part look wrong. The decisions are
+pure; `compare_parts` measures on tensors.
+
+Gradients of honest replicas differ a lot: each saw other text, and some text is odd. How much they differ is seen from
+the receiver's own norms of the last steps. The bounds come from many honest runs (`benchmarks/alarms.py`), where it is
+also seen what stays below them.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from dtfm_node.engine.buckets import Bucket
+from dtfm_protocol.plan.plan import Plan
+
+WINDOW = 32
+"""Newest steps whose norms tell what is usual."""
+BEYOND = 64.0
+"""Factor beyond the reach of a history at which a norm is an alarm."""
+SUMS = 8.0
+"""Further factor for a sum: its owner has let pass what is usual by its own history, which may be another."""
+SMALLEST_PART = 4096
+"""Elements of the smallest part that is judged: norms and directions of a few numbers say nothing."""
+DENSE = 0.5
+"""Least share of the receiver's numbers that are not zero where a part may be too small: rows of an embedding are zero
+where their tokens do not occur, in one replica's text as in another's."""
+MEMORIES = (64, 512)
+"""Steps over which directions are remembered: the first finds a strong contradiction soon, the second a weak one."""
+CONTRADICTION = 6.0
+"""Standard deviations by which directions may contradict. A sum of independent numbers, each as often below zero as
+above, is below its own root of squares times so much with a probability of exp(-18) at most (Hoeffding, 1963)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartSeen:
+    """A part of a gradient, or of the reduced gradient, beside the same part of the receiver's own."""
+
+    norm: float
+    cosine: float
+    """Cosine to the receiver's own; 0 where one of them is zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartsSeen:
+    """What a receiver is sent of one part of a bucket."""
+
+    elements: int
+    norm: float
+    """Norm of the receiver's own."""
+    density: float
+    """Share of the receiver's own numbers that are not zero."""
+    others: dict[str, PartSeen]
+    """What others sent, by peer id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strain:
+    """How near to its bounds something is that was sent: each figure is above 1 where it is an alarm."""
+
+    large: float = 0.0
+    """Its norm, beside the most that is usual."""
+    small: float = 0.0
+    """The least norm that is usual, beside its norm."""
+    against: float = 0.0
+    """How much its sender's directions contradict the receiver's own, beside what chance makes of honest ones."""
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with it, in words that follow "a part"; "" if nothing is."""
+        if not self.large <= 1:
+            return f"whose norm is {self.large:.2g} times the most that is usual"
+        if self.small > 1:
+            return f"whose norm is 1/{self.small:.2g} of the least that is usual"
+        return "whose direction has contradicted the receiver's own for many steps" if self.against > 1 else ""
+
+
+class NormHistory:
+    """Norms of the last steps, and how far beyond them a norm may be."""
+
+    def __init__(self) -> None:
+        self._norms: deque[float] = deque(maxlen=WINDOW)
+
+    def add(self, norm: float) -> None:
+        """Remember the norm of one more step."""
+        self._norms.append(norm)
+
+    @property
+    def largest(self) -> float:
+        """The largest norm that is usual: as far beyond the largest of the last steps as that is beyond their median,
+        times `BEYOND`; more where few steps are known. Infinite where nothing is known or usual."""
+        middle = median(self._norms) if self._norms else 0.0
+        return max(self._norms) * (max(self._norms) / middle) * self._margin if middle > 0 else math.inf
+
+    @property
+    def smallest(self) -> float:
+        """The smallest norm that is usual, likewise; 0 where nothing is known, or where norms have been zero."""
+        middle = median(self._norms) if self._norms else 0.0
+        return min(self._norms) * (min(self._norms) / middle) / self._margin if middle > 0 else 0.0
+
+    @property
+    def _margin(self) -> float:
+        return BEYOND * WINDOW / len(self._norms)
+
+
+class Agreement:
+    """Cosines of what one peer sends to the receiver's own, step by step, and whether they contradict.
+
+    Two honest gradients may point away from each other at any step. Over many steps they do not: what is expected of
+    their product is the square of the true gradient, less a little where both are drawn from one small text without
+    replacement.
+    """
+
+    def __init__(self, apart: float) -> None:
+        """Begin without a step; `apart` is how far below zero an honest cosine's mean may be."""
+        self._apart = apart
+        self._sums = [(0.0, 0.0)] * len(MEMORIES)
+        """For each memory, the weighted sum of cosines and of their squares."""
+
+    def add(self, cosine: float) -> None:
+        """Take the cosine of one more step."""
+        value = cosine + self._apart
+        self._sums = [
+            (total * keep + value, squares * keep * keep + value * value)
+            for (total, squares), keep in zip(self._sums, (1 - 1 / steps for steps in MEMORIES), strict=True)
+        ]
+
+    @property
+    def contradiction(self) -> float:
+        """How far the cosines are below zero, beside what chance makes of honest ones: more than 1 is an alarm."""
+        return max(
+            -total / (CONTRADICTION * math.sqrt(squares)) if squares > 0 else 0.0 for total, squares in self._sums
+        )
+
+
+class PartAlarm:
+    """Alarm of one peer under one plan, for the parts that it sums and for the sums that it is sent."""
+
+    def __init__(self, plan: Plan, me: str, micro_batches: float = math.inf, lenience: float = 1.0) -> None:
+        """Know nobody's norms yet.
+
+        Args:
+            micro_batches: micro-batches of an epoch: what replicas draw in one epoch is not independent.
+            lenience: factor on the bounds of the first step: where a step was refused before, and again after others
+                had taken it over, its text may be odd and nobody lies.
+        """
+        self._stage = {peer: plan.stage_of(peer) for peer in plan.peers}
+        self._share, self._me, self._lenience = plan.shares(), me, lenience
+        self._first = plan.resume.mark.step + 1
+        drawn = micro_batches / max(self._share.values()) - 1
+        self._apart = 2 / drawn if drawn > 2 else 1.0
+        self._past: dict[tuple[int, int, str], NormHistory] = {}
+        self._agreement: dict[tuple[int, int, str], Agreement] = {}
+
+    def judge(self, bucket: Bucket, index: int, step: int, seen: PartsSeen) -> dict[str, Strain]:
+        """Return how near to an alarm each sender of part `index` of a bucket is; a step without an alarm counts as
+        usual from then on.
+
+        Its owner judges what it is to sum, the others what its owner has made of it. Small parts are not judged.
+        """
+        if seen.elements < SMALLEST_PART or not math.isfinite(seen.norm):
+            return {}
+        shares = [self._share[holder] for holder in bucket.holders]
+        whole = sum(shares) if bucket.holders[index] != self._me else 0
+        self._history(bucket, index, self._me).add(seen.norm / self._share[self._me])
+        strains = {
+            peer: self._strain(bucket, index, peer, whole or self._share[peer], seen, step) for peer in seen.others
+        }
+        if not any(strain.fault for strain in strains.values()):
+            for peer, part in seen.others.items():
+                self._history(bucket, index, peer).add(part.norm / (whole or self._share[peer]))
+        return strains
+
+    def _strain(self, bucket: Bucket, index: int, peer: str, share: int, seen: PartsSeen, step: int) -> Strain:
+        """Return how near to an alarm is what `peer` sent, the sum over `share` micro-batches."""
+        norm, is_sum = seen.others[peer].norm / share, bucket.holders[index] != self._me
+        lenience = (self._lenience if step == self._first else 1.0) * (SUMS if is_sum else 1.0)
+        summed = bucket.holders if is_sum else (peer, self._me)
+        if len({self._stage[holder] for holder in summed}) > 1:
+            # What first and last stage share is not the same thing to both: only the past can say what is usual.
+            return Strain(large=norm / (self._history(bucket, index, peer).largest * lenience))
+        usual = self._history(bucket, index, self._me)
+        # A mean over fewer micro-batches has more noise: by the root of their ratio where there is nothing but noise.
+        few = math.sqrt(self._share[self._me] / share)
+        agreement = self._agreement.setdefault((bucket.group, index, peer), Agreement(self._apart))
+        agreement.add(seen.others[peer].cosine)
+        least = usual.smallest * min(1.0, few) / lenience if seen.density >= DENSE else 0.0
+        return Strain(
+            large=norm / (usual.largest * max(1.0, few) * lenience),
+            small=least / norm if norm > 0 else math.inf if least > 0 else 0.0,
+            against=agreement.contradiction,
+        )
+
+    def _history(self, bucket: Bucket, index: int, peer: str) -> NormHistory:
+        return self._past.setdefault((bucket.group, index, peer), NormHistory())
+
+
+class Retries:
+    """Count of the plans in a row that begin at one step, and the lenience that follows: where a step is refused again
+    and again, whoever computes it, the run must go on in the end."""
+
+    EACH = 8.0
+    """Factor on the bounds for each plan in a row."""
+    MOST = 30
+    """Plans in a row that count: every finite norm is within bounds by then."""
+
+    def __init__(self) -> None:
+        self._step, self._plans = -1, 0
+
+    def begun(self, step: int) -> float:
+        """Return the lenience of a plan that begins with the step after `step`."""
+        self._plans = self._plans + 1 if step == self._step else 0
+        self._step = step
+        return self.EACH ** min(self._plans, self.MOST)
+
+
+def compare_parts(own: torch.Tensor, others: Mapping[str, torch.Tensor]) -> PartsSeen:
+    """Return what a receiver sees of `others`, fp32 `[elements]` each, that it was sent for a part of which it has
+    `own`."""
+    mine = float(torch.linalg.vector_norm(own))
+
+    def seen(part: torch.Tensor) -> PartSeen:
+        norm = float(torch.linalg.vector_norm(part))
+        product = norm * mine
+        cosine = float(torch.dot(part, own)) / product if 0 < product < math.inf else 0.0
+        return PartSeen(norm, cosine if math.isfinite(cosine) else 0.0)
+
+    density = float(torch.count_nonzero(own)) / max(1, own.numel())
+    return PartsSeen(own.numel(), mine, density, {peer: seen(part) for peer, part in others.items()})
