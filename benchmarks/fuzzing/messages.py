@@ -47,8 +47,10 @@ from dtfm_protocol.identity.envelope import read_body
 from dtfm_protocol.identity.freshness import Freshness
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.ballot import Commit
 from dtfm_protocol.plan.peer_state import Holding, Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Cost, Plan, Resume, Source
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.schema import Schema
 
 Reader = Callable[[str, Any], Any]
@@ -161,13 +163,14 @@ def used(plan: Plan) -> None:
 def _bodies(sides: Sides) -> dict[str, Schema]:
     """Return a valid body of each topic, with as much in it as there can be."""
     owner, peers = sides.owner, (sides.liar.peer_id, sides.node.peer_id)
+    final = SignedCommit.made(owner, SWARM, 2, 6, Commit(grad_norm=1.0))
     plan = Plan(
         version=3,
         stages=((0, 2), (2, LAYERS)),
         routes=(peers, peers),
         idle=(owner.peer_id,),
         recompute=(1,),
-        resume=Resume(mark=Mark(step=6, plan=2), norm=1.0, sources=(Source(peer=peers[0], layers=((0, 2),)),)),
+        resume=Resume(mark=Mark(step=6, plan=2), commit=final, sources=(Source(peer=peers[0], layers=((0, 2),)),)),
         shadows=(owner.peer_id, None),
         cost=Cost(kind="makespan", total=1.0, data_parallel=0.2, pipeline=0.8, compute=0.5, optimizer=0.1),
         seed=5,
@@ -179,7 +182,7 @@ def _bodies(sides: Sides) -> dict[str, Schema]:
     standing = PeerState(
         promise=Promise(version=4, to=owner.peer_id, accepted=3),
         holdings=(
-            Holding(mark=Mark(step=6, plan=2), layers=(0, 2), live=True, norm=1.0, prepared=Mark(step=7, plan=3)),
+            Holding(mark=Mark(step=6, plan=2), layers=(0, 2), live=True, commit=final, prepared=Mark(step=7, plan=3)),
             Holding(mark=Mark(step=5, plan=2), layers=(0, 2)),
         ),
     )

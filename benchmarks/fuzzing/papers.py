@@ -21,7 +21,7 @@ from dtfm_protocol.identity.enrolment import (
     EnrolmentRequest,
     receive_enrolment,
 )
-from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.invite import PROTOCOL_VERSION, Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.standby_card import AppointedStandby, StandbyCard
 from dtfm_protocol.transport.member_stream import split_proof, with_proof
@@ -69,7 +69,7 @@ def _invited(sides: Sides, data: bytes) -> None:
 
 def _inside_an_invite(data: bytes) -> None:
     body = base64.urlsafe_b64encode(zlib.compress(data, 1)).decode().rstrip("=")
-    _used(Invite.decode(f"dtfm3.{body}.{hashlib.sha256(body.encode()).hexdigest()[:8]}"))
+    _used(Invite.decode(f"dtfm{PROTOCOL_VERSION}.{body}.{hashlib.sha256(body.encode()).hexdigest()[:8]}"))
 
 
 def _used(invite: Invite) -> None:
@@ -133,7 +133,7 @@ def _enrolment(sides: Sides) -> Iterator[Target]:
     """Yield both sides of an enrolment."""
     folder = sides.folder / "desk"
     folder.mkdir()
-    desk = EnrolmentDesk(sides.owner, sides.admission(), LedgerFile(folder), (sides.owner.peer_id,))
+    desk = EnrolmentDesk(sides.owner, sides.admission(), LedgerFile(folder))
     challenge = bytes(32)
     request = EnrolmentRequest.make(sides.liar, SWARM, sides.token, challenge)
     answer = EnrolmentAnswer(

@@ -9,23 +9,24 @@ from dtfm_coordinator.records.state_votes import (
     PARTS_A_PEER,
     StateVotes,
     certified,
-    replicas_under,
+    replicas_along,
     votes_in,
     without_disputed,
 )
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.mark import Mark, StateDigest
 from dtfm_protocol.plan.peer_state import Holding, PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.state_vote import StateVote
-from tests.harness.membership import OTHER_SWARM, SWARM
-from tests.harness.named_peers import id_of, vote_on
+from tests.harness.membership import OTHER_SWARM
+from tests.harness.named_peers import SWARM, id_of, vote_on
 
 A, B, C, X = (id_of(name) for name in "abcx")
 FRONT, BACK = (0, 2), (2, 4)
 PLAN = Plan(version=3, stages=(FRONT, BACK), routes=((A, X), (B, X), (C, X)))
 MARK = Mark(step=10, plan=3)
-REPLICAS_OF = replicas_under(PLAN)
+REPLICAS_OF = replicas_along(PLAN.chain)
 ONE, TWO = "1" * 64, "2" * 64
 
 
@@ -145,7 +146,7 @@ def test_a_plan_is_told_what_is_certified_of_its_first_state() -> None:
     )
     assert certified(MARK, votes, REPLICAS_OF, PLAN.peers, lambda _: None) == wanted
     assert certified(Mark(step=9, plan=3), votes, REPLICAS_OF, PLAN.peers, lambda _: None) == ()
-    assert certified(MARK, votes, replicas_under(None), PLAN.peers, lambda _: None) == ()
+    assert certified(MARK, votes, replicas_along(Chain()), PLAN.peers, lambda _: None) == ()
 
 
 def test_votes_are_heard_with_whatever_holding_they_come() -> None:

@@ -11,11 +11,17 @@ from dtfm_protocol.plan.mark import LayerRange, Mark
 from dtfm_protocol.plan.state_vote import StateVote
 from tests.harness.membership import SWARM
 
+_known: dict[str, Identity] = {}
+"""Identities that were asked for, by peer id."""
+
 
 @cache
 def identity_of(name: str) -> Identity:
-    """Return the identity of the peer that goes by `name`."""
-    return Identity(Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest()))
+    """Return the identity of the peer that goes by `name`, which may be its peer id once that was asked for."""
+    if name in _known:
+        return _known[name]
+    identity = Identity(Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest()))
+    return _known.setdefault(identity.peer_id, identity)
 
 
 def id_of(name: str) -> str:

@@ -19,7 +19,7 @@ from dtfm_protocol.plan.ballot import Ballot
 from dtfm_protocol.wire.codecs import decode, encode, to_bytes
 from dtfm_protocol.wire.frames import Kind
 from dtfm_protocol.wire.stream import Bytes
-from tests.node.test_engine_byzantine_peers import tell
+from tests.node.test_engine_byzantine_peers import signed, tell
 from tests.node.test_engine_equivalence import STEPS, Swarm, home, identical, job_of, one_thread, plan_of
 
 __all__ = ["home", "one_thread"]  # fixtures
@@ -144,9 +144,9 @@ async def test_a_lone_stage_votes_no_norm_unlike_those_before(home: Path, factor
     swarm = Swarm(home, job_of(home), plan_of("1x2"))
 
     def any_norm(payload: Bytes) -> bytes:
-        vote = json.loads(bytes(payload))
+        vote = json.loads(bytes(payload)[64:])
         vote["sum_squares"] = {group: factor * value for group, value in vote["sum_squares"].items()}
-        return json.dumps(vote).encode()
+        return signed("vote", "x", json.dumps(vote).encode(), STEP)
 
     tell(swarm, "x", Kind.VOTE, any_norm, Ballot.STEP, step=STEP)
     (lost,) = (await refusals(swarm, "x")).values()

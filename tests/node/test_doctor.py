@@ -50,7 +50,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.envelope import Post
-from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.invite import PROTOCOL_VERSION, Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.state_dir import locked
 from dtfm_protocol.transport.ip_addresses import Kind, kind_of
@@ -138,7 +138,7 @@ def test_the_report_ends_in_what_there_is_to_do(capsys: pytest.CaptureFixture[st
     [
         ("hello", "copy the whole line"),
         (INVITE.encode()[:-4], "copy the whole line"),
-        (INVITE.encode().replace("dtfm3.", "dtfm7."), "install"),
+        (INVITE.encode().replace(f"dtfm{PROTOCOL_VERSION}.", "dtfm7."), "install"),
         ("@/nowhere/invite", "after @"),
     ],
 )

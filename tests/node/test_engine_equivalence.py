@@ -608,7 +608,7 @@ async def test_who_did_not_hear_that_a_step_became_final_can_apply_it_later_to_t
         stage = swarm.peers[me].stage
         assert stage is not None
         assert (stage.mark, stage.prepared) == (Mark(step=2, plan=1), mark)
-        await swarm.peers[me].holdings.redo(after, swarm.peers[me].signer)
+        await swarm.peers[me].holdings.redo(after, swarm.peers[me].witness.signer)
         assert (stage.mark, stage.prepared, stage.commit) == (mark, None, commit)
         assert identical(swarm.peers[me].now(), whole.peers[me].states[3])
 

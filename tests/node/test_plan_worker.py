@@ -77,7 +77,7 @@ async def test_a_report_tells_a_peer_that_was_refused_from_one_that_vanished(ref
     reports = Reports()
     uplink, plane = SimpleNamespace(release=lambda: None), SimpleNamespace(peer_id="a")
     worker = PlanWorker(
-        HOSTILE, Machine(), plane, None, None, None, reports, uplink, lambda: None, 1e9  # type: ignore[arg-type]
+        HOSTILE, Machine(), plane, None, None, None, reports, uplink, lambda: None, 1e9, signer_of("a")  # type: ignore[arg-type]
     )  # fmt: skip
     lost = PeerLost("x", "it is", refused=refused)
     worker._stall(PLAN, *_why(BaseExceptionGroup("", [ExceptionGroup("", [lost])])))  # type: ignore[arg-type]

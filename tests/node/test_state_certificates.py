@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dtfm_coordinator.records.state_vote_file import StateVoteFile
-from dtfm_coordinator.records.state_votes import certified, replicas_under, votes_in
+from dtfm_coordinator.records.state_votes import certified, replicas_along, votes_in
 from dtfm_node.engine.optimizer import state_keys
 from dtfm_node.state.fetch import Fetch
 from dtfm_node.state.inventory import Inventory
@@ -21,8 +21,7 @@ from dtfm_protocol.plan.peer_state import Promise
 from dtfm_protocol.plan.plan import Plan, Resume, Source
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Bytes
-from tests.harness.membership import SWARM
-from tests.harness.named_peers import id_of
+from tests.harness.named_peers import SWARM, id_of
 from tests.node.test_checkpointer import (
     ALONE,
     STAGES,
@@ -68,7 +67,7 @@ def change_copy(folder: Path) -> None:
 
 def plan_after(folder: Path, holders: dict[str, Inventory]) -> Plan:
     """The plan that a coordinator makes, restarted in between, of what holders report."""
-    replicas_of = replicas_under(ALONE)
+    replicas_of = replicas_along(ALONE.chain)
     for peer, holdings in holders.items():
         standing = holdings.standing(Promise())
         StateVoteFile(folder, SWARM).hear(votes_in(standing), replicas_of)

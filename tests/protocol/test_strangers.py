@@ -21,6 +21,7 @@ from dtfm_protocol.discovery.registry import Registry
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.envelope import Post
+from dtfm_protocol.identity.invite import PROTOCOL_VERSION
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.circuit_relay import GUEST
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
@@ -40,7 +41,7 @@ KAD = "/ipfs/kad/1.0.0"
 
 
 def service(name: str) -> str:
-    return f"/dtfm/3/{SWARM}/{name}"
+    return f"/dtfm/{PROTOCOL_VERSION}/{SWARM}/{name}"
 
 
 def plane(
