@@ -34,9 +34,11 @@ from dtfm_protocol.checkpoint.transfers import (
     serve_shards,
     serve_state,
 )
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
 from dtfm_protocol.process.trace_format import TraceHeader, TraceSpan, header_events, read_trace, span_event
 from dtfm_protocol.view.view import NodeView, View
 from dtfm_protocol.wire.stream import Bytes, StreamClosed
@@ -70,11 +72,16 @@ def _described(data: bytes) -> None:
 
 
 def _adopted(sides: Sides, data: bytes) -> None:
-    """Keep a copy of a snapshot, as `ShadowReplication` does."""
+    """Keep a copy of a snapshot, as `ShadowReplication` does, from a peer that has signed whatever is in it."""
+    entries = {}
+    with contextlib.suppress(Refused):
+        _, entries = describe_shard(NAME, data)
+    digest = digest_of_state({key: entry.sha256 for key, entry in entries.items()})
+    vote = StateVote.made(Signer(sides.liar, SWARM), MARK, (0, LAYERS), digest)
     snapshots, path = Snapshots(sides.folder / "snapshots"), sides.folder / "coming"
     path.write_bytes(data)
     try:
-        snapshots.add(snapshots.adopt(path, MARK, (0, LAYERS), hashlib.sha256(data).hexdigest()))
+        snapshots.add(snapshots.adopt(path, vote, hashlib.sha256(data).hexdigest()))
     finally:
         path.unlink(missing_ok=True)
         snapshots.keep_newest((0, LAYERS), 0)
