@@ -28,7 +28,7 @@ from dtfm_node.engine.buckets import BUCKET_BYTES, Bucket
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.expected_frames import step_frames
 from dtfm_node.engine.frame_seals import SEAL_BYTES, FrameSeals, Seal
-from dtfm_node.engine.optimizer import sum_of_squares
+from dtfm_node.engine.gradient_norm import sum_of_squares
 from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.signer import Signer

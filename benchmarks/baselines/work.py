@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dtfm_node.engine.adamw import BETAS, EPSILON
-from dtfm_node.engine.optimizer import clip_factor
+from dtfm_node.engine.gradient_norm import clip_factor
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.data.token_shards import ShardFolder, TokenReader

@@ -22,7 +22,7 @@ from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGlo
 from torchft.coordination import LighthouseServer
 
 from benchmarks.baselines.work import Rank, Work, gradients_of, sum_of_squares
-from dtfm_node.engine.optimizer import clip_factor
+from dtfm_node.engine.gradient_norm import clip_factor
 from dtfm_protocol.model.initial_weights import initialise
 from dtfm_protocol.model.stage import build_stage, loss_sum
 

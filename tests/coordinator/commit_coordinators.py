@@ -7,7 +7,7 @@ from functools import cache, partial
 from dtfm_coordinator.plan_change import plan_change_events as change
 from dtfm_coordinator.plan_change.judged_holdings import judge
 from dtfm_coordinator.plan_change.plan_change_events import Action, ChangeEvent, Durable, Role, Stand
-from dtfm_coordinator.plan_change.recovery import resume_from
+from dtfm_coordinator.plan_change.resume_point import resume_from
 from dtfm_node.control.latest_plan import HeardCall
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.plan import Resume

@@ -6,8 +6,8 @@ import pytest
 
 from dtfm_coordinator.plan_change.commit_check import is_signed
 from dtfm_coordinator.plan_change.judged_holdings import Copy, Judged, Refusal, judge
-from dtfm_coordinator.plan_change.recovery import resume_from, safe_mark
 from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
+from dtfm_coordinator.plan_change.resume_point import resume_from, safe_mark
 from dtfm_protocol.bounds import SEEN_LIMIT
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.plan.ballot import Commit

@@ -16,11 +16,12 @@ from torch import nn
 
 from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.allreduce import sum_of_parts
-from dtfm_node.engine.optimizer import clip_factor, state_tensors
+from dtfm_node.engine.gradient_norm import clip_factor
+from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_protocol.job.job_file import CodecName, Training
 from dtfm_protocol.model.initial_weights import standard_normal
+from dtfm_protocol.wire.codec_sizes import BLOCK, SCALE_BYTES, payload_bytes
 from dtfm_protocol.wire.codecs import decode
-from dtfm_protocol.wire.tensor_sizes import BLOCK, SCALE_BYTES, payload_bytes
 
 SIZES = (1, 2, 7, 8, 15, 17, 31, 63, 65, 127, 129, 1001, 300_007)
 """Numbers of values: what fills vector units, and the rest after it; threads share the last one, in several turns."""

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dtfm_node.engine.optimizer import state_tensors
 from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.disk_budget import DiskBudget

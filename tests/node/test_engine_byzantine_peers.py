@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from dtfm_node.engine.commit import Disputed
+from dtfm_node.engine.arbiter import Disputed
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals
+from dtfm_node.engine.gradient_norm import sum_of_squares
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_node.engine.optimizer import sum_of_squares
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_protocol.errors import Refused

@@ -22,10 +22,10 @@ from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_node.commands.solo import Solo
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_node.engine.optimizer import state_tensors
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_node.engine.staging import Staging
+from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.engine.trainer import Trainer
 from dtfm_node.engine.witness import Witness
 from dtfm_node.links.pacing import UplinkPacer

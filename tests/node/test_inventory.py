@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from dtfm_node.engine.optimizer import load_tensor, state_keys, state_tensors
 from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.state_tensors import load_tensor, state_keys, state_tensors
 from dtfm_node.state import inventory as holding
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import load_state

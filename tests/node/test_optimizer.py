@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dtfm_node.engine.adamw import AdamW
-from dtfm_node.engine.optimizer import (
-    clip_factor,
-    load_tensor,
-    state_keys,
-    state_tensors,
-    sum_of_squares,
-)
+from dtfm_node.engine.gradient_norm import clip_factor, sum_of_squares
+from dtfm_node.engine.state_tensors import load_tensor, state_keys, state_tensors
 
 Parameters = dict[str, nn.Parameter]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dtfm_node.engine.optimizer import state_tensors
 from dtfm_node.engine.runtime import Compute, on_thread
 from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.state.snapshot_writer import Extract, SnapshotWriter, SnapshotWritten
 from dtfm_node.state.snapshots import Snapshots
 from dtfm_protocol.plan.peer_state import Mark

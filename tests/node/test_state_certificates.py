@@ -7,7 +7,7 @@ import torch
 
 from dtfm_coordinator.records.state_vote_file import StateVoteFile
 from dtfm_coordinator.records.state_votes import certified, replicas_along, votes_in
-from dtfm_node.engine.optimizer import state_keys
+from dtfm_node.engine.state_tensors import state_keys
 from dtfm_node.state.fetch import Fetch
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import certified_parts

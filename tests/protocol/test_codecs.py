@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as arrays
 
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import CodecName
+from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE
 from dtfm_protocol.wire.codecs import BLOCK, decode, encode, from_bytes, is_finite, payload_bytes, to_bytes
-from dtfm_protocol.wire.tensor_sizes import BYTES_A_VALUE
 
 CODECS: tuple[CodecName, ...] = typing.get_args(CodecName)
 every_codec = pytest.mark.parametrize("codec", CODECS)

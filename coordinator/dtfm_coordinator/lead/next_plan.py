@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from dtfm_coordinator.plan_change.judged_holdings import Copy
-from dtfm_coordinator.plan_change.recovery import resume_from, shadows_of, source_of
+from dtfm_coordinator.plan_change.resume_point import resume_from, shadows_of, source_of
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.peer_state import Mark

@@ -15,8 +15,8 @@
 - `plan_record`: record of changes of plan in `epoch.json`: what a coordinator must not forget of them, whoever leads
 - `process_liveness`: liveness by TCP: a peer's process has ended if connections are refused at the very ports at which
   it took them
-- `recovery`: recovery of state: from which state a new plan goes on, and who gives it, decided from what peers hold
-  (pure)
+- `quorum`: quorum that a change of plan takes: who decides on what follows a plan, and when enough of them have (pure)
 - `refused_claims`: account of what peers said that they hold and do not, or may not: counted, and said once a peer and
   reason
+- `resume_point`: state that a new plan goes on from, and who gives it, decided from what peers hold (pure)
 """

@@ -175,6 +175,8 @@ class CheckpointCollector:
         """Return why a share is not taken now; "" if it is."""
         if share.step <= self._kept_step:
             return "that checkpoint is whole already"
+        if share.step <= plan.resume.mark.step:
+            return "the plan went on from a later step"
         if share.step > self._job.training.steps:
             return "the job has no such step"
         if share.size and plan.replicas(share.stage)[0] != peer:

@@ -14,8 +14,8 @@ from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.membership.stragglers import Stragglers
 from dtfm_coordinator.plan_change.commit_check import is_signed
 from dtfm_coordinator.plan_change.judged_holdings import Copy, judge
-from dtfm_coordinator.plan_change.recovery import safe_mark
 from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
+from dtfm_coordinator.plan_change.resume_point import safe_mark
 from dtfm_coordinator.records.event_log import PlanEvent, append
 from dtfm_coordinator.records.state_vote_file import StateVoteFile
 from dtfm_coordinator.records.state_votes import certified, replicas_along, without_disputed

@@ -13,13 +13,8 @@ import torch
 from dtfm_node.control.display import Display
 from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.device import autocast
-from dtfm_node.engine.optimizer import (
-    clip_factor,
-    load_tensor,
-    state_keys,
-    state_tensors,
-    sum_of_squares,
-)
+from dtfm_node.engine.gradient_norm import clip_factor, sum_of_squares
+from dtfm_node.engine.state_tensors import load_tensor, state_keys, state_tensors
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore

@@ -2,10 +2,10 @@
 
 - `adamw`: AdamW as elementwise IEEE arithmetic in a stated order: the same bits on every device
 - `allreduce`: the sharded all-reduce of one bucket: every holder sums one part and gives all others the same bytes
+- `arbiter`: what makes a step final: every peer votes that it holds its share, the arbiter answers all with one commit
 - `audit`: audit of the arbiter by the peers that it answers: a commit follows from the votes on its step
 - `balloting`: sending of votes and commits, and the waiting for them, around what an `Arbiter` decides
 - `buckets`: runs of gradient that are reduced together, by whom, and who owns which part of the sum
-- `commit`: what makes a step final: every peer votes that it holds its share, the arbiter answers all with one commit
 - `device`: which device computes, and how much memory it has
 - `device_profile`: what a node says of its machine: how fast it is at the job's own layer, how much memory it offers,
   and what fits
@@ -22,6 +22,7 @@
 - `flat_gradients`: the gradients of a stage in flat buffers: what buckets are runs of
 - `frame_seals`: seals on reduced parts: their owner's signature over which part it is, the hash of its bytes, and its
   squares
+- `gradient_norm`: norm of gradients and their clip, which swarm and `solo` share
 - `heartbeat`: pulses to and from the other peers of a plan, which say that a peer lives, and how long it has been at
   its action
 - `job_survey`: a survey of a job: what its model would take, worked out in a process of bounded memory and time
@@ -30,7 +31,6 @@
 - `lone_votes`: alarm for norms that lone stages vote: only what is usual can contradict (pure)
 - `mailbox`: frames that one peer awaits from the others under one plan: which are due, which have come, and who is gone
   (pure)
-- `optimizer`: optimizer that swarm and `solo` share, the gradient clip, and their state by name
 - `part_alarm`: alarm for parts of a gradient that are well-formed and wrong: norms and directions that no honest
   replica's have (pure)
 - `process_limits`: limits of this node's own process, set before it hears of any job
@@ -46,6 +46,7 @@
   parameter name
 - `staging`: copies between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams
   beside compute's
+- `state_tensors`: tensors of a state, weights and moments, by the names that checkpoints give them
 - `step_traffic`: traffic of a step: every message that a plan makes a peer send or await (pure)
 - `tracer`: tracer of what this node did and when, in a file for `dtfm-coordinator trace` and for Perfetto
 - `trainer`: trainer of one plan: runs its steps from its first state, step by step, to the job's last step or the

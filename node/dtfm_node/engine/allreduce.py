@@ -14,7 +14,7 @@ import torch
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals, Seal, unsealed
-from dtfm_node.engine.optimizer import sum_of_squares
+from dtfm_node.engine.gradient_norm import sum_of_squares
 from dtfm_node.engine.part_alarm import PartAlarm, PartsSeen, compare_parts
 from dtfm_node.engine.receipts import PartReceipt, receipt_of, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
@@ -24,6 +24,7 @@ from dtfm_node.engine.step_traffic import StepMessage, received, reduction_messa
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import CodecName
 from dtfm_protocol.process.fault_injection import point
+from dtfm_protocol.wire.codec_sizes import FED_BACK
 from dtfm_protocol.wire.codecs import decode, encode, is_finite
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes
@@ -43,9 +44,9 @@ class Feedback:
 
     def encode(self, group: int, gradient: torch.Tensor, part: tuple[int, int], codec: CodecName) -> torch.Tensor:
         """Code `gradient[low:high]`, where `part` is (low, high), plus what earlier coding left out, and remember what
-        is left out now. Only "int8" leaves anything out."""
+        is left out now. Only those of `FED_BACK` leave anything out."""
         low, high = part
-        if codec != "int8":
+        if codec not in FED_BACK:
             return encode(gradient[low:high], codec)
         if group not in self._left_out:
             self._left_out[group] = torch.zeros_like(gradient)

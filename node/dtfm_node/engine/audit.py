@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dtfm_node.engine.commit import Arbiter, Disputed
+from dtfm_node.engine.arbiter import Arbiter, Disputed
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.rejected_frames import FrameFault

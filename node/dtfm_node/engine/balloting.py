@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from dtfm_node.engine.arbiter import Arbiter, Disputed, StateAgreement
 from dtfm_node.engine.audit import Answered, Auditor
-from dtfm_node.engine.commit import Arbiter, Disputed, StateAgreement
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.lone_votes import LoneVotes

@@ -10,8 +10,8 @@ from dtfm_node.engine.buckets import BUCKET_BYTES, Flat, flats_of
 from dtfm_node.engine.device import autocast
 from dtfm_node.engine.final_groups import FinalGroups, Finished
 from dtfm_node.engine.flat_gradients import FlatGradients
+from dtfm_node.engine.gradient_norm import clip_factor
 from dtfm_node.engine.layers import compile_layers, recompute
-from dtfm_node.engine.optimizer import clip_factor
 from dtfm_node.engine.weight_gradients import Pending, WeightGradients
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Training

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from dtfm_node.control.reporter import Reporter
-from dtfm_node.engine.commit import Disputed
+from dtfm_node.engine.arbiter import Disputed
 from dtfm_node.engine.device import is_out_of_memory
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost

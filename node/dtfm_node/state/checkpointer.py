@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from dtfm_node.engine.optimizer import state_tensors
 from dtfm_node.engine.runtime import on_thread
 from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.state.checkpoint_upload import CheckpointShare, CheckpointUpload
 from dtfm_node.state.shadow_replication import ShadowReplication

@@ -6,9 +6,9 @@ import contextlib
 
 import torch
 
-from dtfm_node.engine.optimizer import state_tensors
 from dtfm_node.engine.runtime import Compute
 from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.state.held_states import HeldStates
 from dtfm_node.state.snapshots import Snapshots, read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry

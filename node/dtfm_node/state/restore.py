@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from dtfm_node.engine.optimizer import load_tensor, state_keys, state_tensors
 from dtfm_node.engine.runtime import Compute
 from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.state_tensors import load_tensor, state_keys, state_tensors
 from dtfm_node.state.catalogue_proof import CertifiedPart
 from dtfm_node.state.fetch import Fetch, Fetched
 from dtfm_node.state.inventory import Inventory

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dtfm_node.engine.optimizer import state_tensors
 from dtfm_node.engine.runtime import Compute
 from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.state.snapshots import Snapshot, Snapshots, write_snapshot
 from dtfm_node.state.state_reading import COPY_BYTES, Reading
 from dtfm_protocol.checkpoint.shard import tensor_entry

@@ -7,6 +7,7 @@ from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_byt
 from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import actions_of, most_in_flight, most_waiting
+from dtfm_protocol.wire.codec_sizes import FED_BACK
 
 
 def stage_demand(config: dict[str, Any], training: Training, plan: Plan, peer: str) -> int:
@@ -31,6 +32,6 @@ def stage_demand(config: dict[str, Any], training: Training, plan: Plan, peer: s
         boundary_bytes=BOUNDARY_BYTES_PER_VALUE * training.micro_batch * training.sequence_length * sizes.hidden_size,
         waiting=waiting,
         recompute=index in plan.recompute,
-        feedback=plan.wire.gradients == "int8" and len(plan.replicas(index)) > 1,
+        feedback=plan.wire.gradients in FED_BACK and len(plan.replicas(index)) > 1,
         head_bytes=head if end == sizes.layers else 0,
     )

@@ -99,8 +99,8 @@ class _Peer:
 class _ListSchedule:
     """A greedy run of one training step in which every stage is equally fast and links are free.
 
-    The allocator plays the same run many thousand times a second: its `simulator/compute_order.py` has it as compiled
-    loops over arrays, by the same rules, and a test holds the two to each other.
+    The allocator plays the same run many thousand times a second: its `simulator/compiled_schedule.py` has it as
+    compiled loops over arrays, by the same rules, and a test holds the two to each other.
     """
 
     def __init__(self, plan: Plan) -> None:

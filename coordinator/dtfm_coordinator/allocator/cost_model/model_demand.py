@@ -11,7 +11,7 @@ from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_byt
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import most_in_flight, most_waiting, orders
 from dtfm_protocol.view.view import LayerSeconds, NodeView
-from dtfm_protocol.wire.tensor_sizes import BYTES_A_VALUE, payload_bytes
+from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE, FED_BACK, payload_bytes
 
 
 class ActionSeconds(NamedTuple):
@@ -186,7 +186,7 @@ def memory_needed(plan: Plan, demand: ModelDemand) -> dict[str, int]:
             most_in_flight(orders(plan)[peer]),
             waiting=most_waiting(orders(plan)[peer]),
             recompute=stage in plan.recompute,
-            feedback=plan.wire.gradients == "int8" and len(plan.replicas(stage)) > 1,
+            feedback=plan.wire.gradients in FED_BACK and len(plan.replicas(stage)) > 1,
         )
         for stage, layer_range in enumerate(plan.stages)
         for peer in plan.replicas(stage)

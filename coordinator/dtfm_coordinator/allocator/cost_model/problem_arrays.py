@@ -12,7 +12,7 @@ from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_protocol.job.job_file import ScheduleName, Wire
 from dtfm_protocol.model.memory_model import FEEDBACK_BYTES_PER_PARAMETER
 from dtfm_protocol.view.view import LayerSeconds
-from dtfm_protocol.wire.tensor_sizes import BYTES_A_VALUE
+from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE, FED_BACK
 
 Floats = npt.NDArray[np.float64]
 
@@ -117,7 +117,7 @@ def problem(
         embedding_parameters=float(demand.embedding_parameters),
         head_parameters=float(demand.head_parameters),
         tied_parameters=float(demand.tied_parameters),
-        feedback_bytes=float(FEEDBACK_BYTES_PER_PARAMETER if wire.gradients == "int8" else 0),
+        feedback_bytes=float(FEEDBACK_BYTES_PER_PARAMETER if wire.gradients in FED_BACK else 0),
         logits_bytes=float(demand.head_bytes),
         logits_gradient_bytes=float(demand.logits_gradient_bytes),
         activation_bytes=float(demand.layer_activation_bytes),

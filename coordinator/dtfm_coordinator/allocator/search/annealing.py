@@ -13,7 +13,7 @@ from dtfm_coordinator.allocator.cost_model.moving_cost import LayersInForce, mov
 from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
 from dtfm_coordinator.allocator.foundations.compiled import compiled
 from dtfm_coordinator.allocator.search.layout import layers_by_load
-from dtfm_coordinator.allocator.simulator.compute_order import Course, course_of
+from dtfm_coordinator.allocator.simulator.compiled_schedule import Course, course_of
 from dtfm_coordinator.allocator.simulator.fast_simulator import play
 from dtfm_coordinator.allocator.simulator.slot_memory import most_layers
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares

@@ -18,7 +18,7 @@ from dtfm_coordinator.allocator.search.annealing import anneal
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_variation import crossed, regrouped
 from dtfm_coordinator.allocator.search.starts import Stages, near_by_message, starts
-from dtfm_coordinator.allocator.simulator.compute_order import kinds_of
+from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
 
 SURVEY = 0.35
 """Most of the budget that goes into looking at every shape once."""

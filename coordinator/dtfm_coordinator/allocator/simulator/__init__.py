@@ -1,7 +1,7 @@
 """The simulated training step: exactly, event by event, and fast, on arrays as machine code.
 
-- `compute_order`: order of compute as the runtime has it (`dtfm_protocol.plan.schedule.orders`), over slots, as machine
-  code
+- `compiled_schedule`: order of compute as the runtime has it (`dtfm_protocol.plan.schedule.orders`), over slots, as
+  machine code
 - `fair_share`: max-min fair rates of transfers that share capacities, kept up to date as transfers come and go
 - `fast_simulator`: the fast form of the simulated training step: `simulator` on arrays, as machine code, for the search
 - `heap`: binary heap of numbers in two arrays, for compiled loops: the smallest key first

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.cost_model.problem_arrays import ZERO_BUBBLE, Problem
 from dtfm_coordinator.allocator.foundations.compiled import compiled
-from dtfm_coordinator.allocator.simulator.compute_order import BACKWARD, FORWARD, KINDS, WEIGHT, Course
+from dtfm_coordinator.allocator.simulator.compiled_schedule import BACKWARD, FORWARD, KINDS, WEIGHT, Course
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_coordinator.allocator.simulator.slot_memory import Bools, recomputed
 
@@ -39,7 +39,7 @@ def play(
     peers: number of the peer in each slot, shape (slots,).
     counts: number of peers of each stage, shape (K,).
     layers: number of layers of each stage, shape (K,).
-    course: routes and order of compute of these counts and their shares (`compute_order.course_of`).
+    course: routes and order of compute of these counts and their shares (`compiled_schedule.course_of`).
 
     Returns:
     The compute of the busiest peer; when the last action has ended, when all have the commit, and when all have

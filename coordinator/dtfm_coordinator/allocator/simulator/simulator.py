@@ -9,7 +9,7 @@ The step is played as `node/dtfm_node/engine` runs it:
   each other one its part; the owner of a part that has all of it sends the sum to all others. Stages do so at their
   own times, beside what other stages still send;
 - `plan.peers[0]` collects a vote from every peer once it holds the reduced gradients, and answers all with the commit
-  (`engine.commit`); these carry next to no bytes, so they take the links' delays alone; then each peer updates.
+  (`engine.arbiter`); these carry next to no bytes, so they take the links' delays alone; then each peer updates.
 
 No randomness, no clock: the same arguments give the same timeline.
 """

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
 from dtfm_coordinator.allocator.foundations.compiled import compiled
-from dtfm_coordinator.allocator.simulator.compute_order import Course
+from dtfm_coordinator.allocator.simulator.compiled_schedule import Course
 from dtfm_protocol.model import memory_model
 from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER
 
@@ -27,7 +27,7 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> 
     Args:
     peers: number of the peer in each slot, shape (slots,).
     counts: number of peers of each stage, shape (K,).
-    course: routes and order of compute of these counts and their shares (`compute_order.course_of`).
+    course: routes and order of compute of these counts and their shares (`compiled_schedule.course_of`).
 
     Returns:
     The numbers with recomputing, where that allows more, and without, each of shape (K,).

@@ -1,26 +1,11 @@
-"""Recovery of state: from which state a new plan goes on, and who gives it, decided from what peers hold. Pure."""
+"""State that a new plan goes on from, and who gives it, decided from what peers hold. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, Self
 
 from dtfm_coordinator.plan_change.judged_holdings import Copy
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.plan import Plan, Resume, Source
-
-
-class Electorate(NamedTuple):
-    """Those values of a plan that decide on the plan after it."""
-
-    version: int
-    author: str
-    peers: tuple[str, ...]
-    electors: tuple[str, ...]
-
-    @classmethod
-    def of(cls, plan: Plan) -> Self:
-        """Return those values of `plan`."""
-        return cls(plan.version, plan.author, plan.peers, plan.electors)
 
 
 def resume_from(copies: Iterable[Copy], kept: Mapping[str, Iterable[Mark]], layers: int, chain: Chain) -> Resume:
@@ -86,27 +71,6 @@ def safe_mark(peers_copies: Iterable[Copy], kept: Iterable[Mark], layers: int, c
         ):
             return mark
     return safe
-
-
-def has_quorum(plan: Plan | Electorate, promised: Iterable[str], ended: Iterable[str], *, alone: bool) -> bool:
-    """Whether the plan after `plan` can be the only one, and `plan` itself cannot go on beside it.
-
-    Most of its electors must have promised; where exactly half have, its author's promise decides. And one peer that
-    trains under it must have stopped, for no step is final without all of them: by its promise, or because its process
-    has ended.
-
-    Args:
-    promised: peers that have promised to act under no plan up to this one.
-    ended: peers whose processes are known to have ended.
-    alone: whether the swarm has a single coordinator. A process that has ended cannot have promised to another
-        then, and counts as if it had promised.
-    """
-    electors = plan.electors
-    given, over = set(promised) & set(electors), set(ended) & set(electors)
-    stopped = any(peer in given or peer in over for peer in plan.peers)
-    votes = len(given | over) if alone else len(given)
-    half = 2 * votes == len(electors) and plan.author in given
-    return stopped and (2 * votes > len(electors) or half)
 
 
 def _cover(spans: Iterable[LayerRange], layers: int) -> bool:

@@ -12,6 +12,8 @@ SCALE_BYTES = 4
 
 BYTES_A_VALUE: dict[CodecName, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0 + SCALE_BYTES / BLOCK}
 """Bytes a value of each codec, in a tensor so large that it does not matter where it is cut."""
+FED_BACK: frozenset[CodecName] = frozenset({"int8"})
+"""Codecs that leave out so much that the all-reduce adds it to the next step's gradients (error feedback)."""
 
 
 def payload_bytes(codec: CodecName, shape: tuple[int, ...]) -> int:
