@@ -56,6 +56,13 @@ def test_what_is_written_beside_a_running_coordinator_takes_effect_once(tmp_path
     assert kicked == ["a"]
 
 
+def test_an_invite_that_was_just_taken_back_lets_nobody_in(tmp_path: Path) -> None:
+    desk, token = desk_of(tmp_path), EntryToken.issue(OWNER, SWARM, 2, END)
+    assert asks(desk, token, Identity.generate()).certificate
+    LedgerFile(tmp_path).append(Revoked(token=token.id))
+    assert "taken back" in asks(desk, token, Identity.generate()).refused
+
+
 def test_bans_count_again_after_a_restart_and_kicks_do_not(tmp_path: Path) -> None:
     file, bad, kicked = LedgerFile(tmp_path), Identity.generate(), list[str]()
     file.append(Kicked(peer="a", at=1.0))

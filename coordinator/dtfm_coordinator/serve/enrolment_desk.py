@@ -89,8 +89,8 @@ class EnrolmentDesk:
 
     def answer(self, request: EnrolmentRequest, challenge: bytes, address: str) -> EnrolmentAnswer:
         """Return a credential, or why there is none; one is on the disk before it is given."""
-        known = self._file.ledger.members.keys()
         try:
+            self.take_up()  # an invite that the owner has just taken back lets nobody in
             request.verify(self.admission.swarm, challenge)
             if not self._may_issue():
                 return EnrolmentAnswer(refused="no plan of this coordinator is in force yet", later=True)
@@ -102,7 +102,7 @@ class EnrolmentDesk:
                 log.info("no credential for a node at %s: %s", address, error)
             why = str(error) if isinstance(error, Refused) else "the coordinator cannot write to its disk"
             return EnrolmentAnswer(refused=why)
-        is_new = entry.peer not in known
+        is_new = entry.peer not in self._file.ledger.members
         self.take_up()
         if is_new:
             invite = self._file.ledger.invited.get(entry.token)
