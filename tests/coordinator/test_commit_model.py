@@ -92,6 +92,7 @@ HOLDS = {
 """By what is peculiar to it. Together some 590,000 states."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", HOLDS.values(), ids=HOLDS)
 def test_the_rule_holds_in_every_state(setting: Setting) -> None:
     found = search(setting)
@@ -290,6 +291,7 @@ NEEDED: dict[str, tuple[Rule, Setting, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "setting", "why"), NEEDED.values(), ids=NEEDED)
 def test_without_this_the_rule_breaks(rule: Rule, setting: Setting, why: str) -> None:
     found = search(setting, rule)

@@ -32,6 +32,7 @@ from tests.harness.named_peers import SWARM, identity_of, signer_of
 from tests.node.test_engine_equivalence import STEPS, Swarm, home, identical, job_of, one_thread, plan_of
 
 __all__ = ["home", "one_thread"]  # fixtures
+pytestmark = pytest.mark.slow
 
 STEP = 2
 """When the lie is told."""
