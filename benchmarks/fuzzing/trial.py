@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Self
 
 from benchmarks.fuzzing.mutations import Mutator
 from dtfm_protocol.errors import Refused
@@ -63,6 +64,16 @@ class Outcome:
     peak: int = 0
     """Bytes that it had more at its largest than before."""
     faults: dict[str, Fault] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kept: dict[str, Any]) -> Self:
+        """Return the outcome of which this was kept."""
+        faults = {key: Fault(what, bytes.fromhex(data)) for key, (what, data) in kept["faults"].items()}
+        return cls(**{**kept, "faults": faults})
+
+    def kept(self) -> dict[str, Any]:
+        """Return all of it as JSON has it."""
+        return {**vars(self), "faults": {key: (one.what, one.data.hex()) for key, one in self.faults.items()}}
 
     @property
     def is_good(self) -> bool:
