@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.model.model_config import build_config, one_line
+from dtfm_protocol.model.random_state import random_state_kept
 from dtfm_protocol.model.tiny_model import TINY_VOCAB, tiny_config
 from dtfm_protocol.model.whole_model import BUILD_ERRORS, build_skeleton, build_whole, layer_list
 
@@ -129,7 +130,7 @@ def _sides(donor: PreTrainedModel, layers: str) -> tuple[frozenset[str], frozens
     hooks = [module.register_forward_pre_hook(note(name)) for name, module in owners]
     hooks += [stack[0].register_forward_pre_hook(enter), stack[-1].register_forward_hook(leave)]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), random_state_kept():
             donor(input_ids=torch.arange(8).remainder(TINY_VOCAB)[None], use_cache=False)
     finally:
         for hook in hooks:

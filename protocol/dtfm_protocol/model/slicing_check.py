@@ -11,6 +11,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.model.architecture_probe import anatomy
 from dtfm_protocol.model.initial_weights import standard_normal
 from dtfm_protocol.model.model_config import build_config, one_line
+from dtfm_protocol.model.random_state import random_state_kept
 from dtfm_protocol.model.stage import Stage, build_stage, loss_sum
 from dtfm_protocol.model.tiny_model import TINY_VOCAB, tiny_config
 from dtfm_protocol.model.whole_model import BUILD_ERRORS, build_skeleton, build_whole
@@ -51,7 +52,7 @@ def check_sliceable(config: dict[str, Any]) -> None:
         parts.constant(parameter)  # raises where the tiny model has no such parameter
     tiny = tiny_config(config)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with random_state_kept():
             before = torch.get_rng_state()
             reason = _difference(tiny)
             if not torch.equal(torch.get_rng_state(), before):

@@ -11,6 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.model.model_config import build_config, one_line
+from dtfm_protocol.model.random_state import random_state_kept
 
 BUILD_ERRORS = (
     ValueError,
@@ -35,7 +36,7 @@ def build_whole(config: dict[str, Any], seed: int) -> PreTrainedModel:
     Raises:
         UserError: `transformers` cannot build it.
     """
-    with torch.random.fork_rng(devices=[]):  # initialisation of transformers knows no other generator
+    with random_state_kept():  # initialisation of transformers knows no other generator
         torch.default_generator.manual_seed(seed)
         return _from_config(config)
 
@@ -46,7 +47,7 @@ def build_skeleton(config: dict[str, Any]) -> PreTrainedModel:
     Raises:
         UserError: `transformers` cannot build it, or a buffer has no computed value.
     """
-    with torch.random.fork_rng(devices=[]), _EmptyOnMeta():
+    with random_state_kept(), _EmptyOnMeta():
         model = _from_config(config)
     for name, buffer in model.named_buffers():
         if buffer.is_meta:
