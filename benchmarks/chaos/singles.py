@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -75,7 +74,7 @@ async def broker_dies(swarm: Swarm) -> str:
     running = broker()
     try:
         swarm.slow_down()
-        await _begin(swarm, 2, 100, "--broker", f"mqtt://127.0.0.1:{port}")
+        await _begin(swarm, 2, 60, "--broker", f"mqtt://127.0.0.1:{port}")
         running.kill()
         running.wait()
         step, status = swarm.step, swarm.nodes[0].folder / "status.json"
@@ -138,7 +137,7 @@ def _fill(folder: Path) -> Path:
 
 async def torn_checkpoint(swarm: Swarm) -> str:
     """Everything is killed; the newest checkpoint and all snapshots are cut short; all start again."""
-    await _begin(swarm, 2, 80, wait=45)
+    await _begin(swarm, 2, 40, wait=25)
     for daemon in [swarm.coordinator, *swarm.nodes]:
         daemon.signal(signal.SIGKILL)
         await daemon.ended(30)
@@ -181,14 +180,11 @@ async def standby_takes_over(swarm: Swarm) -> str:
     """The coordinator is killed for good; the second one takes over; then a node is killed, too."""
     second = Daemon("second", (), swarm.folder / "second")
     local = ("--listen", "127.0.0.1", "--port", "0")
-    card = await asyncio.create_subprocess_exec(
-        str(Path(sys.executable).parent / "dtfm-coordinator"), "card", "--state-dir", str(second.folder), *local,
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    said, _ = await card.communicate()
+    code, card = await swarm.run("dtfm-coordinator", "card", "--state-dir", second.folder, *local)
+    assert code == 0, card
     swarm.slow_down()
-    job, plan = swarm.job(260, checkpoint=20), swarm.plan(*LAYOUT)
-    await swarm.serve(job, "--plan", plan, "--min-nodes", 3, "--card", said.decode().strip())
+    job, plan = swarm.job(130, checkpoint=20), swarm.plan(*LAYOUT)
+    await swarm.serve(job, "--plan", plan, "--min-nodes", 3, "--card", card.strip())
     second.arguments = (
         "dtfm-coordinator", "serve", str(job), "--state-dir", str(second.folder), *local, "--plan", str(plan),
         "--exit-when-done", "--standby", f"@{swarm.coordinator.folder / 'invite'}",

@@ -42,7 +42,7 @@ class Size:
     evaluated: int
     """Sequences of an evaluation."""
     slow: float
-    """GFLOP/s of devices with which a step of two stages takes a tenth of a second."""
+    """GFLOP/s of devices with which a step of two stages takes a fifth of a second."""
     steps: int = 20
     checkpoint: int = 10
     """Steps between two checkpoints."""
@@ -62,7 +62,7 @@ class Size:
         )
 
 
-TINY = Size("tiny", hidden=32, intermediate=64, sequence=32, evaluated=5, slow=0.3)
+TINY = Size("tiny", hidden=32, intermediate=64, sequence=32, evaluated=5, slow=0.15)
 """For tests: steps of a few hundredths of a second."""
-SMALL = Size("chaos", hidden=64, intermediate=172, sequence=64, evaluated=4, slow=2.5, checkpoint=50, shadow=5)
+SMALL = Size("chaos", hidden=64, intermediate=172, sequence=64, evaluated=4, slow=1.25, checkpoint=50, shadow=5)
 """For the chaos tables, and for the tests that are their short form."""

@@ -91,7 +91,7 @@ async def test_replayed_ends_false_promises_a_made_up_model_and_words_in_disguis
 ) -> None:
     """A node is killed afterwards, so that plans must still be possible, and another one joins what was replayed."""
     swarm.slow_down()
-    job = swarm.job(steps=100, checkpoint=5)
+    job = swarm.job(steps=60, checkpoint=5)
     layout = swarm.plan([[0, 2], [2, 4]], ["ab"] * 8)
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--plan", layout, "--exit-when-done")
     nodes = [await swarm.join(name=f"node-{n}") for n in range(3)]

@@ -15,7 +15,7 @@ from tests.harness.swarm import Swarm
 from tests.swarm.reference import alone, same_curve
 
 pytestmark = pytest.mark.process
-STEPS = 70
+STEPS = 50
 
 
 async def happens(layout: Layout, cases: Sequence[Case], most_repeated: int) -> None:

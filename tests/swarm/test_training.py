@@ -95,7 +95,7 @@ async def test_replicas_on_unlike_processors_hold_the_same_bits_to_the_end(swarm
 async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_stages(swarm: Swarm) -> None:
     """Everything is stopped with Ctrl+C after a checkpoint; the curve over both lives is the uninterrupted one."""
     swarm.slow_down()
-    job = swarm.job(steps=60, checkpoint=10)
+    job = swarm.job(steps=40, checkpoint=10)
     coordinator = await swarm.serve(job, "--plan", swarm.plan([[0, 2], [2, 4]], ["ab"] * 8))
     nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
     await swarm.until(swarm.checkpoints, "a checkpoint is kept")
@@ -103,7 +103,7 @@ async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_s
         process.signal(signal.SIGINT)
     assert [await process.exit_code() for process in [*nodes, coordinator]] == [130, 130, 130]
     assert swarm.leftovers() == []
-    assert len(swarm.rows()) < 60
+    assert len(swarm.rows()) < 40
 
     layout = swarm.plan([[0, 1], [1, 2], [2, 4]], ["abc"] * 8)
     coordinator = await swarm.serve(job, "--plan", layout, "--exit-when-done")
@@ -118,7 +118,7 @@ async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_s
 async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notice(swarm: Swarm) -> None:
     """kill -9 of a stage's only replica: the swarm plans anew from the newest checkpoint, with the idle node."""
     swarm.slow_down()
-    job = swarm.job(steps=60, checkpoint=5)
+    job = swarm.job(steps=40, checkpoint=5)
     layout = swarm.plan([[0, 2], [2, 4]], ["ab"] * 8)
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--plan", layout, "--exit-when-done")
     nodes = {}
@@ -136,7 +136,7 @@ async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notic
 async def test_training_goes_on_without_the_coordinator_and_its_return_misses_nothing(swarm: Swarm) -> None:
     """kill -9 of the coordinator: peers train on; a new one on the same state dir finds them and gets every row."""
     swarm.slow_down()
-    job = swarm.job(steps=120, checkpoint=10)
+    job = swarm.job(steps=80, checkpoint=10)
     layout = swarm.plan([[0, 2], [2, 4]], ["ab", "ac"] * 4)
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--plan", layout)
     nodes = [await swarm.join(name=f"node-{n}") for n in range(3)]
@@ -149,5 +149,5 @@ async def test_training_goes_on_without_the_coordinator_and_its_return_misses_no
     coordinator = await swarm.serve(job, "--plan", layout, "--exit-when-done")
     assert [await process.exit_code() for process in [coordinator, *nodes]] == [0, 0, 0, 0]
     rows = swarm.rows()
-    assert [row["step"] for row in rows] == list(range(1, 121))
+    assert [row["step"] for row in rows] == list(range(1, 81))
     assert {row["plan_version"] for row in rows} == {1}
