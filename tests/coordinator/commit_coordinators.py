@@ -31,7 +31,10 @@ from tests.coordinator.commit_state import (
     trainers,
 )
 from tests.harness.memo import only, remembered
-from tests.harness.state_search import Move, Violated
+from tests.harness.state_search import Move, Violated, Words
+
+Lives = tuple[tuple[str, int, bool], ...]
+"""For each peer, the life that it lives or has lived, and whether it lives."""
 
 
 def returned(name: str, saved: Durable, file: MadePlan, setting: Setting, rule: Rule) -> Coordinator:
@@ -56,32 +59,30 @@ def coordinator_moves(state: State, one: Coordinator, setting: Setting, rule: Ru
             if action is not None:
                 yield (name, "does", action), _led(state, _done(one, action, lives))
         return
-    decided = partial(_decided, lives=lives, calm=state.outages == setting.outages)
+    calm = state.outages == setting.outages
     phase = one.machine.phase
     if phase in ("settled", "called"):
-        # All plans so far are ended whenever the coordinator likes.
-        newest = max((version for _, version, _ in _promises(state.peers)), default=0)
-        for version, call in _calls(one, newest):
-            if version <= setting.versions:
-                yield (name, "calls for plan", version), _led(state, decided(one, call))
+        for what, after in _calls(one, _promises(state.peers), lives, setting.versions, calm=calm):
+            yield what, _led(state, after)
     if phase == "called":
-        for stood in _promises(state.peers):
-            # A promise comes: its peer may vanish, or make another one, before a plan is made.
-            if (after := decided(one, stood)) is not one:
-                yield (name, "hears the promise of", stood.peer), _led(state, after)
+        for what, after in _hears(one, _promises(state.peers), lives, calm=calm):
+            yield what, _led(state, after)
         for agreed, plan in _plans(one, state.peers, state.forced, state.begun, state.kept, setting, rule):
             offering = only(agreed._replace(made=plan))
-            yield (name, "offers", plan), _led(state, decided(offering, change.Offer(electorate(plan))))
+            after = _decided(offering, change.Offer(electorate(plan)), lives, calm=calm)
+            yield (name, "offers", plan), _led(state, after)
     elif phase == "offered":
         taken = change.Present(_stands(state.peers, state.forced))
         if _holds(one, taken):
-            yield (name, "puts in force", one.made), _led(state, decided(one, taken))
+            yield (name, "puts in force", one.made), _led(state, _decided(one, taken, lives, calm=calm))
         # A plan that was offered and is given up can still be learnt of, but not come into force.
-        yield (name, "gives up"), _led(state, decided(one, change.Present((), time_is_up=True)))
+        after = _decided(one, change.Present((), time_is_up=True), lives, calm=calm)
+        yield (name, "gives up"), _led(state, after)
     elif phase == "settled":
         train = trainers(state.peers, one.file)
         if all(peer.served is one.file and peer.phase == "training" for peer in train):
-            if (after := decided(one, change.Begun(electorate(one.file)))) is not one:
+            after = _decided(one, change.Begun(electorate(one.file)), lives, calm=calm)
+            if after is not one:
                 yield (name, "hears that all have begun", one.file), _led(state, after)
             if setting.checkpoints:
                 yield from _keep(state, one, train, setting.steps)
@@ -93,14 +94,27 @@ def _back(one: Coordinator, setting: Setting, rule: Rule) -> Coordinator:
 
 
 @remembered
-def _calls(one: Coordinator, newest: int) -> tuple[tuple[int, change.Call], ...]:
-    """The calls that a coordinator may make, each with its version.
-
-    Args:
-        newest: the newest version that any peer which is there has promised.
-    """
+def _calls(
+    one: Coordinator, promises: tuple[change.Stood, ...], lives: Lives, versions: int, *, calm: bool
+) -> tuple[tuple[Words, Coordinator], ...]:
+    """What a coordinator is after it has ended all plans so far, which it may do whenever it likes."""
+    newest = max((stood.version for stood in promises), default=0)
     calls = {one.on(call)[0].machine.durable.epoch.called: call for call in (change.Call(newest), change.Call())}
-    return tuple(calls.items())
+    return tuple(
+        ((one.name, "calls for plan", version), _decided(one, call, lives, calm=calm))
+        for version, call in calls.items()
+        if version <= versions
+    )
+
+
+@remembered
+def _hears(
+    one: Coordinator, promises: tuple[change.Stood, ...], lives: Lives, *, calm: bool
+) -> tuple[tuple[Words, Coordinator], ...]:
+    """What a promise makes of a coordinator, where it is news: its peer may vanish, or make another one, before a plan
+    is made."""
+    after = [(stood, _decided(one, stood, lives, calm=calm)) for stood in promises]
+    return tuple(((one.name, "hears the promise of", stood.peer), now) for stood, now in after if now is not one)
 
 
 @remembered
@@ -110,10 +124,6 @@ def _holds(one: Coordinator, taken: change.Present) -> bool:
 
 
 # -- what coordinators see of peers -------------------------------------------------------------------------------
-
-
-Lives = tuple[tuple[str, int, bool], ...]
-"""For each peer, the life that it lives or has lived, and whether it lives."""
 
 
 @remembered

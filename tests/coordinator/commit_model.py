@@ -54,11 +54,12 @@ class Model:
         """
         setting, rule = self.setting, self.rule
         served = dict.fromkeys(peer.served for peer in state.peers if peer.served and peer.phase != "sealed")
-        for what, after in itertools.chain(
-            *(peer_moves(state, one, setting, rule) for one in state.peers),
-            *(commits(state, plan, rule) for plan in served),
-        ):
-            yield what, forget_messages(after)
+        for peer in state.peers:
+            for what, after in peer_moves(state, peer, setting, rule):
+                yield what, forget_messages(after)
+        for plan in served:
+            for what, after in commits(state, plan, rule):
+                yield what, forget_messages(after)
         # What coordinators do leaves peers as they are, and so what is awaited.
         for one in state.coordinators:
             yield from coordinator_moves(state, one, setting, rule)

@@ -197,6 +197,8 @@ def _decides(rule: Rule, peers: tuple[str, ...], voters: frozenset[str]) -> bool
 
 def forget_messages(state: State) -> State:
     """Without messages that nobody will take any more, so that equal situations are equal states."""
+    if not state.votes and not state.commits:
+        return state
     votes, final = _awaited(state.peers, state.votes, state.commits)
     if len(votes) == len(state.votes) and len(final) == len(state.commits):
         return state

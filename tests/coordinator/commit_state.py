@@ -294,11 +294,11 @@ class State(NamedTuple):
         """The checkpoints that coordinators keep."""
         return tuple((one.name, one.kept) for one in self.coordinators if one.kept is not None)
 
-    def put(self, one: Peer | Coordinator) -> Self:
+    def put(self, one: Peer | Coordinator) -> "State":
         """The same with this peer, or coordinator, as it is now."""
         if isinstance(one, Peer):
-            return self._replace(peers=_exchanged(self.peers, one))
-        return self._replace(coordinators=_exchanged(self.coordinators, one))
+            return State(_exchanged(self.peers, one), *self[1:])
+        return State(self.peers, _exchanged(self.coordinators, one), *self[2:])
 
 
 @remembered
