@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 
 from dtfm_coordinator.plan_change import plan_change_events as change
 from dtfm_coordinator.plan_change.judged_holdings import judge
@@ -17,17 +17,24 @@ from tests.coordinator.commit_setting import Rule, Setting
 from tests.coordinator.commit_state import (
     LAYERS,
     Coordinator,
+    Kept,
     MadePlan,
     Part,
     Peer,
     State,
+    accepted,
     chain_of,
     drive,
     electorate,
     plan_of,
     standing,
+    trainers,
 )
-from tests.harness.state_search import Move, Violated
+from tests.harness.memo import only, remembered
+from tests.harness.state_search import Move, Violated, Words
+
+Lives = tuple[tuple[str, int, bool], ...]
+"""For each peer, the life that it lives or has lived, and whether it lives."""
 
 
 def returned(name: str, saved: Durable, file: MadePlan, setting: Setting, rule: Rule) -> Coordinator:
@@ -39,56 +46,117 @@ def returned(name: str, saved: Durable, file: MadePlan, setting: Setting, rule: 
 
 def coordinator_moves(state: State, one: Coordinator, setting: Setting, rule: Rule) -> Iterator[Move[State]]:
     """All that one coordinator may do, or have happen to it, next."""
+    name, lives = one.name, lives_of(state.peers)
     if state.outages < setting.outages:
-        back = returned(one.name, one.machine.saved, one.file, setting, rule)._replace(kept=one.kept)
-        if back != one:
-            yield ("is killed and returns",), state.put(back)._replace(outages=state.outages + 1)
+        back = _back(one, setting, rule)
+        if back is not one:
+            yield (name, "is killed and returns"), state.put(back)._replace(outages=state.outages + 1)
     if one.doing:
         # Disk and network do not wait for each other; each goes by its own order.
         disk = next((action for action in one.doing if isinstance(action, change.Write | change.Hold)), None)
         wire = next((action for action in one.doing if isinstance(action, change.Publish | change.Propose)), None)
         for action in (disk, wire):
             if action is not None:
-                yield ("does", action), _led(state, _done(state, one, action))
+                yield (name, "does", action), _led(state, _done(one, action, lives))
         return
-    decided = partial(_decided, state, calm=state.outages == setting.outages)
+    calm = state.outages == setting.outages
     phase = one.machine.phase
     if phase in ("settled", "called"):
-        # All plans so far are ended whenever the coordinator likes.
-        newest = max((peer.machine.pledge.version for peer in state.peers if peer.up), default=0)
-        calls = {one.on(call)[0].machine.durable.epoch.called: call for call in (change.Call(newest), change.Call())}
-        for version, call in calls.items():
-            if version <= setting.versions:
-                yield ("calls for plan", version), decided(one, call)
+        for what, after in _calls(one, _promises(state.peers), lives, setting.versions, calm=calm):
+            yield what, _led(state, after)
     if phase == "called":
-        for peer in state.peers:
-            # A promise comes: its peer may vanish, or make another one, before a plan is made.
-            stood = change.Stood(peer.name, peer.machine.pledge.version, peer.machine.pledge.to)
-            if peer.up and one.on(stood)[0] != one:
-                yield ("hears the promise of", peer.name), decided(one, stood)
-        for agreed, plan in _plans(state, one, setting, rule):
-            yield ("offers", plan), decided(agreed._replace(made=plan), change.Offer(electorate(plan)))
+        for what, after in _hears(one, _promises(state.peers), lives, calm=calm):
+            yield what, _led(state, after)
+        for agreed, plan in _plans(one, state.peers, state.forced, state.begun, state.kept, setting, rule):
+            offering = only(agreed._replace(made=plan))
+            after = _decided(offering, change.Offer(electorate(plan)), lives, calm=calm)
+            yield (name, "offers", plan), _led(state, after)
     elif phase == "offered":
-        taken = change.Present(tuple(_stand(state, peer) for peer in state.peers))
-        if one.on(taken)[0].machine.phase == "holding":
-            yield ("puts in force", one.made), decided(one, taken)
+        taken = change.Present(_stands(state.peers, state.forced))
+        if _holds(one, taken):
+            yield (name, "puts in force", one.made), _led(state, _decided(one, taken, lives, calm=calm))
         # A plan that was offered and is given up can still be learnt of, but not come into force.
-        yield ("gives up",), decided(one, change.Present((), time_is_up=True))
+        after = _decided(one, change.Present((), time_is_up=True), lives, calm=calm)
+        yield (name, "gives up"), _led(state, after)
     elif phase == "settled":
-        trainers, begun = state.trainers(one.file), change.Begun(electorate(one.file))
-        if all(peer.served is one.file and peer.phase == "training" for peer in trainers):
-            if one.on(begun)[1]:
-                yield ("hears that all have begun", one.file), decided(one, begun)
+        train = trainers(state.peers, one.file)
+        if all(peer.served is one.file and peer.phase == "training" for peer in train):
+            after = _decided(one, change.Begun(electorate(one.file)), lives, calm=calm)
+            if after is not one:
+                yield (name, "hears that all have begun", one.file), _led(state, after)
             if setting.checkpoints:
-                yield from _keep(state, one, trainers, setting.steps)
+                yield from _keep(state, one, train, setting.steps)
+
+
+@remembered
+def _back(one: Coordinator, setting: Setting, rule: Rule) -> Coordinator:
+    return only(returned(one.name, one.machine.saved, one.file, setting, rule)._replace(kept=one.kept))
+
+
+@remembered
+def _calls(
+    one: Coordinator, promises: tuple[change.Stood, ...], lives: Lives, versions: int, *, calm: bool
+) -> tuple[tuple[Words, Coordinator], ...]:
+    """What a coordinator is after it has ended all plans so far, which it may do whenever it likes."""
+    newest = max((stood.version for stood in promises), default=0)
+    calls = {one.on(call)[0].machine.durable.epoch.called: call for call in (change.Call(newest), change.Call())}
+    return tuple(
+        ((one.name, "calls for plan", version), _decided(one, call, lives, calm=calm))
+        for version, call in calls.items()
+        if version <= versions
+    )
+
+
+@remembered
+def _hears(
+    one: Coordinator, promises: tuple[change.Stood, ...], lives: Lives, *, calm: bool
+) -> tuple[tuple[Words, Coordinator], ...]:
+    """What a promise makes of a coordinator, where it is news: its peer may vanish, or make another one, before a plan
+    is made."""
+    after = [(stood, _decided(one, stood, lives, calm=calm)) for stood in promises]
+    return tuple(((one.name, "hears the promise of", stood.peer), now) for stood, now in after if now is not one)
+
+
+@remembered
+def _holds(one: Coordinator, taken: change.Present) -> bool:
+    """Whether enough peers have taken what a coordinator offers."""
+    return one.on(taken)[0].machine.phase == "holding"
+
+
+# -- what coordinators see of peers -------------------------------------------------------------------------------
+
+
+@remembered
+def lives_of(peers: tuple[Peer, ...]) -> Lives:
+    """What tells which processes still run."""
+    return tuple((peer.name, peer.life, peer.up) for peer in peers)
+
+
+@remembered
+def _promises(peers: tuple[Peer, ...]) -> tuple[change.Stood, ...]:
+    """What those who are there have promised."""
+    there = [(peer.name, peer.machine.pledge) for peer in peers if peer.up]
+    return tuple(change.Stood(name, pledge.version, pledge.to) for name, pledge in there)
+
+
+@remembered
+def _stands(peers: tuple[Peer, ...], forced: frozenset[MadePlan]) -> tuple[Stand, ...]:
+    """What peers say of their promises, and of plans that they took of another coordinator."""
+    stands = []
+    for peer in peers:
+        pledge, taken = peer.machine.pledge, accepted(peer, forced)
+        learnt = electorate(taken) if taken is not None and taken.author != pledge.to else None
+        stands.append(Stand(peer.name, *pledge, learnt))
+    return tuple(stands)
 
 
 # -- what is done -------------------------------------------------------------------------------------------------
 
 
-def _decided(state: State, one: Coordinator, event: ChangeEvent, *, calm: bool) -> State:
+@remembered
+def _decided(one: Coordinator, event: ChangeEvent, lives: Lives, *, calm: bool) -> Coordinator:
     """After a decision: what follows is done at once where nobody can be killed in the middle of it."""
-    return _led(state, drive(one, event, partial(_do if calm else _queue, state.peers)))
+    return drive(one, event, partial(_do if calm else _queue, lives))
 
 
 def _led(state: State, one: Coordinator) -> State:
@@ -101,23 +169,24 @@ def _led(state: State, one: Coordinator) -> State:
     return state._replace(forced=state.forced | {plan})
 
 
-def _done(state: State, one: Coordinator, action: Action) -> Coordinator:
+@remembered
+def _done(one: Coordinator, action: Action, lives: Lives) -> Coordinator:
     """After one of the things to do is done; what follows is to be done, too."""
     doing = list(one.doing)
     doing.remove(action)
-    one, events = _do(state.peers, one._replace(doing=tuple(doing)), action)
+    one, events = _do(lives, one._replace(doing=tuple(doing)), action)
     for event in events:
-        one = drive(one, event, partial(_queue, state.peers))
-    return one
+        one = drive(one, event, partial(_queue, lives))
+    return only(one)
 
 
-def _queue(peers: tuple[Peer, ...], one: Coordinator, action: Action) -> tuple[Coordinator, list[ChangeEvent]]:
+def _queue(lives: Lives, one: Coordinator, action: Action) -> tuple[Coordinator, list[ChangeEvent]]:
     if isinstance(action, change.Write | change.Hold | change.Publish | change.Propose):
         return one._replace(doing=(*one.doing, action)), []
-    return _do(peers, one, action)
+    return _do(lives, one, action)
 
 
-def _do(peers: tuple[Peer, ...], one: Coordinator, action: Action) -> tuple[Coordinator, list[ChangeEvent]]:
+def _do(lives: Lives, one: Coordinator, action: Action) -> tuple[Coordinator, list[ChangeEvent]]:
     """See `PlanChangeDriver`. A door is the life of the process that takes connections at it."""
     match action:
         case change.Write(durable) if durable == one.machine.durable:  # else a newer one is to be written
@@ -129,60 +198,71 @@ def _do(peers: tuple[Peer, ...], one: Coordinator, action: Action) -> tuple[Coor
         case change.Propose():
             return one._replace(offers=one.made), []
         case change.FindDoors(plan):
-            return one, [change.DoorsFound(plan.version, doors(peers, plan.peers))]
+            return one, [change.DoorsFound(plan.version, doors(lives, plan.peers))]
         case change.FindEnded(version, known):
-            lives = {peer.name: peer.life for peer in peers if peer.up}
-            ended = frozenset(name for name, ((_, life),) in known if lives.get(name) != life)
+            now = {name: life for name, life, up in lives if up}
+            ended = frozenset(name for name, ((_, life),) in known if now.get(name) != life)
             return one, [change.ProcessesEnded(version, ended)]
     return one, []
 
 
-def doors(peers: tuple[Peer, ...], names: tuple[str, ...]) -> change.Doors:
+def doors(lives: Lives, names: tuple[str, ...]) -> change.Doors:
     """Where these peers take connections: see `_do`."""
-    lives = {peer.name: peer.life for peer in peers}
-    return tuple((name, (("", lives[name]),)) for name in names)
+    by_name = {name: life for name, life, _ in lives}
+    return tuple((name, (("", by_name[name]),)) for name in names)
 
 
 # -- a new plan ---------------------------------------------------------------------------------------------------
 
 
-def _plans(state: State, one: Coordinator, setting: Setting, rule: Rule) -> Iterator[tuple[Coordinator, MadePlan]]:
+@remembered
+def _plans(
+    one: Coordinator,
+    peers: tuple[Peer, ...],
+    forced: frozenset[MadePlan],
+    begun: frozenset[MadePlan],
+    kept: Kept,
+    setting: Setting,
+    rule: Rule,
+) -> tuple[tuple[Coordinator, MadePlan], ...]:
     """What may be offered, if enough have promised: any of them may answer, and the others be late."""
     version = one.machine.durable.epoch.called
-    here = [peer for peer in state.peers if peer.up]
+    here = [peer for peer in peers if peer.up]
     mine = [peer for peer in here if peer.machine.pledge[:2] == (version, one.name)]
     if setting.all_answer and mine != here:
-        return
+        return ()
     counts = range(len(mine) if setting.all_answer else 0, len(mine) + 1)
+    found = list[tuple[Coordinator, MadePlan]]()
     for answered in itertools.chain.from_iterable(itertools.combinations(mine, count) for count in counts):
-        agreed = _agree(state, one, answered)
+        agreed = _agree(one, _stands(answered, forced), lives_of(peers))
         if agreed.machine.phase != "agreed":
             continue
-        taken = {one.file, *map(state.accepted, state.peers)} - {None}
+        taken = {one.file, *(accepted(peer, forced) for peer in peers)} - {None}
         base = agreed.machine.bases[-1].plan
         follows = next(plan for plan in taken if plan is not None and electorate(plan) == base)
         chain = chain_of(follows, rule.chain)
-        check_stopped(state, version)
+        check_stopped(peers, forced, version)
         truth = tuple((peer.name, peer.memory.shown) for peer in answered)
-        plans = tuple(sorted(state.forced, key=lambda plan: plan.version))
-        parts = [part for peer in state.peers for part in peer.memory.held.whole]
+        plans = tuple(sorted(forced, key=lambda plan: plan.version))
+        parts = [part for peer in peers for part in peer.memory.held.whole]
         final = frozenset(part.mark for part in parts if part.signer is not None)
         for shown in told(truth, setting.liars, plans, follows, final):
-            resume = _resume(shown, one.name, one.kept, chain, rule)
-            check_resume(state, follows, answered, resume, setting.liars)
+            resume = _resume(shown, dict(kept).get(one.name), one.name, chain, rule)
+            check_resume(peers, kept, begun, follows, answered, resume, setting.liars)
             names = [peer.name for peer in here]
             for layout in setting.layouts:
                 trains = set(itertools.chain.from_iterable(layout))
                 if trains.issubset(names):
                     idle = tuple(name for name in names if name not in trains)
                     lineage = chain.up_to(resume.mark)
-                    yield agreed, plan_of(version, one.name, layout, idle, resume, lineage, rule.plan)
+                    found.append((agreed, plan_of(version, one.name, layout, idle, resume, lineage, rule.plan)))
+    return tuple(found)
 
 
-def _agree(state: State, one: Coordinator, answered: tuple[Peer, ...]) -> Coordinator:
+@remembered
+def _agree(one: Coordinator, stands: tuple[Stand, ...], lives: Lives) -> Coordinator:
     """As far as the coordinator comes towards a new plan if only these answer."""
-    stands = tuple(_stand(state, peer) for peer in answered)
-    do = partial(_do, state.peers)
+    do = partial(_do, lives)
     for stand in stands:
         one = drive(one, change.Stood(stand.peer, stand.version, stand.to), do)
     one = drive(one, change.Seek(), do)
@@ -191,25 +271,19 @@ def _agree(state: State, one: Coordinator, answered: tuple[Peer, ...]) -> Coordi
     return one
 
 
-def _stand(state: State, peer: Peer) -> Stand:
-    """What a peer says of its promise, and of a plan that it took of another coordinator."""
-    pledge, taken = peer.machine.pledge, state.accepted(peer)
-    learnt = electorate(taken) if taken is not None and taken.author != pledge.to else None
-    return Stand(peer.name, *pledge, learnt)
-
-
-@cache
-def _resume(shown: Shown, me: str, kept: Part | None, chain: Chain, rule: Rule) -> Resume:
+@remembered
+def _resume(shown: Shown, kept: Part | None, me: str, chain: Chain, rule: Rule) -> Resume:
     checkpoints = {me: [kept.mark]} if kept is not None else {}
     copies = judge({peer: standing(parts) for peer, parts in shown}, chain, rule.is_signed).copies
     return resume_from(copies, checkpoints, LAYERS, chain)
 
 
-def _keep(state: State, one: Coordinator, trainers: list[Peer], steps: int) -> Iterator[Move[State]]:
+def _keep(state: State, one: Coordinator, train: tuple[Peer, ...], steps: int) -> Iterator[Move[State]]:
     """Where all stand at one step, the coordinator may keep that; after the last one there is no need."""
-    parts = [peer.memory.live for peer in trainers if peer.memory.live is not None]
+    parts = [peer.memory.live for peer in train if peer.memory.live is not None]
     mark = parts[0].mark
     if any(part.mark != mark for part in parts) or (one.kept is not None and one.kept.mark == mark):
         return
     if 0 < mark.step < steps:
-        yield ("keeps", mark), state.put(one._replace(kept=Part((0, LAYERS), mark, parts[0].history)))
+        kept = Part((0, LAYERS), mark, parts[0].history)
+        yield (one.name, "keeps", mark), state.put(only(one._replace(kept=kept)))

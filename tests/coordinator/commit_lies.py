@@ -1,10 +1,10 @@
 """What peers that lie may say that they hold, alone or together, beside or instead of what they have."""
 
 from collections.abc import Iterator
-from functools import cache
 
 from dtfm_protocol.plan.peer_state import Mark
 from tests.coordinator.commit_state import LAYERS, MadePlan, Part, electorate, layers_of
+from tests.harness.memo import remembered
 
 NEVER = 9
 """A step that nobody has made."""
@@ -12,7 +12,7 @@ Shown = tuple[tuple[str, tuple[Part, ...]], ...]
 """What each peer says that it holds."""
 
 
-@cache
+@remembered
 def told(
     truth: Shown, liars: tuple[str, ...], plans: tuple[MadePlan, ...], follows: MadePlan, final: frozenset[Mark]
 ) -> tuple[Shown, ...]:

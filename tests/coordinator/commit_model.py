@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from dtfm_coordinator.plan_change.plan_change_events import Announced, Durable
 from dtfm_node.control.latest_plan import Heard, HeardCall
 from dtfm_protocol.plan.plan import Resume
-from tests.coordinator.commit_coordinators import coordinator_moves, doors, returned
+from tests.coordinator.commit_coordinators import coordinator_moves, doors, lives_of, returned
 from tests.coordinator.commit_invariants import check_state
 from tests.coordinator.commit_peers import commits, first_peer, forget_messages, peer_moves
 from tests.coordinator.commit_setting import THE_RULE, Rule, Setting
-from tests.coordinator.commit_state import State, heard_plan, plan_of
+from tests.coordinator.commit_state import MadePlan, Peer, State, heard_plan, plan_of, trainers
+from tests.harness.memo import forget, remembered
 from tests.harness.state_search import Found, Move, search_states
 
 
@@ -41,7 +42,7 @@ class Model:
         epoch = Announced(1, in_force=1, started=1)
         call = HeardCall(*epoch, by=first.author)
         peers = tuple(first_peer(name, first, rule, Heard(call, heard_plan(first, name))) for name in setting.peers)
-        saved = Durable(epoch, doors=doors(peers, trains), doors_of=1)
+        saved = Durable(epoch, doors=doors(lives_of(peers), trains), doors_of=1)
         coordinators = tuple(returned(name, saved, first, setting, rule) for name in setting.coordinators)
         return State(peers, coordinators, forced=frozenset({first}), begun=frozenset({first}))
 
@@ -51,25 +52,23 @@ class Model:
         Raises:
             Violated: what happens breaks an invariant.
         """
+        setting, rule = self.setting, self.rule
         served = dict.fromkeys(peer.served for peer in state.peers if peer.served and peer.phase != "sealed")
-        for what, after in itertools.chain(
-            *(_named(one.name, peer_moves(state, one, self.setting, self.rule)) for one in state.peers),
-            *(commits(state, plan, self.rule) for plan in served),
-            *(_named(one.name, coordinator_moves(state, one, self.setting, self.rule)) for one in state.coordinators),
-        ):
-            yield what, forget_messages(after)
+        for peer in state.peers:
+            for what, after in peer_moves(state, peer, setting, rule):
+                yield what, forget_messages(after)
+        for plan in served:
+            for what, after in commits(state, plan, rule):
+                yield what, forget_messages(after)
+        # What coordinators do leaves peers as they are, and so what is awaited.
+        for one in state.coordinators:
+            yield from coordinator_moves(state, one, setting, rule)
 
     check = staticmethod(check_state)
 
     def is_done(self, state: State) -> bool:
         """Whether all peers of some plan have done all steps."""
-        return any(
-            all(
-                peer.memory.entered is plan and peer.memory.live and peer.memory.live.mark.step == self.setting.steps
-                for peer in state.trainers(plan)
-            )
-            for plan in state.forced
-        )
+        return any(_is_done(state.peers, plan, self.setting.steps) for plan in state.forced)
 
     def may_go_on(self, state: State) -> bool:
         """Whether some coordinator may still make a plan: what the search allows is not used up."""
@@ -77,11 +76,15 @@ class Model:
         return any(max(one.said.called, newest) < self.setting.versions for one in state.coordinators)
 
 
-def _named(name: str, moves: Iterator[Move[State]]) -> Iterator[Move[State]]:
-    for what, after in moves:
-        yield (name, *what), after
+@remembered
+def _is_done(peers: tuple[Peer, ...], plan: MadePlan, steps: int) -> bool:
+    memories = [peer.memory for peer in trainers(peers, plan)]
+    return all(one.entered is plan and one.live is not None and one.live.mark.step == steps for one in memories)
 
 
 def search(setting: Setting, rule: Rule = THE_RULE) -> Found:
     """Visit every state of a setting under a rule."""
-    return search_states(Model(setting, rule))
+    try:
+        return search_states(Model(setting, rule))
+    finally:
+        forget()

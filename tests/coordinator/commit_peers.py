@@ -1,17 +1,29 @@
 """What peers may do next: hear, load, vote, apply, crash and return; and what the arbiter of a plan makes final."""
 
 from collections.abc import Iterator
-from functools import cache
 
-from dtfm_node.control.latest_plan import Heard
+from dtfm_node.control.latest_plan import Heard, HeardCall
 from dtfm_node.runner import follower
 from dtfm_node.runner.follower import FollowerAction, FollowerEvent, Pledge, PromiseWritten, ServingEnded
 from dtfm_node.state.held_states import HeldStates
 from dtfm_protocol.plan.ballot import Vote
 from dtfm_protocol.plan.peer_state import Mark
 from tests.coordinator.commit_setting import Rule, Setting
-from tests.coordinator.commit_state import MadePlan, Part, Peer, State, drive, electorate, heard_plan, layers_of
-from tests.harness.state_search import Move, Violated
+from tests.coordinator.commit_state import (
+    Kept,
+    MadePlan,
+    Part,
+    Peer,
+    State,
+    Step,
+    drive,
+    electorate,
+    heard_plan,
+    layers_of,
+    trainers,
+)
+from tests.harness.memo import only, remembered
+from tests.harness.state_search import Move, Violated, Words
 
 
 def first_peer(name: str, plan: MadePlan, rule: Rule, heard: Heard) -> Peer:
@@ -21,41 +33,56 @@ def first_peer(name: str, plan: MadePlan, rule: Rule, heard: Heard) -> Peer:
     if layers is None:
         return peer
     memory = peer.memory._replace(held=HeldStates(coming=Part(layers, plan.resume.mark)))
-    return peer._replace(phase="training", memory=memory.enter(plan))
+    return only(peer._replace(phase="training", memory=memory.enter(plan)))
 
 
 def peer_moves(state: State, peer: Peer, setting: Setting, rule: Rule) -> Iterator[Move[State]]:
     """All that one peer may do, or have happen to it, next."""
     if not peer.up:
-        yield ("restarts",), state.put(peer._replace(up=True, life=peer.life + 1))
+        yield (peer.name, "restarts"), state.put(only(peer._replace(up=True, life=peer.life + 1)))
         return
     if state.crashes < setting.crashes:
-        found = rule.follower.restarted(peer.machine.pledge)
-        down = Peer(peer.name, found, rule.memory(), up=False, life=peer.life)
-        yield ("crashes",), state.put(down)._replace(crashes=state.crashes + 1)
-        if setting.restores:
-            older = down._replace(machine=rule.follower.restarted(Pledge(1, setting.coordinators[0], 1)))
-            yield ("crashes, and its disk is an older one",), state.put(older)._replace(crashes=state.crashes + 1)
-    yield from _hear(state, peer)
-    if peer.served is not None and peer.phase != "sealed":
-        if setting.stalls and not all(other.up for other in state.trainers(peer.served)):
-            yield ("stalls",), _told(state, peer._replace(phase="sealed"), ServingEnded())
-        yield from _work(state, peer, peer.served, setting.steps)
-
-
-def _hear(state: State, peer: Peer) -> Iterator[Move[State]]:
-    heard = peer.machine.heard
+        for what, after in _crashes(peer, setting, rule):
+            yield what, state.put(after)._replace(crashes=state.crashes + 1)
     for one in state.coordinators:
-        if (now := heard.with_call(one.said)) != heard:
-            yield ("hears", one.said), _told(state, peer, now)
-        if (now := heard.with_plan(heard_plan(one.offers, peer.name))) != heard:
-            yield ("hears of", one.offers), _told(state, peer._replace(heard=one.offers), now)
+        for what, after in _hears(peer, one.said, one.offers):
+            yield what, _put(state, after)
+    if peer.served is not None and peer.phase != "sealed":
+        if setting.stalls and not all(other.up for other in trainers(state.peers, peer.served)):
+            yield (peer.name, "stalls"), _put(state, drive(peer._replace(phase="sealed"), ServingEnded(), _do))
+        yield from _work(state, peer, setting.steps)
 
 
-def _told(state: State, peer: Peer, event: FollowerEvent) -> State:
-    after = drive(peer, event, _do)
-    begun = {after.served} if after.served is not None else set()
-    return state.put(after)._replace(begun=state.begun | begun)
+@remembered
+def _crashes(peer: Peer, setting: Setting, rule: Rule) -> tuple[tuple[Words, Peer], ...]:
+    found = rule.follower.restarted(peer.machine.pledge)
+    down = Peer(peer.name, found, rule.memory(), up=False, life=peer.life)
+    if not setting.restores:
+        return (((peer.name, "crashes"), only(down)),)
+    older = down._replace(machine=rule.follower.restarted(Pledge(1, setting.coordinators[0], 1)))
+    return (
+        ((peer.name, "crashes"), only(down)),
+        ((peer.name, "crashes, and its disk is an older one"), only(older)),
+    )
+
+
+@remembered
+def _hears(peer: Peer, said: HeardCall, offers: MadePlan) -> tuple[tuple[Words, Peer], ...]:
+    """What a coordinator's last words, and its last plan, make of a peer, where they are news."""
+    heard, found = peer.machine.heard, list[tuple[Words, Peer]]()
+    if (now := heard.with_call(said)) != heard:
+        found.append(((peer.name, "hears", said), drive(peer, now, _do)))
+    if (now := heard.with_plan(heard_plan(offers, peer.name))) != heard:
+        found.append(((peer.name, "hears of", offers), drive(peer._replace(heard=offers), now, _do)))
+    return tuple(found)
+
+
+def _put(state: State, peer: Peer) -> State:
+    """The state with a peer as it is now, which may have begun a plan."""
+    after = state.put(peer)
+    if peer.served is None or peer.served in state.begun:
+        return after
+    return after._replace(begun=state.begun | {peer.served})
 
 
 def _do(peer: Peer, action: FollowerAction) -> tuple[Peer, list[FollowerEvent]]:
@@ -77,23 +104,18 @@ def _do(peer: Peer, action: FollowerAction) -> tuple[Peer, list[FollowerEvent]]:
     return peer, []
 
 
-def _work(state: State, peer: Peer, plan: MadePlan, steps: int) -> Iterator[Move[State]]:
-    memory = peer.memory
+def _work(state: State, peer: Peer, steps: int) -> Iterator[Move[State]]:
+    live = peer.memory.live
     if peer.phase == "loading":
-        loaded = _loaded(state, peer, plan)
-        if loaded is not None:
-            ready = peer._replace(phase="ready", memory=memory._replace(held=memory.held._replace(coming=loaded)))
-            yield ("has loaded",), _voted(state, ready)
-    elif peer.phase == "ready":
-        if peer.vote in state.commits:
-            yield ("enters",), state.put(peer._replace(phase="training", memory=memory.enter(plan)))
-    elif memory.live is not None and memory.live.prepared is None:
-        step = memory.live.mark.step + 1
-        if step <= steps:
-            ready = peer._replace(memory=memory.prepare(Mark(step=step, plan=plan.version)))
-            yield ("votes on step", step), _voted(state, ready)
+        ready = _loaded(peer, state.peers, state.kept)
+        if ready is not None:
+            yield (peer.name, "has loaded"), _voted(state, ready)
+    elif peer.phase == "training" and live is not None and live.prepared is None:
+        if live.mark.step < steps:
+            yield (peer.name, "votes on step", live.mark.step + 1), _voted(state, _prepared(peer))
     elif peer.vote in state.commits:
-        yield ("applies a step",), state.put(peer._replace(memory=memory.apply()))
+        what = "enters" if peer.phase == "ready" else "applies a step"
+        yield (peer.name, what), state.put(_went_on(peer))
 
 
 def _voted(state: State, peer: Peer) -> State:
@@ -101,35 +123,57 @@ def _voted(state: State, peer: Peer) -> State:
     return state.put(peer)._replace(votes=state.votes | {(peer.vote, peer.name)})
 
 
-def _loaded(state: State, peer: Peer, plan: MadePlan) -> Part | None:
-    """What a peer begins the plan with, if its own memory and the sources that are there have all of it."""
+@remembered
+def _prepared(peer: Peer) -> Peer:
+    """What a peer is when the gradients of its next step are reduced."""
+    plan, live = peer.served, peer.memory.live
+    assert plan is not None
+    assert live is not None
+    return only(peer._replace(memory=peer.memory.prepare(Mark(step=live.mark.step + 1, plan=plan.version))))
+
+
+@remembered
+def _went_on(peer: Peer) -> Peer:
+    """What a peer is after what it voted for is final: it has begun its plan, or applied a step."""
+    if peer.phase == "training":
+        return only(peer._replace(memory=peer.memory.apply()))
+    assert peer.served is not None
+    return only(peer._replace(phase="training", memory=peer.memory.enter(peer.served)))
+
+
+@remembered
+def _loaded(peer: Peer, peers: tuple[Peer, ...], kept: Kept) -> Peer | None:
+    """What a peer is when it has loaded what its plan begins with, if its own memory and the sources that are there
+    have all of it."""
+    plan, memory = peer.served, peer.memory
+    assert plan is not None
     layers, resume = layers_of(plan, peer.name), plan.resume
     assert layers is not None
     history = Part(layers, resume.mark).history
     for layer in range(*layers) if resume.mark.step else ():
-        there = [part for part in (*peer.memory.held.whole, *_given(state, plan, layer)) if part.mark == resume.mark]
+        there = [part for part in (*memory.held.whole, *_given(peers, kept, plan, layer)) if part.mark == resume.mark]
         found = next((part for part in there if part.covers(layer)), None)
         if found is None:
             return None
         history = found.history
-    return Part(layers, resume.mark, history, resume.commit.signature if resume.commit is not None else None)
+    loaded = Part(layers, resume.mark, history, resume.commit.signature if resume.commit is not None else None)
+    return only(peer._replace(phase="ready", memory=memory._replace(held=memory.held._replace(coming=loaded))))
 
 
-def _given(state: State, plan: MadePlan, layer: int) -> Iterator[Part]:
+def _given(peers: tuple[Peer, ...], kept: Kept, plan: MadePlan, layer: int) -> Iterator[Part]:
     """All that the sources of a plan have, who are to give this layer."""
     giving = {one.peer for one in plan.resume.sources if any(low <= layer < high for low, high in one.layers)}
-    for peer in state.peers:
+    for peer in peers:
         if peer.name in giving:
             yield from peer.memory.shown
-    for one in state.coordinators:
-        if one.name in giving and one.kept is not None:
-            yield one.kept
+    for who, part in kept:
+        if who in giving:
+            yield part
 
 
 def commits(state: State, plan: MadePlan, rule: Rule) -> Iterator[Move[State]]:
     """The arbiter's decisions; it hears of them like everybody else, for it may vanish before it applies."""
-    arbiter = state.trainers(plan)[0]
-    step = arbiter.vote
+    step = trainers(state.peers, plan)[0].vote
     if step is None or step[0] is not plan or step in state.commits:
         return
     voters = frozenset(voter for on, voter in state.votes if on == step)
@@ -143,7 +187,7 @@ def commits(state: State, plan: MadePlan, rule: Rule) -> Iterator[Move[State]]:
     yield ("step", step[1], "is final:", plan), after
 
 
-@cache
+@remembered
 def _decides(rule: Rule, peers: tuple[str, ...], voters: frozenset[str]) -> bool:
     """Whether these votes make a step final."""
     arbiter = rule.arbiter(dict.fromkeys(peers, ()))
@@ -153,10 +197,21 @@ def _decides(rule: Rule, peers: tuple[str, ...], voters: frozenset[str]) -> bool
 
 def forget_messages(state: State) -> State:
     """Without messages that nobody will take any more, so that equal situations are equal states."""
-    votes = frozenset(
-        (step, voter)
-        for step, voter in state.votes
-        if step not in state.commits and state.trainers(step[0])[0].awaits(step)
-    )
-    final = frozenset(step for step in state.commits if any(peer.awaits(step) for peer in state.peers))
+    if not state.votes and not state.commits:
+        return state
+    votes, final = _awaited(state.peers, state.votes, state.commits)
+    if len(votes) == len(state.votes) and len(final) == len(state.commits):
+        return state
     return state._replace(votes=votes, commits=final)
+
+
+@remembered
+def _awaited(
+    peers: tuple[Peer, ...], votes: frozenset[tuple[Step, str]], commits: frozenset[Step]
+) -> tuple[frozenset[tuple[Step, str]], frozenset[Step]]:
+    """Those votes, and those commits, that somebody may still take."""
+    asked = [(step, voter) for step, voter in votes if step not in commits]
+    return (
+        frozenset((step, voter) for step, voter in asked if trainers(peers, step[0])[0].awaits(step)),
+        frozenset(step for step in commits if any(peer.awaits(step) for peer in peers)),
+    )

@@ -11,7 +11,7 @@ from dtfm_protocol.plan.signed_commit import SignedCommit
 from tests.coordinator.commit_state import Layout, MadePlan, Memory, is_signed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """What decides in peers and coordinators, and what a peer remembers; the defaults are the whole rule."""
 
@@ -27,7 +27,7 @@ class Rule:
 THE_RULE = Rule()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """What is searched, and how far."""
 

@@ -4,7 +4,6 @@ Where the product has a value for something, that one is held: its machines, pla
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from dtfm_coordinator.plan_change.plan_change import PlanChange
@@ -17,6 +16,7 @@ from dtfm_protocol.plan.lineage import Ancestor, Chain
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark, PeerState
 from dtfm_protocol.plan.plan import Plan, Resume
 from dtfm_protocol.plan.signed_commit import SignedCommit
+from tests.harness.memo import by_identity, only, remembered
 
 LAYERS = 2
 Layout = tuple[tuple[str, ...], ...]
@@ -25,20 +25,15 @@ Layout = tuple[tuple[str, ...], ...]
 # -- plans --------------------------------------------------------------------------------------------------------
 
 
+@by_identity
 class MadePlan(Plan):
-    """A plan that equals none but itself, for states are compared all the time; see `plan_of`."""
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
+    """A plan as the search makes it, by `plan_of` alone."""
 
     def __str__(self) -> str:
         return f"plan {self.version} by {self.author}, routes {self.routes}, from {self.resume.mark}"
 
 
-@cache
+@remembered
 def plan_of(
     version: int,
     author: str,
@@ -55,13 +50,13 @@ def plan_of(
     return kind(version=version, author=author, stages=stages, routes=routes, idle=idle, resume=resume, lineage=lineage)
 
 
-@cache
+@remembered
 def chain_of(plan: MadePlan, kind: type[Chain]) -> Chain:
     """A plan and those that it descends from."""
     return kind(*plan.chain)
 
 
-@cache
+@remembered
 def commit_of(mark: Mark, signer: str) -> SignedCommit:
     """The commit that made `mark` final, as `signer` has signed it: the name stands for the signature."""
     return SignedCommit.model_construct(plan=mark.plan, step=mark.step, text="", signature=signer)
@@ -72,19 +67,19 @@ def is_signed(commit: SignedCommit, arbiter: str) -> bool:
     return commit.signature == arbiter
 
 
-@cache
+@remembered
 def electorate(plan: MadePlan) -> Electorate:
     """What of a plan the coordinators' machine knows."""
     return Electorate.of(plan)
 
 
-@cache
+@remembered
 def heard_plan(plan: MadePlan, peer: str) -> HeardPlan:
     """What of a plan the machine of a peer knows."""
     return HeardPlan(plan.version, plan.author, trains=layers_of(plan, peer) is not None)
 
 
-@cache
+@remembered
 def layers_of(plan: MadePlan, peer: str) -> LayerRange | None:
     """The layers that a peer trains under a plan."""
     stage = plan.stage_of(peer)
@@ -104,7 +99,7 @@ def drive(one: M, event: Any, do: Callable[[M, Any], tuple[M, list[Any]]]) -> M:
         for action in actions:
             one, more = do(one, action)
             events += more
-    return one
+    return only(one)
 
 
 # -- peers --------------------------------------------------------------------------------------------------------
@@ -181,7 +176,7 @@ class Memory(NamedTuple):
         return self._replace(held=self.held._replace(live=after))
 
 
-@cache
+@remembered
 def standing(shown: tuple[Part, ...]) -> PeerState:
     """What a peer says that it holds."""
     parts = [
@@ -201,6 +196,7 @@ Step = tuple[MadePlan, int]
 """What is voted on: that all hold the state after this step. The first one of a plan is what it resumes from."""
 
 
+@by_identity
 class Peer(NamedTuple):
     """One peer; only `life`, and what is promised, outlive its process."""
 
@@ -244,6 +240,7 @@ class Peer(NamedTuple):
 # -- coordinators, and all ----------------------------------------------------------------------------------------
 
 
+@by_identity
 class Coordinator(NamedTuple):
     """One coordinator: what decides in it, its disk, and what it has published."""
 
@@ -272,6 +269,10 @@ class Coordinator(NamedTuple):
         return self._replace(machine=machine), actions
 
 
+Kept = tuple[tuple[str, Part], ...]
+"""Checkpoints, with who keeps each."""
+
+
 class State(NamedTuple):
     """Everything at one moment. The last three only serve the invariants."""
 
@@ -288,22 +289,37 @@ class State(NamedTuple):
     late: frozenset[MadePlan] = frozenset()
     """Plans of which a step became final after a newer plan came into force."""
 
-    def peer(self, name: str) -> Peer:
-        """That peer."""
-        return next(one for one in self.peers if one.name == name)
+    @property
+    def kept(self) -> Kept:
+        """The checkpoints that coordinators keep."""
+        return tuple((one.name, one.kept) for one in self.coordinators if one.kept is not None)
 
-    def trainers(self, plan: MadePlan) -> list[Peer]:
-        """The peers that a plan has train, the arbiter first."""
-        return [self.peer(name) for name in electorate(plan).peers]
-
-    def put(self, one: Peer | Coordinator) -> Self:
+    def put(self, one: Peer | Coordinator) -> "State":
         """The same with this peer, or coordinator, as it is now."""
         if isinstance(one, Peer):
-            return self._replace(peers=tuple(one if old.name == one.name else old for old in self.peers))
-        return self._replace(coordinators=tuple(one if old.name == one.name else old for old in self.coordinators))
+            return State(_exchanged(self.peers, one), *self[1:])
+        return State(self.peers, _exchanged(self.coordinators, one), *self[2:])
 
-    def accepted(self, peer: Peer) -> MadePlan | None:
-        """The plan that a peer took last; a promise names its version, and the peer keeps the plan beside it."""
-        version = peer.machine.pledge.accepted
-        known = [peer.heard] if peer.heard is not None else []
-        return next((plan for plan in (*known, *self.forced) if plan.version == version), None)
+
+@remembered
+def _exchanged(among: tuple[M, ...], one: M) -> tuple[M, ...]:
+    return tuple(one if old.name == one.name else old for old in among)
+
+
+@remembered
+def trainers(peers: tuple[Peer, ...], plan: MadePlan) -> tuple[Peer, ...]:
+    """The peers that a plan has train, the arbiter first."""
+    named = {peer.name: peer for peer in peers}
+    return tuple(named[name] for name in electorate(plan).peers)
+
+
+@remembered
+def accepted(peer: Peer, forced: frozenset[MadePlan]) -> MadePlan | None:
+    """The plan that a peer took last; a promise names its version, and the peer keeps the plan beside it.
+
+    Args:
+        forced: all plans that came into force.
+    """
+    version = peer.machine.pledge.accepted
+    known = [peer.heard] if peer.heard is not None else []
+    return next((plan for plan in (*known, *forced) if plan.version == version), None)

@@ -13,6 +13,7 @@
 - `membership`: coordinators, members and strangers of a swarm, with the credentials that they hold
 - `manual_clock`: a clock that stands until a test moves it (`ManualClock`), and one that is fast (`FastClock`)
 - `shifted_clock`: a clock that is off, for one process (`shifted`)
+- `memo`: a memo of pure functions, and one object for each value (`remembered`, `only`)
 - `named_peers`: peers with keys that tests call by plain names
 - `state_search`: a search through all states that a model can reach
 """

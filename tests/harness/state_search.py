@@ -1,7 +1,9 @@
 """A search through all states that a model can reach: does an invariant break, or is there a state without a way on?"""
 
+import gc
 from collections import deque
 from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 S = TypeVar("S", bound=Hashable)
@@ -60,6 +62,23 @@ class Found(NamedTuple):
 
 def search_states(model: StateModel[S], most: int = 1_000_000) -> Found:
     """Visit every state that can be reached, nearest first."""
+    with _no_collector():
+        return _search(model, most)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Nothing here refers to itself, and all of it stays: Python need not look through it for garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _search(model: StateModel[S], most: int) -> Found:
     first = model.start()
     numbers: dict[S, int] = {first: 0}
     states = [first]
