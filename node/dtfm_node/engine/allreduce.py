@@ -67,7 +67,7 @@ class AllReduce:
         exchange: Exchange,
         machine: Runtime,
         seals: FrameSeals,
-        alarm: PartAlarm | None = None,
+        alarm: PartAlarm,
     ) -> None:
         self._me, self._codec, self._exchange, self._seals, self._alarm = me, codec, exchange, seals, alarm
         self._compute, self._staging = machine.reduce, machine.staging
@@ -143,8 +143,6 @@ class AllReduce:
         Raises:
             PeerLost: the first who sent such a part.
         """
-        if self._alarm is None:
-            return
         seen: PartsSeen = await self._compute(compare_parts, own, sent)
         strains = self._alarm.judge(bucket, index, step, seen)
         faults = {peer: f"a part {strain.fault}" for peer, strain in strains.items() if strain.fault}
