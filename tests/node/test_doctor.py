@@ -55,7 +55,7 @@ from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.state_dir import locked
 from dtfm_protocol.transport.ip_addresses import Kind, kind_of
 from dtfm_protocol.transport.libp2p_messages import packed, with_length
-from dtfm_protocol.transport.pinned_tls import show_credential
+from dtfm_protocol.transport.shown_credential import show_credential
 from dtfm_protocol.transport.tcp_knock import Knock, knock
 from tests.harness.entrances import free_port, open_entrance
 from tests.harness.membership import SWARM, coordinator_of, member_of

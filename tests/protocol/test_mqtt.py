@@ -41,7 +41,8 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.freshness_files import FreshnessFile
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Schema
-from dtfm_protocol.transport.pinned_tls import PinnedContext, show_credential
+from dtfm_protocol.transport.pinned_tls import PinnedContext
+from dtfm_protocol.transport.shown_credential import show_credential
 from tests.harness.entrances import HOST, client, free_port, open_entrance
 from tests.harness.membership import SWARM, coordinator_of, member_of
 
