@@ -5,7 +5,8 @@
 All holders of a bucket of 25 MiB run in this process, over streams in memory. Seconds are the process's own, user and
 system, over all its threads, a bucket and a holder; medians of rounds in which both take turns. What the frames cost on
 a real way, TLS above all, is in neither side, so that the share is the largest that it can be. The sum of squares,
-which both have, is of the whole bucket at every holder; that of one part stands beside it.
+which both have, as both have the alarm for odd parts, is of the whole bucket at every holder; that of one part stands
+beside it.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.expected_frames import step_frames
 from dtfm_node.engine.frame_seals import SEAL_BYTES, FrameSeals, Seal
 from dtfm_node.engine.gradient_norm import sum_of_squares
+from dtfm_node.engine.part_alarm import PartAlarm
 from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.signer import Signer
@@ -85,8 +87,8 @@ class Holders:
                 exchange = await stack.enter_async_context(Exchange.running(plane, 1, holders.names))
                 await plane.serve(TRAINING, _answering(exchange))
                 holders.exchanges[plane.peer_id] = exchange
-                sealing = seals(Signer(identity, SWARM), 1)
-                holders.reduces[plane.peer_id] = AllReduce(plane.peer_id, codec, exchange, runtime, sealing)
+                sealing, alarm = seals(Signer(identity, SWARM), 1), PartAlarm(holders.plan, plane.peer_id)
+                holders.reduces[plane.peer_id] = AllReduce(plane.peer_id, codec, exchange, runtime, sealing, alarm)
             yield holders
 
     async def seconds(self, step: int, gradients: list[torch.Tensor]) -> float:

@@ -19,6 +19,7 @@ from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.expected_frames import step_frames
 from dtfm_node.engine.frame_seals import SEAL_BYTES, FrameSeals, Seal
 from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.part_alarm import PartAlarm
 from dtfm_node.engine.receipts import StepReceipts, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Compute, Runtime
@@ -76,8 +77,8 @@ class Holders:
                 exchange = await stack.enter_async_context(Exchange.running(plane, 1, holders.names))
                 await plane.serve(TRAINING, _answering(exchange))
                 holders.exchanges[name] = exchange
-                seals = FrameSeals(signer_of(name), 1)
-                holders._reduces[name] = AllReduce(name, codec, exchange, holders._machine, seals)
+                seals, alarm = FrameSeals(signer_of(name), 1), PartAlarm(holders.plan, name)
+                holders._reduces[name] = AllReduce(name, codec, exchange, holders._machine, seals, alarm)
             yield holders
 
     def expect(self, name: str, step: int) -> None:

@@ -22,7 +22,7 @@ from dtfm_protocol.plan.plan import Plan, Resume, Source
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Bytes
 from tests.harness.named_peers import SWARM, id_of
-from tests.node.test_checkpointer import (
+from tests.node.keeping_nodes import (
     ALONE,
     STAGES,
     A,
@@ -31,7 +31,6 @@ from tests.node.test_checkpointer import (
     Z,
     at,
     now,
-    one_thread,
     row,
     same,
     state_under,
@@ -39,6 +38,7 @@ from tests.node.test_checkpointer import (
     until_there,
 )
 from tests.node.test_inventory import inline, job
+from tests.node.test_stage_state import one_thread
 
 __all__ = ["one_thread", "swarm"]  # fixtures
 FRONT = STAGES[0]

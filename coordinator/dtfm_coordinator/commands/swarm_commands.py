@@ -45,7 +45,8 @@ def serve(
         parsed = Job.load(job)
         with locked(state_dir):
             from dtfm_coordinator.allocator.allocate import compile_now
-            from dtfm_coordinator.serve.service import Coordinator, ServeOptions
+            from dtfm_coordinator.serve.serve_options import ServeOptions
+            from dtfm_coordinator.serve.service import Coordinator
             from dtfm_protocol.identity.invite_source import invite_text
 
             compile_now(log.info)
@@ -78,8 +79,8 @@ def card(
     from dtfm_protocol.process.state_dir import locked
 
     with command_line.guarded(), locked(state_dir):
-        from dtfm_coordinator.serve.service import ServeOptions
-        from dtfm_coordinator.serve.service import card as made
+        from dtfm_coordinator.serve.appointment import card as made
+        from dtfm_coordinator.serve.serve_options import ServeOptions
 
         typer.echo(made(state_dir, ServeOptions(listen, port, announce, broker)).encode())
 
@@ -110,7 +111,7 @@ def swarm(
             parsed = parsed.model_copy(update={"data": parsed.data.model_copy(update={"text": [str(text.resolve())]})})
         with locked(state_dir):
             from dtfm_coordinator.allocator.allocate import compile_now
-            from dtfm_coordinator.serve.service import ServeOptions
+            from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.tools.local_swarm import run
 
             compile_now(log.info)

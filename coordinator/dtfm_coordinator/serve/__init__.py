@@ -1,15 +1,24 @@
 """Service of a coordinator: its planes, its entrance and broker, and who takes over when it is gone.
 
+- `appointment`: appointment of a coordinator that may take over: the card that introduces it, and the invite that must
+  list it
+- `coordinator_run`: run of a coordinator under one key: it opens its planes, stands by while another one leads, and
+  leads
 - `embedded_broker`: embedded MQTT broker: sessions of members whose keys the entrance has proven
 - `endpoints`: endpoints of a coordinator: the ports at which it listens, and the addresses under which it is announced
 - `enrolment_desk`: enrolment desk of a coordinator: newcomers get their credentials there, and the owner's decisions
   take effect
 - `entrance`: one TLS port at which newcomers enrol, and members find the embedded broker
+- `first_invite`: invite that `serve` prints: the addresses of a coordinator and of its standbys, and a token that lets
+  nodes in
+- `forced_plan`: plan that the owner forces: its file is read at the start, and again whenever it is written
 - `key_replacement`: replacement of a coordinator's key by a new one, in its state folder
 - `message_router`: who is to get a message, and which messages are kept for those to come
 - `mosquitto_files`: files with which Mosquitto keeps to the same rules as the embedded broker
 - `mqtt_packets`: MQTT 3.1.1 packets: reads what clients send, within bounds, and writes what a broker answers
-- `service`: service of a job: opens the three planes, hands out the invite, and lets the controller lead
+- `own_key`: own key of a coordinator that serves, and the hand-over to a new one when the owner asks for it
+- `serve_options`: options of `dtfm-coordinator serve`: what the owner decides beyond the job
+- `service`: service of a job: prepares it, and serves it under one key after the other, as the owner replaces them
 - `session_gate`: which packets of a member go on to the broker, and at what rate
 - `standby`: follows what another coordinator does, and returns when the swarm has none for a while
 - `topic_rules`: who may write and read which topics of the swarm, and how much

@@ -21,7 +21,7 @@ from dtfm_protocol.identity.enrolment import GREETING
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.tally import Tally
-from dtfm_protocol.transport.pinned_tls import show_credential
+from dtfm_protocol.transport.shown_credential import show_credential
 from dtfm_protocol.transport.waiting_room import WaitingRoom, network_of
 
 Enrol = Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]]

@@ -1,5 +1,6 @@
 """Standby: follows what another coordinator does, and returns when the swarm has none for a while."""
 
+import asyncio
 import contextlib
 from collections.abc import Collection
 from pathlib import Path
@@ -52,6 +53,25 @@ class Standby:
         control.on(EPOCH, self._hear_epoch)
         control.on(PRESENCE, self._hear_presence)
         control.on(REPORT, self._hear_report)
+
+    async def follow(self, *, is_first: bool) -> bool:
+        """Keep the connection to the broker until this coordinator is to lead; return whether another one has led.
+
+        Args:
+            is_first: whether it is the swarm's first coordinator, which looks for others for a short while only.
+
+        Raises:
+            UserError: this one was started with another job than the swarm's.
+        """
+        if not is_first:
+            log.info("standing by: to lead when no coordinator was heard of for %.0f s", TIMEOUTS.takeover)
+        async with asyncio.TaskGroup() as tasks:
+            connection = tasks.create_task(self._control.run())
+            await self.until_needed(TIMEOUTS.first_look if is_first else TIMEOUTS.takeover)
+            connection.cancel()
+        if self.followed:
+            log.warning("nobody leads any more: taking over")
+        return self.followed
 
     async def until_needed(self, seconds: float) -> None:
         """Wait until no coordinator has been heard of for `seconds`.

@@ -8,7 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from dtfm_coordinator.serve.service import Coordinator, ServeOptions
+from dtfm_coordinator.serve.serve_options import ServeOptions
+from dtfm_coordinator.serve.service import Coordinator
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.process.child_processes import end_with_parent

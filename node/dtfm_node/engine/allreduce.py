@@ -67,7 +67,7 @@ class AllReduce:
         exchange: Exchange,
         machine: Runtime,
         seals: FrameSeals,
-        alarm: PartAlarm | None = None,
+        alarm: PartAlarm,
     ) -> None:
         self._me, self._codec, self._exchange, self._seals, self._alarm = me, codec, exchange, seals, alarm
         self._compute, self._staging = machine.reduce, machine.staging
@@ -92,7 +92,7 @@ class AllReduce:
         messages = reduction_messages(bucket, self._me)
         if not messages:
             return float(await self._compute(sum_of_squares, gradient))
-        await self._compute(_check, gradient, step)
+        await self._compute(_check_finite, gradient, step)
         for part in sent(messages, self._me, Kind.PART):
             payload = await self._coded(self._feedback.encode, bucket.group, gradient, parts[part.index], self._codec)
             await self._exchange.send(part.receiver, part.key(step), payload)
@@ -102,16 +102,16 @@ class AllReduce:
         for part in received(messages, self._me, Kind.PART):
             data = await self._exchange.receive(part.sender, part.key(step))
             sums[part.sender] = await self._decoded(part, step, data, len(mine), decode)
-        await self._look_at(bucket, own, step, mine, sums)
+        await self._check_parts(bucket, own, step, mine, sums)
         await self._compute(sum_of_parts, mine, [sums.get(holder) for holder in bucket.holders])
         sums.clear()
-        await self._compute(_check, mine, step)
+        await self._compute(_check_finite, mine, step)
         squares = [0.0] * len(parts)
         squares[own] = await self._give(bucket, step, gradient, messages)
         for reduced in received(messages, self._me, Kind.REDUCED):
             low, high = parts[reduced.index]
             total, squares[reduced.index] = await self._total_of(reduced, step, high - low)
-            await self._look_at(bucket, reduced.index, step, gradient[low:high], {reduced.sender: total})
+            await self._check_parts(bucket, reduced.index, step, gradient[low:high], {reduced.sender: total})
             await self._compute(_take, gradient[low:high], total)
         return squares_of(squares)
 
@@ -135,17 +135,18 @@ class AllReduce:
             await self._exchange.send(reduced.receiver, key, payload, seal.signature)
         return squares
 
-    async def _look_at(
+    async def _check_parts(
         self, bucket: Bucket, index: int, step: int, own: torch.Tensor, sent: dict[str, torch.Tensor]
     ) -> None:
-        """Refuse what nobody honest would send of part `index`, before it is added to anything."""
-        if self._alarm is None:
-            return
+        """Refuse what nobody honest would send of part `index`, before it is added to anything.
+
+        Raises:
+            PeerLost: the first who sent such a part.
+        """
         seen: PartsSeen = await self._compute(compare_parts, own, sent)
         strains = self._alarm.judge(bucket, index, step, seen)
-        faults = {peer: strain.fault for peer, strain in strains.items() if strain.fault}
-        refused = [self._exchange.refuse(peer, FrameFault.CONTENT, f"a part {why}") for peer, why in faults.items()]
-        for lost in refused:
+        faults = {peer: f"a part {strain.fault}" for peer, strain in strains.items() if strain.fault}
+        if lost := self._exchange.refuse_all(faults):
             raise lost
 
     def _total(self, bucket: Bucket, gradient: torch.Tensor, part: tuple[int, int]) -> torch.Tensor:
@@ -203,7 +204,7 @@ def _decode_and_square(data: torch.Tensor, codec: CodecName, shape: tuple[int, .
     return values, sum_of_squares(values)
 
 
-def _check(gradient: torch.Tensor, step: int) -> None:
+def _check_finite(gradient: torch.Tensor, step: int) -> None:
     # Looked at before it is sent: what is not finite on arrival is then the sender's fault, not the mathematics'.
     if not is_finite(gradient):
         raise Diverged(f"step {step}: a gradient is")

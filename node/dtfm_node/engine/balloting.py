@@ -129,7 +129,8 @@ class Balloting:
         votes = [cast[peer] for peer in self._plan.peers]
         root = root_of_votes(votes)
         if ballot is Ballot.STEP:
-            self._look_at(step, {peer: math.fsum(one.sum_squares.values()) for peer, one in arbiter.votes.items()})
+            squares = {peer: math.fsum(one.sum_squares.values()) for peer, one in arbiter.votes.items()}
+            self._check_lone_norms(step, squares)
             self._witness.keep_votes(self._plan, step, votes)
         decided = seal(decided).model_copy(update={"votes": root, "before": self._newest})
         answer = self._signed.signed(ballot, step, decided)
@@ -157,12 +158,8 @@ class Balloting:
         named = await asyncio.to_thread(judge, step, votes, given, holders, seals)  # there may be many signatures
         if not named:
             named = {peer: "no receipts" for peer in dispute.peers if peer not in given}
-        lost = [
-            self._exchange.refuse(peer, FrameFault.CONTENT, f"{named[peer]}, of step {step}")
-            for peer in self._plan.peers
-            if peer in named
-        ]
-        return lost[0] if lost else dispute
+        faults = {peer: f"{named[peer]}, of step {step}" for peer in self._plan.peers if peer in named}
+        return self._exchange.refuse_all(faults) or dispute
 
     async def _receipts(self, peer: str, step: int) -> StepReceipts | None:
         try:
@@ -171,16 +168,15 @@ class Balloting:
         except (TimeoutError, ConnectionError, Refused):
             return None
 
-    def _look_at(self, step: int, squares: dict[str, float]) -> None:
-        """Refuse the norms of lone stages that cannot be.
+    def _check_lone_norms(self, step: int, squares: dict[str, float]) -> None:
+        """Refuse the votes of lone stages whose norms cannot be.
 
         Raises:
-            PeerLost: the first who voted one.
+            PeerLost: the first who voted such a norm.
         """
         strains = self._lone_votes.judge(step, squares)
-        faults = {peer: strain.fault for peer, strain in strains.items() if strain.fault}
-        refused = [self._exchange.refuse(peer, FrameFault.CONTENT, f"a vote {why}") for peer, why in faults.items()]
-        for lost in refused:
+        faults = {peer: f"a vote {strain.fault}" for peer, strain in strains.items() if strain.fault}
+        if lost := self._exchange.refuse_all(faults):
             raise lost
 
     def _read(self, message: StepMessage, step: int, read: Callable[[], T]) -> T:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Annotated, Self
 
 from pydantic import Field
@@ -68,11 +68,11 @@ class Exchange:
         self._rejected_frames = RejectedFrames(self._peers)
         self._receiver = Receiver(self._mailbox, self.inflow, clock, functools.partial(self._trace, "receive"))
         sent = functools.partial(self._trace, "send")
-        self._sender = Sender(self._open, self._start, uplink, clock, self.lose, sent)
+        self._sender = Sender(self._open, self.beside, uplink, clock, self.lose, sent)
         self._heartbeat = Heartbeat(
             plan_version,
             functools.partial(self._open, pulses=True),
-            self._start,
+            self.beside,
             clock,
             plane.heard,
             self._mailbox.lost,
@@ -113,20 +113,17 @@ class Exchange:
                 clock or MonotonicClock(),
                 unread_evaluations,
             )
-            exchange._start(exchange._heartbeat.watch())
+            exchange.beside(exchange._heartbeat.watch())
             try:
                 yield exchange
             finally:
                 exchange._end()
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def beside(self, work: Coroutine[None, None, None]) -> None:
+        """Run `work` beside all else, until it or the exchange ends."""
         task = self._group.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def beside(self, work: Coroutine[None, None, None]) -> None:
-        """Run `work` beside all else, until it or the exchange ends."""
-        self._start(work)
 
     def _end(self) -> None:
         for task in list(self._tasks):
@@ -226,20 +223,16 @@ class Exchange:
             self.lose(lost)
         return lost
 
+    def refuse_all(self, faults: Mapping[str, str]) -> PeerLost | None:
+        """Refuse the content of what each peer of `faults`, by peer id, has sent; return the first loss, if any."""
+        lost = [self.refuse(peer, FrameFault.CONTENT, text) for peer, text in faults.items()]
+        return lost[0] if lost else None
+
     def lose(self, lost: PeerLost) -> None:
         """Count a peer as lost, and fail what is still expected from it; what it sent before stays good."""
         self._receiver.lose(lost)
 
     def _trace(self, lane: Lane, peer: str, key: Key, begun: float) -> None:
-        self._tracer.span(
-            lane,
-            f"{key.kind.name} {key.index}",
-            begun,
-            self._clock.now(),
-            peer=peer,
-            kind=key.kind.name,
-            step=key.step,
-            index=key.index,
-            group=key.group,
-            plan=self._plan_version,
-        )
+        name, plan, now = key.kind.name, self._plan_version, self._clock.now()
+        which: dict[str, int] = {"step": key.step, "index": key.index, "group": key.group, "plan": plan}
+        self._tracer.span(lane, f"{name} {key.index}", begun, now, peer=peer, kind=name, **which)

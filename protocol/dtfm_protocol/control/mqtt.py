@@ -33,7 +33,8 @@ from dtfm_protocol.process.freshness_files import FreshnessFile
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.schema import Schema
-from dtfm_protocol.transport.pinned_tls import PinnedContext, show_credential
+from dtfm_protocol.transport.pinned_tls import PinnedContext
+from dtfm_protocol.transport.shown_credential import show_credential
 
 Reader = Callable[[str, Any], Awaitable[None] | None]
 """A function that is given the sender's peer id and the message's body, and may be awaited."""

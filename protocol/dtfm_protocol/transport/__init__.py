@@ -32,10 +32,12 @@
   heard
 - `member_stream`: a libp2p stream between members: the first thing that each end says is its credential
 - `multiaddress`: multiaddresses: whose they are, where they lead, and how they are announced
-- `pinned_tls`: TLS 1.3 with a coordinator: contexts that accept the one key that an invite names, and show a member's
-  credential
+- `pinned_tls`: TLS 1.3 with a coordinator: contexts that accept the one key that an invite names, or the key that has
+  taken its place
 - `relay_guest`: the guest's side of relays: over which of them this peer can be reached, and where that is
 - `route`: the route to one peer: what is known of the ways that lead there, and which one is to be tried next
+- `shown_credential`: credential that a TLS context shows to the other end of a connection: a certificate, and the key
+  that proves it
 - `simultaneous_open`: connections between peers whose routers let nobody in, opened by both at the same time
 - `sockets`: TCP sockets of direct connections: where they are taken, and how they are opened
 - `stream_limits`: the limits of a libp2p plane: how long it waits for proof, and how much it takes on at a time

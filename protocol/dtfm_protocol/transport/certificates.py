@@ -1,11 +1,10 @@
 """TLS between members: the contexts with which a peer shows its credential, and checks those of others."""
 
-import secrets
 import ssl
-import tempfile
 
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.transport.shown_credential import show_credential
 
 _NO_CHECK_TIME = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME, which Python does not name: whether a credential has expired, `Admission.check` says."""
@@ -62,13 +61,8 @@ class Trust:
                 self._trusted.add(authority)
         if self._admission.certificate != self._shown:
             self._shown = self._admission.certificate
-            password = secrets.token_hex(32).encode()
-            with tempfile.NamedTemporaryFile(prefix="dtfm-", suffix=".pem") as file:  # the only way into an SSLContext
-                file.write(self._identity.to_pem(password))
-                file.write(ssl.DER_cert_to_PEM_cert(self._shown).encode())
-                file.flush()
-                for context in (self._client, self._server):
-                    context.load_cert_chain(file.name, password=password)
+            for context in (self._client, self._server):
+                show_credential(context, self._identity, self._shown)
 
 
 def _context(protocol: int) -> ssl.SSLContext:

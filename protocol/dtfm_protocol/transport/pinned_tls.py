@@ -1,25 +1,12 @@
 """TLS 1.3 with a coordinator: contexts that accept the one key that an invite names, or the key that has taken its
-place, and show a member's credential."""
+place."""
 
-import secrets
 import ssl
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.coordinators import Coordinators
-from dtfm_protocol.identity.keys import Identity
-
-
-def show_credential(context: ssl.SSLContext, identity: Identity, certificate: bytes) -> None:
-    """Have `context` show `certificate`, DER, and prove its key, that of `identity`."""
-    password = secrets.token_hex(32).encode()
-    with tempfile.NamedTemporaryFile(prefix="dtfm-", suffix=".pem") as file:  # the only way into an SSLContext
-        file.write(identity.to_pem(password))
-        file.write(ssl.DER_cert_to_PEM_cert(certificate).encode())
-        file.flush()
-        context.load_cert_chain(file.name, password=password)
 
 
 class _NotPinned(ssl.SSLCertVerificationError):
