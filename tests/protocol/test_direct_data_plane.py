@@ -668,17 +668,22 @@ async def test_a_member_signs_nobody_in(tmp_path: Path) -> None:
 
 
 async def test_300_silent_sockets_and_300_idle_streams_of_one_member_crowd_nobody_out() -> None:
-    world = World()
-    async with asyncio.timeout(PATIENCE), world.peer(ALICE) as a, world.peer(BOB) as b, world.peer(CAROL) as c:
+    world, limits = World(), DirectLimits(silence=0)
+    async with (
+        asyncio.timeout(PATIENCE),
+        world.peer(ALICE, limits=limits) as a,
+        world.peer(BOB) as b,
+        world.peer(CAROL) as c,
+    ):
         await a.serve("echo", echo)
-        limits, before = a._connections.limits, psutil.Process().memory_info().rss
+        before = psutil.Process().memory_info().rss
         async with contextlib.AsyncExitStack() as stack:
             for _ in range(300):
                 silent = stack.enter_context(socket.socket())
                 silent.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(silent, ("127.0.0.1", await port_of(a)))
-            await until(lambda: a.turned_away["the other end left"] >= 300 - limits.pending_of_one)
-            assert len(a._connections._pending) == limits.pending_of_one
+            await until(lambda: a.turned_away["too many at once"] >= 300 - limits.pending_of_one)
+            assert a._connections.pending == limits.pending_of_one
             held = 0
             for _ in range(300):
                 try:
@@ -697,7 +702,7 @@ async def test_300_silent_sockets_and_300_idle_streams_of_one_member_crowd_nobod
 
 
 async def test_a_client_that_says_nothing_is_sent_away_in_time() -> None:
-    async with two_peers(DirectLimits(handshake=0.2)) as (_, b):
+    async with two_peers(DirectLimits(handshake=0.2, silence=0)) as (_, b):
         reader, writer = await asyncio.open_connection("127.0.0.1", await port_of(b))
         assert await reader.read() == b""
         writer.close()
@@ -706,12 +711,12 @@ async def test_a_client_that_says_nothing_is_sent_away_in_time() -> None:
 
 
 async def test_of_too_many_unproven_connections_the_oldest_goes() -> None:
-    async with two_peers(DirectLimits(pending_of_one=4)) as (a, b):
+    async with two_peers(DirectLimits(pending_of_one=4, silence=0)) as (a, b):
         await b.serve("echo", echo)
         idle = [await asyncio.open_connection("127.0.0.1", await port_of(b)) for _ in range(6)]
         for reader, _ in idle[:2]:
             assert await reader.read() == b""
-        assert len(b._connections._pending) == 4
+        assert b._connections.pending == 4
         async with opened(a, b.peer_id, "echo") as stream:
             await echoed(stream, b"x")
         for _, writer in idle:
@@ -864,7 +869,7 @@ async def test_no_task_or_socket_is_left(fault: BaseException | None, tmp_path: 
     before = (sockets(), asyncio.all_tasks())
 
     async def run(stranger: socket.socket) -> None:
-        async with two_peers() as (a, b):
+        async with two_peers(DirectLimits(silence=0)) as (a, b):
             handled = asyncio.Event()
 
             async def wait(stream: Stream) -> None:
@@ -877,7 +882,7 @@ async def test_no_task_or_socket_is_left(fault: BaseException | None, tmp_path: 
             reading.add_done_callback(lambda task: task.exception())
             await handled.wait()
             stranger.connect(("127.0.0.1", await port_of(b)))
-            await until(lambda: len(b._connections._pending) > 0)
+            await until(lambda: b._connections.pending > 0)
             if fault is not None:
                 raise fault
 

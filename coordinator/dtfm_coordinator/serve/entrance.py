@@ -9,8 +9,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 
 from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
 from dtfm_coordinator.serve.mqtt_packets import CONTROL_LIMIT, NOT_AUTHORIZED, connack
@@ -21,8 +20,9 @@ from dtfm_protocol.identity.enrolment import GREETING
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.tally import Tally
+from dtfm_protocol.transport.front_door import BACKLOG, DoorLimits, FrontDoor, Visitor
+from dtfm_protocol.transport.handshake_turns import HandshakeRates
 from dtfm_protocol.transport.shown_credential import show_credential
-from dtfm_protocol.transport.waiting_room import WaitingRoom, network_of
 
 Enrol = Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]]
 """Function that enrols a newcomer; it is given what follows the greeting, and the newcomer's IP address."""
@@ -39,7 +39,7 @@ class EntranceLimits:
     """The bounds of an entrance; times are seconds."""
 
     handshake: float = 10.0
-    """Seconds for the TLS handshake. A busy machine is slow to answer."""
+    """Seconds for the TLS handshake, and before that for its first bytes. A busy machine is slow to answer."""
     first_bytes: float = 5.0
     """Seconds after that for the first bytes of whoever may only enrol, or not even that."""
     enrolment: float = 20.0
@@ -50,8 +50,10 @@ class EntranceLimits:
     """Connections that have proven nothing yet, those that enrol included."""
     pending_an_address: int = 64
     """Such connections of one address, or of one IPv6 network."""
-    accept_pause: float = 0.5
-    """Seconds without new connections where this machine has no room for one."""
+    silence: int = 10
+    """Seconds, about, for which the kernel keeps a connection that says nothing to itself (Linux). 0: it does not."""
+    rates: HandshakeRates = field(default_factory=HandshakeRates)
+    """How many handshakes begin."""
 
 
 ENTRANCE_LIMITS = EntranceLimits()
@@ -70,14 +72,11 @@ class Entrance:
         broker: EmbeddedBroker | None,
         limits: EntranceLimits,
     ) -> None:
-        self.turned_away = Tally()
-        """Connections that came to nothing, by reason."""
         self._listener, self._admission, self._limits = listener, admission, limits
         self._enrol, self._broker = enrol, broker
         self._trusted: set[bytes] = set()
         self._context = _server_context(identity, admission.certificate)
-        self._pending = WaitingRoom[asyncio.Task[None]](limits.pending, limits.pending_an_address)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._door = FrontDoor(listener, _door_limits(limits), self._take)
         self._members: dict[asyncio.Task[None], bytes] = {}
         self._take_up()
         admission.when_changed(self._take_up)
@@ -91,34 +90,21 @@ class Entrance:
     @property
     def pending(self) -> int:
         """Number of connections that have proven nothing yet."""
-        return len(self._pending)
+        return self._door.pending
 
-    async def accept(self) -> None:
-        """Take connections, until cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, address = await loop.sock_accept(self._listener)
-            except OSError as error:  # no file descriptor left, or the other end gave up before it was taken
-                self._turn_away(f"not accepted: {error.strerror}")
-                await asyncio.sleep(self._limits.accept_pause)
-                continue
-            task = asyncio.create_task(self._take(connection, address[0]))
-            self._tasks.add(task)
-            task.add_done_callback(partial(self._done, connection))
-            crowded_out = self._pending.enter(task, network_of(address[0]))
-            if crowded_out is not None:
-                self._turn_away("too many at once")
-                crowded_out.cancel()
+    @property
+    def turned_away(self) -> Tally:
+        """Connections that came to nothing, by reason."""
+        return self._door.turned_away
 
-    async def end(self) -> None:
-        """Close every connection."""
-        if self._broker is not None:
-            self._broker.end()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def run(self) -> None:
+        """Take connections until cancelled; then every connection is closed."""
+        try:
+            await self._door.run()
+        finally:
+            if self._broker is not None:
+                self._broker.end()
+            await self._door.end()
 
     def _take_up(self) -> None:
         """Trust new coordinators, and close the connections of those who are members no more."""
@@ -140,31 +126,33 @@ class Entrance:
                 log.info("closing a connection of %s to the broker: it was kicked", short(peer))
                 task.cancel()
 
-    async def _take(self, connection: socket.socket, host: str) -> None:
+    async def _take(self, visitor: Visitor) -> None:
         """Serve whoever has connected, and see the connection closed."""
         writer = None
         try:
-            reader, writer = await self._handshake(connection)
+            reader, writer = await self._handshake(visitor.connection)
             try:
-                await self._serve(reader, writer, host)
+                await self._serve(reader, writer, visitor)
             except Refused as error:
-                self._turn_away(str(error))
+                self._door.turn_away(str(error))
             writer.close()
             async with asyncio.timeout(self._limits.goodbye):
                 await writer.wait_closed()
         except TimeoutError:
-            self._turn_away("too slow")
+            self._door.turn_away("too slow")
         except (OSError, EOFError) as error:
-            self._turn_away("no TLS, or no certificate of this swarm" if isinstance(error, ssl.SSLError) else "it left")
+            is_tls = not isinstance(error, ssl.SSLError)
+            self._door.turn_away("it left" if is_tls else "no TLS, or no certificate of this swarm")
         finally:
             if writer is not None:
                 writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, visitor: Visitor) -> None:
         """Find out who has connected: a member, a newcomer, or nobody. Raises Refused where it is nobody."""
         certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         if certificate is None:
-            await self._newcomer(reader, writer, host)
+            await self._newcomer(reader, writer, visitor.host)
+            self._door.proven(visitor)
             return
         try:
             peer = self._admission.check(certificate).peer
@@ -173,11 +161,14 @@ class Entrance:
             raise
         if self._broker is None:
             raise Refused("a member, where there is no broker")
+        self._door.proven(visitor)
         task = asyncio.current_task()
         assert task is not None
-        self._pending.leave(task)
         self._members[task] = certificate
-        await self._broker.serve(peer, reader, writer)
+        try:
+            await self._broker.serve(peer, reader, writer)
+        finally:
+            del self._members[task]
 
     async def _handshake(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Let the other end prove its key, if it shows one, and have the coordinator's proven to it."""
@@ -212,17 +203,6 @@ class Entrance:
             writer.write(connack(NOT_AUTHORIZED))
             await writer.drain()
 
-    def _done(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
-        connection.close()  # a task that was cancelled before it began has not
-        self._tasks.discard(task)
-        self._pending.leave(task)
-        self._members.pop(task, None)
-
-    def _turn_away(self, why: str) -> None:
-        """Count a connection that comes to nothing; each reason is named once, for anybody can cause many."""
-        if self.turned_away.note(why):
-            log.debug("turned a connection to the entrance away: %s", why)
-
 
 @contextlib.asynccontextmanager
 async def entrance(
@@ -250,19 +230,24 @@ async def entrance(
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=256)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise UserError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from None
     listener.setblocking(False)
     with listener:
         opened = Entrance(listener, identity, admission, enrol, broker, limits)
-        accepting = asyncio.create_task(opened.accept())
+        running = asyncio.create_task(opened.run())
         try:
             yield opened
         finally:
-            accepting.cancel()
-            await asyncio.wait([accepting])
-            await opened.end()
+            running.cancel()
+            await asyncio.wait([running])
+
+
+def _door_limits(limits: EntranceLimits) -> DoorLimits:
+    return DoorLimits(
+        limits.handshake, limits.pending, limits.pending_an_address, silence=limits.silence, rates=limits.rates
+    )
 
 
 def _server_context(identity: Identity, certificate: bytes) -> ssl.SSLContext:

@@ -1,10 +1,11 @@
 """Gate of one MQTT session: which packets of a member go on to the broker, and at what rate."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dtfm_coordinator.serve.mqtt_packets import Connect, Packet, PacketReader, Publication, Subscribe, Unsubscribe
 from dtfm_coordinator.serve.topic_rules import TopicRules
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.process.allowance import Allowance
 
 MIB = 1 << 20
 
@@ -40,35 +41,6 @@ class BrokerLimits:
 
 BROKER_LIMITS = BrokerLimits()
 """Limits that hold where nobody passes others."""
-
-
-@dataclass
-class Allowance:
-    """A token bucket: what may be used at once, and how fast it comes back."""
-
-    rate: float
-    """Units a second."""
-    burst: float
-    """Most units at a time."""
-    at: float
-    """Seconds of the clock at which `left` was true."""
-    left: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.left = self.burst
-
-    def use(self, amount: float, now: float) -> bool:
-        """Use `amount` units at `now`; False where there are not so many, and none are used then."""
-        self.left = min(self.burst, self.left + self.rate * max(0.0, now - self.at))
-        self.at = max(self.at, now)
-        if amount > self.left:
-            return False
-        self.left -= amount
-        return True
-
-    def is_full(self, now: float) -> bool:
-        """Whether it is as it was at first."""
-        return self.left + self.rate * (now - self.at) >= self.burst
 
 
 class PeerAllowance:

@@ -1,6 +1,7 @@
 """The process of a program: its command line, state directory, logs, child processes, and traces.
 
 - `compat/`: repairs of faults of other people's libraries, each for the versions that have the fault
+- `allowance`: an allowance: how much of something may be used at once, and how fast it comes back
 - `child_processes`: child processes that do not outlive their parent
 - `clock`: the clock of waits, which is passed in, so that tests need not wait
 - `command_line`: the run of a command: one event loop, signals that end it cleanly, errors as one line and an exit code

@@ -2,6 +2,7 @@
 
 - `certificates`: TLS between members: the contexts with which a peer shows its credential, and checks those of others
 - `circuit_relay`: members that nobody can connect to are reached through one that everybody can
+- `client_hello`: the first message of a TLS client, told from rubbish before anything is computed for it
 - `daemon_control`: what is asked of the libp2p daemon beside streams: who is connected, and to end a connection
 - `dial_rule`: the rule of which addresses that others announce are dialled: none inside one's own network, unless the
   swarm itself lies there
@@ -12,6 +13,9 @@
 - `doorkeeper`: the doorkeeper of the libp2p daemon: who is connected and does not show that it is a member is
   disconnected
 - `endpoint_exchange`: the exchange, over libp2p, in which two peers tell each other where to connect
+- `front_door`: a front door: a TCP port where a stranger costs little until a TLS handshake with it begins
+- `handshake_turns`: the turns of those who wait for a TLS handshake: only so many begin in a second, and members need
+  not wait
 - `hole_punching`: a stream to a peer that nobody can connect to, over a connection that both sides open at the same
   time
 - `in_memory`: in-memory twins of the data plane and of discovery: the same interfaces without processes or sockets

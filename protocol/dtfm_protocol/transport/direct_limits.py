@@ -1,6 +1,8 @@
 """The limits of a direct plane: how long it waits, and how much it takes on at a time."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from dtfm_protocol.transport.handshake_turns import HandshakeRates
 
 
 @dataclass(frozen=True)
@@ -10,8 +12,12 @@ class DirectLimits:
     connect: float = 2.0
     """Seconds for a TCP connection, to all of a peer's addresses at once."""
     handshake: float = 10.0
-    """Seconds for each of what follows until a stream is open, TLS and the service's name. A busy machine is slow to
-    answer."""
+    """Seconds for each of what follows until a stream is open: the first bytes, TLS and the service's name. A busy
+    machine is slow to answer."""
+    silence: int = 10
+    """Seconds, about, for which the kernel keeps a connection that says nothing to itself (Linux). 0: it does not."""
+    rates: HandshakeRates = field(default_factory=HandshakeRates)
+    """How many handshakes begin with others who have connected."""
     punch: float = 4.0
     """Seconds until a connection from both sides stands, once both know where the other is: a lost request is repeated
     after one second, and after three."""

@@ -5,13 +5,14 @@ import socket
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.transport.front_door import BACKLOG
 
 
 def listener_at(listen: str, port: int) -> socket.socket:
     """Open a socket that listens at `port`, or, where that is taken, at any."""
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     try:
-        listener = socket.create_server((listen, port), family=family)
+        listener = socket.create_server((listen, port), family=family, backlog=BACKLOG)
     except OSError as error:
         if not port:
             raise UserError(f"cannot listen on {listen} for direct streams: {error}") from None

@@ -10,7 +10,7 @@ import math
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -18,23 +18,21 @@ from pydantic import Field
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.keys import Identity, short
-from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.tally import Tally
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.transport.certificates import Trust
 from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
 from dtfm_protocol.transport.dialling import addresses_to_dial
 from dtfm_protocol.transport.direct_limits import DirectLimits
+from dtfm_protocol.transport.front_door import DoorLimits, FrontDoor, Visitor
 from dtfm_protocol.transport.incoming_streams import answer, counted
 from dtfm_protocol.transport.simultaneous_open import SimultaneousOpen
 from dtfm_protocol.transport.sockets import connected_to
 from dtfm_protocol.transport.tls_stream import PIECE_BYTES, TlsStream
-from dtfm_protocol.transport.waiting_room import WaitingRoom, network_of
 from dtfm_protocol.wire.stream import Handler, StreamClosed, Unreachable, Way
 
 HOST_LIMIT = 16
 """Hosts that an `Endpoint` may name."""
-_ACCEPT_PAUSE_SECONDS = 0.5
 _YES, _NO = b"\x01", b"\x00"
 
 
@@ -90,18 +88,15 @@ class TlsConnections:
             dials: decides which addresses that peers give are dialled.
         """
         self.dials = dials
-        self.turned_away = Tally()
-        """Number of connections that were not taken, by reason."""
         self.trust = Trust(identity, admission)
         self.limits = limits
         self._admission = admission
         self._listener = listener
+        self._door = FrontDoor(listener, _door_limits(limits), self._take)
         self._handlers = handlers
         self._staging = memoryview(bytearray(PIECE_BYTES))  # used between two awaits only, so one does for all streams
-        self._pending: WaitingRoom[TlsStream] = WaitingRoom(limits.pending, limits.pending_of_one)
         self._streams: set[TlsStream] = set()
         self._taken: Counter[str] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
         admission.when_changed(self._part)
         admission.when_kicked(self._part_from)
 
@@ -110,16 +105,26 @@ class TlsConnections:
         """The port at which connections are taken."""
         return int(self._listener.getsockname()[1])
 
+    @property
+    def pending(self) -> int:
+        """Number of connections whose other ends have not proven yet that they are members."""
+        return self._door.pending
+
+    @property
+    def turned_away(self) -> Tally:
+        """Number of connections that were not taken, by reason."""
+        return self._door.turned_away
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Take connections as long as the block lasts; then every stream is closed."""
+        taking = asyncio.create_task(self._door.run())
         try:
-            self._spawn(self._accept())
             yield
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            taking.cancel()
+            await asyncio.wait([taking])
+            await self._door.end()
             self._listener.close()
             for stream in list(self._streams):
                 stream.abort()
@@ -192,43 +197,22 @@ class TlsConnections:
             if stream.peer != peer:
                 raise Refused(f"{host} port {port} is {short(stream.peer)}'s")
 
-    async def _accept(self) -> None:
-        """Take connections, until cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(self._listener)
-            except OSError as error:  # no file descriptor left, or the other end gave up before it was taken
-                self._turn_away(f"not accepted: {error.strerror}")
-                await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
-                continue
-            self.admit(connection)
-
     def admit(self, connection: socket.socket, way: Way = "direct") -> None:
         """Take a connection that has come about: let the other end prove a key, and serve it."""
-        stream = self._stream(connection, self.trust.server, server_side=True, way=way)
-        try:
-            host, _ = stream.remote
-        except StreamClosed:  # it has gone already
-            stream.abort()
-            return
-        crowded_out = self._pending.enter(stream, network_of(host))
-        if crowded_out is not None:
-            crowded_out.abort()
-        self._spawn(self._take(stream))
+        self._door.admit(connection, way)
 
-    async def _take(self, stream: TlsStream) -> None:
+    async def _take(self, visitor: Visitor) -> None:
         """Find out who has connected and for which service, and let its handler have the stream."""
+        stream = self._stream(visitor.connection, self.trust.server, server_side=True, way=visitor.way)
         try:
             async with asyncio.timeout(self.limits.handshake):
                 stream.peer = self.trust.owner(await stream.handshake())
-                self._pending.leave(stream)
+            self._door.proven(visitor)
             await self._serve(stream)
         except (StreamClosed, Refused, TimeoutError) as error:
-            self._turn_away("the other end left" if isinstance(error, StreamClosed) else str(error) or "too slow")
-            stream.abort()
+            self._door.turn_away("the other end left" if isinstance(error, StreamClosed) else str(error) or "too slow")
         finally:
-            self._pending.leave(stream)
+            stream.abort()
 
     async def _serve(self, stream: TlsStream) -> None:
         """Let the service that a member asks for have its stream, unless the member has too many.
@@ -261,11 +245,6 @@ class TlsConnections:
             if stream.peer == peer:
                 stream.abort()
 
-    def _turn_away(self, why: str) -> None:
-        """Count a connection that comes to nothing; each reason is named once, for anybody can cause many."""
-        if self.turned_away.note(why):
-            log.debug("turned a direct connection away: %s", why)
-
     def _stream(
         self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool, way: Way = "direct"
     ) -> TlsStream:
@@ -278,7 +257,8 @@ class TlsConnections:
         """Return when bytes of `peer` came last over a stream that is open, on the clock of `time.monotonic`."""
         return max((stream.heard for stream in self._streams if stream.peer == peer), default=-math.inf)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+def _door_limits(limits: DirectLimits) -> DoorLimits:
+    return DoorLimits(
+        limits.handshake, limits.pending, limits.pending_of_one, silence=limits.silence, rates=limits.rates
+    )

@@ -1,7 +1,6 @@
 """A waiting room: those who have connected and have not proven yet who they are, of whom there are never too many."""
 
 import ipaddress
-from collections import Counter
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -22,7 +21,7 @@ class WaitingRoom(Generic[T]):
         """
         self._most, self._most_of_one = most, most_of_one
         self._guests: dict[T, str] = {}
-        self._origins: Counter[str] = Counter()
+        self._origins: dict[str, dict[T, None]] = {}  # each origin's guests, who has waited longest first
 
     def __len__(self) -> int:
         return len(self._guests)
@@ -30,14 +29,14 @@ class WaitingRoom(Generic[T]):
     def enter(self, guest: T, origin: str) -> T | None:
         """Let `guest` wait; return who has to go for it, the one of its origin that has waited longest, if anybody."""
         self._guests[guest] = origin
-        self._origins[origin] += 1
-        if self._origins[origin] > self._most_of_one:
+        self._origins.setdefault(origin, {})[guest] = None
+        if len(self._origins[origin]) > self._most_of_one:
             crowded = origin
         elif len(self._guests) > self._most:
-            crowded = max(self._origins, key=lambda name: self._origins[name])
+            crowded = max(self._origins, key=lambda name: len(self._origins[name]))
         else:
             return None
-        oldest = next(other for other, place in self._guests.items() if place == crowded)
+        oldest = next(iter(self._origins[crowded]))
         self.leave(oldest)
         return oldest
 
@@ -45,7 +44,7 @@ class WaitingRoom(Generic[T]):
         """Forget `guest`, if it waits."""
         origin = self._guests.pop(guest, None)
         if origin is not None:
-            self._origins[origin] -= 1
+            del self._origins[origin][guest]
             if not self._origins[origin]:
                 del self._origins[origin]
 
