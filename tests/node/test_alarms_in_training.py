@@ -13,6 +13,7 @@ import torch
 from dtfm_node.engine.allreduce import AllReduce
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.part_alarm import PartAlarm, Strain
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.trainer import Trainer
 from dtfm_protocol.plan.ballot import Ballot
@@ -29,6 +30,16 @@ STEP = 5
 """When the lie is told: some steps have shown what is usual."""
 
 
+class AccusesNobody(PartAlarm):
+    """An alarm that nothing sets off."""
+
+    def __init__(self) -> None:
+        """Know of no parts."""
+
+    def judge(self, *_: object) -> dict[str, Strain]:
+        return {}
+
+
 def lies(liar: str, lie: Callable[[torch.Tensor], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `liar` do `lie` to its gradients from step `STEP` on, and accuse nobody."""
     run = AllReduce.run
@@ -36,7 +47,7 @@ def lies(liar: str, lie: Callable[[torch.Tensor], object], monkeypatch: pytest.M
     async def lying(self: AllReduce, bucket: Bucket, step: int, gradient: torch.Tensor) -> float:
         if self._me == liar and step >= STEP:
             lie(gradient)
-            self._alarm = None
+            self._alarm = AccusesNobody()
         return await run(self, bucket, step, gradient)
 
     monkeypatch.setattr(AllReduce, "run", lying)
