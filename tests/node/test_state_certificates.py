@@ -37,7 +37,7 @@ from tests.node.keeping_nodes import (
     swarm,
     until_there,
 )
-from tests.node.test_inventory import inline, job
+from tests.node.small_states import inline, job
 from tests.node.test_stage_state import one_thread
 
 __all__ = ["one_thread", "swarm"]  # fixtures
