@@ -186,6 +186,28 @@ async def test_who_waits_for_its_turn_gets_it() -> None:
             assert [await heard(connection) for connection in crowd] == [b"!"] * 6
 
 
+async def test_who_is_crowded_out_before_its_turn_is_forgotten_and_the_last_ones_have_it() -> None:
+    rates = HandshakeRates(strangers=4.0, strangers_burst=1.0)
+    async with house(replace(LIMITS, pending_of_one=2, rates=rates)) as opened:
+        with contextlib.ExitStack() as stack:
+            crowd = [await connected(opened, stack) for _ in range(8)]
+            for connection in crowd:
+                with contextlib.suppress(ConnectionError):
+                    await asyncio.get_running_loop().sock_sendall(connection, HELLO)
+            assert [await heard(connection) for connection in crowd][-2:] == [b"!", b"!"]
+            assert opened.door.pending == 2
+
+
+async def test_strangers_that_come_all_at_once_are_looked_at_without_a_pause() -> None:
+    """They are more than are taken before other work has its turn, and the pause is longer than the test may take."""
+    async with house(replace(LIMITS, breath=10 * PATIENCE)) as opened:
+        with contextlib.ExitStack() as stack:
+            for _ in range(300):
+                rude = stack.enter_context(socket.create_connection(opened.listener.getsockname()))
+                rude.sendall(b"GET / HTTP/1.1")
+            await until(lambda: opened.door.turned_away["no TLS"] == 300)
+
+
 @pytest.mark.skipif(not hasattr(socket, "TCP_DEFER_ACCEPT"), reason="the kernel has to keep them")
 async def test_who_says_nothing_does_not_even_reach_the_process() -> None:
     async with house(replace(LIMITS, silence=10)) as opened:
@@ -202,7 +224,8 @@ async def test_who_says_nothing_does_not_even_reach_the_process() -> None:
 async def test_in_the_end_nothing_is_left_and_nobody_is_admitted() -> None:
     before = asyncio.all_tasks(), len(psutil.Process().net_connections("tcp"))
     with contextlib.ExitStack() as stack:
-        async with house(replace(LIMITS, rates=HandshakeRates(strangers=0.001, strangers_burst=1.0))) as opened:
+        rates = HandshakeRates(strangers=0.001, strangers_burst=1.0)
+        async with house(replace(LIMITS, patience=10 * PATIENCE, rates=rates)) as opened:
             loop = asyncio.get_running_loop()
             silent, half, first, second = [await connected(opened, stack) for _ in range(4)]
             for connection, said in ((half, HELLO[:50]), (first, HELLO), (second, HELLO)):
@@ -215,6 +238,7 @@ async def test_in_the_end_nothing_is_left_and_nobody_is_admitted() -> None:
             punched = stack.enter_context(socket.create_connection(hole.getsockname()))
             opened.door.admit(hole.accept()[0], "punched")
         punched.setblocking(False)
-        assert await heard(punched) == b""
+        async with asyncio.timeout(PATIENCE):
+            assert await heard(punched) == b""
     assert opened.door.pending == 0
     assert (asyncio.all_tasks(), len(psutil.Process().net_connections("tcp"))) == before

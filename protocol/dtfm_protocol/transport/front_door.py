@@ -20,7 +20,7 @@ from dtfm_protocol.wire.stream import Way
 
 BACKLOG = 1024
 """Connections that the kernel may hold for a listener, those included that have said nothing yet."""
-_AT_ONCE = 64
+_AT_ONCE = 32
 """Connections that are taken before other work of this process has its turn."""
 _LEFT = "the other end left"
 
@@ -38,8 +38,9 @@ class DoorLimits:
     silence: int = 10
     """Seconds, about, for which the kernel keeps a connection that says nothing to itself (Linux). 0: it does not."""
     rates: HandshakeRates = field(default_factory=HandshakeRates)
-    breath: float = 0.02
-    """Seconds without new connections after one that was a stranger's: under a flood many are looked at together."""
+    breath: float = 0.05
+    """Seconds without new connections after one that came to nothing, if no others wait: in a flood many are looked at
+    together."""
     accept_pause: float = 0.5
     """Seconds without new connections where this machine has no room for one."""
 
@@ -100,20 +101,22 @@ class FrontDoor:
             try:
                 connection, address = await loop.sock_accept(self._listener)
                 self._enter(connection, address[0], "direct")
-                self._take_more()
+                are_more = self._take_more()
             except OSError as error:  # no file descriptor left, or the other end gave up before it was taken
                 self.turn_away(f"not accepted: {error.strerror}")
                 await asyncio.sleep(self._limits.accept_pause)
             else:
-                await asyncio.sleep(self._limits.breath if self._met_stranger else 0)
+                await asyncio.sleep(self._limits.breath if self._met_stranger and not are_more else 0)
                 self._met_stranger = False
 
-    def _take_more(self) -> None:
-        """Take those connections that are there already."""
+    def _take_more(self) -> bool:
+        """Take connections that are there already; return whether there may be more of them."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_AT_ONCE):
                 connection, address = self._listener.accept()
                 self._enter(connection, address[0], "direct")
+            return True
+        return False
 
     def admit(self, connection: socket.socket, way: Way) -> None:
         """Take a connection that has come about elsewhere."""
