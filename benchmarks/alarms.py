@@ -30,13 +30,13 @@ from benchmarks.tables import keep, markdown, show
 from dtfm_node.engine.allreduce import AllReduce, sum_of_parts
 from dtfm_node.engine.buckets import BUCKET_BYTES, Bucket
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
+from dtfm_node.engine.host_copies import HostCopies
 from dtfm_node.engine.lone_votes import LoneVotes
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.part_alarm import PartAlarm, PartsSeen, Strain, compare_parts
 from dtfm_node.engine.runtime import Runtime
-from dtfm_node.engine.stage_state import StageState
-from dtfm_node.engine.staging import Staging
 from dtfm_node.engine.trainer import Trainer
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_protocol.data.token_shards import ShardFolder, TokenReader, write_shards
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -200,7 +200,7 @@ class Member:
     def __init__(self, network: MemoryNetwork, folder: Path, job: ResolvedJob, plan: Plan, me: str) -> None:
         self._plane, self._job, self._plan, self._me = MemoryDataPlane(network, me), job, plan, me
         self._tokens = TokenReader(job.corpus, ShardFolder(folder / "tokens"))
-        self._machine = Runtime(CPU, _inline, _inline, Staging(CPU))
+        self._machine = Runtime(CPU, _inline, _inline, HostCopies(CPU))
         self._exchange: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
 
     async def _answer(self, stream: Stream) -> None:
@@ -215,7 +215,7 @@ class Member:
     async def train(self, steps: int, together: asyncio.Barrier, found: Found) -> None:
         """Train up to `steps`, or until somebody is refused."""
         async with Exchange.running(self._plane, 1, self._plan.peers) as exchange:
-            state = StageState(self._job.config, self._plan, self._me, self._job.training, CPU)
+            state = TrainingStage(self._job.config, self._plan, self._me, self._job.training, CPU)
             state.initialise()
             reader = self._tokens if state.is_first or state.is_last else None
             trainer = Trainer(self._job, self._plan, self._me, state, reader, exchange, self._machine)

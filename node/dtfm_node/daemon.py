@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from dtfm_node.control.credential_store import CredentialStore
 from dtfm_node.control.display import Display
+from dtfm_node.control.enrolment_client import EnrolmentClient
 from dtfm_node.control.inbox import Inbox
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.engine.device import choose, describe
@@ -21,9 +21,9 @@ from dtfm_node.engine.tracer import NO_TRACE, TraceFile, Tracer
 from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
+from dtfm_node.runner.plan_loop import PlanLoop
 from dtfm_node.runner.plan_worker import PlanWorker
 from dtfm_node.runner.promise_store import PromiseStore
-from dtfm_node.runner.runner import Runner
 from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.disk_budget import DiskBudget, most_disk
 from dtfm_node.state.inventory import Inventory
@@ -115,7 +115,7 @@ class Daemon:
             torch.set_num_threads(self._options.threads)
         device = choose(self._options.device)
         self._display.note(f"joining swarm {self._invite.swarm} as {self._me}")
-        credentials = CredentialStore(self._invite, self._identity, self._folder)
+        credentials = EnrolmentClient(self._invite, self._identity, self._folder)
         admission = await credentials.obtain(self._options.timeout)
         credentials.keep(admission)
         self._inbox.knows(admission)
@@ -194,7 +194,7 @@ class Daemon:
                     signer,
                 )
                 await worker.listen()
-                runner = Runner(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)
+                plan_loop = PlanLoop(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)
                 snapshots.when_added(say_standing)
                 self._reporter.say("idle", availability(survey, profile))
                 self._serving = True
@@ -206,15 +206,15 @@ class Daemon:
                 ]
                 say_standing()
                 await control.publish(PRESENCE, Presence(online=True, session=self._session))
-                following = tasks.create_task(runner.follow())
-                leaving = tasks.create_task(self._drain(runner, control))
+                following = tasks.create_task(plan_loop.follow())
+                leaving = tasks.create_task(self._drain(plan_loop, control))
                 try:
                     await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     following.cancel()
                     leaving.cancel()
                     await asyncio.wait({following})
-                    await runner.save()
+                    await plan_loop.save()
                 for task in background:
                     task.cancel()
             await self._reporter.send(control)
@@ -228,11 +228,11 @@ class Daemon:
         self._leave.set()
         return self._serving
 
-    async def _drain(self, runner: Runner, control: ControlPlane) -> None:
+    async def _drain(self, plan_loop: PlanLoop, control: ControlPlane) -> None:
         """Once this node is asked to leave, return when waiting for the others has no more use."""
         await self._leave.wait()
         self._display.note("leaving: waiting until others have what this node holds (Ctrl+C again: at once)")
-        runner.leave()
+        plan_loop.leave()
         loop = asyncio.get_running_loop()
         end, alone = loop.time() + self._timeouts.leave, 0.0
         while loop.time() < end and alone < self._timeouts.leave_alone:

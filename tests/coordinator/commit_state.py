@@ -122,7 +122,7 @@ class Part(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a peer has in memory, and what becomes of it: see `Inventory` and `StageState`."""
+    """What a peer has in memory, and what becomes of it: see `Inventory` and `TrainingStage`."""
 
     held: HeldStates[Part] = HeldStates()
     entered: MadePlan | None = None

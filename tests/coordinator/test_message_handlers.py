@@ -440,7 +440,7 @@ async def test_what_follows_is_heard_at_once_and_in_order_whatever_a_change_of_p
         tried.set()
         raise UserError("no space left")
 
-    async def knock(*_: object) -> bool:
+    async def is_open(*_: object) -> bool:
         tried.set()
         await asyncio.Event().wait()
         return True
@@ -455,7 +455,7 @@ async def test_what_follows_is_heard_at_once_and_in_order_whatever_a_change_of_p
         peers.context.control.publish,
         lambda text: peers.announcer.say("waiting", text),
         is_genuine=lambda _: True,
-        liveness=ProcessLiveness(peers.state.members, knock),
+        liveness=ProcessLiveness(peers.state.members, is_open),
     )
     heard: list[tuple[str, int]] = []
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from dtfm_coordinator.membership import tcp_check
+from dtfm_coordinator.membership import reachable_addresses
 from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.plan_change.plan_change_driver import STEPS_OF_PATIENCE, PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
-from dtfm_coordinator.plan_change.process_liveness import KNOCKS_AT_ONCE, ProcessLiveness
+from dtfm_coordinator.plan_change.process_liveness import CHECKS_AT_ONCE, ProcessLiveness
 from dtfm_protocol.control.messages import Epoch, Presence, Report, Topic
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.errors import UserError
@@ -56,7 +56,7 @@ class Swarm:
         self.clock = options.pop("clock", None) or FastClock()
         self.members, self.signal = Members(), ChangeSignal(self.clock)
         self.told, self.said, self.plans = list[Epoch](), list[str](), list[Plan]()
-        knock = options.pop("knock", tcp_check.knock)
+        is_open = options.pop("is_open", reachable_addresses.is_open)
         is_genuine = options.pop("is_genuine", lambda _: True)
 
         async def publish(_: Topic, body: Schema) -> None:
@@ -76,7 +76,7 @@ class Swarm:
             publish,
             say,
             is_genuine=is_genuine,
-            liveness=ProcessLiveness(self.members, knock),
+            liveness=ProcessLiveness(self.members, is_open),
         )
         if before is not None:
             self.one.returns(before)
@@ -399,7 +399,7 @@ async def test_only_so_many_doors_are_knocked_at_at_once() -> None:
     members, open_now, most = Members(), 0, 0
     members.listed({f"p{number}": listed(*range(10 * number + 1, 10 * number + 9)) for number in range(20)})
 
-    async def knock(host: str, port: int) -> bool:
+    async def is_open(host: str, port: int) -> bool:
         nonlocal open_now, most
         open_now += 1
         most = max(most, open_now)
@@ -407,9 +407,9 @@ async def test_only_so_many_doors_are_knocked_at_at_once() -> None:
         open_now -= 1
         return True
 
-    found = await ProcessLiveness(members, knock).open_at(tuple(f"p{number}" for number in range(20)))
+    found = await ProcessLiveness(members, is_open).open_at(tuple(f"p{number}" for number in range(20)))
     assert [len(known) for _, known in found] == [8] * 20
-    assert most == KNOCKS_AT_ONCE
+    assert most == CHECKS_AT_ONCE
 
 
 # -- nothing waits for a disk or a door
@@ -465,17 +465,17 @@ async def test_nothing_is_said_while_the_disk_is_full_and_then_in_order(
 
 async def test_what_is_called_and_promised_while_doors_do_not_answer_is_kept(tmp_path: Path) -> None:
     """A plan may be followed by the next one within its first step."""
-    knocking, answers = asyncio.Event(), asyncio.Event()
+    asked, answers = asyncio.Event(), asyncio.Event()
 
     async def slow(host: str, port: int) -> bool:
-        knocking.set()
+        asked.set()
         await answers.wait()
         return True
 
-    async with Swarm.running(tmp_path, BEFORE, knock=slow) as swarm:
+    async with Swarm.running(tmp_path, BEFORE, is_open=slow) as swarm:
         swarm.members.listed({"a": listed(1)})
         assert swarm.one.started(BEFORE)
-        await asyncio.wait_for(knocking.wait(), 30)
+        await asyncio.wait_for(asked.wait(), 30)
         following = await asyncio.wait_for(swarm.one.call(), 30)
         await swarm.stands("a", promised=following)
         assert PlanRecord.of(tmp_path).promised == {"a": following}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from dtfm_node.engine.stage_state import StageState
 from dtfm_node.engine.state_tensors import state_tensors
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.snapshots import Snapshots
@@ -56,15 +56,15 @@ def row(step: int) -> StepMetrics:
     )  # fmt: skip
 
 
-def state_under(plan: Plan, me: str) -> StageState:
+def state_under(plan: Plan, me: str) -> TrainingStage:
     """A stage that has been trained for a step."""
-    state = StageState(state_of("only").config, plan, me, TRAINING, torch.device("cpu"))
+    state = TrainingStage(state_of("only").config, plan, me, TRAINING, torch.device("cpu"))
     state.initialise()
     train(state, 1)
     return state
 
 
-def train(state: StageState, step: int) -> None:
+def train(state: TrainingStage, step: int) -> None:
     generator = torch.Generator().manual_seed(step)
     state.begin_step(lambda group: None)
     for gradient in state.gradients.of_bucket.values():
@@ -73,7 +73,7 @@ def train(state: StageState, step: int) -> None:
     state.apply(1.0, said(at(step)))
 
 
-def now(state: StageState) -> State:
+def now(state: TrainingStage) -> State:
     return {key: tensor.clone() for key, tensor in state_tensors(state.parameters, state.optimizer)}
 
 
@@ -90,7 +90,7 @@ def vote_on_file(name: str, data: bytes, mark: Mark, layers: LayerRange) -> Stat
     return vote_on(name, mark, layers, digest_of_state({key: entry.sha256 for key, entry in entries.items()}))
 
 
-def digest_of(state: StageState, leave_out: Collection[str] = ()) -> str:
+def digest_of(state: TrainingStage, leave_out: Collection[str] = ()) -> str:
     """The digest of all weights and moments of a stage."""
     tensors = state_tensors(state.parameters, state.optimizer)
     hashes = {key: tensor_entry("x.safetensors", tensor)[0].sha256 for key, tensor in tensors}

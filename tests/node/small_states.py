@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from dtfm_node.engine.stage_state import StageState
 from dtfm_node.engine.state_tensors import state_tensors
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import load_state
 from dtfm_node.state.snapshots import Snapshots, write_snapshot
@@ -37,7 +37,7 @@ def at(step: int, plan: int = 1) -> Mark:
     return Mark(step=step, plan=plan)
 
 
-def reduce(state: StageState, step: int) -> None:
+def reduce(state: TrainingStage, step: int) -> None:
     """Compute a step's gradients, up to where only the word is missing that it is final."""
     state.begin_step(lambda group: None)
     neighbours = Neighbours(state)
@@ -47,7 +47,7 @@ def reduce(state: StageState, step: int) -> None:
     state.prepare(at(step))
 
 
-def trained(steps: int, role: str = "middle") -> StageState:
+def trained(steps: int, role: str = "middle") -> TrainingStage:
     state = state_of(role)
     for step in range(1, steps + 1):
         reduce(state, step)
@@ -55,7 +55,7 @@ def trained(steps: int, role: str = "middle") -> StageState:
     return state
 
 
-def now(state: StageState) -> State:
+def now(state: TrainingStage) -> State:
     return {key: tensor.clone() for key, tensor in state_tensors(state.parameters, state.optimizer)}
 
 
@@ -79,7 +79,7 @@ async def given(holdings: Inventory, mark: Mark, piece: int = 1000) -> State:
     return found
 
 
-def snapshot(holdings: Inventory, state: StageState) -> None:
+def snapshot(holdings: Inventory, state: TrainingStage) -> None:
     assert state.mark is not None
     tensors = dict(state_tensors(state.parameters, state.optimizer))
     folder, mark, layers = holdings.snapshots.folder, state.mark, state.layers
@@ -108,11 +108,11 @@ def resuming(mark: Mark, norm: float | None = None) -> Plan:
     return plan.model_copy(update={"lineage": lineage})
 
 
-def stage(plan: Plan) -> StageState:
-    return StageState(job().config, plan, "b", TRAINING, torch.device("cpu"))
+def stage(plan: Plan) -> TrainingStage:
+    return TrainingStage(job().config, plan, "b", TRAINING, torch.device("cpu"))
 
 
-async def load(holdings: Inventory, plan: Plan, network: MemoryNetwork | None = None) -> StageState:
+async def load(holdings: Inventory, plan: Plan, network: MemoryNetwork | None = None) -> TrainingStage:
     """Load the middle stage, alone in the world unless there is a network."""
     state = stage(plan)
     holdings.begin(state, plan.resume.mark)
@@ -122,7 +122,7 @@ async def load(holdings: Inventory, plan: Plan, network: MemoryNetwork | None = 
     return state
 
 
-def vote_by(name: str, state: StageState) -> StateVote:
+def vote_by(name: str, state: TrainingStage) -> StateVote:
     """The vote of a replica of the middle stage on its weights and moments."""
     assert state.mark is not None
     return vote_on(name, state.mark, state.layers, digest_of_state(hashes_of(now(state))))

@@ -18,13 +18,13 @@ from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.expected_frames import step_frames
 from dtfm_node.engine.frame_seals import SEAL_BYTES, FrameSeals, Seal
+from dtfm_node.engine.host_copies import HostCopies
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.part_alarm import PartAlarm
 from dtfm_node.engine.receipts import StepReceipts, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Compute, Runtime
-from dtfm_node.engine.stage_state import Diverged
-from dtfm_node.engine.staging import Staging
+from dtfm_node.engine.training_stage import Diverged
 from dtfm_protocol.job.job_file import CodecName, Training, Wire
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
@@ -62,7 +62,7 @@ class Holders:
             version=1, stages=((0, 1),), routes=tuple((name,) for name in self.names), wire=Wire(gradients=codec)
         )
         self.exchanges: dict[str, Exchange] = {}
-        self._machine = Runtime(CPU, inline, compute, Staging(CPU))
+        self._machine = Runtime(CPU, inline, compute, HostCopies(CPU))
         self._reduces: dict[str, AllReduce] = {}
 
     @classmethod

@@ -9,9 +9,9 @@ import pytest
 from dtfm_node.doctor.checks import first_peers
 from dtfm_node.doctor.checks.first_peers import DhtMember, FirstPeer
 from dtfm_node.doctor.findings import Verdict, worst
-from dtfm_node.doctor.tcp_look import Host, closed_because, door_of, resolve, visit
+from dtfm_node.doctor.host_lookup import Host, closed_because, host_and_port, resolve, visit
+from dtfm_protocol.transport.connect_attempt import attempt_connect
 from dtfm_protocol.transport.ip_addresses import Kind, kind_of
-from dtfm_protocol.transport.tcp_knock import knock
 from tests.harness.entrances import free_port
 from tests.node.doctor_hosts import HOST, OTHER, OWNER, host
 
@@ -46,7 +46,7 @@ def deaf_port() -> Iterator[int]:
 )
 def test_a_door_is_a_straight_way(address: str, door: tuple[str, int, str] | None) -> None:
     """Not one over a relay."""
-    assert door_of(address) == door
+    assert host_and_port(address) == door
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_addresses_have_a_reach(ip: str, kind: Kind) -> None:
 
 async def test_open_refused_and_silent_are_three_things() -> None:
     with socket.create_server((HOST, 0)) as door:
-        assert (await knock(HOST, door.getsockname()[1], 5.0)).answer == "open"
-    assert (await knock(HOST, free_port(), 5.0)).answer == "refused"
+        assert (await attempt_connect(HOST, door.getsockname()[1], 5.0)).answer == "open"
+    assert (await attempt_connect(HOST, free_port(), 5.0)).answer == "refused"
     with deaf_port() as port:
-        assert (await knock(HOST, port, 0.1)).answer == "silent"
+        assert (await attempt_connect(HOST, port, 0.1)).answer == "silent"
 
 
 async def test_a_name_is_resolved_and_one_that_is_none_says_so() -> None:

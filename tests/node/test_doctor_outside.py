@@ -52,7 +52,7 @@ async def invited() -> AsyncIterator[Invite]:
 
 async def found(invite: Invite, identity: Identity, admission: Admission) -> FirstPeersObservation:
     seen = FirstPeersObservation(is_member=bool(admission.certificate))
-    seen.doors = await first_peers.knock_at(invite)
+    seen.doors = await first_peers.connect_to_all(invite)
     async with LibP2PDataPlane.running(identity, admission, invite.service, listen="127.0.0.1") as plane:
         await first_peers.enter(seen, plane, invite.coordinators)
         await first_peers.read_dht(seen, plane, invite, identity, admission)

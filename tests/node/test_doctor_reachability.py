@@ -12,9 +12,9 @@ from dtfm_node.doctor.checks import ipv6, reachability
 from dtfm_node.doctor.checks.first_peers import AddressObservation
 from dtfm_node.doctor.checks.reachability import Nat
 from dtfm_node.doctor.findings import Finding, Verdict
-from dtfm_node.doctor.tcp_look import Host
+from dtfm_node.doctor.host_lookup import Host
+from dtfm_protocol.transport.connect_attempt import ConnectAttempt
 from dtfm_protocol.transport.libp2p_messages import packed, with_length
-from dtfm_protocol.transport.tcp_knock import Knock
 from tests.node.doctor_hosts import HOST, OTHER, host
 
 
@@ -141,8 +141,8 @@ def test_an_announced_address_of_another_form_is_refused() -> None:
 
 def test_ipv6_that_is_offered_and_does_not_answer_is_broken() -> None:
     new, old = "2a00:1450::1", "8.8.8.8"
-    both = Host("x.example", 1, (Knock(old, 1, "open"), Knock(new, 1, "silent")))
+    both = Host("x.example", 1, (ConnectAttempt(old, 1, "open"), ConnectAttempt(new, 1, "silent")))
     assert ipv6.judge(("2a00:1450::2",), [both])[0].verdict is Verdict.warn
     assert ipv6.judge(("192.168.1.2",), [both])[0].verdict is Verdict.good  # without an address nobody tries it
-    fine = Host("x.example", 1, (Knock(old, 1, "open"), Knock(new, 1, "open")))
+    fine = Host("x.example", 1, (ConnectAttempt(old, 1, "open"), ConnectAttempt(new, 1, "open")))
     assert "1 of the swarm's hosts" in ipv6.judge(("2a00:1450::2",), [fine])[0].seen

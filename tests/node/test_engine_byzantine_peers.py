@@ -20,7 +20,7 @@ from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.gradient_norm import sum_of_squares
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.rejected_frames import FrameFault
-from dtfm_node.engine.stage_state import Diverged, StageState
+from dtfm_node.engine.training_stage import Diverged, TrainingStage
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import Checkpointing, CodecName
 from dtfm_protocol.plan.ballot import VOTE_LIMIT, Ballot
@@ -437,7 +437,7 @@ async def test_an_evaluation_that_is_not_finite_is_its_senders_fault(home: Path)
 async def test_gradients_that_overflow_are_the_mathematics_fault_and_nobodys(home: Path) -> None:
     """Where activations and what flows back are finite still."""
 
-    class Overflowing(StageState):
+    class Overflowing(TrainingStage):
         def backward(self, micro_batch: int, value: torch.Tensor | None) -> torch.Tensor | None:
             result = super().backward(micro_batch, value)
             if self.is_last and len(self.losses) == 2:
@@ -446,7 +446,7 @@ async def test_gradients_that_overflow_are_the_mathematics_fault_and_nobodys(hom
 
     swarm = Swarm(home, job_of(home), plan_of("2x2"))
     for peer in swarm.peers.values():
-        peer.staging = Overflowing
+        peer.training_stage = Overflowing
     found = await swarm.ends()
     assert any(isinstance(error, Diverged) for errors in found.values() for error in errors)
     assert all(type(error) in {Diverged, PeerLost} for errors in found.values() for error in errors)

@@ -21,12 +21,12 @@ import torch
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_node.commands.solo import Solo
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
+from dtfm_node.engine.host_copies import HostCopies
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.runtime import Runtime
-from dtfm_node.engine.stage_state import Diverged, StageState
-from dtfm_node.engine.staging import Staging
 from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.engine.trainer import Trainer
+from dtfm_node.engine.training_stage import Diverged, TrainingStage
 from dtfm_node.engine.witness import Witness
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.state.checkpointer import Checkpointer
@@ -178,7 +178,7 @@ class Peer:
         self.paused = asyncio.Event()
         self.exchanging: Callable[..., AbstractAsyncContextManager[Exchange]] = Exchange.running
         """Makes the exchange; also one that lies, or holds back."""
-        self.staging: Callable[..., StageState] = StageState
+        self.training_stage: Callable[..., TrainingStage] = TrainingStage
         """Makes the state."""
         self.together: asyncio.Barrier | None = None
         """Where peers that stop before the job's end wait for each other: until then they owe each other frames."""
@@ -188,8 +188,8 @@ class Peer:
         self._exchange: Exchange | None = None
         self._tokens = TokenReader(job.corpus, ShardFolder(home / "tokens"))
         self._pool = ThreadPoolExecutor(1)
-        self._machine = Runtime(CPU, self.compute, self.compute, Staging(CPU))
-        self.stage: StageState | None = None
+        self._machine = Runtime(CPU, self.compute, self.compute, HostCopies(CPU))
+        self.stage: TrainingStage | None = None
         self.trainer: Trainer | None = None
         self.fetched = Fetched()
 
@@ -228,7 +228,7 @@ class Peer:
 
     async def _train(self, last: int, exchange: Exchange) -> None:
         job, plan = self.job, self.plan
-        state = self.stage = await self.compute(self.staging, job.config, plan, self.me, job.training, CPU)
+        state = self.stage = await self.compute(self.training_stage, job.config, plan, self.me, job.training, CPU)
         resumed = plan.resume.mark.step
         self.holdings.begin(state, plan.resume.mark)
         self.fetched = await load_state(self.plane, job, plan, state, self.holdings, self.compute)
@@ -391,8 +391,8 @@ async def test_recomputing_a_stage_does_not_change_what_is_computed(
     assert_same_training(found, alone(home, False), 1e-5)
 
 
-def in_small_buckets(*arguments: Any) -> StageState:
-    return StageState(*arguments, bucket_bytes=12_000)
+def in_small_buckets(*arguments: Any) -> TrainingStage:
+    return TrainingStage(*arguments, bucket_bytes=12_000)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
@@ -402,7 +402,7 @@ async def test_many_small_buckets_reduce_to_the_same(home: Path, name: str, tied
     """Buckets that cut through parameters, and are sent while the backward still runs."""
     swarm = Swarm(home, job_of(home, tied=tied), plan_of(name, schedule=schedule))
     for peer in swarm.peers.values():
-        peer.staging = in_small_buckets
+        peer.training_stage = in_small_buckets
     found = await swarm.run()
     stage = next(iter(swarm.peers.values())).stage
     assert stage is not None

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dtfm_node.engine.stage_state import StageState
 from dtfm_node.engine.state_tensors import state_keys, state_tensors
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state import inventory as holding
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import Snapshots
@@ -211,7 +211,7 @@ async def test_what_is_loaded_counts_and_is_given_before_its_plan_has_begun(hold
 
 
 async def test_what_was_trained_before_counts_until_a_step_of_the_new_plan_is_final(holdings: Inventory) -> None:
-    former = StageState(job().config, plan_of("middle"), "a", TRAINING, torch.device("cpu"))
+    former = TrainingStage(job().config, plan_of("middle"), "a", TRAINING, torch.device("cpu"))
     former.settle(at(2), final(at(2)))
     holdings.enter(former)
     snapshot(holdings, trained(2))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_node.engine.stage_state import StageState
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.runner.plan_worker import PlanWorker, _why
 from dtfm_protocol.model.stage_demand import stage_demand
 from dtfm_protocol.plan.plan import Plan
@@ -61,7 +61,7 @@ async def test_a_plan_beyond_the_offer_is_reported_and_nothing_of_it_is_built(pe
     worker.begin(PLAN)
     await asyncio.wait_for(asyncio.gather(*worker.tasks), 30)
     assert worker.has_ended()
-    assert StageState not in machine.asked
+    assert TrainingStage not in machine.asked
     ((state, text, values),) = reports.said
     assert values == {"plan_version": 7, "lost": (), "refused": ""}
     if peer == "spare":

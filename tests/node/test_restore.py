@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dtfm_node.engine.stage_state import StageState
 from dtfm_node.engine.state_tensors import load_tensor, state_keys, state_tensors
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import Snapshots, write_snapshot
 from dtfm_node.state.state_reading import Reading
@@ -39,7 +39,7 @@ from tests.node.test_stage_state import one_thread, plan_of, state_of
 __all__ = ["holdings", "one_thread"]  # fixtures
 
 
-def put(holdings: Inventory, state: StageState, whole: State, keys: list[str]) -> None:
+def put(holdings: Inventory, state: TrainingStage, whole: State, keys: list[str]) -> None:
     """Load some tensors, as if they had been fetched."""
     for key in keys:
         load_tensor(state.parameters, state.optimizer, key, whole[key])
@@ -119,7 +119,7 @@ def certifying(vote: StateVote, *sources: str) -> Plan:
     return plan_of("middle", version=2, resume=Resume(mark=vote.mark, sources=given, digests=(digest,)))
 
 
-async def other_node(folder: Path, network: MemoryNetwork, name: str, state: StageState) -> None:
+async def other_node(folder: Path, network: MemoryNetwork, name: str, state: TrainingStage) -> None:
     """Another node that gives away what it holds."""
     held = Inventory(Snapshots(folder / name), inline)
     held.enter(state)

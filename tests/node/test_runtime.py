@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from dtfm_node.engine.host_copies import HostCopies
 from dtfm_node.engine.runtime import Runtime
-from dtfm_node.engine.staging import Staging
 from dtfm_protocol.process.trace_format import Lane
 from dtfm_protocol.wire.codecs import encode, to_bytes
 
@@ -113,33 +113,33 @@ async def test_what_is_run_is_drawn_with_its_labels() -> None:
 
 async def test_on_the_cpu_nothing_is_moved_or_copied() -> None:
     with Runtime.running(CPU) as machine:
-        staging = machine.staging
+        host_copies = machine.host_copies
         received = bytearray(b"\x01\x02\x03\x04")
-        coded = await staging.to_device(received)
+        coded = await host_copies.to_device(received)
         received[0] = 9
         assert coded.tolist() == [9, 2, 3, 4]
         tensor = torch.arange(4.0)
-        sent = await staging.to_host(encode(tensor, "fp32"), staging.mark())
+        sent = await host_copies.to_host(encode(tensor, "fp32"), host_copies.mark())
         tensor[0] = 5.0
         assert bytes(sent) == bytes(to_bytes(encode(tensor, "fp32")))
-        assert staging.mark() is None
+        assert host_copies.mark() is None
         assert {name.partition("_")[0] for name in engine_threads()} <= {"compute", "reduce"}
 
 
 async def test_to_another_device_bytes_are_moved_on_a_thread_that_ends() -> None:
-    staging = Staging(NOWHERE)
+    host_copies = HostCopies(NOWHERE)
     try:
-        there = await staging.to_device(b"\x01\x02\x03")
+        there = await host_copies.to_device(b"\x01\x02\x03")
         assert (there.device, there.shape, there.dtype) == (NOWHERE, (3,), torch.uint8)
         assert {name.partition("_")[0] for name in engine_threads()} == {"upload"}
     finally:
-        staging.close()
+        host_copies.close()
     assert not engine_threads()
 
 
 async def test_closing_waits_for_what_is_being_moved() -> None:
-    staging = Staging(NOWHERE)
-    moving = [asyncio.create_task(staging.to_device(bytes(1000))) for _ in range(5)]
+    host_copies = HostCopies(NOWHERE)
+    moving = [asyncio.create_task(host_copies.to_device(bytes(1000))) for _ in range(5)]
     await asyncio.sleep(0)
-    staging.close()
+    host_copies.close()
     assert all(len(tensor) == 1000 for tensor in await asyncio.gather(*moving))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dtfm_node.engine.runtime import Compute, on_thread
-from dtfm_node.engine.stage_state import StageState
 from dtfm_node.engine.state_tensors import state_tensors
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state.snapshot_writer import Extract, SnapshotWriter, SnapshotWritten
 from dtfm_node.state.snapshots import Snapshots
 from dtfm_protocol.plan.peer_state import Mark
@@ -27,7 +27,7 @@ __all__ = ["one_thread"]  # a fixture
 MARK = Mark(step=7, plan=2)
 
 
-def a_state() -> tuple[StageState, Extract]:
+def a_state() -> tuple[TrainingStage, Extract]:
     """A state, and all of it as what is due."""
     state = state_of("middle")
     state.settle(MARK, None)
@@ -35,7 +35,7 @@ def a_state() -> tuple[StageState, Extract]:
     return state, Extract(MARK, state.layers, state.commit, (), tensors, tensors, frozenset(tensors))
 
 
-def may_update(state: StageState) -> bool:
+def may_update(state: TrainingStage) -> bool:
     """Whether an update of `state` need not wait."""
     update = threading.Thread(target=state.before_update, daemon=True)
     update.start()

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dtfm_coordinator.membership import tcp_check
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule, dial_rule
 from dtfm_protocol.transport.dialling import addresses_to_dial, doors_to_dial, multiaddresses_to_dial, rule_around
@@ -176,15 +175,3 @@ class _Seen(HolePuncher):
     @contextlib.asynccontextmanager
     async def _seen(self, _: object) -> AsyncIterator[OutsideAddress]:
         yield OutsideAddress(host=PUBLIC, port=9)
-
-
-async def test_a_coordinator_knocks_at_no_door_inside_its_network() -> None:
-    async with listener() as inside:
-        port = inside.getsockname()[1]
-        public = dial_rule([], [PUBLIC])
-        assert await tcp_check.knock("127.0.0.1", port, dials=public) is None
-        assert await tcp_check.knock("localhost", port, dials=public) is None
-        doors = (f"/ip4/127.0.0.1/tcp/{port}", f"/dns4/localhost/tcp/{port}")
-        assert await tcp_check.open_doors(doors, public) == ()
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        assert await tcp_check.knock("127.0.0.1", door.getsockname()[1], dials=dial_rule([], ["127.0.0.1"])) is True

@@ -12,7 +12,7 @@ import aiomqtt
 import pytest
 from pydantic import Field
 
-from dtfm_node.control.credential_store import CredentialStore
+from dtfm_node.control.enrolment_client import EnrolmentClient
 from dtfm_protocol.control.messages import Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.identity.admission import Admission
@@ -52,7 +52,7 @@ class Attacker:
         """Enter as every node does."""
         folder.mkdir()
         identity = Identity.load_or_create(folder / "key")
-        return cls(invite, identity, await CredentialStore(invite, identity, folder).obtain(30))
+        return cls(invite, identity, await EnrolmentClient(invite, identity, folder).obtain(30))
 
     async def report(self, **values: Any) -> None:
         """Be there, and report what no node does."""

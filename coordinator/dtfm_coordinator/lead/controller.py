@@ -15,7 +15,7 @@ from dtfm_coordinator.lead.new_layout import LayoutMaker
 from dtfm_coordinator.lead.next_plan import event_of, next_plan
 from dtfm_coordinator.lead.plan_watch import Change, Failed, PlanWatch
 from dtfm_coordinator.lead.status_file import StatusFile
-from dtfm_coordinator.membership import tcp_check
+from dtfm_coordinator.membership import reachable_addresses
 from dtfm_coordinator.membership.known_peers import KnownPeers
 from dtfm_coordinator.plan_change.judged_holdings import Copy
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
@@ -91,7 +91,7 @@ class Controller:
             context.control.publish,
             partial(self._say, "waiting"),
             is_genuine=partial(_is_genuine, context),
-            liveness=ProcessLiveness(state.members, partial(tcp_check.knock, dials=context.dials)),
+            liveness=ProcessLiveness(state.members, partial(reachable_addresses.is_open, dials=context.dials)),
         )
         self._status = StatusFile(context, state, self._announcer, self._rows)
         recorder = MetricsRecorder(self._rows, lambda: state.plan, context.job.training.steps)

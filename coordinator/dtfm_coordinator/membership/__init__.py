@@ -13,5 +13,5 @@
 - `peer_limits`: what peers can send and receive in all, and who measures that next (pure)
 - `probe_rounds`: rounds in which pairs of peers measure their links, so that no probe disturbs another (pure)
 - `stragglers`: peers that have become slow since their plan began, beside the others (pure)
-- `tcp_check`: check whether something takes connections at a peer's addresses
+- `reachable_addresses`: addresses of peers at which something takes connections now
 """

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from dtfm_coordinator.membership.tcp_check import open_doors
+from dtfm_coordinator.membership.reachable_addresses import still_reachable
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
@@ -43,7 +43,7 @@ class KnownPeers:
 
     async def recall(self, dials: DialRule = ANYWHERE) -> tuple[str, ...]:
         """Return the addresses that `dials` allows and at which something still answers."""
-        return await open_doors(tuple(at for ats in self._kept.values() for at in ats), dials)
+        return await still_reachable(tuple(at for ats in self._kept.values() for at in ats), dials)
 
     def _read(self) -> dict[str, list[str]]:
         try:

@@ -3,26 +3,26 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from dtfm_coordinator.membership import tcp_check
+from dtfm_coordinator.membership import reachable_addresses
 from dtfm_coordinator.membership.members import Members
-from dtfm_coordinator.membership.tcp_check import door_of
+from dtfm_coordinator.membership.reachable_addresses import host_and_port
 from dtfm_coordinator.plan_change.plan_change_events import Doors
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
 
-KNOCKS_AT_ONCE = 32
+CHECKS_AT_ONCE = 32
 """Number of connections tried at once: each is a socket, of which a process has a thousand."""
 
-Knock = Callable[[str, int], Awaitable[bool | None]]
-"""Function that tells whether something takes connections at a host and port, as `tcp_check.knock` does."""
+IsOpen = Callable[[str, int], Awaitable[bool | None]]
+"""Function that tells whether something takes connections at a host and port, as `reachable_addresses.is_open` does."""
 
 
 class ProcessLiveness:
     """Liveness of the members' processes, as their ports tell it."""
 
-    def __init__(self, members: Members, knock: Knock = tcp_check.knock) -> None:
-        self._members, self._knock = members, knock
-        self._gate = asyncio.Semaphore(KNOCKS_AT_ONCE)
+    def __init__(self, members: Members, is_open: IsOpen = reachable_addresses.is_open) -> None:
+        self._members, self._is_open = members, is_open
+        self._gate = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._told: frozenset[str] = frozenset()
         """Peers whose processes' end was logged last."""
 
@@ -32,7 +32,7 @@ class ProcessLiveness:
         for peer in peers:
             member = self._members.get(peer)
             addresses = member.profile.addresses if member is not None and member.profile is not None else ()
-            known[peer] = tuple(door for address in addresses if (door := door_of(address)) is not None)
+            known[peer] = tuple(door for address in addresses if (door := host_and_port(address)) is not None)
         answers = await self._answers(known)
         return tuple((peer, tuple(door for door in known[peer] if answers[door] is True)) for peer in peers)
 
@@ -54,9 +54,9 @@ class ProcessLiveness:
     async def _answers(self, known: dict[str, tuple[tuple[str, int], ...]]) -> dict[tuple[str, int], bool | None]:
         """Return what each of the doors answers."""
 
-        async def knock(door: tuple[str, int]) -> bool | None:
+        async def is_open(door: tuple[str, int]) -> bool | None:
             async with self._gate:
-                return await self._knock(*door)
+                return await self._is_open(*door)
 
         every = list(dict.fromkeys(door for found in known.values() for door in found))
-        return dict(zip(every, await asyncio.gather(*map(knock, every)), strict=True))
+        return dict(zip(every, await asyncio.gather(*map(is_open, every)), strict=True))

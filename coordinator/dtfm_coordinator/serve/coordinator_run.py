@@ -13,7 +13,7 @@ from dtfm_coordinator.lead.lead_context import LeadContext
 from dtfm_coordinator.lead.planner import Planner
 from dtfm_coordinator.membership.known_peers import KnownPeers
 from dtfm_coordinator.membership.ledger_file import LedgerFile
-from dtfm_coordinator.membership.tcp_check import open_doors
+from dtfm_coordinator.membership.reachable_addresses import still_reachable
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_coordinator.serve import mosquitto_files
 from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
@@ -170,7 +170,7 @@ class CoordinatorRun:
         """Return the addresses at which to enter the swarm's network, beside this coordinator itself."""
         doors = self._coordinators.renamed(self._invite.doors)
         others = tuple(door for door in doors if self._identity.peer_id not in door)
-        found = await open_doors(others)
+        found = await still_reachable(others)
         if self._served.joined is not None and not found:
             raise UserError(f"nobody of the swarm answers at {', '.join(others)}: start the standby while it is led")
         return found

@@ -1,6 +1,6 @@
 """Messages between this node and the coordinators: what they say to it, and what it says of itself.
 
-- `credential_store`: store of this node's credential: on the disk between runs, made anew at a coordinator's entrance
+- `enrolment_client`: client of the coordinators' entrances: this node's credential, on the disk between runs, made anew
   when it is due
 - `display`: output for the person at the machine: a live line in a terminal, plain lines in a pipe, a status file for
   other programs

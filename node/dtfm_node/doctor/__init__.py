@@ -13,5 +13,5 @@ do.
 - `report`: findings as text: grouped, a line each, and at the end the things to do
 - `separate_process`: work in a process of its own: it may take long, or hang in a driver with Python's lock held, and
   must be endable
-- `tcp_look`: tries of names, TCP connections and addresses: who says no, who is silent, and which address leads where
+- `host_lookup`: look-ups of hosts: names, TCP connections to their addresses, who says no, which address leads where
 """

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
-from dtfm_node.control.credential_store import CredentialStore
+from dtfm_node.control.enrolment_client import EnrolmentClient
 from dtfm_node.doctor.checks import (
     broker,
     clock_offset,
@@ -26,8 +26,8 @@ from dtfm_node.doctor.checks import (
 )
 from dtfm_node.doctor.doctor_options import DoctorOptions
 from dtfm_node.doctor.findings import Finding, bad, warn
+from dtfm_node.doctor.host_lookup import Host, host_and_port, visit
 from dtfm_node.doctor.job_needs import Need, need_of
-from dtfm_node.doctor.tcp_look import Host, door_of, visit
 from dtfm_protocol.control.coordinator_lookup import look_for_new_keys
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.errors import UserError
@@ -196,7 +196,7 @@ class Examination:
             announced(announce, port, identity.peer_id)
         except UserError as error:
             announce, ways.announce_fault = None, str(error)
-        seen.doors = await first_peers.knock_at(invite)
+        seen.doors = await first_peers.connect_to_all(invite)
         try:
             dials = await rule_around(BrokerAddress.of(invite).host, lan=self._options.lan)
             running = LibP2PDataPlane.running(
@@ -221,14 +221,14 @@ class Examination:
         await asyncio.gather(*(_meet(seen, plane, member) for member in others[:PEER_LIMIT]))
 
     async def _look_at_ways(self, ways: Ways, plane: LibP2PDataPlane, announce: str | None) -> None:
-        """Look for ways that lead here, and knock at the announced one."""
+        """Look for ways that lead here, and attempt at the announced one."""
         if announce is not None:
-            door = door_of(announced(announce, ways.port, plane.peer_id)[0])
+            door = host_and_port(announced(announce, ways.port, plane.peer_id)[0])
             if door is not None:
                 ways.announce = await visit(*door[:2])
         else:
             own = own_addresses()
-            doors_here = [door for address in await plane.addresses() if (door := door_of(address)) is not None]
+            doors_here = [door for address in await plane.addresses() if (door := host_and_port(address)) is not None]
             ways.mapped = tuple(host for host, _, _ in doors_here if host not in own and kind_of(host) != "loopback")
 
     def _is_local(self) -> bool:
@@ -281,7 +281,7 @@ def _membership_of(invite: Invite, folder: Path | None) -> Membership | None:
     if folder is None or not (folder / "credential.json").exists() or is_live(folder):
         return None
     identity = Identity.load_or_create(folder / "key")
-    admission = CredentialStore(invite, identity, folder).known()
+    admission = EnrolmentClient(invite, identity, folder).known()
     return None if admission is None else (identity, admission)
 
 
@@ -318,4 +318,4 @@ def _judge_clock(
 
 
 def _port_of(addresses: tuple[str, ...]) -> int:
-    return next((door[1] for address in addresses if (door := door_of(address)) is not None), 0)
+    return next((door[1] for address in addresses if (door := host_and_port(address)) is not None), 0)

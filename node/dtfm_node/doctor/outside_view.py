@@ -13,7 +13,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.proto import dht_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
-from dtfm_node.doctor.tcp_look import door_of
+from dtfm_node.doctor.host_lookup import host_and_port
 from dtfm_protocol.discovery.dht_calls import DhtCalls
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.transport.circuit_relay import GUEST
@@ -77,7 +77,7 @@ def place_of(address: bytes) -> tuple[str, int] | None:
         text = str(Multiaddr(address))
     except (TypeError, OverflowError) as error:  # its parser's, beside ValueErrors
         raise ValueError(f"no multiaddress: {error}") from None
-    door = door_of(text) if text.startswith(("/ip4/", "/ip6/")) else None
+    door = host_and_port(text) if text.startswith(("/ip4/", "/ip6/")) else None
     return door[:2] if door is not None else None
 
 

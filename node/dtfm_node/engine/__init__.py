@@ -14,7 +14,7 @@
 - `emulated_speed`: compute at a stated speed: actions take as long as on a device that is slower than this one
 - `exchange`: frames to and from the other peers of one plan: `receiver` takes in what `mailbox` lets in, `sender`
   sends, and `heartbeat` tells who lives
-- `executor`: executor of a schedule: compute on its own thread, receives posted ahead, sends off that thread
+- `schedule_executor`: executor of a schedule: compute on its own thread, receives posted ahead, sends off that thread
 - `expected_frames`: frames that a step brings to a peer, and their sizes (pure)
 - `failure_detector`: decides from measured times when a peer that is silent, or busy with one thing, counts as gone
   (pure)
@@ -42,9 +42,9 @@
 - `sender`: sender of frames to other peers: a queue for each peer and priority, each sent in order over a stream of its
   own
 - `signed_ballots`: votes and commits as frames carry them: a signature, then the message as JSON
-- `stage_state`: a peer's slice of the model, with all that training needs of it: gradients, optimizer, state by
+- `training_stage`: a peer's slice of the model, with all that training needs of it: gradients, optimizer, state by
   parameter name
-- `staging`: copies between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams
+- `host_copies`: copies between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams
   beside compute's
 - `state_tensors`: tensors of a state, weights and moments, by the names that checkpoints give them
 - `step_traffic`: traffic of a step: every message that a plan makes a peer send or await (pure)

@@ -19,8 +19,8 @@ from dtfm_node.engine.part_alarm import PartAlarm, PartsSeen, compare_parts
 from dtfm_node.engine.receipts import PartReceipt, receipt_of, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
-from dtfm_node.engine.stage_state import Diverged
 from dtfm_node.engine.step_traffic import StepMessage, received, reduction_messages, sent
+from dtfm_node.engine.training_stage import Diverged
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import CodecName
 from dtfm_protocol.process.fault_injection import point
@@ -70,7 +70,7 @@ class AllReduce:
         alarm: PartAlarm,
     ) -> None:
         self._me, self._codec, self._exchange, self._seals, self._alarm = me, codec, exchange, seals, alarm
-        self._compute, self._staging = machine.reduce, machine.staging
+        self._compute, self._host_copies = machine.reduce, machine.host_copies
         self._feedback = Feedback()
         self._receipts: list[PartReceipt] = []
 
@@ -160,9 +160,9 @@ class AllReduce:
     async def _coded(self, encode: Callable[..., torch.Tensor], *arguments: Any) -> memoryview:
         @functools.wraps(encode)
         def run(*arguments: Any) -> tuple[torch.Tensor, Any]:
-            return encode(*arguments), self._staging.mark()
+            return encode(*arguments), self._host_copies.mark()
 
-        return await self._staging.to_host(*await self._compute(run, *arguments))
+        return await self._host_copies.to_host(*await self._compute(run, *arguments))
 
     async def _total_of(self, message: StepMessage, step: int, elements: int) -> tuple[torch.Tensor, float]:
         """Return a reduced part that another holder sends, whose seal holds, and its sum of squares."""
@@ -181,7 +181,7 @@ class AllReduce:
     async def _decoded(
         self, message: StepMessage, step: int, payload: Bytes, elements: int, decode: Callable[..., T]
     ) -> T:
-        data = await self._staging.to_device(payload)
+        data = await self._host_copies.to_device(payload)
         try:
             decoded: T = await self._compute(decode, data, self._codec, (elements,))
         except Refused as error:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dtfm_node.engine.device import synchronise
-from dtfm_node.engine.staging import Staging
+from dtfm_node.engine.host_copies import HostCopies
 from dtfm_node.engine.tracer import NO_TRACE, Tracer
 from dtfm_protocol.process.trace_format import Lane
 
@@ -31,14 +31,14 @@ def on_thread(thread: ThreadPoolExecutor) -> Compute:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Device, threads, staging and tracer that one engine uses. Create it with `running`."""
+    """Device, threads, host copies and tracer that one engine uses. Create it with `running`."""
 
     device: torch.device
     compute: Compute
     """Thread of the stage's forwards, backwards and updates."""
     reduce: Compute
     """Thread of the all-reduce's sums, beside compute: it begins while the last backward still runs."""
-    staging: Staging
+    host_copies: HostCopies
     tracer: Tracer = NO_TRACE
     compiled: bool = False
     """Whether decoder layers are compiled by `torch.compile`."""
@@ -58,11 +58,11 @@ class Runtime:
         # other libraries would have other bits.
         exact: dict[str, Any] = {"initializer": torch.set_flush_denormal, "initargs": (False,)}
         with ThreadPoolExecutor(1, "compute", **exact) as compute, ThreadPoolExecutor(1, "reduce", **exact) as reduce:
-            staging = Staging(device)
+            host_copies = HostCopies(device)
             try:
-                yield cls(device, on_thread(compute), on_thread(reduce), staging, tracer, compiled, pace)
+                yield cls(device, on_thread(compute), on_thread(reduce), host_copies, tracer, compiled, pace)
             finally:
-                staging.close()
+                host_copies.close()
 
     def action_seconds(self) -> float:
         """Return the seconds for which the compute thread has been at its present action; 0: it has none."""
@@ -77,8 +77,8 @@ class Runtime:
     async def run(
         self, lane: Lane, name: str, function: Callable[..., Any], *arguments: Any, least: float = 0.0, **labels: int
     ) -> tuple[Any, Any]:
-        """Run `function` on the compute thread, and trace it; return its result, and the event that `Staging.to_host`
-        awaits.
+        """Run `function` on the compute thread, and trace it; return its result, and the event that
+        `HostCopies.to_host` awaits.
 
         Args:
             least: seconds that it takes at least.
@@ -93,7 +93,7 @@ class Runtime:
                     time.sleep(max(0.0, begun + least - time.monotonic()))
             finally:
                 self._at[0] = 0.0
-            made = self.staging.mark()
+            made = self.host_copies.mark()
             if lane == "compute":
                 self._busy[0] += time.monotonic() - begun
             if self.tracer is not NO_TRACE:

@@ -16,13 +16,13 @@ from dtfm_node.engine.audit import Auditor
 from dtfm_node.engine.balloting import Balloting
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
-from dtfm_node.engine.executor import Executor
 from dtfm_node.engine.expected_frames import ExpectedFrame, ballot_frames, evaluation_frames, step_frames
 from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.part_alarm import PartAlarm
 from dtfm_node.engine.receipts import StepReceipts
 from dtfm_node.engine.runtime import Runtime
-from dtfm_node.engine.stage_state import Diverged, StageState
+from dtfm_node.engine.schedule_executor import ScheduleExecutor
+from dtfm_node.engine.training_stage import Diverged, TrainingStage
 from dtfm_node.engine.witness import Witness
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import TokenReader
@@ -47,7 +47,7 @@ class Trainer:
         job: ResolvedJob,
         plan: Plan,
         me: str,
-        state: StageState,
+        state: TrainingStage,
         tokens: TokenReader | None,
         exchange: Exchange,
         machine: Runtime,
@@ -61,7 +61,7 @@ class Trainer:
         self._exchange, self._machine, self._witness = exchange, machine, witness
         self._newest_state = newest_state
         self._batches = Batches(job.corpus, job.training, job.evaluation)
-        self._executor = Executor(plan, me, state, self._batches, tokens, exchange, machine)
+        self._executor = ScheduleExecutor(plan, me, state, self._batches, tokens, exchange, machine)
         alarm = PartAlarm(plan, me, self._batches.training_windows / job.training.micro_batch, lenience)
         seals, auditor = FrameSeals(witness.signer, plan.version), Auditor(plan, me, exchange, witness, self._keeps)
         self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine, seals, alarm)

@@ -6,8 +6,8 @@
   reports
 - `promise_store`: store of this node's promises: what it has promised, and the plan that it took last; on disk before
   it is said
-- `runner`: runner of plans until the job is done: hears what coordinators say, has the `Follower` decide, and does what
-  it asks
+- `plan_loop`: loop over plans until the job is done: hears coordinators, has the `Follower` decide, and does what it
+  asks
 - `token_source`: token shards that this peer reads: fetched by hash from other peers, or the coordinator, and kept on
   its disk
 """

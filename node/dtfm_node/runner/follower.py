@@ -4,8 +4,8 @@ actions come out.
 A plan is served when it is in force; one that is over is served no more, whatever comes. Nobody takes a plan, or
 promises to, before its work under the last one has ended; and nothing goes on while a promise is not on the disk.
 
-The shell (`runner`) feeds what it hears, and what became of the actions: it answers `StopServing` and the end of what
-`BeginPlan` began with `ServingEnded`, and `AnswerCall` and `TakePlan` with `PromiseWritten` or `NoRoom`.
+The shell (`plan_loop`) feeds what it hears, and what became of the actions: it answers `StopServing` and the end of
+what `BeginPlan` began with `ServingEnded`, and `AnswerCall` and `TakePlan` with `PromiseWritten` or `NoRoom`.
 """
 
 from dataclasses import dataclass

@@ -12,8 +12,8 @@ from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.part_alarm import Retries
 from dtfm_node.engine.runtime import Runtime
-from dtfm_node.engine.stage_state import Diverged, StageState
 from dtfm_node.engine.trainer import Trainer
+from dtfm_node.engine.training_stage import Diverged, TrainingStage
 from dtfm_node.engine.witness import Witness
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.runner.plan_check import why_refused
@@ -188,8 +188,8 @@ class PlanWorker:
     async def _train(self, plan: Plan, exchange: Exchange) -> None:
         """Train from the plan's first state to the job's last step, or to the plan's end."""
         job, machine, holdings = self._job, self._machine, self._holdings
-        build = partial(StageState, compiled=machine.compiled)
-        state: StageState = await machine.compute(build, job.config, plan, self._me, job.training, machine.device)
+        build = partial(TrainingStage, compiled=machine.compiled)
+        state: TrainingStage = await machine.compute(build, job.config, plan, self._me, job.training, machine.device)
         tokens = None
         if state.is_first or state.is_last:
             budget = holdings.snapshots.budget
@@ -247,11 +247,11 @@ class PlanWorker:
         await self._checkpointer.settled()
         self._reporter.say("training", "all steps done; waiting for the coordinator to keep the result")
 
-    async def _load(self, plan: Plan, state: StageState) -> Fetched:
+    async def _load(self, plan: Plan, state: TrainingStage) -> Fetched:
         await self._machine.compute(self._holdings.begin, state, plan.resume.mark)
         return await load_state(self._plane, self._job, plan, state, self._holdings, self._machine.compute)
 
-    async def _keep(self, plan: Plan, state: StageState, row: StepMetrics, *, parked: bool) -> None:
+    async def _keep(self, plan: Plan, state: TrainingStage, row: StepMetrics, *, parked: bool) -> None:
         """Have the state after a step kept where that is due."""
         checkpoint = self._job.checkpoint
         due = parked or row.step == self._job.training.steps or (checkpoint.every and row.step % checkpoint.every == 0)

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from dtfm_node.engine.runtime import on_thread
-from dtfm_node.engine.stage_state import StageState
 from dtfm_node.engine.state_tensors import state_tensors
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.state.checkpoint_upload import CheckpointShare, CheckpointUpload
 from dtfm_node.state.shadow_replication import ShadowReplication
@@ -96,7 +96,7 @@ class Checkpointer:
 
     async def keep(
         self,
-        state: StageState,
+        state: TrainingStage,
         plan: Plan,
         row: StepMetrics,
         rows: tuple[StepMetrics, ...],
@@ -137,7 +137,7 @@ class Checkpointer:
         """Whether nothing is being written or waits to be handed in."""
         return not self._writer.is_writing and self._upload.is_idle
 
-    async def save(self, state: StageState, rows: tuple[StepMetrics, ...]) -> None:
+    async def save(self, state: TrainingStage, rows: tuple[StepMetrics, ...]) -> None:
         """Write a state of this node to its disk, and return when it is there."""
         await self._writer.save(state, rows)
 
@@ -155,7 +155,7 @@ class Checkpointer:
             self.snapshots.prune(safe)
 
 
-def _extract(state: StageState, rows: tuple[StepMetrics, ...], *, written: bool) -> Extract:
+def _extract(state: TrainingStage, rows: tuple[StepMetrics, ...], *, written: bool) -> Extract:
     """Return what is due of a state: all is hashed, and, if `written`, written, but what the first stage writes too; of
     that the weights are hashed."""
     assert state.mark is not None, "nobody keeps what is no state"

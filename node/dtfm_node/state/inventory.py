@@ -7,8 +7,8 @@ import contextlib
 import torch
 
 from dtfm_node.engine.runtime import Compute
-from dtfm_node.engine.stage_state import StageState
 from dtfm_node.engine.state_tensors import state_tensors
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state.held_states import HeldStates
 from dtfm_node.state.snapshots import Snapshots, read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry
@@ -33,7 +33,7 @@ class Inventory:
 
     def __init__(self, snapshots: Snapshots, compute: Compute, redo_seconds: float = TIMEOUTS.state_redo) -> None:
         self.snapshots = snapshots
-        self.held: HeldStates[StageState] = HeldStates()
+        self.held: HeldStates[TrainingStage] = HeldStates()
         """States in memory."""
         self.loaded: set[str] = set()
         """Keys of the tensors of the coming state that are loaded. They stay if its plan fails."""
@@ -46,7 +46,7 @@ class Inventory:
         self._changed = asyncio.Condition()
 
     @property
-    def live(self) -> StageState | None:
+    def live(self) -> TrainingStage | None:
         """Stage's state that the plan in force trains, or trained."""
         return self.held.live
 
@@ -55,7 +55,7 @@ class Inventory:
         """Digest of the newest state that this node has hashed and voted on; None: of none yet."""
         return self.snapshots.newest_digest
 
-    def at(self, mark: Mark) -> list[StageState]:
+    def at(self, mark: Mark) -> list[TrainingStage]:
         """Return the states in memory that are parts of the swarm's state `mark`."""
         return [state for state in self.held.whole if state.mark == mark]
 
@@ -92,7 +92,7 @@ class Inventory:
         async with self._changed:
             self._changed.notify_all()
 
-    def begin(self, state: StageState, mark: Mark) -> None:
+    def begin(self, state: TrainingStage, mark: Mark) -> None:
         """Begin to load `state`, which is to become `mark`; what was loaded of it for a plan that failed before it
         began stays."""
         before, loaded, self.loaded = self.held.coming, self.loaded, set()
@@ -104,7 +104,7 @@ class Inventory:
                     self.loaded.add(key)
         self.held, self._begins = self.held.begin(state, mark), mark
 
-    def enter(self, state: StageState) -> None:
+    def enter(self, state: TrainingStage) -> None:
         """Make `state` the one that is trained: all peers hold what the new plan begins with."""
         self.held = self.held.enter(state, self._begins)
 

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from dtfm_node.engine.runtime import Compute
-from dtfm_node.engine.stage_state import StageState
 from dtfm_node.engine.state_tensors import load_tensor, state_keys, state_tensors
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state.catalogue_proof import CertifiedPart
 from dtfm_node.state.fetch import Fetch, Fetched
 from dtfm_node.state.inventory import Inventory
@@ -23,7 +23,7 @@ from dtfm_protocol.wire.stream import Bytes, DataPlane
 
 
 async def load_state(
-    plane: DataPlane, job: ResolvedJob, plan: Plan, state: StageState, holdings: Inventory, compute: Compute
+    plane: DataPlane, job: ResolvedJob, plan: Plan, state: TrainingStage, holdings: Inventory, compute: Compute
 ) -> Fetched:
     """Bring `state`, which `holdings` has as the coming one, to what `plan` resumes from; return what was fetched.
 
@@ -84,7 +84,7 @@ async def load_state(
     return fetched
 
 
-def _sources(plan: Plan, state: StageState, me: str) -> list[str]:
+def _sources(plan: Plan, state: TrainingStage, me: str) -> list[str]:
     """Return the peers that hold layers of the stage; for embeddings that it shares, those of the first stage, too."""
     first, end = state.layers
     return [

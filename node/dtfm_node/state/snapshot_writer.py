@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 
 from dtfm_node.engine.runtime import Compute
-from dtfm_node.engine.stage_state import StageState
 from dtfm_node.engine.state_tensors import state_tensors
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state.snapshots import Snapshot, Snapshots, write_snapshot
 from dtfm_node.state.state_reading import COPY_BYTES, Reading
 from dtfm_protocol.checkpoint.shard import tensor_entry
@@ -62,7 +62,7 @@ class SnapshotWritten:
 class _Job:
     """Extract of a state that is being written, and its reading."""
 
-    state: StageState
+    state: TrainingStage
     extract: Extract
     copy_bytes: int
     reading: Reading = field(default_factory=lambda: Reading({}))
@@ -110,7 +110,7 @@ class SnapshotWriter:
             await asyncio.wait({self._writing})
 
     def begin(
-        self, state: StageState, extract: Extract, *, last: bool, then: Callable[[SnapshotWritten], None]
+        self, state: TrainingStage, extract: Extract, *, last: bool, then: Callable[[SnapshotWritten], None]
     ) -> None:
         """Begin to write `extract`, which is of the present `state`; nothing else may be being written.
 
@@ -130,7 +130,7 @@ class SnapshotWriter:
         if self._writing is not None:
             self._writing.cancel()
 
-    async def save(self, state: StageState, rows: tuple[StepMetrics, ...]) -> None:
+    async def save(self, state: TrainingStage, rows: tuple[StepMetrics, ...]) -> None:
         """Write all of a state now, unless it is there already; without room for it, it is lost."""
         await self.written()
         assert state.mark is not None
@@ -165,7 +165,7 @@ class SnapshotWriter:
                 return
 
 
-def keys_of_file(state: StageState, keys: Iterable[str]) -> frozenset[str]:
+def keys_of_file(state: TrainingStage, keys: Iterable[str]) -> frozenset[str]:
     """Return those `keys` that belong to the file of the state's stage: what both ends hold is the first stage's."""
     tied = frozenset() if state.is_first else state.gradients.shared
     return frozenset(key for key in keys if key.partition("/")[2] not in tied)

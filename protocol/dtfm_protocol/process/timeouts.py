@@ -150,7 +150,7 @@ class Timeouts:
     """Limit of each message until a circuit over a relay stands."""
     relay_retry: float = 5.0
     """Time that the start waits for a relay; and the pause between attempts to be the guest of one that is away."""
-    knock: float = 1.0
+    tcp_connect: float = 1.0
     """Limit of a host's answer at a port, by which a process that has ended is told from one that is cut off."""
 
     # -- state, tokens and disks

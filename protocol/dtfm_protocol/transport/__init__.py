@@ -46,7 +46,7 @@
 - `sockets`: TCP sockets of direct connections: where they are taken, and how they are opened
 - `stream_limits`: the limits of a libp2p plane: how long it waits for proof, and how much it takes on at a time
 - `tcp_info`: the kernel's knowledge of how a stream's bytes get to the other end (Linux)
-- `tcp_knock`: a knock: whether something takes TCP connections at an address
+- `connect_attempt`: attempt to connect: whether something takes TCP connections at an address
 - `tls_connections`: the TLS 1.3 connections from peer to peer, whose two ends have proven that they are members of the
   swarm
 - `tls_stream`: a stream of the direct plane: TLS over a TCP connection, with nothing between it and the kernel

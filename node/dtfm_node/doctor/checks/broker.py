@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass, replace
 
 from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
-from dtfm_node.doctor.tcp_look import OTHER_PROGRAM, Host, closed_because, visit
+from dtfm_node.doctor.host_lookup import OTHER_PROGRAM, Host, closed_because, visit
 from dtfm_protocol.control.messages import JOB, PHASE, PRESENCE, Phase, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
 from dtfm_protocol.identity.admission import Admission
@@ -220,7 +220,7 @@ def _judge_one(seen: BrokerObservation) -> list[Finding]:
 
 
 def _judge_connection(host: Host) -> Finding:
-    took = min(knock.seconds for knock in host.open)
+    took = min(attempt.seconds for attempt in host.open)
     seen = f"{host} takes connections, in {1000 * took:.0f} ms"
     if took < SLOW_SECONDS:
         return good(GROUP, "broker", seen)

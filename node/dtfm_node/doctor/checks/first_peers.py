@@ -9,8 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from dtfm_node.doctor.findings import Finding, bad, counted, good, warn
+from dtfm_node.doctor.host_lookup import OTHER_PROGRAM, Host, closed_because, host_and_port, visit
 from dtfm_node.doctor.outside_view import FAULTS, Clock, clock, observed, relays
-from dtfm_node.doctor.tcp_look import OTHER_PROGRAM, Host, closed_because, door_of, visit
 from dtfm_protocol.discovery.dht import HivemindDiscovery, go_by
 from dtfm_protocol.discovery.registry import Discovery, Registry
 from dtfm_protocol.errors import Refused
@@ -87,9 +87,9 @@ class FirstPeersObservation:
     """Peer ids of those that would relay connections to this machine."""
 
 
-async def knock_at(invite: Invite) -> list[FirstPeer]:
+async def connect_to_all(invite: Invite) -> list[FirstPeer]:
     """Connect to every door by TCP, and return what came of it."""
-    found = [(address, door) for address in invite.doors[:DOOR_LIMIT] if (door := door_of(address)) is not None]
+    found = [(address, door) for address in invite.doors[:DOOR_LIMIT] if (door := host_and_port(address)) is not None]
     hosts = await asyncio.gather(*(visit(host, port) for _, (host, port, _) in found))
     return [FirstPeer(address, peer, host) for (address, (_, _, peer)), host in zip(found, hosts, strict=True)]
 
@@ -151,7 +151,7 @@ async def look_back(seen: FirstPeersObservation, plane: LibP2PDataPlane, peer: s
 async def _address_of(plane: LibP2PDataPlane, peer: str) -> str:
     for info in await plane.p2p.list_peers():
         if str(info.peer_id) == peer:
-            found = [door for address in info.addrs if (door := door_of(str(address))) is not None]
+            found = [door for address in info.addrs if (door := host_and_port(str(address))) is not None]
             return found[0][0] if found else ""
     return ""
 
@@ -255,11 +255,11 @@ def _judge_doors(seen: FirstPeersObservation, coordinators: tuple[str, ...]) -> 
 def _judge_peer(seen: FirstPeersObservation, peer: str, name: str, doors: list[FirstPeer]) -> list[Finding]:
     ways = [door.host for door in doors if door.host.open]
     if not ways:
-        public = [door.host for door in doors if any(kind_of(knock.host) == "global" for knock in door.host.knocks)]
+        public = [door.host for door in doors if any(kind_of(one.host) == "global" for one in door.host.attempts)]
         what, todo = closed_because((public or [door.host for door in doors])[0])
         more = f" ({len(doors)} addresses were tried)" if len(doors) > 1 else ""
         return [bad(GROUP, name, what + more, todo)]
-    took = min(knock.seconds for host in ways for knock in host.open)
+    took = min(attempt.seconds for host in ways for attempt in host.open)
     many = f", at {len(ways)} of {len(doors)} addresses" if len(doors) > 1 else ""
     at = f"{ways[0]}{many}"
     if peer in seen.others:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from dtfm_node.doctor.findings import Finding, good, warn
-from dtfm_node.doctor.tcp_look import Host
+from dtfm_node.doctor.host_lookup import Host
+from dtfm_protocol.transport.connect_attempt import ConnectAttempt
 from dtfm_protocol.transport.ip_addresses import kind_of
-from dtfm_protocol.transport.tcp_knock import Knock
 
 GROUP = "reachability"
 
@@ -16,9 +16,9 @@ def judge(own: tuple[str, ...], hosts: Iterable[Host]) -> list[Finding]:
     about = "this machine has a global IPv6 address" if has else "this machine has no global IPv6 address"
     broken, used = [], 0
     for host in hosts:
-        new = [knock for knock in host.knocks if ":" in knock.host and kind_of(knock.host) == "global"]
-        used += any(knock.answer == "open" for knock in new)
-        if new and all(_is_lost(knock) for knock in new) and any(":" not in knock.host for knock in host.open):
+        new = [attempt for attempt in host.attempts if ":" in attempt.host and kind_of(attempt.host) == "global"]
+        used += any(attempt.answer == "open" for attempt in new)
+        if new and all(_is_lost(attempt) for attempt in new) and any(":" not in attempt.host for attempt in host.open):
             broken.append(str(host))
     if broken and has:
         return [
@@ -34,5 +34,5 @@ def judge(own: tuple[str, ...], hosts: Iterable[Host]) -> list[Finding]:
     return [good(GROUP, "IPv6", f"{about}, and the swarm needs none")]
 
 
-def _is_lost(knock: Knock) -> bool:
-    return knock.answer in {"silent", "unreachable"}
+def _is_lost(attempt: ConnectAttempt) -> bool:
+    return attempt.answer in {"silent", "unreachable"}

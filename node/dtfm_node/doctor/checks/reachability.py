@@ -5,7 +5,7 @@ from typing import Literal
 
 from dtfm_node.doctor.checks.first_peers import AddressObservation
 from dtfm_node.doctor.findings import Finding, bad, good, warn
-from dtfm_node.doctor.tcp_look import Host, closed_because
+from dtfm_node.doctor.host_lookup import Host, closed_because
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.transport.ip_addresses import kind_of
 
@@ -135,8 +135,8 @@ def judge_announce(announce: str, host: Host | None, fault: str) -> Finding:
         return warn(GROUP, name, f"{announce} was not tried", "mend what is bad above, and look again")
     if host.fault:
         return bad(GROUP, name, *closed_because(host))
-    inside = all(kind_of(knock.host) != "global" for knock in host.knocks)
-    if inside and any(kind_of(knock.host) != "loopback" for knock in host.knocks):
+    inside = all(kind_of(attempt.host) != "global" for attempt in host.attempts)
+    if inside and any(kind_of(attempt.host) != "loopback" for attempt in host.attempts):
         return warn(
             GROUP,
             name,

@@ -1,4 +1,4 @@
-"""A knock: whether something takes TCP connections at an address. Yes, no, and no answer are three things."""
+"""Attempt to connect: whether something takes TCP connections at an address: yes, no, or no answer."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Knock:
+class ConnectAttempt:
     """The outcome of an attempt to connect to one address over TCP."""
 
     host: str
@@ -21,7 +21,7 @@ class Knock:
     """The system's words for an address that is unreachable."""
 
 
-async def knock(host: str, port: int, seconds: float) -> Knock:
+async def attempt_connect(host: str, port: int, seconds: float) -> ConnectAttempt:
     """Connect to an address within so many seconds, and leave again; return the outcome."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
@@ -29,15 +29,15 @@ async def knock(host: str, port: int, seconds: float) -> Knock:
         async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
-        return Knock(host, port, "silent", seconds)
+        return ConnectAttempt(host, port, "silent", seconds)
     except ConnectionRefusedError:
-        return Knock(host, port, "refused", loop.time() - begun)
+        return ConnectAttempt(host, port, "refused", loop.time() - begun)
     except OSError as error:
-        return Knock(host, port, "unreachable", why=error.strerror or str(error))
+        return ConnectAttempt(host, port, "unreachable", why=error.strerror or str(error))
     except (ValueError, OverflowError) as error:  # no name of a host, no port
-        return Knock(host, port, "unreachable", why=str(error))
+        return ConnectAttempt(host, port, "unreachable", why=str(error))
     took = loop.time() - begun
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
-    return Knock(host, port, "open", took)
+    return ConnectAttempt(host, port, "open", took)

@@ -10,7 +10,7 @@ import torch
 from dtfm_protocol.wire.codecs import Bytes, from_bytes, to_bytes
 
 
-class Staging:
+class HostCopies:
     """Mover of coded tensors between host and device. On the CPU nothing is moved or copied."""
 
     def __init__(self, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Tries of names, TCP connections and addresses: who says no, who is silent, and which address leads where."""
+"""Look-ups of hosts: names, TCP connections to their addresses, who says no, and which address leads where."""
 
 import asyncio
 import contextlib
@@ -6,9 +6,9 @@ import socket
 import threading
 from dataclasses import dataclass
 
+from dtfm_protocol.transport.connect_attempt import ConnectAttempt, attempt_connect
 from dtfm_protocol.transport.ip_addresses import kind_of
 from dtfm_protocol.transport.multiaddress import tcp_address
-from dtfm_protocol.transport.tcp_knock import Knock, knock
 
 RESOLVE_SECONDS = 5.0
 VISIT_SECONDS = 4.0
@@ -28,20 +28,20 @@ class Host:
 
     name: str
     port: int
-    knocks: tuple[Knock, ...] = ()
+    attempts: tuple[ConnectAttempt, ...] = ()
     fault: str = ""
     """Reason why the name has no address; "": it has one."""
 
     @property
-    def open(self) -> tuple[Knock, ...]:
+    def open(self) -> tuple[ConnectAttempt, ...]:
         """Those of the connections that were taken."""
-        return tuple(knock for knock in self.knocks if knock.answer == "open")
+        return tuple(attempt for attempt in self.attempts if attempt.answer == "open")
 
     def __str__(self) -> str:
         return f"[{self.name}]:{self.port}" if ":" in self.name else f"{self.name}:{self.port}"
 
 
-def door_of(address: str) -> tuple[str, int, str] | None:
+def host_and_port(address: str) -> tuple[str, int, str] | None:
     """Return host, port and peer id ("": not said) of a multiaddress that leads straight to a TCP port; None of any
     other."""
     at = tcp_address(address)
@@ -54,7 +54,7 @@ async def visit(host: str, port: int, seconds: float = VISIT_SECONDS) -> Host:
         addresses = await resolve(host)
     except OSError as error:
         return Host(host, port, fault=str(error))
-    return Host(host, port, tuple(await asyncio.gather(*(knock(ip, port, seconds) for ip in addresses))))
+    return Host(host, port, tuple(await asyncio.gather(*(attempt_connect(ip, port, seconds) for ip in addresses))))
 
 
 async def resolve(host: str, seconds: float = RESOLVE_SECONDS) -> tuple[str, ...]:
@@ -103,9 +103,9 @@ def closed_because(host: Host) -> tuple[str, str]:
             f"check this machine's internet connection; if web pages open, ask the swarm's owner whether {host.name} "
             "is right",
         )
-    answers = {knock.answer for knock in host.knocks}
-    kinds = {kind_of(knock.host) for knock in host.knocks}
-    shown = ", ".join(dict.fromkeys(knock.host for knock in host.knocks))
+    answers = {attempt.answer for attempt in host.attempts}
+    kinds = {kind_of(attempt.host) for attempt in host.attempts}
+    shown = ", ".join(dict.fromkeys(attempt.host for attempt in host.attempts))
     where = str(host) if shown == host.name else f"{host} ({shown})"
     if kinds == {"loopback"}:
         return (
@@ -126,7 +126,7 @@ def closed_because(host: Host) -> tuple[str, str]:
         )
     if answers == {"unreachable"}:
         return (
-            f"this machine knows no way to {where} ({host.knocks[0].why if host.knocks else 'no address'})",
+            f"this machine knows no way to {where} ({host.attempts[0].why if host.attempts else 'no address'})",
             "check this machine's internet connection, VPN included",
         )
     return (

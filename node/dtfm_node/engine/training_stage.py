@@ -32,7 +32,7 @@ class Diverged(UserError):
         super().__init__(f"{what} not finite; lower learning_rate, or check the data")
 
 
-class StageState:
+class TrainingStage:
     """The stage that `me` serves under `plan`. All methods are compute: they run on the compute thread.
 
     What comes from and goes to other peers are coded tensors, uint8 on the device.
@@ -76,7 +76,7 @@ class StageState:
         self.layers: LayerRange = (first, end)
         self.mark: Mark | None = None
         """Which state this is; None while it is none: before it is loaded, and during an update."""
-        self._kin: list[StageState] = [self]
+        self._kin: list[TrainingStage] = [self]
         """Those that share tensors with this one, and itself."""
         self.prepared: Mark | None = None
         """What it becomes when the gradients, which are then reduced and final, are applied."""
@@ -94,7 +94,7 @@ class StageState:
         initialise(self.stage, self.config, self.training.seed)
         self.mark = Mark()
 
-    def adopt(self, key: str, value: torch.Tensor, lender: "StageState") -> None:
+    def adopt(self, key: str, value: torch.Tensor, lender: "TrainingStage") -> None:
         """Take over one tensor of another state of this process without a copy: an update of either ends the other."""
         if lender not in self._kin:
             kin = [*self._kin, *lender._kin]

@@ -11,7 +11,7 @@ import pytest
 from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.membership_ledger import CREDENTIAL_DAYS, Banned
 from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
-from dtfm_node.control.credential_store import CredentialStore
+from dtfm_node.control.enrolment_client import EnrolmentClient
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
@@ -60,10 +60,10 @@ async def test_a_newcomer_gets_a_credential_that_the_coordinator_takes_and_keeps
     key = Identity.generate()
     async with open_desk(tmp_path) as desk:
         invite = desk.invite()
-        mine = await CredentialStore(invite, key, node).obtain(5.0)
+        mine = await EnrolmentClient(invite, key, node).obtain(5.0)
         assert desk.admission.check(mine.certificate).peer == key.peer_id
         assert mine.check(desk.admission.certificate).peer == OWNER.peer_id
-    again = await CredentialStore(invite, key, node).obtain(5.0)  # nobody is there to ask
+    again = await EnrolmentClient(invite, key, node).obtain(5.0)  # nobody is there to ask
     assert again.certificate == mine.certificate
     assert (node / "credential.json").stat().st_mode & 0o077 == 0
 
@@ -71,11 +71,11 @@ async def test_a_newcomer_gets_a_credential_that_the_coordinator_takes_and_keeps
 async def test_an_invite_for_one_lets_one_in_and_says_why_not_another(tmp_path: Path, node: Path) -> None:
     async with open_desk(tmp_path) as desk:
         invite = desk.invite()
-        await CredentialStore(invite, Identity.generate(), node).obtain(5.0)
+        await EnrolmentClient(invite, Identity.generate(), node).obtain(5.0)
         other = tmp_path / "other"
         other.mkdir()
         with pytest.raises(UserError, match=r"lets this node not in: the invite was for 1 node"):
-            await CredentialStore(invite, Identity.generate(), other).obtain(5.0)
+            await EnrolmentClient(invite, Identity.generate(), other).obtain(5.0)
         assert not list(other.iterdir())
 
 
@@ -85,10 +85,10 @@ async def test_a_credential_that_is_about_to_expire_is_made_anew_and_goes_on_whe
     key, later = Identity.generate(), time.time() + (CREDENTIAL_DAYS - 1) * DAY
     async with open_desk(tmp_path) as desk:
         invite = desk.invite()
-        first = await CredentialStore(invite, key, node).obtain(5.0)
-        second = await CredentialStore(invite, key, node, lambda: later).obtain(5.0)
+        first = await EnrolmentClient(invite, key, node).obtain(5.0)
+        second = await EnrolmentClient(invite, key, node, lambda: later).obtain(5.0)
     assert second.certificate != first.certificate
-    third = await CredentialStore(invite, key, node, lambda: later + 100 * DAY).obtain(1.0)
+    third = await EnrolmentClient(invite, key, node, lambda: later + 100 * DAY).obtain(1.0)
     assert third.certificate == second.certificate
 
 
@@ -104,7 +104,7 @@ async def test_a_node_that_stays_has_its_credential_made_anew_in_time(tmp_path: 
         now += 5 * DAY + 60  # the desk has its own clock
 
     async with open_desk(tmp_path) as desk:
-        store = CredentialStore(desk.invite(), key, node, lambda: now)
+        store = EnrolmentClient(desk.invite(), key, node, lambda: now)
         admission = await store.obtain(5.0)
         first = admission.certificate
         with pytest.raises(ZeroDivisionError):
@@ -124,12 +124,12 @@ async def test_a_node_waits_for_a_coordinator_that_does_not_lead_yet(tmp_path: P
     async with open_desk(tmp_path) as desk:
         desk.desk.issue_when(leads)
         key = Identity.generate()
-        mine = await CredentialStore(desk.invite(), key, node).obtain(10.0)
+        mine = await EnrolmentClient(desk.invite(), key, node).obtain(10.0)
         assert mine.check(mine.certificate).peer == key.peer_id
         assert asked == 3
         desk.desk.issue_when(lambda: False)
         with pytest.raises(UserError, match="no plan of this coordinator is in force yet"):
-            await CredentialStore(desk.invite(), Identity.generate(), tmp_path).obtain(0.0)
+            await EnrolmentClient(desk.invite(), Identity.generate(), tmp_path).obtain(0.0)
 
 
 async def test_what_a_node_learns_is_there_when_it_is_started_again_and_nobody_is_heard(
@@ -138,12 +138,12 @@ async def test_what_a_node_learns_is_there_when_it_is_started_again_and_nobody_i
     key, new = Identity.generate(), Identity.generate()
     async with open_desk(tmp_path) as desk:
         invite = desk.invite()
-        store = CredentialStore(invite, key, node)
+        store = EnrolmentClient(invite, key, node)
         mine = await store.obtain(5.0)
     store.keep(mine)
     mine.ban([Ban.of(OWNER, SWARM, "peer:bad")])
     mine.trust(authority_certificate(new, (Succession.made(OWNER, SWARM, new.peer_id, int(time.time()), 1),)))
-    again = await CredentialStore(invite, key, node).obtain(1.0)
+    again = await EnrolmentClient(invite, key, node).obtain(1.0)
     assert "peer:bad" in again.bans, "though a key has signed it that was replaced since"
     assert tuple(again.coordinators) == (new.peer_id,)
     assert again.check(again.certificate).peer == key.peer_id
@@ -153,16 +153,16 @@ async def test_who_is_banned_gets_no_new_credential(tmp_path: Path, node: Path) 
     key = Identity.generate()
     async with open_desk(tmp_path) as desk:
         invite = desk.invite(uses=9)
-        mine = await CredentialStore(invite, key, node).obtain(5.0)
+        mine = await EnrolmentClient(invite, key, node).obtain(5.0)
         LedgerFile(tmp_path).append(Banned(ban=Ban.of(OWNER, SWARM, f"peer:{key.peer_id}")))
         desk.desk.take_up()
         (node / "credential.json").unlink()
         with pytest.raises(UserError, match="banned"):
-            await CredentialStore(invite, key, node).obtain(5.0)
+            await EnrolmentClient(invite, key, node).obtain(5.0)
         assert not desk.admission.bans.keys() - {f"peer:{key.peer_id}"}
         newcomer = tmp_path / "newcomer"
         newcomer.mkdir()
-        other = await CredentialStore(invite, Identity.generate(), newcomer).obtain(5.0)
+        other = await EnrolmentClient(invite, Identity.generate(), newcomer).obtain(5.0)
     assert f"peer:{key.peer_id}" in other.bans, "who enters is told whom not to let in"
     assert mine.check(mine.certificate).peer == key.peer_id
 
@@ -170,7 +170,7 @@ async def test_who_is_banned_gets_no_new_credential(tmp_path: Path, node: Path) 
 async def test_a_node_that_a_broker_refuses_asks_why_and_ends_if_it_is_banned(tmp_path: Path, node: Path) -> None:
     key, refused = Identity.generate(), asyncio.Event()
     async with open_desk(tmp_path) as desk:
-        store = CredentialStore(desk.invite(uses=9), key, node)
+        store = EnrolmentClient(desk.invite(uses=9), key, node)
         mine = await store.obtain(5.0)
         first, staying = mine.certificate, asyncio.create_task(store.keep_fresh(mine, refused))
         refused.set()  # by a broker that knew no better
@@ -194,7 +194,7 @@ async def test_nothing_is_said_to_whoever_is_not_the_coordinator(tmp_path: Path,
     async with open_entrance(stranger, admission=coordinator_of(stranger), enrol=listen) as (opened, _):
         desk = Desk(tmp_path, opened.port, coordinator_of(OWNER), None)  # type: ignore[arg-type]
         with pytest.raises(UserError, match=r"no coordinator answers where the invite says.*not the coordinator"):
-            await CredentialStore(desk.invite(), Identity.generate(), node).obtain(1.0)
+            await EnrolmentClient(desk.invite(), Identity.generate(), node).obtain(1.0)
     assert heard == []
 
 

@@ -1,4 +1,4 @@
-"""Runner of plans until the job is done: hears what coordinators say, has the `Follower` decide, and does what it asks.
+"""Loop over plans until the job is done: hears coordinators, has the `Follower` decide, and does what it asks.
 
 What this node has promised is on its disk before it says so; while the disk has no room for that, nothing goes on.
 """
@@ -38,7 +38,7 @@ from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.timeouts import TIMEOUTS
 
 
-class Runner:
+class PlanLoop:
     """Life of a node under one plan after the other: the shell around a `Follower`."""
 
     def __init__(

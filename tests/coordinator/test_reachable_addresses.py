@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from dtfm_coordinator.membership.tcp_check import door_of, knock, open_doors
+from dtfm_coordinator.membership.reachable_addresses import host_and_port, is_open, still_reachable
+from dtfm_protocol.transport.dial_rule import dial_rule
 
 HOST = "127.0.0.1"
 
@@ -23,19 +24,19 @@ HOST = "127.0.0.1"
     ],
 )
 def test_a_multiaddress_names_host_and_port_or_none(address: str, door: tuple[str, int] | None) -> None:
-    assert door_of(address) == door
+    assert host_and_port(address) == door
 
 
 async def test_an_open_port_answers_and_a_closed_one_says_no() -> None:
     with socket.create_server((HOST, 0)) as door:
         port = int(door.getsockname()[1])
-        assert await knock(HOST, port) is True
-    assert await knock(HOST, port) is False
+        assert await is_open(HOST, port) is True
+    assert await is_open(HOST, port) is False
 
 
 @pytest.mark.parametrize("door", [("a" * 300, 9), ("x..y", 9), ("\0", 9), (HOST, 99999), ("no such host", 9)])
 async def test_what_is_no_address_does_not_answer(door: tuple[str, int]) -> None:
-    assert not await knock(*door)
+    assert not await is_open(*door)
 
 
 async def test_where_nobody_answers_nothing_is_known() -> None:
@@ -49,7 +50,7 @@ async def test_where_nobody_answers_nothing_is_known() -> None:
             for one in waiting:  # the system takes no more of them than nobody has accepted
                 one.setblocking(False)
                 one.connect_ex((HOST, port))
-            assert await knock(HOST, port, 0.1) is None
+            assert await is_open(HOST, port, 0.1) is None
         finally:
             for one in waiting:
                 one.close()
@@ -60,5 +61,19 @@ async def test_of_several_addresses_the_open_ones_are_told_in_their_order() -> N
         closed = socket.create_server((HOST, 0))
         addresses = [f"/ip4/{HOST}/tcp/{one.getsockname()[1]}/p2p/a" for one in (second, closed, first)]
         closed.close()
-        assert await open_doors((*addresses, "/p2p/a")) == (addresses[0], addresses[2])
-    assert await open_doors(()) == ()
+        assert await still_reachable((*addresses, "/p2p/a")) == (addresses[0], addresses[2])
+    assert await still_reachable(()) == ()
+
+
+async def test_a_coordinator_connects_to_no_address_inside_its_network() -> None:
+    with socket.create_server((HOST, 0)) as inside:
+        port = inside.getsockname()[1]
+        public = dial_rule([], ["203.0.113.7"])
+        assert await is_open(HOST, port, dials=public) is None
+        assert await is_open("localhost", port, dials=public) is None
+        addresses = (f"/ip4/{HOST}/tcp/{port}", f"/dns4/localhost/tcp/{port}")
+        assert await still_reachable(addresses, public) == ()
+        inside.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody came
+            inside.accept()
+        assert await is_open(HOST, port, dials=dial_rule([], [HOST])) is True

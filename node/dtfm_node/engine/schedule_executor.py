@@ -12,8 +12,8 @@ from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
-from dtfm_node.engine.stage_state import StageState
 from dtfm_node.engine.step_traffic import StepMessage, boundary_messages, evaluation_messages, received, sent, share_of
+from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import TokenReader
 from dtfm_protocol.errors import Refused
@@ -32,14 +32,14 @@ _Outbox = asyncio.Queue[tuple[Key, torch.Tensor, Any] | None]
 it."""
 
 
-class Executor:
+class ScheduleExecutor:
     """Executor of one peer's part of steps and evaluations."""
 
     def __init__(
         self,
         plan: Plan,
         me: str,
-        state: StageState,
+        state: TrainingStage,
         batches: Batches,
         tokens: TokenReader | None,
         exchange: Exchange,
@@ -47,7 +47,7 @@ class Executor:
     ) -> None:
         check(plan, orders(plan))
         self._plan, self._state, self._batches, self._tokens = plan, state, batches, tokens
-        self._exchange, self._machine, self._staging = exchange, machine, machine.staging
+        self._exchange, self._machine, self._host_copies = exchange, machine, machine.host_copies
         self._actions = actions_of(plan, me)
         self._me = me
         messages = boundary_messages(plan, me)
@@ -134,7 +134,7 @@ class Executor:
         source = self._source(action)
         if source is None:
             return None
-        return await self._staging.to_device(await self._exchange.receive(source.sender, source.key(step)))
+        return await self._host_copies.to_device(await self._exchange.receive(source.sender, source.key(step)))
 
     async def _waited(
         self, coming: asyncio.Task[torch.Tensor | None], step: int, action: Action
@@ -149,7 +149,7 @@ class Executor:
     async def _send_all(self, peer: str, outbox: _Outbox) -> None:
         while (one := await outbox.get()) is not None:
             key, coded, made = one
-            await self._exchange.send(peer, key, await self._staging.to_host(coded, made))
+            await self._exchange.send(peer, key, await self._host_copies.to_host(coded, made))
 
     async def evaluate(self, step: int) -> dict[int, float]:
         """Run the evaluation's micro-batches that lead through this peer; return summed losses by index on the last
@@ -167,7 +167,7 @@ class Executor:
             inputs, targets = self._read_evaluation(index)
             value, key = inputs, Key(Kind.EVALUATION, step, index)
             if index in sources:
-                value = await self._staging.to_device(await self._exchange.receive(sources[index], key))
+                value = await self._host_copies.to_device(await self._exchange.receive(sources[index], key))
             batch = self._batches.evaluation_batch_sizes[index]
             try:
                 output, made = await self._machine.run(
@@ -178,7 +178,7 @@ class Executor:
             if isinstance(output, float):
                 losses[index] = output
             else:
-                await self._exchange.send(receivers[index], key, await self._staging.to_host(output, made))
+                await self._exchange.send(receivers[index], key, await self._host_copies.to_host(output, made))
         return losses
 
     def _read(self, step: int, index: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:

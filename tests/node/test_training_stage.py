@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from dtfm_node.engine.stage_state import Diverged, StageState
+from dtfm_node.engine.training_stage import Diverged, TrainingStage
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import Model, Training
 from dtfm_protocol.model.model_config import resolve_config
@@ -45,10 +45,10 @@ def plan_of(role: str, **fields: Any) -> Plan:
 
 def state_of(
     role: str, *, architecture: str = "llama", tied: bool = False, training: Training = TRAINING, **plan: Any
-) -> StageState:
+) -> TrainingStage:
     model = {"architecture": architecture, "tie_word_embeddings": tied} | ARCHITECTURES[architecture]
     config = resolve_config(Model.model_validate(model), VOCAB, SEQUENCE)
-    state = StageState(config, plan_of(role, **plan), STAGES[role][1], training, CPU)
+    state = TrainingStage(config, plan_of(role, **plan), STAGES[role][1], training, CPU)
     state.initialise()
     return state
 
@@ -56,7 +56,7 @@ def state_of(
 class Neighbours:
     """Stands for the peers before and after a stage: draws what they would send."""
 
-    def __init__(self, state: StageState) -> None:
+    def __init__(self, state: TrainingStage) -> None:
         self._state = state
         self._generator = torch.Generator().manual_seed(3)
 
@@ -76,7 +76,7 @@ class Neighbours:
         return encode(torch.randn(BATCH, SEQUENCE, HIDDEN, generator=self._generator), "fp32")
 
 
-def groups_of(state: StageState) -> list[dict[str, torch.Tensor]]:
+def groups_of(state: TrainingStage) -> list[dict[str, torch.Tensor]]:
     """The gradients, by the groups in which a backward is through with them."""
     found = []
     for names in state.stage.backward_order():

@@ -11,8 +11,8 @@ import pytest
 from dtfm_node.control.display import Display
 from dtfm_node.control.inbox import Inbox
 from dtfm_node.runner import promise_store as on_disk
+from dtfm_node.runner.plan_loop import PlanLoop
 from dtfm_node.runner.promise_store import PromiseStore
-from dtfm_node.runner.runner import Runner
 from dtfm_protocol.control.messages import ANSWERS, EPOCH, PHASE, PLAN, Answers, Challenge, Epoch, Phase, Topic
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import Identity
@@ -119,7 +119,7 @@ class Journal:
 
 
 class Node:
-    """A runner, and all that is around it."""
+    """A plan_loop, and all that is around it."""
 
     def __init__(self, folder: Path) -> None:
         self.said: asyncio.Queue[str] = asyncio.Queue()
@@ -138,7 +138,7 @@ class Node:
         self.inbox.read(self.broker)  # type: ignore[arg-type]
         self.broker.say(ANSWERS, Answers(to=("another", SESSION), session=RUN))
         promise_store = PromiseStore(self.promise_file, self.holdings, self.reporter)
-        self.runner = Runner(
+        self.plan_loop = PlanLoop(
             self.inbox, self.worker, promise_store, self.holdings, self.checkpointer, self.reporter, retry_seconds=0.001
         )
 
@@ -160,7 +160,7 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path) -> Any:
     node = Node(tmp_path)
-    task = asyncio.create_task(node.runner.follow())
+    task = asyncio.create_task(node.plan_loop.follow())
     await node.until("promised 0, took 0")
     yield node
     task.cancel()
@@ -237,7 +237,7 @@ async def test_what_was_promised_outlives_the_process(node: Node, tmp_path: Path
     node.hear(Epoch(called=2, in_force=1))
     await node.until("promised 2, took 1")
     again = Node(tmp_path)
-    task = asyncio.create_task(again.runner.follow())
+    task = asyncio.create_task(again.plan_loop.follow())
     assert await again.until("promised 2, took 1") == ["promised 2, took 1"]
     again.hear(DONE)
     await task
@@ -248,7 +248,7 @@ async def test_a_node_that_started_anew_says_that_it_is_not_part_of_its_plan_any
 ) -> None:
     await begun(node)
     again = Node(tmp_path)
-    task = asyncio.create_task(again.runner.follow())
+    task = asyncio.create_task(again.plan_loop.follow())
     again.hear(Epoch(called=1, in_force=1, started=1), plan(1, ME))
     text = "stalled: started anew: not part of plan 1 any more"
     assert await again.until(text) == ["promised 1, took 1", text]
@@ -262,7 +262,7 @@ async def test_the_plan_that_was_taken_from_another_coordinator_is_told_to_who_c
     (tmp_path / "plan.json").write_text(plan(2, ME).model_dump_json())
     node = Node(tmp_path)
     node.hear(DONE)
-    await node.runner.follow()
+    await node.plan_loop.follow()
     assert node.reporter.taken == plan(2, ME)
 
 
@@ -284,7 +284,7 @@ async def test_a_spare_drops_what_it_held_once_the_others_have_begun(node: Node)
 async def test_a_node_leaves_once_a_plan_without_it_has_begun(node: Node) -> None:
     await begun(node)
     node.holdings.live = object()
-    node.runner.leave()
+    node.plan_loop.leave()
     node.hear(Epoch(called=2, in_force=2), plan(2, OTHER))
     await node.until("begins 2")
     node.hear(Epoch(called=2, in_force=2, started=2))
@@ -293,13 +293,13 @@ async def test_a_node_leaves_once_a_plan_without_it_has_begun(node: Node) -> Non
 
 async def test_a_node_that_holds_nothing_leaves_at_once(node: Node) -> None:
     await begun(node)
-    node.runner.leave()
+    node.plan_loop.leave()
     assert await node.until("finished: ") == ["stops", "drops all", "finished: "]
 
 
 async def test_what_breaks_the_work_ends_the_node(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    task = asyncio.create_task(node.runner.follow())
+    task = asyncio.create_task(node.plan_loop.follow())
     await begun(node)
     node.worker.under_way.set_exception(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
@@ -309,7 +309,7 @@ async def test_what_breaks_the_work_ends_the_node(tmp_path: Path) -> None:
 
 async def test_a_swarm_that_has_failed_stops_the_work(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    task = asyncio.create_task(node.runner.follow())
+    task = asyncio.create_task(node.plan_loop.follow())
     await begun(node)
     node.hear(Phase(name="failed", text="it diverged", session=RUN, called=1))
     with pytest.raises(UserError, match="the swarm has stopped: it diverged"):

@@ -38,8 +38,8 @@ class NotLetIn(UserError):
     """A coordinator does not let this node in, and says why."""
 
 
-class CredentialStore:
-    """A node's credential of one swarm."""
+class EnrolmentClient:
+    """Client of one swarm's entrances: it has this node's credential made, and keeps it on the disk."""
 
     def __init__(
         self, invite: Invite, identity: Identity, folder: Path, clock: Callable[[], float] = time.time
