@@ -27,7 +27,7 @@ from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork, Me
 from dtfm_protocol.wire.stream import Stream, Unreachable, read_message, write_message
 from tests.harness.named_peers import id_of, identity_of, signer_of, vote_on
 from tests.node.finals import final
-from tests.node.test_stage_state import TRAINING, state_of
+from tests.node.test_training_stage import TRAINING, state_of
 
 NAMES = {id_of(name): name for name in ("a", "b", "z", "stranger")}
 A, B, Z, STRANGER = NAMES

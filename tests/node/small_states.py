@@ -23,7 +23,7 @@ from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from tests.harness.named_peers import vote_on
 from tests.node.finals import ancestors, final
-from tests.node.test_stage_state import TRAINING, Neighbours, plan_of, state_of
+from tests.node.test_training_stage import TRAINING, Neighbours, plan_of, state_of
 
 State = dict[str, torch.Tensor]
 PROMISE = Promise(version=4, to="c", accepted=3)

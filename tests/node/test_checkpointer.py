@@ -36,7 +36,7 @@ from tests.node.keeping_nodes import (
     train,
     until_there,
 )
-from tests.node.test_stage_state import Neighbours, one_thread, state_of
+from tests.node.test_training_stage import Neighbours, one_thread, state_of
 
 __all__ = ["one_thread", "swarm"]  # fixtures
 

@@ -34,7 +34,7 @@ from tests.node.small_states import (
     trained,
     vote_by,
 )
-from tests.node.test_stage_state import TRAINING, one_thread, plan_of
+from tests.node.test_training_stage import TRAINING, one_thread, plan_of
 
 __all__ = ["holdings", "one_thread"]  # fixtures
 

@@ -34,7 +34,7 @@ from tests.node.small_states import (
     trained,
     vote_by,
 )
-from tests.node.test_stage_state import one_thread, plan_of, state_of
+from tests.node.test_training_stage import one_thread, plan_of, state_of
 
 __all__ = ["holdings", "one_thread"]  # fixtures
 

@@ -42,7 +42,7 @@ from tests.node.keeping_nodes import (
     until_there,
     vote_on_file,
 )
-from tests.node.test_stage_state import one_thread
+from tests.node.test_training_stage import one_thread
 
 __all__ = ["one_thread", "swarm"]  # fixtures
 

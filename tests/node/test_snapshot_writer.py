@@ -20,7 +20,7 @@ from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.state_vote import StateVote
 from tests.harness.disks import full_disk
 from tests.harness.named_peers import signer_of
-from tests.node.test_stage_state import one_thread, state_of
+from tests.node.test_training_stage import one_thread, state_of
 
 __all__ = ["one_thread"]  # a fixture
 

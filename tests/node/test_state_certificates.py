@@ -38,7 +38,7 @@ from tests.node.keeping_nodes import (
     until_there,
 )
 from tests.node.small_states import inline, job
-from tests.node.test_stage_state import one_thread
+from tests.node.test_training_stage import one_thread
 
 __all__ = ["one_thread", "swarm"]  # fixtures
 FRONT = STAGES[0]
