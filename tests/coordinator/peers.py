@@ -35,6 +35,7 @@ from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
+from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.clock import MonotonicClock
@@ -284,3 +285,17 @@ class Peers:
             if peer not in self.silent:
                 await self.finish(peer, turn)
         self.answered += 1
+
+
+def linked(peers: Peers, *names: str) -> None:
+    """Each of `names` has links of 1 Gbit/s to all others."""
+    for name in names:
+        links = {other: Link(round_trip_ms=2.0, sent_gbps=1.0, received_gbps=1.0) for other in names if other != name}
+        peers.state.links.reported(name, LinkReport(links=links))
+
+
+def row(step: int, plan_version: int = 1) -> StepMetrics:
+    return StepMetrics(
+        step=step, loss=1.0, tokens=8, seconds=0.1, plan_version=plan_version, learning_rate=1e-3, grad_norm=1.0,
+        predicted_seconds=None,
+    )  # fmt: skip

@@ -1,23 +1,19 @@
-"""A coordinator's entrance on real sockets: members come in; what strangers and bad members try comes to nothing."""
+"""A coordinator's entrance on real sockets: who gets in, who does not, and who is put out."""
 
 import asyncio
 import contextlib
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import pytest
-import uvloop
 
-from dtfm_coordinator.serve.entrance import ENTRANCE_LIMITS, Entrance, entrance
-from dtfm_coordinator.serve.session_gate import BROKER_LIMITS
+from dtfm_coordinator.serve.entrance import ENTRANCE_LIMITS, entrance
 from dtfm_coordinator.serve.topic_rules import TopicRules
 from dtfm_protocol.control.coordinator_lookup import look_for_new_keys
-from dtfm_protocol.control.messages import PRESENCE, TOPICS
 from dtfm_protocol.control.mqtt import BrokerAddress
-from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.coordinators import Coordinators
@@ -25,112 +21,28 @@ from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.enrolment import GREETING
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.succession import Succession
-from dtfm_protocol.transport.pinned_tls import PinnedContext
-from tests.coordinator.test_mqtt_packets import connect, packet, text
-from tests.harness.entrances import HOST, context_of, enrol_nobody, open_entrance
-from tests.harness.membership import SWARM, coordinator_of, invite_of, member_of
+from tests.coordinator.entrance_guests import (
+    CONNACK,
+    OWNER,
+    PUBACK,
+    REFUSED,
+    STANDBY,
+    SUBACK,
+    Party,
+    Raw,
+    coordinator,
+    introduction,
+    publish,
+    subscribe,
+    topic,
+    until,
+)
+from tests.coordinator.test_mqtt_packets import packet, text
+from tests.harness.entrances import HOST, enrol_nobody, open_entrance
+from tests.harness.event_loops import event_loop_policy
+from tests.harness.membership import SWARM, coordinator_of, invite_of
 
-OWNER, STANDBY = Identity.generate(), Identity.generate()
-PATIENCE = 30.0
-CONNACK, PUBACK, REFUSED = b"\x20\x02\x00\x00", b"\x40\x02\x00\x01", b"\x20\x02\x00\x05"
-SUBACK = b"\x90\x03\x00\x01\x00"
-
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    policy: asyncio.AbstractEventLoopPolicy = request.param()
-    return policy
-
-
-def topic(name: str, peer: str = "") -> str:
-    return f"dtfm/{SWARM}/{name}" + (f"/{peer}" if peer else "")
-
-
-def publish(name: str, payload: bytes, *, retain: bool = False) -> bytes:
-    """A message that is to be acknowledged."""
-    return packet(0x32 | retain, text(name) + b"\x00\x01" + payload)
-
-
-def subscribe(*names: str) -> bytes:
-    return packet(0x82, b"\x00\x01" + b"".join(text(name) + b"\x00" for name in names))
-
-
-def introduction(peer: str, name: str = "raw", *, will: bytes = b"") -> bytes:
-    fields = [text(f"{peer}.{name}")]
-    if will:
-        fields += [text(topic("presence", peer)), text(will)]
-    return connect(0x26 if will else 0x02, *fields)
-
-
-class Raw:
-    """A connection to the entrance by someone without scruples."""
-
-    def __init__(self, streams: Streams) -> None:
-        self.reader, self.writer = streams
-
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def to(cls, door: Entrance, context: ssl.SSLContext | None = None) -> AsyncIterator["Raw"]:
-        """Connect; without a context as a stranger."""
-        async with asyncio.timeout(PATIENCE):
-            found = cls(await asyncio.open_connection(HOST, door.port, ssl=context or PinnedContext(OWNER.peer_id)))
-        try:
-            yield found
-        finally:
-            found.writer.transport.abort()
-            with contextlib.suppress(OSError):
-                await found.writer.wait_closed()
-
-    def say(self, *data: bytes) -> None:
-        self.writer.write(b"".join(data))
-
-    async def hear(self, size: int) -> bytes:
-        async with asyncio.timeout(PATIENCE):
-            return await self.reader.readexactly(size)
-
-    async def ended(self) -> bytes:
-        """What came until the other end closed; the connection is over then."""
-        async with asyncio.timeout(PATIENCE):
-            try:
-                return await self.reader.read()
-            except OSError:
-                return b""
-
-
-class Party:
-    """A member: its key, its admission, and its way in."""
-
-    def __init__(self, coordinator: Identity = OWNER, **options: float) -> None:
-        self.identity, self.admission = member_of(coordinator, **options)  # type: ignore[arg-type]
-        self.peer = self.identity.peer_id
-        self.context = context_of(OWNER, self.identity, self.admission)
-
-    @contextlib.asynccontextmanager
-    async def session(self, door: Entrance, name: str = "raw", *, will: bytes = b"") -> AsyncIterator[Raw]:
-        """A session that has begun."""
-        async with Raw.to(door, self.context) as raw:
-            raw.say(introduction(self.peer, name, will=will))
-            assert await raw.hear(4) == CONNACK
-            yield raw
-
-
-def coordinator() -> Party:
-    party = Party()
-    party.identity, party.admission, party.peer = OWNER, coordinator_of(OWNER), OWNER.peer_id
-    party.context = context_of(OWNER, OWNER, party.admission)
-    return party
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what has no event of its own."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
-# who gets in
+__all__ = ["event_loop_policy"]  # a fixture
 
 
 async def test_a_stranger_may_enrol_and_nothing_else() -> None:
@@ -281,272 +193,6 @@ async def test_a_port_that_is_taken_is_a_user_error() -> None:
     with socket.create_server((HOST, 0)) as taken, pytest.raises(UserError, match="choose another --port"):
         async with open_entrance(OWNER, port=taken.getsockname()[1]):
             pass
-
-
-# what members try
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda me, victim: publish(topic("presence", victim), b"gone", retain=True),
-        lambda me, victim: publish(topic("presence", victim), b"", retain=True),
-        lambda me, victim: publish(topic("plan"), b"mine", retain=True),
-        lambda me, victim: publish(topic("plan"), b"", retain=True),
-        lambda me, victim: publish(topic("report", victim), b"lies"),
-        lambda me, victim: publish(topic("presence", me), b"", retain=True),
-        lambda me, victim: publish(topic("presence", me), bytes(PRESENCE.limit + 1), retain=True),
-        lambda me, victim: publish(topic("anything", me), b"kept", retain=True),
-        lambda me, victim: subscribe("#"),
-        lambda me, victim: subscribe(topic("report", "+")),
-        lambda me, victim: b"\x30\xff\xff\xff\x7f",
-    ],
-    ids=[
-        "another's presence", "clears another's", "the plan", "clears the plan", "another's report", "clears its own",
-        "too large", "an unknown topic", "reads all", "reads reports", "a giant",
-    ],
-)  # fmt: skip
-async def test_a_member_that_oversteps_loses_its_session_and_nothing_else_happens(
-    wrong: Callable[[str, str], bytes],
-) -> None:
-    mallory, alice, owner = Party(), Party(), coordinator()
-    async with open_entrance(OWNER) as (door, broker), owner.session(door) as leads, alice.session(door) as victim:
-        leads.say(publish(topic("plan"), b"plan", retain=True))
-        assert await leads.hear(4) == PUBACK
-        victim.say(publish(topic("presence", alice.peer), b"here", retain=True))
-        assert await victim.hear(4) == PUBACK
-        leads.say(subscribe(topic("presence", "+"), topic("report", "+"), topic("plan")))
-        await leads.hear(7)
-        async with mallory.session(door) as raw:
-            raw.say(wrong(mallory.peer, alice.peer))
-            assert await raw.ended() == b""
-        assert broker.ended == {mallory.peer: 1}
-        async with Party().session(door) as late:
-            late.say(subscribe(topic("plan"), topic("presence", "+")))
-            kept = [
-                packet(0x31, text(topic("plan")) + b"plan"),
-                packet(0x31, text(topic("presence", alice.peer)) + b"here"),
-            ]
-            assert await late.hear(6 + len(b"".join(kept))) == b"\x90\x04\x00\x01\x00\x00" + b"".join(kept)
-        victim.say(publish(topic("report", alice.peer), b"well"))
-        assert await victim.hear(4) == PUBACK
-        heard = await leads.hear(len(b"".join(kept)) + len(packet(0x30, text(topic("report", alice.peer)) + b"well")))
-        assert heard.endswith(b"well")
-        assert b"lies" not in heard
-        assert b"mine" not in heard
-
-
-async def test_nobody_takes_the_session_of_another() -> None:
-    mallory, alice = Party(), Party()
-    async with open_entrance(OWNER) as (door, broker), alice.session(door, "secret") as victim:
-        async with Raw.to(door, mallory.context) as raw:
-            raw.say(introduction(alice.peer, "secret"))
-            assert await raw.ended() == b""
-        assert broker.sessions == [alice.peer]
-        victim.say(b"\xc0\x00")
-        assert await victim.hear(2) == b"\xd0\x00"
-
-
-async def test_a_peers_new_session_takes_the_place_of_its_own_old_one_alone() -> None:
-    alice, bob = Party(), Party()
-    limits = replace(BROKER_LIMITS, peer_sessions=2)
-    async with open_entrance(OWNER, broker_limits=limits) as (door, broker), contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(bob.session(door))
-        first, second, again = [
-            await stack.enter_async_context(alice.session(door, name)) for name in ("one", "two", "two")
-        ]
-        await second.ended()
-        third = await stack.enter_async_context(alice.session(door, "three"))
-        await first.ended()
-        for raw in (again, third):
-            raw.say(b"\xc0\x00")
-            assert await raw.hear(2) == b"\xd0\x00"
-        assert sorted(broker.sessions) == sorted([bob.peer, alice.peer, alice.peer])
-
-
-async def test_144_mib_of_kept_messages_come_to_nothing() -> None:
-    """A member may have the broker keep one presence, of bounded size, however often it says so."""
-    mallory = Party()
-    limits = replace(BROKER_LIMITS, packet_burst=1e6, byte_burst=1e12)
-    async with open_entrance(OWNER, broker_limits=limits) as (door, broker):
-        async with mallory.session(door) as raw:
-            for _ in range(300):
-                raw.say(publish(topic("presence", mallory.peer), bytes(4096), retain=True))
-            await raw.hear(4 * 300)
-        for number in range(20):
-            async with mallory.session(door, str(number)) as raw:
-                raw.say(publish(topic("presence", f"{mallory.peer}{number}"), bytes(4096), retain=True))
-                await raw.ended()
-        async with coordinator().session(door) as raw:
-            raw.say(subscribe(*(topic(kind.name, "+" if kind.author == "peer" else "") for kind in TOPICS.values())))
-            kept = packet(0x31, text(topic("presence", mallory.peer)) + bytes(4096))
-            assert (await raw.hear(4 + len(TOPICS) + len(kept)))[4 + len(TOPICS) :] == kept
-            raw.say(b"\xc0\x00")
-            assert await raw.hear(2) == b"\xd0\x00"  # and nothing else was kept
-        assert broker.ended == {mallory.peer: 20}
-
-
-async def test_a_flood_ends_in_a_closed_session_that_is_named_and_others_go_on() -> None:
-    mallory, alice = Party(), Party()
-    limits = replace(BROKER_LIMITS, packet_burst=200.0, packets=1.0)
-    async with open_entrance(OWNER, broker_limits=limits) as (door, broker), alice.session(door) as honest:
-        for turn in range(5):  # it comes back, and has nothing left
-            async with Raw.to(door, mallory.context) as raw:
-                raw.say(introduction(mallory.peer, str(turn)), 2000 * publish(topic("report", mallory.peer), b"x"))
-                acknowledged = (await raw.ended()).count(PUBACK)
-                assert acknowledged <= (200 if turn == 0 else 20)
-        assert broker.ended == {mallory.peer: 5}
-        honest.say(publish(topic("report", alice.peer), b"well"))
-        assert await honest.hear(4) == PUBACK
-
-
-async def test_bytes_are_bounded_too() -> None:
-    mallory = Party()
-    limits = replace(BROKER_LIMITS, byte_burst=3e6, bytes=1.0)
-    async with open_entrance(OWNER, broker_limits=limits) as (door, broker), mallory.session(door) as raw:
-        with contextlib.suppress(OSError):
-            for _ in range(100):
-                raw.say(publish(topic("report", mallory.peer), bytes(1 << 20)))
-                await raw.writer.drain()
-        await raw.ended()
-        assert broker.ended == {mallory.peer: 1}
-
-
-async def test_who_comes_back_too_often_is_closed() -> None:
-    mallory = Party()
-    limits = replace(BROKER_LIMITS, connects=0.001, connect_burst=3.0)
-    async with open_entrance(OWNER, broker_limits=limits) as (door, broker):
-        for _ in range(3):
-            async with mallory.session(door):
-                pass
-        async with Raw.to(door, mallory.context) as raw:
-            raw.say(introduction(mallory.peer))
-            assert await raw.ended() == b""
-        assert broker.ended == {mallory.peer: 1}
-
-
-async def test_what_waits_for_a_member_that_does_not_read_is_bounded() -> None:
-    mallory, owner = Party(), coordinator()
-    limits = replace(BROKER_LIMITS, backlog=4 << 20)
-    async with (
-        open_entrance(OWNER, broker_limits=limits) as (door, broker),
-        mallory.session(door) as raw,
-        owner.session(door) as leads,
-    ):
-        raw.say(subscribe(topic("plan")))
-        assert await raw.hear(5) == SUBACK
-        raw.writer.transport.pause_reading()
-        for _ in range(64):
-            leads.say(publish(topic("plan"), bytes(1 << 20), retain=True))
-            assert await leads.hear(4) == PUBACK
-        assert broker.ended == {mallory.peer: 1}
-        assert broker.sessions == [OWNER.peer_id]
-
-
-async def test_a_member_that_falls_silent_is_dead_after_its_own_time() -> None:
-    alice, owner = Party(), coordinator()
-    async with open_entrance(OWNER) as (door, broker), owner.session(door) as hears:
-        hears.say(subscribe(topic("presence", alice.peer)))
-        assert await hears.hear(5) == SUBACK
-        async with Raw.to(door, alice.context) as raw:
-            fields = text(f"{alice.peer}.1") + text(topic("presence", alice.peer)) + text("gone")
-            raw.say(packet(0x10, b"\x00\x04MQTT\x04\x26\x00\x01" + fields))  # a second
-            assert await raw.hear(4) == CONNACK
-            assert await raw.ended() == b""
-            assert (await hears.hear(len(packet(0x30, text(topic("presence", alice.peer)) + b"gone")))).endswith(
-                b"gone"
-            )
-        assert broker.ended == {alice.peer: 1}
-
-
-async def test_who_says_goodbye_leaves_no_last_will() -> None:
-    alice, owner = Party(), coordinator()
-    async with open_entrance(OWNER) as (door, broker), owner.session(door) as hears:
-        hears.say(subscribe(topic("presence", "+")))
-        assert await hears.hear(5) == SUBACK
-        async with alice.session(door, will=b"gone") as raw:
-            raw.say(b"\xe0\x00")
-            assert await raw.ended() == b""
-        await until(lambda: broker.sessions == [OWNER.peer_id])
-        hears.say(b"\xc0\x00")
-        assert await hears.hear(2) == b"\xd0\x00"
-
-
-# before authentication
-
-
-async def test_300_silent_sockets_keep_nobody_out_and_are_gone_in_the_end() -> None:
-    alice = Party()
-    limits = replace(ENTRANCE_LIMITS, pending=64, pending_an_address=32, handshake=0.5, silence=0)
-    async with open_entrance(OWNER, limits=limits) as (door, _), contextlib.AsyncExitStack() as stack:
-        for _ in range(300):
-            silent = stack.enter_context(socket.socket())
-            silent.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                silent.connect((HOST, door.port))
-        await until(lambda: sum(door.turned_away.values()) >= 300 - 32)
-        assert door.turned_away["too many at once"] > 100
-        assert door.pending <= 32
-        async with alice.session(door) as raw:
-            raw.say(b"\xc0\x00")
-            assert await raw.hear(2) == b"\xd0\x00"
-        await until(lambda: door.pending == 0)
-
-
-async def test_handshakes_that_nothing_follows_end_too() -> None:
-    alice = Party()
-    limits = replace(ENTRANCE_LIMITS, pending_an_address=32, first_bytes=0.5)
-    async with open_entrance(OWNER, limits=limits) as (door, _), contextlib.AsyncExitStack() as stack:
-        raws = [await stack.enter_async_context(Raw.to(door)) for _ in range(60)]
-        assert door.pending <= 32
-        async with alice.session(door):
-            pass
-        for raw in raws:
-            raw.say(GREETING[:3])
-            await raw.ended()
-        await until(lambda: door.pending == 0)
-
-
-async def test_a_newcomer_that_dawdles_is_sent_away() -> None:
-    async def enrol(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
-        await reader.read()
-
-    async with open_entrance(OWNER, enrol=enrol, limits=replace(ENTRANCE_LIMITS, enrolment=0.2)) as (door, _):
-        async with Raw.to(door) as raw:
-            raw.say(GREETING)
-            await raw.ended()
-        await until(lambda: door.turned_away["too slow"] == 1)
-
-
-async def test_why_a_newcomer_is_refused_is_counted() -> None:
-    async def enrol(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
-        writer.write(b"no")
-        raise Refused("a token that is used up")
-
-    async with open_entrance(OWNER, enrol=enrol) as (door, _), Raw.to(door) as raw:
-        raw.say(GREETING)
-        assert await raw.ended() == b"no"
-        assert door.turned_away == {"a token that is used up": 1}
-
-
-async def test_a_giant_first_packet_is_refused_before_it_comes() -> None:
-    mallory = Party()
-    async with open_entrance(OWNER) as (door, broker), Raw.to(door, mallory.context) as raw:
-        raw.say(b"\x10\xff\xff\xff\x7f")
-        assert await raw.ended() == b""
-        assert broker.ended == {mallory.peer: 1}
-
-
-async def test_a_member_without_an_introduction_is_closed() -> None:
-    mallory = Party()
-    limits = replace(BROKER_LIMITS, first_packet=0.1)
-    async with open_entrance(OWNER, broker_limits=limits) as (door, broker), Raw.to(door, mallory.context) as raw:
-        raw.say(b"\x10")
-        await raw.ended()
-        assert broker.ended == {mallory.peer: 1}
-
-
-# the end
 
 
 async def test_after_the_end_nobody_is_connected_and_nothing_runs() -> None:

@@ -168,9 +168,8 @@ def test_a_restart_of_the_coordinator_keeps_the_votes(tmp_path: Path) -> None:
     assert set(StateVoteFile(tmp_path, SWARM).votes) == {*votes, front("c")}
 
 
-def test_a_file_of_votes_that_are_forgotten_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dtfm_coordinator.records.state_vote_file.MOST_LINES", 10)
-    file = StateVoteFile(tmp_path, SWARM)
+def test_a_file_of_votes_that_are_forgotten_is_written_anew(tmp_path: Path) -> None:
+    file = StateVoteFile(tmp_path, SWARM, most_lines=10)
     for step in range(1, 4 * PARTS_A_PEER):
         file.hear([front("a", ONE, Mark(step=step, plan=3))], REPLICAS_OF)
         assert len((tmp_path / NAME).read_bytes().splitlines()) <= 2 * PARTS_A_PEER

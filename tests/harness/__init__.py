@@ -7,6 +7,7 @@
   asks for them
 - `requirements`: what a machine may lack (`needs`)
 - `disks`: a disk that is full
+- `event_loops`: both event loops, for the tests that are to hold on each (`event_loop_policy`)
 - `entrances`: coordinators' entrances with an embedded broker, and members that come in
 - `invites`: invites to swarms of which there need be nothing but an address (`invite_to`)
 - `libp2p_stranger`: a stranger's libp2p, as little of it as connects to a daemon (`Libp2pStranger`)

@@ -25,11 +25,10 @@ TWO = ((0.0, 1.0), (1.0, 0.0))
 
 
 @contextlib.contextmanager
-def answering(answer: Callable[[int, bytes], bytes | None], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Where the gauge asks, its echoes are answered with what `answer` makes of their number and what they say."""
+def answering(answer: Callable[[int, bytes], bytes | None]) -> Iterator[int]:
+    """At a port, echoes are answered with what `answer` makes of their number and what they say."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         datagrams.bind((HOST, 0))
-        monkeypatch.setattr(probe_program, "PORT", datagrams.getsockname()[1])
 
         def serve() -> None:
             number = 0
@@ -42,47 +41,42 @@ def answering(answer: Callable[[int, bytes], bytes | None], monkeypatch: pytest.
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            yield
+            yield datagrams.getsockname()[1]
         finally:
             datagrams.sendto(b"end", datagrams.getsockname())
             thread.join()
 
 
-def test_echoes_that_are_lost_are_left_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    with answering(lambda number, said: said if number % 3 == 1 else None, monkeypatch):
-        probe_program.echo(HOST, 6, 0.1)
+def test_echoes_that_are_lost_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(lambda number, said: said if number % 3 == 1 else None) as port:
+        probe_program.echo(HOST, 6, 0.1, port)
     assert 0.0 < float(capsys.readouterr().out) < 0.1
 
 
-def test_the_answer_to_an_earlier_echo_is_none_to_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_to_an_earlier_echo_is_none_to_this_one() -> None:
     before = [b""]
 
     def late(number: int, said: bytes) -> bytes:
         answer, before[0] = before[0], said
         return answer
 
-    with answering(late, monkeypatch), pytest.raises(OSError, match="no echo came back"):
-        probe_program.echo(HOST, 3, 0.05)
+    with answering(late) as port, pytest.raises(OSError, match="no echo came back"):
+        probe_program.echo(HOST, 3, 0.05, port)
 
 
-def test_that_no_echo_came_back_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with answering(lambda number, said: None, monkeypatch), pytest.raises(SystemExit, match=r"^no echo came back$"):
-        probe_program.main("echo", HOST, "2", "0.02")
+def test_that_no_echo_came_back_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(lambda number, said: None) as port, pytest.raises(SystemExit, match=r"^no echo came back$"):
+        probe_program.main("echo", HOST, "2", "0.02", port=port)
     assert capsys.readouterr().out == ""
 
 
-def test_a_slow_link_is_not_given_more_than_it_soon_carries(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slow_link_is_not_given_more_than_it_soon_carries(capsys: pytest.CaptureFixture[str]) -> None:
     """One of 16 kB/s; in whole pieces, and with all that the system would buffer, this took a minute."""
     carried = []
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         listener.bind((HOST, 0))
         listener.listen()
-        monkeypatch.setattr(probe_program, "PORT", listener.getsockname()[1])
 
         def carry() -> None:
             stream, _ = listener.accept()
@@ -95,7 +89,7 @@ def test_a_slow_link_is_not_given_more_than_it_soon_carries(
         thread = threading.Thread(target=carry, daemon=True)
         thread.start()
         begun = time.monotonic()
-        probe_program.send(HOST, 1.0, 16e3)
+        probe_program.send(HOST, 1.0, 16e3, listener.getsockname()[1])
         took = time.monotonic() - begun
         thread.join()
     assert float(capsys.readouterr().out) == 16e3

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dtfm_node.engine import witness as witnessing
 from dtfm_node.engine.receipts import StepReceipts
 from dtfm_node.engine.witness import (
     ANSWERS_AT_ONCE,
     RECEIPTS,
     RECEIPTS_KEPT,
+    VOTE_BYTES_KEPT,
     VOTES,
     VOTES_KEPT,
     CastVotes,
@@ -102,15 +102,15 @@ async def test_votes_are_kept_as_long_as_somebody_may_ask_for_them_however_short
         assert await witness(network, "b").votes_of("a", PLAN, 1) == CAST
 
 
-async def test_votes_of_many_bytes_do_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(witnessing, "VOTE_BYTES_KEPT", 10 << 10)
+async def test_votes_of_many_bytes_do_not_fill_memory() -> None:
+    large, small = bytes(VOTE_BYTES_KEPT // 20), bytes(VOTE_BYTES_KEPT // 150)
     a = Witness(signer_of("a"), MemoryDataPlane(MemoryNetwork(), "a"), 10.0, ManualClock())
     for step in range(1, 100):
-        a.keep_votes(PLAN, step, [bytes(500), bytes(524)])
+        a.keep_votes(PLAN, step, [large, large])
         assert len(a._votes) <= VOTES_KEPT
     for step in range(100, 200):
-        a.keep_votes(PLAN, step, [bytes(70)] * 2)
-    assert VOTES_KEPT < len(a._votes) <= (10 << 10) // 140
+        a.keep_votes(PLAN, step, [small, small])
+    assert VOTES_KEPT < len(a._votes) <= VOTE_BYTES_KEPT // (2 * len(small))
 
 
 async def test_another_plan_and_another_peer_get_nothing() -> None:
@@ -127,10 +127,10 @@ async def test_another_plan_and_another_peer_get_nothing() -> None:
 
 @pytest.mark.parametrize("sizes", [(70,), (70, 70, 70), (), ((64 << 10) + 64,) * 2])
 async def test_an_answer_of_another_number_of_votes_or_of_too_many_bytes_is_refused_before_it_is_read(
-    sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    sizes: tuple[int, ...],
 ) -> None:
-    monkeypatch.setattr(witnessing, "ANSWER_LIMIT", 128 << 10)
     network = MemoryNetwork()
+    b = Witness(signer_of("b"), MemoryDataPlane(network, "b"), answer_limit=128 << 10)
 
     async def answer(stream: Stream) -> None:
         await read_message(stream, WantVotes)
@@ -140,7 +140,7 @@ async def test_an_answer_of_another_number_of_votes_or_of_too_many_bytes_is_refu
     await MemoryDataPlane(network, "a").serve(VOTES, answer)
     async with asyncio.timeout(20):
         with pytest.raises(Refused, match=f"{len(sizes)} votes of {sum(sizes)} bytes from 2 peers"):
-            await witness(network, "b").votes_of("a", PLAN, 7)
+            await b.votes_of("a", PLAN, 7)
 
 
 async def test_a_peer_that_takes_none_of_many_answers_gets_no_more() -> None:

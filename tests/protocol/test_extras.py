@@ -1,5 +1,7 @@
 """A command whose packages are not installed says so in one line, and says which to install."""
 
+from pathlib import Path
+
 import pytest
 
 from dtfm_coordinator.main import main
@@ -16,6 +18,15 @@ ASKED = (
     "no-such-plots; extra == 'lab'",
     "dtfm[lab]; extra == 'dev'",
 )
+
+
+@pytest.fixture
+def lacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have an installed `dtfm` ask for packages of which some are not installed."""
+    (tmp_path / "dtfm-0.dist-info").mkdir()
+    lines = ["Metadata-Version: 2.1", "Name: dtfm", "Version: 0", *(f"Requires-Dist: {one}" for one in ASKED)]
+    (tmp_path / "dtfm-0.dist-info" / "METADATA").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -38,13 +49,14 @@ def test_this_environment_has_all_extras() -> None:
         extras.require(extra)
 
 
-def test_what_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "requires", lambda name: ASKED)
+@pytest.mark.usefixtures("lacking")
+def test_what_is_missing_is_one_line() -> None:
     with pytest.raises(UserError) as caught:
         extras.require("coordinator")
     assert str(caught.value) == "this needs the coordinator's packages: pip install 'dtfm[coordinator]'"
 
 
+@pytest.mark.usefixtures("lacking")
 @pytest.mark.parametrize(
     ("arguments", "extra"),
     [
@@ -57,7 +69,6 @@ def test_what_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_command_of_the_coordinator_begins_without_its_packages(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], extra: str
 ) -> None:
-    monkeypatch.setattr(extras, "requires", lambda name: ASKED)
     monkeypatch.setattr("sys.argv", ["dtfm-coordinator", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -66,8 +77,8 @@ def test_no_command_of_the_coordinator_begins_without_its_packages(
     assert (said.out, said.err) == ("", f"error: this needs the {extra}'s packages: pip install 'dtfm[{extra}]'\n")
 
 
+@pytest.mark.usefixtures("lacking")
 def test_help_needs_no_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(extras, "requires", lambda name: ASKED)
     monkeypatch.setattr("sys.argv", ["dtfm-coordinator", "--help"])
     main()
     assert "Have a community train a language model." in capsys.readouterr().out

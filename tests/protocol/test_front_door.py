@@ -9,22 +9,18 @@ from dataclasses import dataclass, field, replace
 
 import psutil
 import pytest
-import uvloop
 from benchmarks.flooder import client_hello
 
 from dtfm_protocol.transport.front_door import DoorLimits, FrontDoor, Visitor
 from dtfm_protocol.transport.handshake_turns import HandshakeRates
 from dtfm_protocol.transport.sockets import listener_at
+from tests.harness.event_loops import event_loop_policy
+
+__all__ = ["event_loop_policy"]  # a fixture
 
 HOST, PATIENCE = "127.0.0.1", 30.0
 LIMITS = DoorLimits(patience=PATIENCE, pending=64, pending_of_one=32, silence=0)
 HELLO = client_hello()
-
-
-@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    policy: asyncio.AbstractEventLoopPolicy = request.param()
-    return policy
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Strangers at a member's libp2p daemon: whatever they show, they get no stream, no relay, no look-up and no store.
 
-On real daemons on 127.0.0.1; for direct streams see `test_direct_data_plane`.
+On real daemons on 127.0.0.1; for direct streams see `test_direct_admission`.
 """
 
 import asyncio

@@ -26,10 +26,11 @@ class StateVoteFile:
     Args:
         folder: the state folder.
         swarm: the swarm's id, for which the votes are signed.
+        most_lines: see `MOST_LINES`.
     """
 
-    def __init__(self, folder: Path, swarm: str) -> None:
-        self._path, self._swarm = folder / NAME, swarm
+    def __init__(self, folder: Path, swarm: str, most_lines: int = MOST_LINES) -> None:
+        self._path, self._swarm, self._most_lines = folder / NAME, swarm, most_lines
         self._lines, self._is_torn = 0, False
         """Lines of the file, and whether a writer was cut off in the last one: the next must not be joined to that."""
         self._said: set[str] = set()
@@ -50,7 +51,7 @@ class StateVoteFile:
         if not taken:
             return
         try:
-            if self._is_torn or self._lines + len(taken) > max(MOST_LINES, 2 * sum(1 for _ in self.votes)):
+            if self._is_torn or self._lines + len(taken) > max(self._most_lines, 2 * sum(1 for _ in self.votes)):
                 self._rewrite()
             else:
                 self._append(taken)

@@ -30,11 +30,11 @@ _WARM = 0.3
 """Part of a transfer's time before its rate counts: the congestion window opens."""
 
 
-def serve() -> None:
+def serve(port: int = PORT) -> None:
     """Echo datagrams; count streams' bytes once a window is open, and say their rate when they end."""
     datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    datagrams.bind(("0.0.0.0", PORT))
-    listener = socket.create_server(("0.0.0.0", PORT))
+    datagrams.bind(("0.0.0.0", port))
+    listener = socket.create_server(("0.0.0.0", port))
 
     def echo() -> None:
         while True:
@@ -61,7 +61,7 @@ def serve() -> None:
         threading.Thread(target=count, args=(stream,), daemon=True).start()
 
 
-def echo(host: str, count: int, wait: float) -> None:
+def echo(host: str, count: int, wait: float, port: int = PORT) -> None:
     """Print the median round trip of small datagrams in seconds; one that is not back after `wait` seconds is lost.
 
     Raises:
@@ -69,7 +69,7 @@ def echo(host: str, count: int, wait: float) -> None:
     """
     seconds = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
-        datagrams.connect((host, PORT))
+        datagrams.connect((host, port))
         end = time.monotonic() + ALL_ECHOES_SECONDS
         for number in range(count):
             begun = time.monotonic()
@@ -93,7 +93,7 @@ def _echo(datagrams: socket.socket, said: bytes, end: float) -> None:
         answer = datagrams.recv(16)
 
 
-def send(host: str, seconds: float, rate: float) -> None:
+def send(host: str, seconds: float, rate: float, port: int = PORT) -> None:
     """Send for `seconds` as fast as it goes; print the bytes a second of payload that arrived after the warm-up.
 
     Args:
@@ -107,7 +107,7 @@ def send(host: str, seconds: float, rate: float) -> None:
         if size < _PIECE:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * size)
         stream.settimeout(seconds + _PATIENCE)
-        stream.connect((host, PORT))
+        stream.connect((host, port))
         stream.sendall(f"{seconds:.3f}".ljust(16).encode())
         end, piece = time.monotonic() + seconds, bytes(size)
         while time.monotonic() < end:
@@ -119,15 +119,15 @@ def send(host: str, seconds: float, rate: float) -> None:
         print(float(said))
 
 
-def main(action: str, *given: str) -> None:
-    """Run the action of the command line, with its arguments."""
+def main(action: str, *given: str, port: int = PORT) -> None:
+    """Run the action of the command line, with its arguments, against the servers at `port`."""
     try:
         if action == "serve":
-            serve()
+            serve(port)
         elif action == "echo":
-            echo(given[0], int(given[1]), float(given[2]))
+            echo(given[0], int(given[1]), float(given[2]), port)
         else:
-            send(given[0], float(given[1]), float(given[2]))
+            send(given[0], float(given[1]), float(given[2]), port)
     except TimeoutError:
         sys.exit("what was sent took far too long")
     except OSError as error:

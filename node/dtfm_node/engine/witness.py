@@ -85,6 +85,7 @@ class Witness:
 
     Args:
         answer_seconds: see `Timeouts.evidence`.
+        answer_limit: see `ANSWER_LIMIT`.
     """
 
     def __init__(
@@ -93,9 +94,10 @@ class Witness:
         plane: DataPlane,
         answer_seconds: float = TIMEOUTS.evidence,
         clock: MonotonicClock | None = None,
+        answer_limit: int = ANSWER_LIMIT,
     ) -> None:
         self.signer = signer
-        self.answer_seconds = answer_seconds
+        self.answer_seconds, self._answer_limit = answer_seconds, answer_limit
         self._plane, self._clock = plane, clock or MonotonicClock()
         self._votes: OrderedDict[tuple[int, int], _Cast] = OrderedDict()
         self._receipts: OrderedDict[tuple[int, int], tuple[Plan, StepReceipts]] = OrderedDict()
@@ -136,7 +138,7 @@ class Witness:
         try:
             await write_message(stream, WantVotes(plan=plan.version, step=step))
             sizes = (await read_message(stream, CastVotes)).sizes
-            if len(sizes) != len(plan.peers) or sum(sizes) > ANSWER_LIMIT:
+            if len(sizes) != len(plan.peers) or sum(sizes) > self._answer_limit:
                 raise Refused(f"{len(sizes)} votes of {sum(sizes)} bytes from {len(plan.peers)} peers")
             return [await stream.read(size) for size in sizes]
         finally:
