@@ -71,6 +71,8 @@ Label = Annotated[str, Field(max_length=128), AfterValidator(printable)]
 """A few words for people, e.g. the name of a device."""
 PeerName = Annotated[str, Field(max_length=PEER_NAME_LIMIT), AfterValidator(_printing)]
 """A peer id in a message, before anybody has checked that it is one."""
+Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+"""An Ed25519 signature in hexadecimal digits."""
 Session = Annotated[str, Field(max_length=64), AfterValidator(_printing)]
 """Random text by which one run of a program is told from another."""
 Address = Annotated[str, Field(max_length=256), AfterValidator(_printing)]

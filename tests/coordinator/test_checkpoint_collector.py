@@ -89,12 +89,14 @@ async def test_a_checkpoint_that_was_damaged_is_not_given(tmp_path: Path) -> Non
     assert await swarm.archive.read(Mark(step=50, plan=3), "weight/layer.1", 0, 1) is None
 
 
-async def test_replicas_that_differ_are_a_fault_that_names_them_and_no_checkpoint(tmp_path: Path) -> None:
+async def test_replicas_that_differ_are_told_with_their_names_and_make_no_checkpoint(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
+    told: list[tuple[tuple[str, str], str]] = []
+    swarm.archive.when_disputed(lambda pair, why: told.append((pair, why)))
     await swarm.give(A, B, X)
     await swarm.give(Y, digest="f" * 64)
-    fault = swarm.archive.fault
-    assert fault is not None
+    ((pair, fault),) = told
+    assert set(pair) == {X, Y}
     assert "replicas of stage 1 hold different weights after step 50" in fault
     assert f"{short(Y)}: ffffffff" in fault
     assert f"{short(X)}: " in fault

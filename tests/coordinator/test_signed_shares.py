@@ -31,7 +31,7 @@ async def test_a_false_file_under_the_honest_digest_names_its_giver_and_is_not_k
     why = f"{short(A)} hands in a file of stage 0 that is not what it has signed"
     assert accused == [(A, why)]
     assert swarm.refused == [why]
-    assert (swarm.kept, swarm.store.steps(), swarm.archive.fault) == ([], [], None)
+    assert (swarm.kept, swarm.store.steps()) == ([], [])
     await swarm.give(A)
     assert swarm.store.steps() == [50]
 
@@ -50,13 +50,15 @@ async def test_a_moment_that_was_changed_is_found_though_all_weights_are_right(t
 async def test_a_false_file_that_its_giver_has_signed_contradicts_the_other_replicas(tmp_path: Path) -> None:
     """Then the votes differ: which replica lies nobody can tell, and no checkpoint is made of it."""
     swarm = Swarm(tmp_path)
+    told: list[tuple[tuple[str, str], str]] = []
+    swarm.archive.when_disputed(lambda pair, why: told.append((pair, why)))
     data = false_file()
     _, entries = describe_shard("x.safetensors", data)
     vote = vote_of(A, digest=digest_of_state({key: entry.sha256 for key, entry in entries.items()}))
     assert (await swarm.hand_in(A, *share_of(A, data=data, votes=(vote,)))).taken
     await swarm.give(B, X, Y)
-    fault = swarm.archive.fault
-    assert fault is not None
+    ((pair, fault),) = told
+    assert set(pair) == {A, B}
     assert "the replicas of stage 0 hold different states after step 50" in fault
     assert f"{short(A)}: {vote.digest[:8]}" in fault
     assert f"{short(B)}: " in fault

@@ -9,7 +9,6 @@ from dtfm_coordinator.records.state_votes import (
     PARTS_A_PEER,
     StateVotes,
     certified,
-    replicas_along,
     votes_in,
     without_disputed,
 )
@@ -26,7 +25,7 @@ A, B, C, X = (id_of(name) for name in "abcx")
 FRONT, BACK = (0, 2), (2, 4)
 PLAN = Plan(version=3, stages=(FRONT, BACK), routes=((A, X), (B, X), (C, X)))
 MARK = Mark(step=10, plan=3)
-REPLICAS_OF = replicas_along(PLAN.chain)
+REPLICAS_OF = PLAN.chain.replicas_of
 ONE, TWO = "1" * 64, "2" * 64
 
 
@@ -138,6 +137,38 @@ def test_copies_of_what_replicas_contradict_each_other_on_do_not_count() -> None
     assert len(said) == 1
 
 
+def test_what_a_plan_has_made_of_a_disputed_state_does_not_count_either() -> None:
+    """Whoever has the false one has gone on from it; another plan went on from what all agree on."""
+    later, newer = Mark(step=12, plan=3), Mark(step=12, plan=4)
+    stays = (Holding(mark=later, layers=BACK), Holding(mark=newer, layers=FRONT))
+    standings = {A: standing(Holding(mark=later, layers=FRONT, live=True), *stays)}
+    votes = heard(front("a"), front("b", TWO))
+    assert without_disputed(standings, votes, REPLICAS_OF, lambda _: None) == {A: standing(*stays)}
+
+
+@pytest.mark.parametrize(
+    ("digests", "pair"),
+    [((ONE, ONE, ONE), None), ((ONE, TWO, ONE), "ba"), ((TWO, TWO, ONE), "ca"), ((ONE, TWO, "3" * 64), "ac")],
+)
+def test_of_those_who_differ_one_of_the_fewest_and_one_of_the_most_have_fallen_out(
+    digests: tuple[str, ...], pair: str | None
+) -> None:
+    votes = heard(*(front(name, digest) for name, digest in zip("abc", digests, strict=True)))
+    found = votes.verdict(MARK, FRONT, (A, B, C), (A, B, C)).pair
+    ids = dict(zip("abc", (A, B, C), strict=True))
+    if pair is None:
+        assert found is None
+    else:
+        assert found is not None
+        first, second = found
+        by = dict(zip((A, B, C), digests, strict=True))
+        assert by[first] != by[second]
+        counts = [list(digests).count(by[peer]) for peer in (first, second)]
+        assert counts == sorted(counts)
+        if len(set(digests)) == 2:
+            assert first == ids[pair[0]]
+
+
 def test_a_plan_is_told_what_is_certified_of_its_first_state() -> None:
     votes = heard(front("a"), front("b"), front("c"), vote_on("x", MARK, BACK, TWO))
     wanted = (
@@ -146,7 +177,7 @@ def test_a_plan_is_told_what_is_certified_of_its_first_state() -> None:
     )
     assert certified(MARK, votes, REPLICAS_OF, PLAN.peers, lambda _: None) == wanted
     assert certified(Mark(step=9, plan=3), votes, REPLICAS_OF, PLAN.peers, lambda _: None) == ()
-    assert certified(MARK, votes, replicas_along(Chain()), PLAN.peers, lambda _: None) == ()
+    assert certified(MARK, votes, Chain().replicas_of, PLAN.peers, lambda _: None) == ()
 
 
 def test_votes_are_heard_with_whatever_holding_they_come() -> None:

@@ -95,13 +95,14 @@ class Swarm:
         within: tuple[str, ...] = (),
         invite: str | None = None,
         environment: dict[str, str] | None = None,
+        program: tuple[str, ...] = ("dtfm-node",),
     ) -> Daemon:
         """Start another node, with the coordinator's own invite or another one; its state dir is the swarm's folder and
-        its name."""
+        its name. Another program may stand in for the node's own."""
         node = self._daemon(name or f"node-{len(self.nodes)}")
         invite = invite or f"@{self.folder / 'coordinator' / 'invite'}"
         node.arguments = (
-            "dtfm-node", "join", invite, "--state-dir", str(node.folder),
+            *program, "join", invite, "--state-dir", str(node.folder),
             "--device", "cpu", "--threads", "1", "--verbose", *self._pace, *arguments,
         )  # fmt: skip
         node.within = within

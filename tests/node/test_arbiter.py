@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dtfm_node.engine.arbiter import Arbiter, Disputed, StateAgreement
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote, read_ballot
-from dtfm_protocol.plan.mark import Mark, StateDigest
+from dtfm_protocol.plan.mark import Mark
+from dtfm_protocol.plan.state_vote import StateVote
 
 PEERS = ("a", "b", "x", "y")
 DUE: dict[str, tuple[int, ...]] = {"a": (), "b": (), "x": (0, 2), "y": (1, 3)}
@@ -287,7 +288,15 @@ def test_two_stages_that_agree_among_themselves_on_what_they_share_are_in_disput
         {"reduced": "1" * 64},
         {"shared": "1" * 64},
         {"sum_squares": {0: 1.0}},
-        {"state": {"mark": {"step": 1, "plan": 1}, "layers": [0, 2], "digest": "1" * 64}},
+        {
+            "state": {
+                "peer": "b",
+                "mark": {"step": 1, "plan": 1},
+                "layers": [0, 2],
+                "digest": "1" * 64,
+                "signature": "0" * 128,
+            }
+        },
     ],
 )
 def test_a_vote_on_gradients_where_there_are_none_is_refused(ballot: Ballot, claims: dict[str, Any]) -> None:
@@ -297,36 +306,61 @@ def test_a_vote_on_gradients_where_there_are_none_is_refused(ballot: Ballot, cla
         arbiter.take("b", Vote.model_validate(claims))
 
 
-def state(digest: str, step: int = 10, layers: tuple[int, int] = (0, 2)) -> StateDigest:
-    return StateDigest(mark=Mark(step=step, plan=1), layers=layers, digest=digest * 64)
+def state(peer: str, digest: str, step: int = 10, plan: int = 1, layers: tuple[int, int] | None = None) -> StateVote:
+    layers = layers or ((0, 2) if peer in {"a", "b"} else (2, 4))
+    mark = Mark(step=step, plan=plan)
+    return StateVote(peer=peer, mark=mark, layers=layers, digest=digest * 64, signature="0" * 128)
 
 
-def voting(arbiter: Arbiter, **states: StateDigest) -> None:
+def agreement() -> StateAgreement:
+    return StateAgreement(1, {(0, 2): ("a", "b"), (2, 4): ("x", "y")})
+
+
+def voting(known: StateAgreement, *states: StateVote) -> None:
+    arbiter = Arbiter(DUE, REPLICAS, states=known)
+    said = {one.peer: one for one in states}
     for peer, vote in replicated().items():
-        arbiter.take(peer, vote.model_copy(update={"state": states.get(peer)}))
+        arbiter.take(peer, vote.model_copy(update={"state": said.get(peer)}))
 
 
 def test_replicas_that_say_unlike_things_of_a_state_are_a_dispute_however_late_one_says_it() -> None:
-    known = StateAgreement()
-    voting(Arbiter(DUE, REPLICAS, states=known), a=state("1"), x=state("2", layers=(2, 4)))
-    voting(Arbiter(DUE, REPLICAS, states=known), a=state("3", step=20), b=state("1"), y=state("2", layers=(2, 4)))
+    known = agreement()
+    voting(known, state("a", "1"), state("x", "2"))
+    voting(known, state("a", "3", step=20), state("b", "1"), state("y", "2"))
     with pytest.raises(Disputed) as caught:
-        voting(Arbiter(DUE, REPLICAS, states=known), a=state("3", step=20), b=state("4", step=20))
+        voting(known, state("a", "3", step=20), state("b", "4", step=20))
     assert (caught.value.over, caught.value.peers) == ("state", ("a", "b"))
+    assert caught.value.evidence == (state("a", "3", step=20), state("b", "4", step=20))
 
 
 def test_a_peer_that_says_another_thing_of_the_same_state_than_before_is_in_dispute_with_itself() -> None:
-    known = StateAgreement()
-    voting(Arbiter(DUE, REPLICAS, states=known), x=state("1"))
+    """Whoever else it contradicts: its own two votes prove that it lies."""
+    known = agreement()
+    voting(known, state("x", "1"), state("y", "1"))
     with pytest.raises(Disputed) as caught:
-        voting(Arbiter(DUE, REPLICAS, states=known), x=state("2"))
+        voting(known, state("x", "2"))
     assert caught.value.peers == ("x",)
+    assert caught.value.evidence == (state("x", "1"), state("x", "2"))
+
+
+def test_nobody_is_in_dispute_over_what_others_have_made() -> None:
+    """Else a liar ends a plan for what is not its business; and a dispute that is over would end each plan anew."""
+    known = agreement()
+    voting(known, state("a", "1"), state("b", "1"), state("x", "2", layers=(0, 2)), state("y", "3", layers=(0, 4)))
+    voting(known, state("a", "1", plan=0), state("b", "2", plan=0))
+
+
+def test_a_vote_on_a_state_is_its_voters_own() -> None:
+    with pytest.raises(Refused, match="a vote of a with a vote on a state that is not its own"):
+        Arbiter(DUE, REPLICAS, states=agreement()).take(
+            "a", replicated()["a"].model_copy(update={"state": state("b", "1")})
+        )
 
 
 def test_what_a_peer_says_of_ever_more_states_takes_no_more_memory() -> None:
-    known = StateAgreement()
+    known = agreement()
     for step in range(100):
-        voting(Arbiter(DUE, REPLICAS, states=known), a=state("1", step=step))
+        voting(known, state("a", "1", step=step))
     assert [one.mark.step for one in known._said["a"]] == [96, 97, 98, 99]
 
 

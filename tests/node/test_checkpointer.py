@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.state.snapshots import UNSAFE_FILES, Snapshot, Snapshots
 from dtfm_protocol.model.tied_embeddings import kept_names
-from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import Holding
 from dtfm_protocol.plan.plan import Plan
 from tests.harness.disks import full_disk
@@ -81,12 +80,12 @@ async def test_every_replica_votes_on_weights_and_moments_whether_or_not_it_writ
     assert wanted[A].digest != wanted[B].digest
     for peer, state in states.items():
         async with swarm.node(peer, TWICE) as checkpointer:
-            assert checkpointer.snapshots.newest_digest is None
+            assert checkpointer.snapshots.newest_vote is None
             await checkpointer.keep(state, TWICE, row(1), (), handed_in=True, copied=False, last=False)
             await asyncio.wait_for(checkpointer.settled(), 30)
             assert checkpointer.snapshots.votes_on(at(1), (0, 5)) == (wanted[peer],)
-            newest = StateDigest(mark=at(1), layers=(0, 5), digest=wanted[peer].digest)
-            assert checkpointer.snapshots.newest_digest == newest
+            newest = wanted[peer]
+            assert checkpointer.snapshots.newest_vote == newest
     assert {peer: share.votes for peer, share, _ in swarm.handed_in} == {A: (wanted[A],), B: (wanted[B],)}
     assert swarm.files(B) == []
 

@@ -24,11 +24,12 @@ from dtfm_node.engine.training_stage import Diverged, TrainingStage
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import Checkpointing, CodecName
 from dtfm_protocol.plan.ballot import VOTE_LIMIT, Ballot
+from dtfm_protocol.plan.mark import Mark
 from dtfm_protocol.plan.signed_commit import statement
 from dtfm_protocol.wire.codecs import decode, from_bytes
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes
-from tests.harness.named_peers import SWARM, identity_of, signer_of
+from tests.harness.named_peers import SWARM, identity_of, signer_of, vote_on
 from tests.node.test_engine_equivalence import STEPS, Swarm, home, identical, job_of, one_thread, plan_of
 
 __all__ = ["home", "one_thread"]  # fixtures
@@ -306,18 +307,21 @@ async def test_a_holder_that_differs_and_shows_no_receipts_is_named(home: Path) 
     assert "no receipts, of step 2" in str(lost)
 
 
-def state(digest: str) -> dict[str, Any]:
-    return {"mark": {"step": 1, "plan": 1}, "layers": [2, 4], "digest": digest * 64}
+def state(peer: str, digest: str) -> dict[str, Any]:
+    layers = plan_of("2x2").stages[1]
+    vote = vote_on(peer, Mark(step=1, plan=1), layers, digest * 64)
+    return vote.model_dump(mode="json") | {"peer": peer}
 
 
 async def test_replicas_that_differ_in_a_state_end_the_step_and_both_are_said(home: Path) -> None:
     """The votes do not tell whose state is the right one."""
     swarm = Swarm(home, job_of(home), plan_of("2x2"))
     for digest, liar in enumerate(("x", "y")):
-        tell(swarm, liar, Kind.VOTE, claiming("vote", liar, state=state(str(digest))), Ballot.STEP)
+        tell(swarm, liar, Kind.VOTE, claiming("vote", liar, state=state(liar, str(digest))), Ballot.STEP)
     found = await swarm.ends()
     (dispute,) = found["a"]
     assert isinstance(dispute, Disputed)
+    assert [(one.peer, one.digest[0]) for one in dispute.evidence] == [("x", "0"), ("y", "1")]
     assert str(dispute) == "x, y differ in the state that the same steps have led to"
     assert not refused(swarm)
     assert all([row.step for row in peer.rows] == [1] for peer in swarm.peers.values())
@@ -329,13 +333,24 @@ async def test_a_peer_that_votes_two_digests_of_one_state_is_named(home: Path) -
     class Lying(Exchange):
         async def send(self, peer: str, key: Key, payload: Bytes, seal: Bytes = b"") -> None:
             if key.kind is Kind.VOTE and key.index == Ballot.STEP:
-                payload = claiming("vote", "y", key.step, state=state(str(key.step)))(payload)
+                payload = claiming("vote", "y", key.step, state=state("y", str(key.step)))(payload)
             await super().send(peer, key, payload, seal)
 
     swarm.peers["y"].exchanging = Lying.running
-    lost = (await ends(swarm, "y"))["a"]
-    assert lost.peer == "y"
-    assert "votes with two digests of one state" in str(lost)
+    found = await swarm.ends()
+    (dispute,) = found["a"]
+    assert isinstance(dispute, Disputed)
+    assert dispute.peers == ("y",)
+    assert [one.peer for one in dispute.evidence] == ["y", "y"]
+    assert len({one.digest for one in dispute.evidence}) == 2
+
+
+async def test_a_vote_on_a_state_that_its_voter_has_not_signed_is_its_fault(home: Path) -> None:
+    """Else it would be no evidence, and whoever lies would end plans unseen."""
+    swarm = Swarm(home, job_of(home), plan_of("2x2"))
+    unsigned = state("y", "1") | {"signature": "0" * 128}
+    tell(swarm, "y", Kind.VOTE, claiming("vote", "y", state=unsigned), Ballot.STEP)
+    assert (await ends(swarm, "y"))["a"].peer == "y"
 
 
 @pytest.mark.parametrize("claims", [{"reduced": "0" * 64}, {"sum_squares": {"0": 1.0}}])

@@ -15,7 +15,6 @@ from dtfm_protocol.checkpoint.shard import decode_tensor, tensor_entry
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.signer import Signer
-from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import HOLDINGS_LIMIT, Holding, Mark, PeerState
 from tests.node.finals import SIGNER, final
 from tests.node.small_states import (
@@ -192,10 +191,10 @@ def test_a_standing_brings_the_votes_on_what_is_held(holdings: Inventory) -> Non
     state = trained(2)
     holdings.enter(state)
     vote = vote_by("b", state)
-    assert (holdings.newest_digest, holdings.standing(PROMISE).holdings[0].votes) == (None, ())
+    assert (holdings.newest_vote, holdings.standing(PROMISE).holdings[0].votes) == (None, ())
     holdings.snapshots.cast(vote)
     assert holdings.standing(PROMISE).holdings[0].votes == (vote,)
-    assert holdings.newest_digest == StateDigest(mark=at(2), layers=(1, 4), digest=vote.digest)
+    assert holdings.newest_vote == vote
     reduce(state, 3)
     state.apply(1.5, None)
     assert holdings.standing(PROMISE).holdings[0].votes == (), "another state"

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from dtfm_node.engine.arbiter import Disputed
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.runner.plan_worker import PlanWorker, _why
 from dtfm_protocol.model.stage_demand import stage_demand
+from dtfm_protocol.plan.mark import Mark
 from dtfm_protocol.plan.plan import Plan
-from tests.harness.named_peers import signer_of
+from tests.harness.named_peers import signer_of, vote_on
 from tests.node.test_job_survey import job
 
 PLAN = Plan(version=7, stages=((0, 3), (3, 4)), routes=(("a", "x"),) * 4)
@@ -63,7 +65,7 @@ async def test_a_plan_beyond_the_offer_is_reported_and_nothing_of_it_is_built(pe
     assert worker.has_ended()
     assert TrainingStage not in machine.asked
     ((state, text, values),) = reports.said
-    assert values == {"plan_version": 7, "lost": (), "refused": ""}
+    assert values == {"plan_version": 7, "lost": (), "refused": "", "evidence": ()}
     if peer == "spare":
         assert state == "idle"
     else:
@@ -83,4 +85,18 @@ async def test_a_report_tells_a_peer_that_was_refused_from_one_that_vanished(ref
     worker._stall(PLAN, *_why(BaseExceptionGroup("", [ExceptionGroup("", [lost])])))  # type: ignore[arg-type]
     ((state, text, values),) = reports.said
     assert (state, text) == ("stalled", "x is gone: it is")
-    assert values == {"plan_version": 7, "lost": ("x",), "refused": "x" if refused else ""}
+    assert values == {"plan_version": 7, "lost": ("x",), "refused": "x" if refused else "", "evidence": ()}
+
+
+async def test_an_arbiter_that_ends_a_plan_reports_the_votes_for_which_it_does() -> None:
+    reports = Reports()
+    uplink, plane = SimpleNamespace(release=lambda: None), SimpleNamespace(peer_id="a")
+    worker = PlanWorker(
+        HOSTILE, Machine(), plane, None, None, None, reports, uplink, lambda: None, 1e9, signer_of("a")  # type: ignore[arg-type]
+    )  # fmt: skip
+    votes = tuple(vote_on(peer, Mark(step=1, plan=7), (0, 1), digest * 64) for peer, digest in ("x1", "y2"))
+    dispute = Disputed("state", ("x", "y"), votes)
+    worker._stall(PLAN, *_why(BaseExceptionGroup("", [ExceptionGroup("", [dispute])])))  # type: ignore[arg-type]
+    ((state, text, values),) = reports.said
+    assert (state, text) == ("stalled", "x, y differ in the state that the same steps have led to")
+    assert values == {"plan_version": 7, "lost": (), "refused": "", "evidence": votes}

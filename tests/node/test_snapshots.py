@@ -14,7 +14,6 @@ from dtfm_node.state.state_reading import Abandoned, Reading
 from dtfm_protocol.checkpoint.shard import decode_tensor, encode_shard, tensor_entry
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job.step_metrics import StepMetrics
-from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark
 from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
 from tests.harness.disks import full_disk
@@ -242,11 +241,11 @@ def test_a_file_that_is_not_what_its_giver_has_signed_is_refused(tmp_path: Path)
 def test_the_newest_few_votes_of_this_node_are_remembered(tmp_path: Path) -> None:
     """Whether or not it has written what they are on."""
     snapshots = Snapshots(tmp_path)
-    assert snapshots.newest_digest is None
+    assert snapshots.newest_vote is None
     votes = [vote_for(state(step), step) for step in range(1, 2 * VOTES_KEPT + 1)]
     for vote in votes:
         snapshots.cast(vote)
-        assert snapshots.newest_digest == StateDigest(mark=vote.mark, layers=vote.layers, digest=vote.digest)
+        assert snapshots.newest_vote == vote
     found = [snapshots.votes_on(*vote.subject) for vote in votes]
     assert found == [()] * VOTES_KEPT + [(vote,) for vote in votes[VOTES_KEPT:]]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dtfm_coordinator.records.state_vote_file import StateVoteFile
-from dtfm_coordinator.records.state_votes import certified, replicas_along, votes_in
+from dtfm_coordinator.records.state_votes import certified, votes_in
 from dtfm_node.engine.state_tensors import state_keys
 from dtfm_node.state.fetch import Fetch
 from dtfm_node.state.inventory import Inventory
@@ -67,7 +67,7 @@ def change_copy(folder: Path) -> None:
 
 def plan_after(folder: Path, holders: dict[str, Inventory]) -> Plan:
     """The plan that a coordinator makes, restarted in between, of what holders report."""
-    replicas_of = replicas_along(ALONE.chain)
+    replicas_of = ALONE.chain.replicas_of
     for peer, holdings in holders.items():
         standing = holdings.standing(Promise())
         StateVoteFile(folder, SWARM).hear(votes_in(standing), replicas_of)

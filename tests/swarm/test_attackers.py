@@ -1,10 +1,12 @@
-"""A member that computes nothing stops no run of real processes."""
+"""Members that compute nothing, or lie about what they have computed, stop no run of real processes."""
 
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import signal
+import sys
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,13 +20,14 @@ from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
-from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.identity.message_counter import MessageCounter
 from dtfm_protocol.schema import Schema
 from tests.harness.swarm import Swarm
 from tests.swarm.reference import alone, same_curve
 
 pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[2]
 DISGUISE = "[/] \x1b[2J\x1b]0;owned\x07"
 
 
@@ -130,3 +133,20 @@ async def test_replayed_ends_false_promises_a_made_up_model_and_words_in_disguis
     same_curve(swarm.rows(), await alone(job))
     dropped = json.loads((coordinator.folder / "status.json").read_text())["dropped"]["messages"]
     assert set(dropped) <= {"with contents that cannot be used"}
+
+
+async def test_a_replica_that_signs_false_states_is_left_out_and_training_goes_on(swarm: Swarm) -> None:
+    """Where its file tells, it is named alone; else once its word has differed from two others'."""
+    job = swarm.job(steps=20, checkpoint=5)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    liar_program = (sys.executable, "-m", "tests.harness.lying_node")
+    coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done")
+    nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
+    liar = await swarm.join(name="liar", program=liar_program, environment={"PYTHONPATH": path})
+    assert await coordinator.exit_code() == 0
+    assert [await node.exit_code() for node in nodes] == [0, 0]
+    said, name = coordinator.said(), short(swarm.peer_of(liar))
+    assert "its replicas signed different states" in said
+    assert f"{name} has fallen out with two peers" in said or f"{name} hands in a file" in said
+    assert not any(swarm.peer_of(liar) in route for route in swarm.layout()["routes"])
+    same_curve(swarm.rows(), await alone(job))

@@ -104,7 +104,8 @@ class Controller:
             started=self._driver.started,
         )
         handlers.listen(context.control, context.archive)
-        context.archive.when_accused(self._leave_out)
+        context.archive.when_accused(state.leave_out)
+        context.archive.when_disputed(state.differ)
         self._profiles = ProfileLookup(state.members, context.discovery, context.registry, KnownPeers(context.folder))
         self._layout_maker = LayoutMaker(context, state, self._say, min_nodes)
         self._watch = PlanWatch(state, context.planner)
@@ -147,12 +148,6 @@ class Controller:
     def kick(self, peer: str) -> None:
         """Go on without a peer until it comes back."""
         log.info("the owner sends %s away", short(peer))
-        self._state.members.kick(peer)
-        self._state.notify()
-
-    def _leave_out(self, peer: str, why: str) -> None:
-        """Go on without a peer that has provably lied, until it comes back in another session."""
-        log.warning("%s: going on without it; `dtfm-coordinator ban %s` keeps it out for good", why, peer)
         self._state.members.kick(peer)
         self._state.notify()
 
@@ -208,6 +203,7 @@ class Controller:
         loaded = Plan.load(path)
         plan = self._state.plan = _as_own(context, loaded)
         self._context.archive.expect(plan)
+        self._state.recall_disputes()
         self._driver.returns(plan)
         self._announcer.tell_ledger()
         epoch = self._driver.epoch
@@ -287,15 +283,13 @@ class Controller:
         Raises:
             Failed: the training itself has gone wrong.
         """
-        plan, archive = self._state.plan, self._context.archive
+        plan = self._state.plan
         assert plan is not None
 
         def due() -> bool:
-            return bool(archive.fault or self._is_done() or self._watch.broken(plan) or self._watch.wish(plan))
+            return bool(self._is_done() or self._watch.broken(plan) or self._watch.wish(plan))
 
         await self._state.wait(due)
-        if archive.fault:
-            raise Failed(archive.fault)
         if self._is_done():
             return None
         why = await self._watch.why_broken(plan)

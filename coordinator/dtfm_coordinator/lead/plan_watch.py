@@ -143,6 +143,10 @@ class PlanWatch:
         """
         if verdict := self._state.divergence.verdict:
             raise Failed(f"training diverged: {verdict}")
+        if verdict := self._state.disputes.verdict:
+            raise Failed(verdict)
+        if dispute := self._state.disputes.under(plan.version):
+            return dispute
         broken = self._state.members.broken(plan.peers, plan.version)
         if broken is not None and broken.report is not None:
             what = "stalled" if broken.report.state == "stalled" else "alone says that training diverged"

@@ -12,6 +12,7 @@
   banned (pure)
 - `peer_limits`: what peers can send and receive in all, and who measures that next (pure)
 - `probe_rounds`: rounds in which pairs of peers measure their links, so that no probe disturbs another (pure)
-- `stragglers`: peers that have become slow since their plan began, beside the others (pure)
 - `reachable_addresses`: addresses of peers at which something takes connections now
+- `state_disputes`: disputes of replicas over the state that they have led to, and what becomes of their plan (pure)
+- `stragglers`: peers that have become slow since their plan began, beside the others (pure)
 """

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dtfm_coordinator.records.state_votes import at_odds
 from dtfm_protocol.checkpoint.draft import Draft
 from dtfm_protocol.checkpoint.manifest import File, Manifest, TensorEntry
 from dtfm_protocol.checkpoint.store import CheckpointStore
@@ -24,6 +25,8 @@ Rows = Callable[[tuple[StepMetrics, ...]], None]
 Voted = Callable[[Votes], None]
 Accused = Callable[[str, str], None]
 """Is told of a peer that has provably lied, and how, in a line."""
+Disputed = Callable[[tuple[str, str], str], None]
+"""Is told of two peers that contradict each other, and in what, in a line."""
 KEPT = 2
 """Number of newest checkpoints that stay on disk."""
 DRAFTS_A_PEER = 2
@@ -62,14 +65,13 @@ class CheckpointCollector:
         self._store, self._job, self._swarm = store, job, swarm
         self._readers: list[tuple[Kept, Rows, Voted]] = []
         self._accused: list[Accused] = []
+        self._disputed: list[Disputed] = []
         self._plan: Plan | None = None
         self._kept_step = 0
         self._pending: dict[int, _Pending] = {}
         self._sending: set[str] = set()
         """Peers whose files are coming in."""
         self._whole: dict[int, Manifest] = {}
-        self.fault: str | None = None
-        """Reason why the run must not go on: replicas that differ; None: there is none."""
 
     def subscribe(self, kept: Kept, rows: Rows, voted: Voted = lambda _: None) -> None:
         """Have `kept` called with every checkpoint that has become whole, and before it `rows` with the metrics and
@@ -79,6 +81,10 @@ class CheckpointCollector:
     def when_accused(self, accused: Accused) -> None:
         """Have `accused` called with each peer that hands in another file than it has signed, and with what it did."""
         self._accused.append(accused)
+
+    def when_disputed(self, disputed: Disputed) -> None:
+        """Have `disputed` called where replicas hand in different states, of which no checkpoint is made."""
+        self._disputed.append(disputed)
 
     def expect(self, plan: Plan) -> None:
         """Let only peers of `plan` hand in from now on, and drop what is not whole."""
@@ -242,9 +248,11 @@ class CheckpointCollector:
         for stage, digests in enumerate(replicas):
             votes = {peer: pending.votes[peer].digest for peer in digests}
             for what, found in (("weights", digests), ("states", votes)):
-                if len(set(found.values())) > 1:
+                if pair := at_odds(found):
                     names = ", ".join(f"{short(peer)}: {digest[:8]}" for peer, digest in found.items())
-                    self.fault = f"the replicas of stage {stage} hold different {what} after step {step} ({names})"
+                    why = f"the replicas of stage {stage} hold different {what} after step {step} ({names})"
+                    for disputed in self._disputed:
+                        disputed(pair, why)
                     return
         described = [pending.files[stage] for stage in sorted(pending.files)]
         manifest = Manifest(

@@ -38,10 +38,10 @@ class StateVoteFile:
         """All that is known."""
         self._read()
 
-    def hear(self, votes: Iterable[StateVote], replicas_of: ReplicasOf) -> None:
+    def hear(self, votes: Iterable[StateVote], replicas_of: ReplicasOf) -> list[StateVote]:
         """Take votes from a report or with a checkpoint's share, whoever brings them: each has its voter's signature.
-        Where one is false, those that come with it are not looked at."""
-        taken = []
+        Where one is false, those that come with it are not looked at. Return those that are news."""
+        taken: list[StateVote] = []
         for vote in votes:
             if self.votes.wants(vote, replicas_of):
                 if not self._is_signed(vote):
@@ -49,7 +49,7 @@ class StateVoteFile:
                 self.votes.hear(vote)
                 taken.append(vote)
         if not taken:
-            return
+            return taken
         try:
             if self._is_torn or self._lines + len(taken) > max(self._most_lines, 2 * sum(1 for _ in self.votes)):
                 self._rewrite()
@@ -57,6 +57,7 @@ class StateVoteFile:
                 self._append(taken)
         except (OSError, UserError) as error:
             log.warning("votes on states could not be written down: %s", error)
+        return taken
 
     def say(self, text: str) -> None:
         """Log what is to be known of votes, once."""

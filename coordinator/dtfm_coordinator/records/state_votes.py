@@ -10,26 +10,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from dtfm_protocol.identity.keys import short
-from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.mark import LayerRange, Mark, StateDigest
 from dtfm_protocol.plan.peer_state import Holding, PeerState
 from dtfm_protocol.plan.state_vote import StateVote
 
 Part = tuple[Mark, LayerRange]
-ReplicasOf = Callable[[Mark, LayerRange], tuple[str, ...] | None]
-"""Tells the replicas of the stage that made a part of a state; None: not known, and nothing is certified of it."""
+ReplicasOf = Callable[[Mark, LayerRange], tuple[str, ...]]
+"""Tells the replicas of the stage that made a part of a state, as `Chain.replicas_of`; none: not known, and nothing is
+certified of it."""
 PARTS_A_PEER = 32
 """Parts of states of which one peer's votes are kept, the newest that it has voted on."""
-
-
-def replicas_along(chain: Chain) -> ReplicasOf:
-    """Return what tells the replicas of the stages of a chain's plans."""
-
-    def replicas_of(mark: Mark, layers: LayerRange) -> tuple[str, ...] | None:
-        maker = chain.maker(mark)
-        return maker.replicas[maker.stages.index(layers)] if maker is not None and layers in maker.stages else None
-
-    return replicas_of
 
 
 class StateVerdict(NamedTuple):
@@ -39,6 +29,10 @@ class StateVerdict(NamedTuple):
     """Digest that is certified; "": none is."""
     disputed: bool = False
     """Whether its replicas contradict each other, so that no copy of it is to be used."""
+    pair: tuple[str, str] | None = None
+    """Two of them that do, one of those whom fewest agree with and one of those whom most do."""
+    liars: tuple[str, ...] = ()
+    """Those that have signed two digests of it, which is proof."""
     said: str = ""
     """What people are to know of it, in one line: who has signed what, or has not signed at all."""
 
@@ -57,7 +51,7 @@ class StateVotes:
         before = self._of(vote.mark, vote.layers).get(vote.peer, ())
         if len(before) > 1 or any(one.digest == vote.digest for one in before):
             return False
-        return vote.peer in (replicas_of(*vote.subject) or ())
+        return vote.peer in replicas_of(*vote.subject)
 
     def hear(self, vote: StateVote) -> None:
         """Take a vote that is wanted, and whose signature was checked."""
@@ -103,12 +97,18 @@ class StateVotes:
             each = ", ".join(f"{short(peer)}: {digest[:8]}" for peer, digest in sorted(digests.items()))
             differ = f"its replicas signed different states of {what} ({each})" if digests else ""
             said = "; ".join(filter(None, (liars, differ)))
-            return StateVerdict(disputed=True, said=f"{said}: no copy of it is used")
+            return StateVerdict("", True, at_odds(digests), tuple(twofold), f"{said}: no copy of it is used")
         silent = sorted(peer for peer, cast in votes.items() if not cast)
         if not digests or any(peer in here for peer in silent):
-            return StateVerdict(said=liars)
+            return StateVerdict(liars=tuple(twofold), said=liars)
         gone = f"{_names(silent)} left without a vote on {what}: the others' votes count" if silent else ""
-        return StateVerdict(next(iter(digests.values())), said="; ".join(filter(None, (liars, gone))))
+        said = "; ".join(filter(None, (liars, gone)))
+        return StateVerdict(next(iter(digests.values())), liars=tuple(twofold), said=said)
+
+    @property
+    def parts(self) -> list[Part]:
+        """Parts of states on which anybody has voted."""
+        return [(mark, layers) for mark, parts in self._votes.items() for layers in parts]
 
     def parts_of(self, mark: Mark) -> list[LayerRange]:
         """Return the layers of the parts of the state `mark` on which anybody has voted."""
@@ -118,22 +118,25 @@ class StateVotes:
 def without_disputed(
     standings: Mapping[str, PeerState], votes: StateVotes, replicas_of: ReplicasOf, say: Callable[[str], None]
 ) -> dict[str, PeerState]:
-    """Return what peers hold without the copies of parts whose replicas contradict each other; `say` is told of
-    these."""
-    disputed: dict[Mark, list[LayerRange]] = {}
-    for mark in {holding.mark for standing in standings.values() for holding in standing.holdings}:
-        for layers in votes.parts_of(mark):
-            verdict = votes.verdict(mark, layers, replicas_of(mark, layers) or (), standings.keys())
+    """Return what peers hold without the copies of parts whose replicas contradict each other, and without what the
+    same plan has made of these later; `say` is told of the parts."""
+    held = {holding.mark for standing in standings.values() for holding in standing.holdings}
+    disputed: list[Part] = []
+    for mark, layers in votes.parts:
+        if any(_comes_from(one, mark) for one in held):
+            verdict = votes.verdict(mark, layers, replicas_of(mark, layers), standings.keys())
             if verdict.disputed:
                 say(verdict.said)
-                disputed.setdefault(mark, []).append(layers)
+                disputed.append((mark, layers))
 
     if not disputed:
         return dict(standings)
 
     def is_usable(holding: Holding) -> bool:
         low, high = holding.layers
-        return not any(first < high and low < end for first, end in disputed.get(holding.mark, ()))
+        return not any(
+            _comes_from(holding.mark, mark) and first < high and low < end for mark, (first, end) in disputed
+        )
 
     return {
         peer: standing.model_copy(update={"holdings": tuple(filter(is_usable, standing.holdings))})
@@ -148,7 +151,7 @@ def certified(
     them."""
     found = []
     for layers in votes.parts_of(mark):
-        verdict = votes.verdict(mark, layers, replicas_of(mark, layers) or (), here)
+        verdict = votes.verdict(mark, layers, replicas_of(mark, layers), here)
         if verdict.said:
             say(verdict.said)
         if verdict.digest:
@@ -159,6 +162,20 @@ def certified(
 def votes_in(standing: PeerState) -> Iterable[StateVote]:
     """Return the votes that come with what a peer says it holds."""
     return (vote for holding in standing.holdings for vote in holding.votes)
+
+
+def at_odds(digests: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return two peers that have signed different digests, one of the fewest and one of the most; None: all agree."""
+    sides: dict[str, list[str]] = {}
+    for peer, digest in sorted(digests.items()):
+        sides.setdefault(digest, []).append(peer)
+    ranked = sorted(sides.values(), key=len)
+    return (ranked[0][0], ranked[-1][0]) if len(ranked) > 1 else None
+
+
+def _comes_from(mark: Mark, before: Mark) -> bool:
+    """Whether the state of `mark` is that of `before`, or was made of it under the same plan."""
+    return mark.plan == before.plan and mark.step >= before.step
 
 
 def _names(peers: Iterable[str]) -> str:

@@ -83,6 +83,7 @@ class MessageHandlers:
             state.links.answered(peer, message.probed)
         self._stood(peer, message.standing)
         state.voted(votes_in(message.standing))
+        state.voted(message.evidence)
         if peers:  # only who trains knows what a step was
             self._recorder.record(message.rows)
         if plan is not None and is_under_it:
@@ -105,14 +106,5 @@ class MessageHandlers:
             alone = peers == {peer}
             state.divergence.reported(peer, plan.version, message.step, message.text, alone=alone)
         if message.state == "stalled" and message.refused in peers:
-            self._hear_accusation(peer, plan.version, message)
+            self._state.fell_out(peer, message.refused, plan.version, message.text)
         self._recorder.reached(plan, message.step)
-
-    def _hear_accusation(self, peer: str, plan: int, message: Report) -> None:
-        """Note whom a peer of the plan in force has refused, and say so: nobody is left out unseen."""
-        accusations = self._state.accusations
-        if not accusations.reported(peer, message.refused, plan, message.text):
-            return
-        log.warning("%s accuses %s (%s)", short(peer), short(message.refused), message.text)
-        for one in sorted({peer, message.refused} & accusations.left_out):
-            log.warning("%s has fallen out with two peers: plans do without it where they can", short(one))

@@ -11,6 +11,7 @@ from dtfm_coordinator.membership.accusations import Accusations
 from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.divergence import Divergence
 from dtfm_coordinator.membership.members import Members
+from dtfm_coordinator.membership.state_disputes import StateDisputes
 from dtfm_coordinator.membership.stragglers import Stragglers
 from dtfm_coordinator.plan_change.commit_check import is_signed
 from dtfm_coordinator.plan_change.judged_holdings import Copy, judge
@@ -18,13 +19,15 @@ from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
 from dtfm_coordinator.plan_change.resume_point import safe_mark
 from dtfm_coordinator.records.event_log import PlanEvent, append
 from dtfm_coordinator.records.state_vote_file import StateVoteFile
-from dtfm_coordinator.records.state_votes import certified, replicas_along, without_disputed
+from dtfm_coordinator.records.state_votes import Part, certified, without_disputed
+from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.state_vote import StateVote
 from dtfm_protocol.process.clock import MonotonicClock
+from dtfm_protocol.process.logs import log
 
 
 class SwarmState(ChangeSignal):
@@ -43,7 +46,7 @@ class SwarmState(ChangeSignal):
         self._folder, self._layers = folder, layers
         self.members, self.links, self.pace = Members(self.clock.now), LinkTable(), Stragglers()
         self.link_watch, self.divergence = LinkDegradation(self.clock.now), Divergence()
-        self.accusations = Accusations()
+        self.accusations, self.disputes = Accusations(), StateDisputes()
         self.plan: Plan | None = None
         """Plan in force; None before the first."""
         self.kept = Mark()
@@ -103,11 +106,55 @@ class SwarmState(ChangeSignal):
 
     def voted(self, votes: Iterable[StateVote]) -> None:
         """Take votes on states, whoever brings them."""
-        self._votes.hear(votes, replicas_along(self._chain_in_force()))
+        news = self._votes.hear(votes, self._chain_in_force().replicas_of)
+        self._hold_together(vote.subject for vote in news)
+
+    def recall_disputes(self) -> None:
+        """Find the disputes under the plan in force that an earlier process of this coordinator has heard of."""
+        self._hold_together(part for part in self._votes.votes.parts if self.plan and part[0].plan == self.plan.version)
+
+    def _hold_together(self, parts: Iterable[Part]) -> None:
+        """Hold together what replicas have signed of parts of states, and note who has lied, or has fallen out."""
+        replicas_of = self._chain_in_force().replicas_of
+        for mark, layers in dict.fromkeys(parts):
+            verdict = self._votes.votes.verdict(mark, layers, replicas_of(mark, layers), ())
+            for liar in verdict.liars:
+                self.leave_out(liar, f"{short(liar)} signed two states of layers {layers[0]} to {layers[1]} of {mark}")
+            if verdict.pair is not None:
+                self._differ(verdict.pair, mark.plan, verdict.said)
+
+    def differ(self, pair: tuple[str, str], said: str) -> None:
+        """Note that two replicas hand in different states under the plan in force."""
+        if self.plan is not None:
+            self._differ(pair, self.plan.version, said)
+            self.notify()
+
+    def _differ(self, pair: tuple[str, str], plan: int, said: str) -> None:
+        """Note that two replicas differ in a state that `plan` has made: that ends it if it is in force."""
+        if self.plan is None:
+            return
+        self._votes.say(said)
+        self.fell_out(*pair, self.plan.version, "it has signed another state")
+        if plan == self.plan.version:
+            self.disputes.heard(frozenset(pair), plan, said)
+
+    def fell_out(self, accuser: str, accused: str, plan: int, text: str) -> None:
+        """Note that a peer of the plan in force has fallen out with another, and say so: nobody is left out unseen."""
+        if not self.accusations.reported(accuser, accused, plan, text):
+            return
+        log.warning("%s accuses %s (%s)", short(accuser), short(accused), text)
+        for one in sorted({accuser, accused} & self.accusations.left_out):
+            log.warning("%s has fallen out with two peers: plans do without it where they can", short(one))
+
+    def leave_out(self, peer: str, why: str) -> None:
+        """Go on without a peer that has provably lied, until it comes back in another session."""
+        log.warning("%s: going on without it; `dtfm-coordinator ban %s` keeps it out for good", why, peer)
+        self.members.kick(peer)
+        self.notify()
 
     def undisputed(self, standings: Mapping[str, PeerState], chain: Chain) -> dict[str, PeerState]:
         """Return what peers hold without the states whose replicas have signed different ones."""
-        return without_disputed(standings, self._votes.votes, replicas_along(chain), self._votes.say)
+        return without_disputed(standings, self._votes.votes, chain.replicas_of, self._votes.say)
 
     def certified(self, mark: Mark, chain: Chain, here: Collection[str]) -> tuple[StateDigest, ...]:
         """Return the digests of the parts of the state `mark` on which all their replicas agree, but for those that are
@@ -117,7 +164,7 @@ class SwarmState(ChangeSignal):
             chain: that of the newest plan that the next one follows.
             here: peers that answer.
         """
-        return certified(mark, self._votes.votes, replicas_along(chain), here, self._votes.say)
+        return certified(mark, self._votes.votes, chain.replicas_of, here, self._votes.say)
 
     def begun(self, plan: Plan) -> None:
         """Write the event of `plan` down, once, now that all its peers hold its state."""

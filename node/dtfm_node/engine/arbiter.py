@@ -13,7 +13,8 @@ from dtfm_node.engine.buckets import SHARED_GROUPS
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
-from dtfm_protocol.plan.mark import StateDigest
+from dtfm_protocol.plan.mark import LayerRange
+from dtfm_protocol.plan.state_vote import StateVote, Votes
 
 Subject = Literal["reduced", "shared", "sum_squares", "state"]
 """What holders of the same buckets may differ in: a field of their votes."""
@@ -32,32 +33,42 @@ class Disputed(Exception):
     """Error: holders of the same gradients or state have voted unlike things, so one of them lies; the votes do not
     tell who, unless it is one peer that has said two things of one state."""
 
-    def __init__(self, over: Subject, peers: tuple[str, ...]) -> None:
+    def __init__(self, over: Subject, peers: tuple[str, ...], evidence: Votes = ()) -> None:
         super().__init__(f"{', '.join(map(short, peers))} differ in {_WORDS[over]}")
         self.over = over
         self.peers = peers
         """Holders of what they differ in."""
+        self.evidence = evidence
+        """Two signed votes on one part of a state that contradict each other, where they differ in a state."""
 
 
 class StateAgreement:
-    """Digests of states that the peers of one plan have voted, over its steps."""
+    """Votes on states that one plan has led to, over its steps: others are not its arbiter's business.
 
-    def __init__(self) -> None:
-        self._said: defaultdict[str, deque[StateDigest]] = defaultdict(lambda: deque(maxlen=STATES_KEPT))
+    Args:
+        plan: version of the plan.
+        stages: peers of each of its stages, by the stage's layers: they alone have a say in these.
+    """
 
-    def hear(self, peer: str, state: StateDigest) -> frozenset[str]:
-        """Take what `peer` says of a part of a state; return those who have said something else of it, `peer` itself
-        where it once did."""
-        said = self._said[peer]
-        differ = {
-            other
-            for other, states in self._said.items()
+    def __init__(self, plan: int, stages: Mapping[LayerRange, Collection[str]]) -> None:
+        self._plan, self._stages = plan, stages
+        self._said: defaultdict[str, deque[StateVote]] = defaultdict(lambda: deque(maxlen=STATES_KEPT))
+
+    def hear(self, vote: StateVote) -> tuple[StateVote, ...]:
+        """Take a vote, whose signature was checked; return the votes on the same part that contradict it, where there
+        are any the one of the same peer first."""
+        if vote.mark.plan != self._plan or vote.peer not in self._stages.get(vote.layers, ()):
+            return ()
+        differ = [
+            one
+            for states in self._said.values()
             for one in states
-            if (one.mark, one.layers) == (state.mark, state.layers) and one.digest != state.digest
-        }
-        if state not in said:
-            said.append(state)
-        return frozenset(differ)
+            if one.subject == vote.subject and one.digest != vote.digest
+        ]
+        said = self._said[vote.peer]
+        if vote not in said:
+            said.append(vote)
+        return tuple(sorted(differ, key=lambda one: one.peer != vote.peer))
 
 
 class Arbiter:
@@ -83,7 +94,7 @@ class Arbiter:
         self._due = {peer: frozenset(indices) for peer, indices in due.items()}
         self._stages = [tuple(peers) for peers in (replicas if replicas is not None else ((peer,) for peer in due))]
         self._follows = follows
-        self._states = states or StateAgreement()
+        self._states = states or StateAgreement(0, {})
         self._ballot = ballot
         self.votes: dict[str, Vote] = {}
         """Votes that were counted, by peer."""
@@ -94,7 +105,7 @@ class Arbiter:
         Raises:
             Refused: a stranger's vote, a second one, one that follows another commit, with numbers that none has that
                 has not diverged, with other losses than this peer's, of buckets that are not its own, or of gradients
-                on a ballot that is not on a step; it changes nothing.
+                on a ballot that is not on a step, or with another peer's vote on a state; it changes nothing.
             Disputed: all are in, and holders of the same gradients have voted unlike things.
         """
         if peer not in self._due or peer in self.votes:
@@ -109,6 +120,8 @@ class Arbiter:
             raise Refused(f"a vote of {short(peer)} with numbers beyond all bounds")
         if (vote.shared or _shared(vote)) and peer not in self._ends:
             raise Refused(f"a vote of {short(peer)} on embeddings that are not its own")
+        if vote.state is not None and vote.state.peer != peer:
+            raise Refused(f"a vote of {short(peer)} with a vote on a state that is not its own")
         if self._ballot is not Ballot.STEP and (vote.reduced or vote.shared or vote.sum_squares or vote.state):
             raise Refused(f"a vote of {short(peer)} on gradients, where there are none")
         self.votes[peer] = vote
@@ -135,9 +148,9 @@ class Arbiter:
             self._agree("sum_squares", peers, [self.votes[peer].sum_squares for peer in peers])
         self._agree("sum_squares", self._ends, [_shared(self.votes[peer]) for peer in self._ends])
         for peer, vote in self.votes.items():
-            if vote.state is not None and (others := self._states.hear(peer, vote.state)):
-                both = (peer,) if peer in others else tuple(name for name in self._due if name in {peer, *others})
-                raise Disputed("state", both)
+            if vote.state is not None and (others := self._states.hear(vote.state)):
+                differ = {peer} if others[0].peer == peer else {peer, *(one.peer for one in others)}
+                raise Disputed("state", tuple(name for name in self._due if name in differ), (others[0], vote.state))
 
     @staticmethod
     def _agree(over: Subject, peers: tuple[str, ...], values: Sequence[object]) -> None:

@@ -47,7 +47,8 @@ class Balloting:
         self._signed = SignedBallots(witness.signer, plan.version)
         self._lone_votes = LoneVotes(plan, lenience)
         self._arbitrates = me == arbiter_of(plan)
-        self._states = StateAgreement()
+        stages = {layers: plan.replicas(index) for index, layers in enumerate(plan.stages)}
+        self._states = StateAgreement(plan.version, stages)
         self._newest = ""
         """Digest of the newest commit on a step, or on START."""
         self.commit: SignedCommit | None = None
@@ -116,7 +117,10 @@ class Balloting:
         cast: dict[str, Bytes] = {self._me: self._signed.signed(ballot, step, vote)}
 
         def take(peer: str) -> Commit | None:
-            return arbiter.take(peer, self._signed.opened(peer, ballot, step, cast[peer], Vote))
+            vote = self._signed.opened(peer, ballot, step, cast[peer], Vote)
+            if vote.state is not None:
+                vote.state.check(self._witness.signer.swarm, self._witness.signer.check)
+            return arbiter.take(peer, vote)
 
         for voting in received(messages, self._me):
             peer = voting.sender
@@ -147,10 +151,8 @@ class Balloting:
     async def _judged(self, step: int, dispute: Disputed, votes: Mapping[str, Vote]) -> PeerLost | Disputed:
         """Return how a dispute between holders ends: with the loss of who has lied, or has no receipts to show; with
         the dispute itself where that is nobody."""
-        if len(dispute.peers) == 1:
-            return self._exchange.refuse(*dispute.peers, FrameFault.CONTENT, "votes with two digests of one state")
         if dispute.over == "state":
-            return dispute  # what has led to it was agreed on: no receipt tells
+            return dispute  # what has led to it was agreed on: no receipt tells; the coordinator gets the evidence
         asked = await asyncio.gather(*(self._receipts(peer, step) for peer in dispute.peers))
         given = {peer: found for peer, found in zip(dispute.peers, asked, strict=True) if found is not None}
         holders = {peer: holders_of(self._plan, peer) for peer in given}

@@ -13,12 +13,11 @@ from pydantic import Field
 
 from dtfm_node.engine.buckets import SHARED_GROUPS
 from dtfm_node.engine.frame_seals import FrameSeals, Seal
-from dtfm_protocol.bounds import MOST_BUCKETS, MOST_PEERS
+from dtfm_protocol.bounds import MOST_BUCKETS, MOST_PEERS, Signature
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.plan.ballot import MOST_SQUARES, Vote
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.plan.signed_commit import Signature
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.wire.frames import Key, Kind
 

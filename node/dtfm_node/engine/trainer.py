@@ -29,9 +29,10 @@ from dtfm_protocol.data.token_shards import TokenReader
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
-from dtfm_protocol.plan.mark import Mark, StateDigest
+from dtfm_protocol.plan.mark import Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.signed_commit import SignedCommit
+from dtfm_protocol.plan.state_vote import StateVote
 from dtfm_protocol.process.fault_injection import point
 
 BUCKETS_UNDER_WAY = 2
@@ -52,10 +53,10 @@ class Trainer:
         exchange: Exchange,
         machine: Runtime,
         witness: Witness,
-        newest_state: Callable[[], StateDigest | None] = lambda: None,
+        newest_state: Callable[[], StateVote | None] = lambda: None,
         lenience: float = 1.0,
     ) -> None:
-        """Nothing is done before `expect_first`; `newest_state` tells the newest part of a state that was hashed here,
+        """Nothing is done before `expect_first`; `newest_state` tells this peer's newest vote on a part of a state,
         for the others' to be held against it; `lenience` is that of `PartAlarm`."""
         self._job, self._plan, self._me, self._state = job, plan, me, state
         self._exchange, self._machine, self._witness = exchange, machine, witness

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.engine.arbiter import Disputed
@@ -35,6 +36,8 @@ from dtfm_protocol.wire.stream import DataPlane, Stream, read_message
 
 _KNOWN = (PeerLost, Disputed, Refused, ConnectionError, Diverged)
 """Errors that end the work under a plan, and not this node."""
+_NO_FAULT: dict[str, Any] = {"lost": (), "refused": "", "evidence": ()}
+"""What a report says of others while all is well."""
 
 
 class PlanWorker:
@@ -143,15 +146,13 @@ class PlanWorker:
         self._checkpointer.serve(plan)
         if plan.stage_of(self._me) is None:
             spare = f"plan {plan.version} leaves this node as a spare"
-            self._reporter.say("idle", spare, plan_version=plan.version, lost=(), refused="")
+            self._reporter.say("idle", spare, plan_version=plan.version, **_NO_FAULT)
             return
         refusal = await self._machine.compute(why_refused, self._job, plan, self._me, self._offered)
         if refusal is not None:
             self._stall(plan, "stalled", refusal)
             return
-        self._reporter.say(
-            "starting", f"plan {plan.version}: {plan.reason}", plan_version=plan.version, lost=(), refused=""
-        )
+        self._reporter.say("starting", f"plan {plan.version}: {plan.reason}", plan_version=plan.version, **_NO_FAULT)
         try:
             exchanging = Exchange.running(
                 self._plane, plan.version, plan.peers, self._uplink, self._machine.tracer, self._machine.action_seconds
@@ -178,11 +179,14 @@ class PlanWorker:
             await self._machine.compute(int)
             self._on_change()
 
-    def _stall(self, plan: Plan, state: str, why: str, lost: PeerLost | None = None) -> None:
-        """Report why the plan cannot go on, with the peer that was lost if one was."""
-        gone = (lost.peer,) if lost is not None else ()
-        refused = lost.peer if lost is not None and lost.refused else ""
-        self._reporter.say(state, why[:400], plan_version=plan.version, lost=gone, refused=refused)
+    def _stall(self, plan: Plan, state: str, why: str, error: BaseException | None = None) -> None:
+        """Report why the plan cannot go on, with the peer that was lost if one was, or evidence that one has lied."""
+        fault = dict(_NO_FAULT)
+        if isinstance(error, PeerLost):
+            fault |= {"lost": (error.peer,), "refused": error.peer if error.refused else ""}
+        if isinstance(error, Disputed):
+            fault["evidence"] = error.evidence
+        self._reporter.say(state, why[:400], plan_version=plan.version, **fault)
         log.warning("plan %d stops here: %s", plan.version, why)
 
     async def _train(self, plan: Plan, exchange: Exchange) -> None:
@@ -204,7 +208,7 @@ class PlanWorker:
             exchange,
             machine,
             self._witness,
-            lambda: holdings.newest_digest,
+            lambda: holdings.newest_vote,
             lenience,
         )
 
@@ -263,12 +267,11 @@ class PlanWorker:
             self._reporter.hurry()
 
 
-def _why(group: BaseExceptionGroup[Exception]) -> tuple[str, str, PeerLost | None]:
-    """Return what a node reports of the first of the errors that ended its work: state, reason, and the lost peer."""
+def _why(group: BaseExceptionGroup[Exception]) -> tuple[str, str, BaseException]:
+    """Return what a node reports of the first of the errors that ended its work: state, reason, and the error."""
     first: BaseException = group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     if is_out_of_memory(first):
-        return "stalled", f"there is no memory left for it here: {first}", None
-    lost = first if isinstance(first, PeerLost) else None
-    return "diverged" if isinstance(first, Diverged) else "stalled", str(first), lost
+        return "stalled", f"there is no memory left for it here: {first}", first
+    return "diverged" if isinstance(first, Diverged) else "stalled", str(first), first

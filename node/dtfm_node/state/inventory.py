@@ -14,9 +14,9 @@ from dtfm_node.state.snapshots import Snapshots, read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import tensor_entry
 from dtfm_protocol.identity.signer import Signer
-from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import HOLDINGS_LIMIT, Holding, Mark, PeerState, Promise
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.state_vote import StateVote
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import Bytes
@@ -51,9 +51,9 @@ class Inventory:
         return self.held.live
 
     @property
-    def newest_digest(self) -> StateDigest | None:
-        """Digest of the newest state that this node has hashed and voted on; None: of none yet."""
-        return self.snapshots.newest_digest
+    def newest_vote(self) -> StateVote | None:
+        """This node's vote on the newest state that it has hashed; None: on none yet."""
+        return self.snapshots.newest_vote
 
     def at(self, mark: Mark) -> list[TrainingStage]:
         """Return the states in memory that are parts of the swarm's state `mark`."""

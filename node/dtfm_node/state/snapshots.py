@@ -19,7 +19,6 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.job.step_metrics import StepMetrics
-from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import Holding, LayerRange, Mark
 from dtfm_protocol.plan.signed_commit import SignedCommit, is_one_state
 from dtfm_protocol.plan.state_vote import StateVote, Votes, digest_of_state
@@ -202,10 +201,9 @@ class Snapshots:
         return (cast,) if cast is not None else ()
 
     @property
-    def newest_digest(self) -> StateDigest | None:
-        """Digest on which this node has voted last; None: on none since it was started."""
-        vote = next(reversed(self._cast.values()), None)
-        return StateDigest(mark=vote.mark, layers=vote.layers, digest=vote.digest) if vote is not None else None
+    def newest_vote(self) -> StateVote | None:
+        """This node's last vote on a state; None: none since it was started."""
+        return next(reversed(self._cast.values()), None)
 
     def adopt(self, path: Path, vote: StateVote, sha256: str, commit: SignedCommit | None = None) -> Snapshot:
         """Take over a file that another peer sent, with that peer's `vote` on what is in it; `commit` made it final.

@@ -16,6 +16,7 @@ from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.state_vote import Votes
 from dtfm_protocol.schema import Message, Schema
 
 ROWS_LIMIT = 128
@@ -153,6 +154,9 @@ class Report(Message):
     """Peers whose streams broke."""
     refused: PeerName = ""
     """The one of them whose frame this peer has refused: it has sent what no honest peer sends. "": none."""
+    evidence: Votes = ()
+    """Two votes on one part of a state that contradict each other, for which this peer, an arbiter, has ended the plan:
+    signed, so that nobody's word is needed for it."""
     standing: PeerState = PeerState()
     taken: Plan | None = None
     """The plan that this peer has taken last, where another coordinator than its author calls: that one may not know of

@@ -1,6 +1,7 @@
 """A peer's identity: an Ed25519 key in the format that libp2p reads, whose peer id carries the public key itself."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import base58
@@ -112,6 +113,10 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
     if len(data) != len(prefix) + 32 or not data.startswith(prefix):
         raise Refused(f"{peer_id[:80]!r} is not a peer id", Cause.SIGNATURE)
     return Ed25519PublicKey.from_public_bytes(data[len(prefix) :])
+
+
+SignatureCheck = Callable[[str, bytes, bytes], None]
+"""Function that raises `Refused` unless a peer has signed a statement, as `verify` does."""
 
 
 def verify(peer_id: str, message: bytes, signature: bytes) -> None:

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 
 from dtfm_protocol.bounds import MOST_BUCKETS, MOST_MICRO_BATCHES, Count, Index, Loss, Norm, Seconds, printable
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.plan.mark import StateDigest
+from dtfm_protocol.plan.state_vote import StateVote
 from dtfm_protocol.schema import Schema
 
 S = TypeVar("S", bound=Schema)
@@ -55,8 +55,9 @@ class Vote(Schema):
     the same."""
     shared: _Digest = ""
     """The same of the buckets that first and last stage share (tied embeddings); "" where there are none."""
-    state: StateDigest | None = None
-    """Digest of the newest part of a state that this peer has hashed: replicas' agree, whenever each is through."""
+    state: StateVote | None = None
+    """This peer's vote on the newest part of a state that it has hashed: replicas' agree, whenever each is through. It
+    is signed by itself, so that an arbiter has evidence where two contradict each other."""
 
     @property
     def is_plausible(self) -> bool:

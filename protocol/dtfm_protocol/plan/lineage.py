@@ -85,6 +85,11 @@ class Chain(NamedTuple):
                 return one if one.began.step < mark.step and (end is None or mark.step <= end) else None
         return None
 
+    def replicas_of(self, mark: Mark, layers: LayerRange) -> tuple[str, ...]:
+        """Return the peers of the stage of `layers` that made the state `mark`; none where the chain does not tell."""
+        maker = self.maker(mark)
+        return maker.replicas[maker.stages.index(layers)] if maker is not None and layers in maker.stages else ()
+
     def has(self, mark: Mark) -> bool:
         """Whether `mark` lies along the chain: the initial state, one with which a plan began, or one that a plan made
         final before the next began."""

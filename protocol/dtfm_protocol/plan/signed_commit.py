@@ -4,13 +4,13 @@ Each signature is over the swarm, the plan's version, the step, and the text as 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from dtfm_protocol.bounds import Step, Version
-from dtfm_protocol.identity.keys import Identity, verify
+from dtfm_protocol.bounds import Signature, Step, Version
+from dtfm_protocol.identity.keys import Identity, SignatureCheck, verify
 from dtfm_protocol.plan.ballot import Ballot, Commit, read_ballot
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.wire.stream import Bytes
@@ -18,12 +18,7 @@ from dtfm_protocol.wire.stream import Bytes
 COMMIT_LIMIT = 2048
 """Characters of the largest commit."""
 SIGNATURE_BYTES = 64
-Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
-"""An Ed25519 signature in hexadecimal digits."""
-
-
-SignatureCheck = Callable[[str, bytes, bytes], None]
-"""Function that raises `Refused` unless a peer has signed a statement, as `verify` does."""
+"""Length of an Ed25519 signature."""
 
 
 class SignedCommit(Schema):

@@ -7,12 +7,11 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from dtfm_protocol.bounds import PeerName
+from dtfm_protocol.bounds import PeerName, Signature
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.identity.keys import short, verify
+from dtfm_protocol.identity.keys import SignatureCheck, short, verify
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.mark import LayerRange, Mark, StateDigest
-from dtfm_protocol.plan.signed_commit import Signature
 
 MOST_VOTES = 16
 """Votes on one part of a state in one message."""
@@ -39,13 +38,13 @@ class StateVote(StateDigest):
         signature = signer.sign(_statement(signer.swarm, mark, layers, digest)).hex()
         return cls(peer=signer.identity.peer_id, mark=mark, layers=layers, digest=digest, signature=signature)
 
-    def check(self, swarm: str) -> None:
+    def check(self, swarm: str, check: SignatureCheck = verify) -> None:
         """Check that the peer has signed it for `swarm`.
 
         Raises:
             Refused: it has not.
         """
-        verify(self.peer, _statement(swarm, self.mark, self.layers, self.digest), bytes.fromhex(self.signature))
+        check(self.peer, _statement(swarm, self.mark, self.layers, self.digest), bytes.fromhex(self.signature))
 
     @property
     def subject(self) -> tuple[Mark, LayerRange]:
