@@ -31,7 +31,7 @@ from dtfm_node.engine.allreduce import AllReduce, sum_of_parts
 from dtfm_node.engine.buckets import BUCKET_BYTES, Bucket
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.host_copies import HostCopies
-from dtfm_node.engine.lone_votes import LoneVotes
+from dtfm_node.engine.lone_stage_alarm import LoneStageAlarm
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.part_alarm import PartAlarm, PartsSeen, Strain, compare_parts
 from dtfm_node.engine.runtime import Runtime
@@ -181,7 +181,7 @@ def watching(found: Found) -> Iterator[None]:
             found.strains[kind] += strains.values()
             return strains
 
-    class WatchingVotes(LoneVotes):
+    class WatchingVotes(LoneStageAlarm):
         def judge(self, step: int, squares: Any) -> dict[str, Strain]:
             strains = super().judge(step, squares)
             found.strains["vote"] += strains.values()
@@ -189,7 +189,7 @@ def watching(found: Found) -> Iterator[None]:
 
     with (
         mock.patch("dtfm_node.engine.trainer.PartAlarm", Watching),
-        mock.patch("dtfm_node.engine.balloting.LoneVotes", WatchingVotes),
+        mock.patch("dtfm_node.engine.balloting.LoneStageAlarm", WatchingVotes),
     ):
         yield
 

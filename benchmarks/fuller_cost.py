@@ -16,9 +16,9 @@ from rich.progress import track
 
 from benchmarks.tables import keep, markdown, show
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.cost_model.model_demand import ModelDemand
 from dtfm_coordinator.allocator.foundations.shapes import feasible_shapes
 from dtfm_coordinator.allocator.paper.evolutionary_search import search
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_lab.bounds.step_bound import lower_bound

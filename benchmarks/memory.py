@@ -21,8 +21,8 @@ from rich.progress import track
 from benchmarks.loaded import peak_bytes
 from benchmarks.runs import Program, Runs, forced, machine, rows, toml
 from benchmarks.tables import keep, markdown, show
-from dtfm_coordinator.allocator.cost_model.model_demand import ModelDemand, memory_needed
 from dtfm_coordinator.allocator.job_demand import workload
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand, memory_needed
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.job.job_file import Job, ScheduleName
 from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER

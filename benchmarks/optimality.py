@@ -14,8 +14,8 @@ from rich.progress import track
 
 from benchmarks.tables import keep, markdown, show
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.cost_model.model_demand import ModelDemand
 from dtfm_coordinator.allocator.paper.evolutionary_search import search
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_lab.networks.catalogue import network
 from dtfm_protocol.job.job_file import Planning

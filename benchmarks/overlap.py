@@ -27,9 +27,9 @@ from rich.progress import track
 from benchmarks.links import Link
 from benchmarks.runs import Program, Runs, forced, machine, rows, toml
 from benchmarks.tables import keep, markdown, show
-from dtfm_coordinator.allocator.cost_model.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.job_demand import workload
+from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.simulator.simulator import simulate
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import CodecName, Job, ScheduleName

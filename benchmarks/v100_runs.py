@@ -24,8 +24,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.cost_model.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.simulator.simulator import simulate
 from dtfm_lab.networks.paper_networks import paper_network
 from dtfm_protocol.plan.plan import Plan

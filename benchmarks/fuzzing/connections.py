@@ -34,8 +34,8 @@ from dtfm_protocol.process.compat.hivemind import refuse_stale_records
 from dtfm_protocol.transport.circuit_relay import CircuitRelay
 from dtfm_protocol.transport.dial_rule import DialRule
 from dtfm_protocol.transport.dialling import multiaddresses_to_dial
+from dtfm_protocol.transport.libp2p_admission import origin_of
 from dtfm_protocol.transport.libp2p_messages import packed, unpacked, with_length
-from dtfm_protocol.transport.member_admittance import origin_of
 from dtfm_protocol.transport.multiaddress import binary, by_peer, hosts_of, tcp_address
 from dtfm_protocol.transport.whereabouts import ReachedAt, Whereabouts
 from dtfm_protocol.view.view import LayerSeconds

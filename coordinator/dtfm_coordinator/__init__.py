@@ -2,9 +2,10 @@
 
 - `allocator/`: the allocator: from a view of the swarm to a plan
 - `commands/`: the commands of `dtfm-coordinator`: what each takes, and which late import it runs
-- `lead/`: what a coordinator decides: when to measure, which plan comes next, and when another is better
+- `faults/`: what peers do wrong or cannot do: whom others accuse, who differs, who has become slow
+- `leader/`: what a coordinator decides: when to measure, which plan comes next, and when another is better
 - `links/`: the links between peers: which are known, asked for, or to be looked at again
-- `membership/`: who is in the swarm, where they are reached, and who has become slow
+- `membership/`: who is in the swarm, and where they are reached
 - `plan_change/`: how one plan follows another, and from which state training goes on
 - `records/`: what a run leaves on the coordinator's disk
 - `serve/`: a running coordinator: its planes, its broker, and who takes over when it is gone

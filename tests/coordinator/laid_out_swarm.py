@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_coordinator.lead.new_layout import LayoutMaker
+from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_protocol.control.messages import ProbeRound
 from dtfm_protocol.plan.plan import Plan

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
-from dtfm_coordinator.lead.lead_context import LeadContext
+from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.records.metrics_recorder import MetricsRecorder
 from dtfm_coordinator.swarm.announcer import Announcer

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dtfm_coordinator.allocator.cost_model.model_demand import ModelDemand
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_protocol.job.job_file import Planning
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtfm_coordinator.lead.new_layout import LayoutMaker
-from dtfm_coordinator.membership.accusations import Accusations
+from dtfm_coordinator.faults.accusations import Accusations
+from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_protocol.bounds import SEEN_LIMIT
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.cost_model.model_demand import ModelDemand
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_lab.networks.catalogue import network
@@ -256,7 +256,7 @@ def test_a_chain_of_the_best_peers_is_found_where_links_are_very_unequal() -> No
 
 
 def test_state_is_counted_where_it_moves_and_free_where_it_lies() -> None:
-    from dtfm_coordinator.allocator.cost_model.moving_cost import STATE_BYTES_PER_PARAMETER, moving_seconds, standing
+    from dtfm_coordinator.allocator.problem.moving_cost import STATE_BYTES_PER_PARAMETER, moving_seconds, standing
 
     view, work = swarm(3, seed=2), Workload(DEMAND, 12, Planning())
     posed = pose(view, work, view.ids)

@@ -34,11 +34,11 @@ from typing import Any, Self
 
 import pytest
 
-from dtfm_coordinator.lead.controller import hold
+from dtfm_coordinator.leader.controller import hold
+from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.plan_change import Decision, PlanChange
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import ChangeEvent, Durable, FindEnded, Held, Hold, Present, Role
-from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_node.engine.arbiter import Arbiter
@@ -343,7 +343,7 @@ async def test_a_coordinator_that_dies_when_a_plan_comes_into_force_knows_that_p
     event = PlanEvent(plan=1, why="test", called_at=0.0, in_force_at=0.0, step=2, repeated=1, source="replicas")
     coordinator = PlanChangeDriver(
         tmp_path, Role("C", alone=True), state.members, state, publish, say,
-        is_genuine=lambda _: True, liveness=ProcessLiveness(state.members),
+        is_genuine=lambda _: True, liveness=EndedProcesses(state.members),
     )  # fmt: skip
     working = asyncio.create_task(coordinator.run())
     assert await coordinator.call() == 1

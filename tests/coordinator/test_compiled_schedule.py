@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES
+from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.simulator.compiled_schedule import KINDS, order_actions
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares, route_micro_batches

@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dtfm_coordinator.allocator.cost_model.model_demand import ActionSeconds
-from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds
+from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.simulator.simulator import simulate
 from dtfm_coordinator.tools.explain.critical_path import Part, by_cause, critical_path
 from dtfm_protocol.plan.plan import Plan

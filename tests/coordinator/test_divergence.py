@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_coordinator.lead.new_layout import LayoutMaker
-from dtfm_coordinator.lead.plan_watch import Failed, PlanWatch
-from dtfm_coordinator.membership.divergence import REPEATS, Divergence
+from dtfm_coordinator.faults.divergence import REPEATS, Divergence
+from dtfm_coordinator.leader.new_layout import LayoutMaker
+from dtfm_coordinator.leader.plan_watch import Failed, PlanWatch
 from dtfm_protocol.bounds import SEEN_LIMIT
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from tests.coordinator.peers import Peers, plan_of

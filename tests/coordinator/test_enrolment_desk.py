@@ -19,8 +19,8 @@ from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.credential import authority_certificate, issue_credential
 from dtfm_protocol.identity.enrolment import EnrolmentAnswer, EnrolmentRequest, new_challenge
 from dtfm_protocol.identity.entry_token import EntryToken
+from dtfm_protocol.identity.key_succession import Succession
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.identity.succession import Succession
 from tests.harness.membership import DAY, OTHER_SWARM, OTHER_TOKEN, OWNER, SWARM, TOKEN, coordinator_of, member_of
 
 SECOND, STRANGER = Identity.generate(), Identity.generate()

@@ -19,8 +19,8 @@ from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.enrolment import GREETING
+from dtfm_protocol.identity.key_succession import Succession
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.identity.succession import Succession
 from tests.coordinator.entrance_guests import (
     CONNACK,
     OWNER,

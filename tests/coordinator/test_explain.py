@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dtfm_coordinator.allocator.cost_model.model_demand import ActionSeconds, ModelDemand, memory_needed
-from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.paper.paper_cost import cost_of_pipelines
+from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds, ModelDemand, memory_needed
+from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.main import app
 from dtfm_coordinator.tools.explain import step_report

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES, Problem
+from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.simulator.step_cost import StepCost
 from dtfm_coordinator.allocator.workload import Workload, pose, predict

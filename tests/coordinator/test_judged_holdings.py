@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from dtfm_coordinator.plan_change.commit_check import is_signed
+from dtfm_coordinator.plan_change.commit_signatures import is_signed
 from dtfm_coordinator.plan_change.judged_holdings import Copy, Judged, Refusal, judge
 from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
 from dtfm_coordinator.plan_change.resume_point import resume_from, safe_mark

@@ -13,8 +13,8 @@ from dtfm_coordinator.serve.key_replacement import ask, is_due, own_certificate,
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.credential import authority_certificate, issue_credential, read_credential
+from dtfm_protocol.identity.key_succession import MOST_SUCCESSIONS
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.identity.succession import MOST_SUCCESSIONS
 from tests.harness.membership import DAY, SWARM, TOKEN, coordinator_of
 
 

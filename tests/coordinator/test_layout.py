@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.cost_model.model_demand import (
+from dtfm_coordinator.allocator.problem.model_demand import (
     ModelDemand,
     layer_seconds,
     memory_needed,
     optimizer_seconds,
     stage_seconds,
 )
-from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES, Problem
+from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.workload import pose
 from dtfm_protocol.errors import UserError

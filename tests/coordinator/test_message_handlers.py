@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_coordinator.lead.status_file import StatusFile
+from dtfm_coordinator.leader.status_file import StatusFile
+from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
-from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
 from dtfm_coordinator.records.event_log import PlanEvent, read
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.peer_state import Holding, Mark, PeerState, Promise
@@ -120,7 +120,7 @@ async def test_what_follows_is_heard_at_once_and_in_order_whatever_a_change_of_p
         peers.context.control.publish,
         lambda text: peers.announcer.say("waiting", text),
         is_genuine=lambda _: True,
-        liveness=ProcessLiveness(peers.state.members, is_open),
+        liveness=EndedProcesses(peers.state.members, is_open),
     )
     heard: list[tuple[str, int]] = []
 

@@ -12,10 +12,10 @@ import pytest
 from dtfm_coordinator.membership import reachable_addresses
 from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.members import Members
+from dtfm_coordinator.plan_change.ended_processes import CHECKS_AT_ONCE, EndedProcesses
 from dtfm_coordinator.plan_change.plan_change_driver import STEPS_OF_PATIENCE, PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
-from dtfm_coordinator.plan_change.process_liveness import CHECKS_AT_ONCE, ProcessLiveness
 from dtfm_protocol.control.messages import Epoch, Presence, Report, Topic
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.errors import UserError
@@ -76,7 +76,7 @@ class Swarm:
             publish,
             say,
             is_genuine=is_genuine,
-            liveness=ProcessLiveness(self.members, is_open),
+            liveness=EndedProcesses(self.members, is_open),
         )
         if before is not None:
             self.one.returns(before)
@@ -370,7 +370,7 @@ async def test_a_process_whose_doors_have_closed_has_ended_and_one_that_was_only
             assert swarm.told[-1].started == 3
         found = PlanRecord.of(tmp_path)
         assert found.doors == {peer: ((HOST, port),) for peer, port in numbers.items()}
-        liveness, known = ProcessLiveness(Members()), found.durable.doors
+        liveness, known = EndedProcesses(Members()), found.durable.doors
         assert await liveness.ended(known) == set()
         for peer in ("a", "b"):
             ports[peer].close()
@@ -389,9 +389,9 @@ async def test_a_peer_that_answers_has_not_ended_whatever_its_former_doors_say()
     members = Members()
     known = (("a", ((HOST, port),)), ("silent", ()))
     members.reported("a", Report(session="a", state="idle"))
-    assert await ProcessLiveness(members).ended(known) == set()
+    assert await EndedProcesses(members).ended(known) == set()
     members.seen("a", Presence(online=False, session="a"))
-    assert await ProcessLiveness(members).ended(known) == {"a"}
+    assert await EndedProcesses(members).ended(known) == {"a"}
 
 
 async def test_only_so_many_doors_are_knocked_at_at_once() -> None:
@@ -407,7 +407,7 @@ async def test_only_so_many_doors_are_knocked_at_at_once() -> None:
         open_now -= 1
         return True
 
-    found = await ProcessLiveness(members, is_open).open_at(tuple(f"p{number}" for number in range(20)))
+    found = await EndedProcesses(members, is_open).open_at(tuple(f"p{number}" for number in range(20)))
     assert [len(known) for _, known in found] == [8] * 20
     assert most == CHECKS_AT_ONCE
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_coordinator.lead.comparison import Comparison
-from dtfm_coordinator.lead.new_layout import LayoutMaker
-from dtfm_coordinator.lead.plan_watch import CALM, TRUSTED_SECONDS, Change, PlanWatch, Situation, reason_to_compare
+from dtfm_coordinator.leader.comparison import Comparison
+from dtfm_coordinator.leader.new_layout import LayoutMaker
+from dtfm_coordinator.leader.plan_watch import CALM, TRUSTED_SECONDS, Change, PlanWatch, Situation, reason_to_compare
+from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
-from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
 from tests.coordinator.peers import ME, Peers, plan_of
 
 
@@ -31,7 +31,7 @@ class Led(Peers):
             self.context.control.publish,
             lambda text: self.announcer.say("waiting", text),
             is_genuine=lambda _: True,
-            liveness=ProcessLiveness(self.state.members),
+            liveness=EndedProcesses(self.state.members),
         )
         self.comparison = Comparison(
             self.state,

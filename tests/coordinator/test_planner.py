@@ -5,8 +5,8 @@ import pytest
 
 from dtfm_coordinator.allocator.job_demand import requirements
 from dtfm_coordinator.allocator.workload import Workload
-from dtfm_coordinator.lead import planner as planning
-from dtfm_coordinator.lead.planner import Planner
+from dtfm_coordinator.leader import planner as planning
+from dtfm_coordinator.leader.planner import Planner
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training, Wire
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_coordinator.allocator.cost_model.model_demand import ActionSeconds
-from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCostModel
+from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds
+from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.simulator.simulated_timeline import Simulation
 from dtfm_coordinator.allocator.simulator.simulator import simulate
 from dtfm_protocol.plan.plan import Plan

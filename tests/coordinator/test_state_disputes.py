@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_coordinator.lead.plan_watch import Failed, PlanWatch
-from dtfm_coordinator.membership.accusations import Accusations
-from dtfm_coordinator.membership.state_disputes import REPEATS, StateDisputes
+from dtfm_coordinator.faults.accusations import Accusations
+from dtfm_coordinator.faults.state_disputes import REPEATS, StateDisputes
+from dtfm_coordinator.leader.plan_watch import Failed, PlanWatch
 from dtfm_protocol.bounds import SEEN_LIMIT
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.mark import Mark

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dtfm_coordinator.lead.status_file import StatusFile
+from dtfm_coordinator.leader.status_file import StatusFile
 from dtfm_coordinator.main import app
 from dtfm_protocol.control.messages import Report
 from dtfm_protocol.discovery.records import Profile

@@ -1,6 +1,6 @@
 """Which peers have become slow: by their own measure, over several steps, and not all together."""
 
-from dtfm_coordinator.membership.stragglers import SLOW, SLOWEST, WINDOW, Stragglers
+from dtfm_coordinator.faults.stragglers import SLOW, SLOWEST, WINDOW, Stragglers
 
 
 def told(pace: Stragglers, plan: int = 1, first: int = 1, **busy: list[float]) -> Stragglers:

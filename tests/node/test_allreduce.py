@@ -21,7 +21,7 @@ from dtfm_node.engine.frame_seals import SEAL_BYTES, FrameSeals, Seal
 from dtfm_node.engine.host_copies import HostCopies
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.part_alarm import PartAlarm
-from dtfm_node.engine.receipts import StepReceipts, squares_of
+from dtfm_node.engine.reduction_receipts import StepReceipts, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Compute, Runtime
 from dtfm_node.engine.training_stage import Diverged

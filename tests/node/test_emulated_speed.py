@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from dtfm_coordinator.allocator.cost_model.model_demand import layer_seconds, stage_seconds
 from dtfm_coordinator.allocator.job_demand import requirements
+from dtfm_coordinator.allocator.problem.model_demand import layer_seconds, stage_seconds
 from dtfm_node.engine.emulated_speed import least_seconds, paced_layer
 from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.job.job_file import ScheduleName, Training

@@ -18,8 +18,8 @@ from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.key_succession import Succession
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.identity.succession import Succession
 from tests.harness.entrances import HOST, open_entrance
 from tests.harness.membership import OWNER, SWARM, coordinator_of
 

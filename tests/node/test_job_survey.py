@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dtfm_coordinator.allocator.cost_model.model_demand import memory_needed
 from dtfm_coordinator.allocator.job_demand import requirements
+from dtfm_coordinator.allocator.problem.model_demand import memory_needed
 from dtfm_node.engine.job_survey import MOST_SEQUENCES, JobSurvey, check_counts, confined_survey, local_survey
 from dtfm_node.runner.plan_check import why_refused
 from dtfm_protocol.bounds import MOST_UINT32

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dtfm_node.engine.receipts import StepReceipts
+from dtfm_node.engine.reduction_receipts import StepReceipts
 from dtfm_node.engine.witness import (
     ANSWERS_AT_ONCE,
     RECEIPTS,
@@ -25,7 +25,7 @@ from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, read_message, write_message
 from tests.harness.manual_clock import ManualClock, settle
 from tests.harness.named_peers import signer_of
-from tests.node.test_receipts import part
+from tests.node.test_reduction_receipts import part
 
 PLAN = Plan(version=1, stages=((0, 1),), routes=(("a",), ("b",)))
 CAST = [b"a" * 70, b"b" * 99]

@@ -15,8 +15,8 @@ from dtfm_protocol.identity.credential import (
     issue_credential,
     read_credential,
 )
+from dtfm_protocol.identity.key_succession import MOST_SUCCESSIONS, Succession
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.identity.succession import MOST_SUCCESSIONS, Succession
 from tests.harness.membership import DAY, OTHER_SWARM, OWNER, SWARM, TOKEN, coordinator_of, member_of
 
 NEW, SECOND = Identity.generate(), Identity.generate()

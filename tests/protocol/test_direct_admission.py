@@ -13,8 +13,8 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.credential import authority_certificate
+from dtfm_protocol.identity.key_succession import Succession
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.identity.succession import Succession
 from dtfm_protocol.transport.certificates import Trust
 from dtfm_protocol.transport.route import Route
 from dtfm_protocol.transport.tls_connections import NoWay

@@ -20,8 +20,8 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.credential import authority_certificate
+from dtfm_protocol.identity.key_succession import Succession
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.identity.succession import Succession
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable, read_message, write_message
 from tests.harness.membership import OWNER, SWARM, member_of

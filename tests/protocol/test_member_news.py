@@ -9,8 +9,8 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.credential import authority_certificate
+from dtfm_protocol.identity.key_succession import Succession
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.identity.succession import Succession
 from dtfm_protocol.transport.member_news import DIGEST_BYTES, NEWS, PAGE, REQUEST_LIMIT, MemberNews, NewsExchange
 from dtfm_protocol.wire.stream import Unreachable
 from tests.harness.membership import OTHER_SWARM, OWNER, SWARM, member_of

@@ -1,6 +1,6 @@
 """The allocator: from a view of the swarm to a plan.
 
-- `cost_model/`: what a layout is judged by: the model's demand, peers and links as arrays, and what moving to it costs
+- `problem/`: what a layout is judged by: the model's demand, peers and links as arrays, and what moving to it costs
 - `foundations/`: foundations that every search for a placement stands on
 - `paper/`: placements by the paper's communication cost (arXiv 2206.01288, section 3), and the search that it judges
 - `search/`: the search over whole layouts, judged by the simulated step

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtfm_coordinator.allocator.cost_model.model_demand import ModelDemand
-from dtfm_coordinator.allocator.cost_model.moving_cost import moving_seconds, standing
-from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES, Problem
 from dtfm_coordinator.allocator.foundations.compiled import compiling
 from dtfm_coordinator.allocator.foundations.search_budget import DEFAULT_SEARCH_SECONDS, Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape, feasible_shapes
 from dtfm_coordinator.allocator.plan_in_force import InForce
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
+from dtfm_coordinator.allocator.problem.moving_cost import moving_seconds, standing
+from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_evolution import Evolution
 from dtfm_coordinator.allocator.search.promising_shapes import ranked

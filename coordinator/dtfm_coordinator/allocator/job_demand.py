@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 import dtfm_coordinator
 import dtfm_protocol
-from dtfm_coordinator.allocator.cost_model.model_demand import ModelDemand
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_protocol.data.tokenizer import vocabulary_size
 from dtfm_protocol.job.job_file import Job, Training

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtfm_coordinator.allocator.cost_model.model_demand import memory_needed
-from dtfm_coordinator.allocator.cost_model.moving_cost import LayersInForce, moving_seconds, standing
-from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
+from dtfm_coordinator.allocator.problem.model_demand import memory_needed
+from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_seconds, standing
+from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.simulator.step_cost import StepCost
 from dtfm_coordinator.allocator.workload import Workload, predict

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
 from dtfm_coordinator.allocator.foundations.shapes import Shape
+from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.workload import Workload
 
 

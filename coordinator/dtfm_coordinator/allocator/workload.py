@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtfm_coordinator.allocator.cost_model.model_demand import (
+from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.model_demand import (
     ModelDemand,
     layer_seconds,
     optimizer_seconds,
     stage_seconds,
 )
-from dtfm_coordinator.allocator.cost_model.problem_arrays import SCHEDULES, Problem, problem
-from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem, problem
 from dtfm_coordinator.allocator.simulator.simulated_timeline import Simulation
 from dtfm_coordinator.allocator.simulator.simulator import simulate
 from dtfm_coordinator.allocator.simulator.step_cost import StepCost

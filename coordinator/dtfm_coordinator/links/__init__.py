@@ -3,5 +3,7 @@
 - `link_degradation`: degradation of links: which to measure anew, as training finds them slower, or they were slow a
   while ago (pure)
 - `link_table`: which links are known, who measures next, and the view that follows (pure)
+- `peer_limits`: what peers can send and receive in all, and who measures that next (pure)
 - `probe_requests`: requests for measurements: which peers were asked for, and which of their results are answers (pure)
+- `probe_rounds`: rounds in which pairs of peers measure their links, so that no probe disturbs another (pure)
 """

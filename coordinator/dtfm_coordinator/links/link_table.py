@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from dtfm_coordinator.links.peer_limits import PeerLimits
 from dtfm_coordinator.links.probe_requests import ProbeRequests
+from dtfm_coordinator.links.probe_rounds import Pair, pair_rounds
 from dtfm_coordinator.membership.members import Member
-from dtfm_coordinator.membership.peer_limits import PeerLimits
-from dtfm_coordinator.membership.probe_rounds import Pair, pair_rounds
 from dtfm_protocol.control.messages import ProbeResult
 from dtfm_protocol.discovery.records import LinkReport
 from dtfm_protocol.view.link_matrix import Matrix

@@ -2,7 +2,9 @@
 
 - `announcements`: what peers are told of plans: the plan that is offered, and the epoch, one after the other as it was
   decided
-- `commit_check`: check of commits' signatures, each once: peers show the same ones with every report
+- `commit_signatures`: check of commits' signatures, each once: peers show the same ones with every report
+- `ended_processes`: liveness by TCP: a peer's process has ended if connections are refused at the very ports at which
+  it took them
 - `judged_holdings`: judgement of what peers say that they hold: a holding counts only where the plans that coordinators
   signed say that its peer may have it, and where the arbiter's commit, or a later plan, says that its state was final
   (pure)
@@ -13,8 +15,6 @@
 - `plan_change_events`: events and actions of `PlanChange` as plain values: what happens while one plan follows another,
   and what is to be done
 - `plan_record`: record of changes of plan in `epoch.json`: what a coordinator must not forget of them, whoever leads
-- `process_liveness`: liveness by TCP: a peer's process has ended if connections are refused at the very ports at which
-  it took them
 - `quorum`: quorum that a change of plan takes: who decides on what follows a plan, and when enough of them have (pure)
 - `refused_claims`: account of what peers said that they hold and do not, or may not: counted, and said once a peer and
   reason

@@ -8,6 +8,7 @@ from pathlib import Path
 from dtfm_coordinator.membership.change_signal import ChangeSignal
 from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.plan_change.announcements import Announcements, Publisher
+from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.peer_stands import PeerStands
 from dtfm_coordinator.plan_change.plan_change import PlanChange
 from dtfm_coordinator.plan_change.plan_change_events import (
@@ -36,7 +37,6 @@ from dtfm_coordinator.plan_change.plan_change_events import (
     Written,
 )
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
-from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
 from dtfm_coordinator.plan_change.quorum import Electorate
 from dtfm_protocol.control.messages import Epoch
 from dtfm_protocol.errors import UserError
@@ -63,7 +63,7 @@ class PlanChangeDriver:
         say: Callable[[str], Awaitable[None]],
         *,
         is_genuine: Callable[[Plan], bool],
-        liveness: ProcessLiveness,
+        liveness: EndedProcesses,
     ) -> None:
         """Take up what an earlier life has left in `folder`.
 

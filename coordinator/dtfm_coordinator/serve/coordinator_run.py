@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dtfm_coordinator.lead.controller import Controller
-from dtfm_coordinator.lead.lead_context import LeadContext
-from dtfm_coordinator.lead.planner import Planner
+from dtfm_coordinator.leader.controller import Controller
+from dtfm_coordinator.leader.lead_context import LeadContext
+from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.membership.known_peers import KnownPeers
 from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.reachable_addresses import still_reachable

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from dtfm_coordinator.lead.planner import Planner
+from dtfm_coordinator.leader.planner import Planner
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log

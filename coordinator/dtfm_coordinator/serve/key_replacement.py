@@ -13,8 +13,8 @@ from dtfm_coordinator.membership.membership_ledger import Trusted
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.credential import authority_certificate, read_credential
+from dtfm_protocol.identity.key_succession import MOST_SUCCESSIONS, Succession
 from dtfm_protocol.identity.keys import Identity
-from dtfm_protocol.identity.succession import MOST_SUCCESSIONS, Succession
 from dtfm_protocol.process.state_dir import sync_folder, write_atomically
 
 KEY, NEXT_KEY = "key", "key.next"

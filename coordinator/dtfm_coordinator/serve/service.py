@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dtfm_coordinator.allocator.job_demand import kept_requirements
-from dtfm_coordinator.lead.planner import Planner
+from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.serve.appointment import check_appointed
 from dtfm_coordinator.serve.coordinator_run import CoordinatorRun, ServedJob
 from dtfm_coordinator.serve.endpoints import Endpoints

@@ -5,15 +5,15 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
+from dtfm_coordinator.faults.accusations import Accusations
+from dtfm_coordinator.faults.divergence import Divergence
+from dtfm_coordinator.faults.state_disputes import StateDisputes
+from dtfm_coordinator.faults.stragglers import Stragglers
 from dtfm_coordinator.links.link_degradation import LinkDegradation
 from dtfm_coordinator.links.link_table import LinkTable
-from dtfm_coordinator.membership.accusations import Accusations
 from dtfm_coordinator.membership.change_signal import ChangeSignal
-from dtfm_coordinator.membership.divergence import Divergence
 from dtfm_coordinator.membership.members import Members
-from dtfm_coordinator.membership.state_disputes import StateDisputes
-from dtfm_coordinator.membership.stragglers import Stragglers
-from dtfm_coordinator.plan_change.commit_check import is_signed
+from dtfm_coordinator.plan_change.commit_signatures import is_signed
 from dtfm_coordinator.plan_change.judged_holdings import Copy, judge
 from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
 from dtfm_coordinator.plan_change.resume_point import safe_mark

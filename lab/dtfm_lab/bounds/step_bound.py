@@ -14,7 +14,7 @@ The least of these over the numbers of stages that fit in memory is the bound.
 
 import numpy as np
 
-from dtfm_coordinator.allocator.cost_model.problem_arrays import ZERO_BUBBLE, Problem
+from dtfm_coordinator.allocator.problem.problem_arrays import ZERO_BUBBLE, Problem
 from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER
 
 STEPS = 60

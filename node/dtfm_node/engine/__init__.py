@@ -3,7 +3,7 @@
 - `adamw`: AdamW as elementwise IEEE arithmetic in a stated order: the same bits on every device
 - `allreduce`: the sharded all-reduce of one bucket: every holder sums one part and gives all others the same bytes
 - `arbiter`: what makes a step final: every peer votes that it holds its share, the arbiter answers all with one commit
-- `audit`: audit of the arbiter by the peers that it answers: a commit follows from the votes on its step
+- `arbiter_audit`: audit of the arbiter by the peers that it answers: a commit follows from the votes on its step
 - `balloting`: sending of votes and commits, and the waiting for them, around what an `Arbiter` decides
 - `buckets`: runs of gradient that are reduced together, by whom, and who owns which part of the sum
 - `device`: which device computes, and how much memory it has
@@ -14,7 +14,6 @@
 - `emulated_speed`: compute at a stated speed: actions take as long as on a device that is slower than this one
 - `exchange`: frames to and from the other peers of one plan: `receiver` takes in what `mailbox` lets in, `sender`
   sends, and `heartbeat` tells who lives
-- `schedule_executor`: executor of a schedule: compute on its own thread, receives posted ahead, sends off that thread
 - `expected_frames`: frames that a step brings to a peer, and their sizes (pure)
 - `failure_detector`: decides from measured times when a peer that is silent, or busy with one thing, counts as gone
   (pure)
@@ -25,32 +24,33 @@
 - `gradient_norm`: norm of gradients and their clip, which swarm and `solo` share
 - `heartbeat`: pulses to and from the other peers of a plan, which say that a peer lives, and how long it has been at
   its action
+- `host_copies`: copies between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams
+  beside compute's
 - `job_survey`: a survey of a job: what its model would take, worked out in a process of bounded memory and time
 - `layers`: ways to run a stage's decoder layers: plainly, with activations recomputed, or compiled
 - `link_rates`: rates at which frames come in from each peer: what training traffic tells of links, for nothing (pure)
-- `lone_votes`: alarm for norms that lone stages vote: only what is usual can contradict (pure)
+- `lone_stage_alarm`: alarm for norms that lone stages vote: only what is usual can contradict (pure)
 - `mailbox`: frames that one peer awaits from the others under one plan: which are due, which have come, and who is gone
   (pure)
 - `part_alarm`: alarm for parts of a gradient that are well-formed and wrong: norms and directions that no honest
   replica's have (pure)
 - `process_limits`: limits of this node's own process, set before it hears of any job
-- `receipts`: receipts of a step's reduced parts: what each holder got, and who lies where they differ (pure)
 - `receiver`: receiver of frames from streams: the waiting, on both sides, around what a `Mailbox` decides
+- `reduction_receipts`: receipts of a step's reduced parts: what each holder got, and who lies where they differ (pure)
 - `rejected_frames`: frames that cannot be used: kinds of fault, how often each was, and whether one is worth a line in
   the log (pure)
 - `runtime`: runtime of the engine: the device, the threads that use it, the way to and from its memory, and the tracer
+- `schedule_executor`: executor of a schedule: compute on its own thread, receives posted ahead, sends off that thread
 - `sender`: sender of frames to other peers: a queue for each peer and priority, each sent in order over a stream of its
   own
 - `signed_ballots`: votes and commits as frames carry them: a signature, then the message as JSON
-- `training_stage`: a peer's slice of the model, with all that training needs of it: gradients, optimizer, state by
-  parameter name
-- `host_copies`: copies between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams
-  beside compute's
 - `state_tensors`: tensors of a state, weights and moments, by the names that checkpoints give them
 - `step_traffic`: traffic of a step: every message that a plan makes a peer send or await (pure)
 - `tracer`: tracer of what this node did and when, in a file for `dtfm-coordinator trace` and for Perfetto
 - `trainer`: trainer of one plan: runs its steps from its first state, step by step, to the job's last step or the
   plan's end
+- `training_stage`: a peer's slice of the model, with all that training needs of it: gradients, optimizer, state by
+  parameter name
 - `weight_gradients`: weight gradients of matrices, added straight to their sums: at once, or later as an action of
   their own
 - `witness`: witness of the newest steps: what a peer keeps of them to prove who said what, and gives to others

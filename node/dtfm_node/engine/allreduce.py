@@ -16,7 +16,7 @@ from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals, Seal, unsealed
 from dtfm_node.engine.gradient_norm import sum_of_squares
 from dtfm_node.engine.part_alarm import PartAlarm, PartsSeen, compare_parts
-from dtfm_node.engine.receipts import PartReceipt, receipt_of, squares_of
+from dtfm_node.engine.reduction_receipts import PartReceipt, receipt_of, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.step_traffic import StepMessage, received, reduction_messages, sent

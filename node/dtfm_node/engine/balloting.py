@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from dtfm_node.engine.arbiter import Arbiter, Disputed, StateAgreement
-from dtfm_node.engine.audit import Answered, Auditor
+from dtfm_node.engine.arbiter_audit import Answered, Auditor
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals
-from dtfm_node.engine.lone_votes import LoneVotes
+from dtfm_node.engine.lone_stage_alarm import LoneStageAlarm
 from dtfm_node.engine.mailbox import PeerLost
-from dtfm_node.engine.receipts import StepReceipts, holders_of, judge
+from dtfm_node.engine.reduction_receipts import StepReceipts, holders_of, judge
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.signed_ballots import SignedBallots, text_of
 from dtfm_node.engine.step_traffic import (
@@ -45,7 +45,7 @@ class Balloting:
         self._plan, self._me, self._exchange = plan, me, exchange
         self._witness, self._auditor = witness, auditor
         self._signed = SignedBallots(witness.signer, plan.version)
-        self._lone_votes = LoneVotes(plan, lenience)
+        self._lone_votes = LoneStageAlarm(plan, lenience)
         self._arbitrates = me == arbiter_of(plan)
         stages = {layers: plan.replicas(index) for index, layers in enumerate(plan.stages)}
         self._states = StateAgreement(plan.version, stages)

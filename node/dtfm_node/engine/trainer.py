@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain
 
 from dtfm_node.engine.allreduce import AllReduce
-from dtfm_node.engine.audit import Auditor
+from dtfm_node.engine.arbiter_audit import Auditor
 from dtfm_node.engine.balloting import Balloting
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.expected_frames import ExpectedFrame, ballot_frames, evaluation_frames, step_frames
 from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.part_alarm import PartAlarm
-from dtfm_node.engine.receipts import StepReceipts
+from dtfm_node.engine.reduction_receipts import StepReceipts
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.schedule_executor import ScheduleExecutor
 from dtfm_node.engine.training_stage import Diverged, TrainingStage

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dtfm_node.engine.receipts import StepReceipts
+from dtfm_node.engine.reduction_receipts import StepReceipts
 from dtfm_protocol.bounds import MOST_PEERS, Step, Version
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.signer import Signer

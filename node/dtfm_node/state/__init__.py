@@ -11,7 +11,7 @@
 - `held_states`: states of the model that a node keeps in memory from one plan to the next: which stays, and until when
 - `inventory`: inventory of the states of the model that this node holds, and gives to others: what it trains on, what
   it trained on before as long as others may lack it, and snapshots
-- `piece_board`: board of the pieces of a fetch: which are to be asked for, by whom; and who has given false bytes
+- `piece_requests`: requests for the pieces of a fetch: which are due, from whom; and who has given false bytes
 - `restore`: restoring of a stage to the state that its plan begins with: from this node's memory and disk, else from
   others
 - `shadow_replication`: copies of snapshots, given to the peers that the plan names to keep them (shadows), and taken

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from dtfm_node.state.catalogue_proof import CertifiedPart, prove
-from dtfm_node.state.piece_board import PieceBoard, Take
+from dtfm_node.state.piece_requests import PieceRequests, Take
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.transfers import (
     CATALOGUE_LIMIT,
@@ -68,7 +68,7 @@ class Fetch:
         self._shapes, self._wanted, self._parts = shapes, set(shapes), parts
         self._catalogue_seconds, self._piece_seconds = catalogue_seconds, piece_seconds
         self._agreed: dict[str, TensorEntry] = {}
-        self._board = PieceBoard(mark, piece_bytes)
+        self._board = PieceRequests(mark, piece_bytes)
         self.result = Fetched(false=self._board.false)
 
     async def run(self, take: Take) -> Fetched:

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from dtfm_protocol.errors import Cause, Refused
 from dtfm_protocol.identity.credential import Credential, read_credential
+from dtfm_protocol.identity.key_succession import Succession
 from dtfm_protocol.identity.keys import short
-from dtfm_protocol.identity.succession import Succession
 
 
 class Coordinators(Collection[str]):

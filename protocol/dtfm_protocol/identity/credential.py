@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from dtfm_protocol.errors import Refused
+from dtfm_protocol.identity.key_succession import Succession, decode_successions, encode_successions
 from dtfm_protocol.identity.keys import Identity, peer_id_of, public_key_of
-from dtfm_protocol.identity.succession import Succession, decode_successions, encode_successions
 
 CERTIFICATE_LIMIT = 2048
 """Bytes of the largest certificate; a member's has about 450, a coordinator's 330 and 112 for each succession."""

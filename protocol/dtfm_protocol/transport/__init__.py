@@ -3,6 +3,7 @@
 - `certificates`: TLS between members: the contexts with which a peer shows its credential, and checks those of others
 - `circuit_relay`: members that nobody can connect to are reached through one that everybody can
 - `client_hello`: the first message of a TLS client, told from rubbish before anything is computed for it
+- `connect_attempt`: attempt to connect: whether something takes TCP connections at an address
 - `daemon_control`: what is asked of the libp2p daemon beside streams: who is connected, and to end a connection
 - `dial_rule`: the rule of which addresses that others announce are dialled: none inside one's own network, unless the
   swarm itself lies there
@@ -24,12 +25,12 @@
 - `incoming_streams`: streams that peers open: each is given to its handler, and what goes wrong with it goes no further
 - `ip_addresses`: IP addresses: from where each can be reached, and which of them are this machine's
 - `libp2p`: the data plane on libp2p, through the daemon that `libp2p_daemon` starts and ends
+- `libp2p_admission`: the libp2p streams of one peer with members: those that it opens, and those that it takes once
+  they are proven
 - `libp2p_daemon`: the libp2p daemon that hivemind ships, as one process: its folder, its command line, its start and
   its end
 - `libp2p_messages`: the wire format of protobuf, for the few messages of libp2p's own protocols that are spoken here
 - `libp2p_stream`: a stream of the libp2p plane: a connection to the daemon of this machine, which hands it on
-- `member_admittance`: the libp2p streams of one peer with members: those that it opens, and those that it takes once
-  they are proven
 - `member_calls`: calls from member to member, a request and an answer each, over libp2p: both begin with their sender's
   credential
 - `member_news`: news from member to member: who is banned, and who coordinates the swarm, also where no coordinator is
@@ -46,7 +47,6 @@
 - `sockets`: TCP sockets of direct connections: where they are taken, and how they are opened
 - `stream_limits`: the limits of a libp2p plane: how long it waits for proof, and how much it takes on at a time
 - `tcp_info`: the kernel's knowledge of how a stream's bytes get to the other end (Linux)
-- `connect_attempt`: attempt to connect: whether something takes TCP connections at an address
 - `tls_connections`: the TLS 1.3 connections from peer to peer, whose two ends have proven that they are members of the
   swarm
 - `tls_stream`: a stream of the direct plane: TLS over a TCP connection, with nothing between it and the kernel

@@ -26,8 +26,8 @@ from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
 from dtfm_protocol.transport.dialling import multiaddresses_to_dial
 from dtfm_protocol.transport.doorkeeper import DoorWatch
 from dtfm_protocol.transport.incoming_streams import answer
+from dtfm_protocol.transport.libp2p_admission import MemberAdmittance
 from dtfm_protocol.transport.libp2p_stream import LibP2PStream, stream_of
-from dtfm_protocol.transport.member_admittance import MemberAdmittance
 from dtfm_protocol.transport.member_calls import PROOF, MemberCalls
 from dtfm_protocol.transport.member_news import NewsExchange
 from dtfm_protocol.transport.member_stream import MemberStream

@@ -9,9 +9,9 @@ shared out anew where the old ones no longer fit. (Kirkpatrick, Gelatt and Vecch
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.cost_model.moving_cost import LayersInForce, moving_seconds
-from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
 from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_seconds
+from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import layers_by_load
 from dtfm_coordinator.allocator.simulator.compiled_schedule import Course, course_of
 from dtfm_coordinator.allocator.simulator.fast_simulator import play

@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
 from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import Course, course_of
 from dtfm_coordinator.allocator.simulator.fast_simulator import play
 from dtfm_coordinator.allocator.simulator.slot_memory import most_layers, recomputed

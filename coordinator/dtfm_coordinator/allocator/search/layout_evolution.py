@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from dtfm_coordinator.allocator.cost_model.moving_cost import LayersInForce, moving_seconds
-from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
 from dtfm_coordinator.allocator.foundations.search_budget import Budget
 from dtfm_coordinator.allocator.foundations.shapes import Shape
+from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_seconds
+from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.annealing import anneal
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_variation import crossed, regrouped

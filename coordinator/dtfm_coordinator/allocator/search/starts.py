@@ -6,10 +6,10 @@ from math import comb, perm
 
 import numpy as np
 
-from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
 from dtfm_coordinator.allocator.foundations.links import pipeline_seconds
 from dtfm_coordinator.allocator.foundations.neighbourhoods import Nearness, nearness, tiled
 from dtfm_coordinator.allocator.foundations.shapes import Shape
+from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 
 Stages = list[list[int]]
 """Numbers of the peers of each stage."""

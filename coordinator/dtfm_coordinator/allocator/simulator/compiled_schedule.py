@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.cost_model.problem_arrays import GPIPE, ZERO_BUBBLE
 from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.problem.problem_arrays import GPIPE, ZERO_BUBBLE
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_coordinator.allocator.simulator.slot_routes import route_micro_batches
 from dtfm_protocol.plan import schedule_rules

@@ -15,8 +15,8 @@ all-reduce does not see what is left of the pipeline. Where no such limit binds 
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.cost_model.problem_arrays import ZERO_BUBBLE, Problem
 from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.problem.problem_arrays import ZERO_BUBBLE, Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import BACKWARD, FORWARD, KINDS, WEIGHT, Course
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_coordinator.allocator.simulator.slot_memory import Bools, recomputed

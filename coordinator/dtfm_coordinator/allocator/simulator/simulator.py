@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
-from dtfm_coordinator.allocator.cost_model.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.simulator.simulated_network import SimulatedMessage, SimulatedNetwork
 from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation
 from dtfm_coordinator.allocator.simulator.step_cost import StepCost

@@ -7,8 +7,8 @@ memory of each of its peers recomputes.
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
 from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import Course
 from dtfm_protocol.model import memory_model
 from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER

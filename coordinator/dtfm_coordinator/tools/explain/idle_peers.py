@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dtfm_coordinator.allocator.cost_model.model_demand import (
+from dtfm_coordinator.allocator.problem.model_demand import (
     ActionSeconds,
     layer_seconds,
     memory_needed,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.cost_model.model_demand import layer_seconds
+from dtfm_coordinator.allocator.problem.model_demand import layer_seconds
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.link_matrix import Matrix

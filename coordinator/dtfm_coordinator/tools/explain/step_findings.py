@@ -5,8 +5,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from dtfm_coordinator.allocator.cost_model.model_demand import memory_needed
 from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.model_demand import memory_needed
 from dtfm_coordinator.allocator.simulator.simulated_timeline import (
     SimulatedSpan,
     Simulation,

@@ -5,7 +5,7 @@ import json
 import time
 from typing import Any
 
-from dtfm_coordinator.lead.lead_context import LeadContext
+from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.swarm.announcer import Announcer
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.job.metrics_file import MetricsFile

@@ -6,7 +6,7 @@ kept apart like any others that have fallen out (`Accusations`). Where no plan c
 would come to the same again and again: then the run ends, and says why.
 """
 
-from dtfm_coordinator.membership.accusations import Quarrel
+from dtfm_coordinator.faults.accusations import Quarrel
 from dtfm_protocol.bounds import SEEN_LIMIT
 from dtfm_protocol.identity.keys import short
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from dtfm_coordinator.lead.planner import Planner
+from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.discovery.registry import Discovery, Registry

@@ -6,9 +6,9 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
 
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
-from dtfm_coordinator.lead.lead_context import LeadContext
+from dtfm_coordinator.faults.accusations import Quarrel
+from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.links.link_degradation import Pair
-from dtfm_coordinator.membership.accusations import Quarrel
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.control.messages import PROBE, ProbeRound

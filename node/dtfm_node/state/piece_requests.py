@@ -50,7 +50,7 @@ class _Tensor:
                     yield giver
 
 
-class PieceBoard:
+class PieceRequests:
     """Board of the pieces of a state's tensors, shared by those who pull from the sources.
 
     False bytes cost their tensor a second attempt. Where one source gave all of it, that one is named and left out;

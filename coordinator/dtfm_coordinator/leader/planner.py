@@ -5,8 +5,8 @@ import math
 from dataclasses import replace
 
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.cost_model.model_demand import ModelDemand
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload, as_cost, predict
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.resolved_job import ResolvedJob

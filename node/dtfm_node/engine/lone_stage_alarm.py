@@ -17,7 +17,7 @@ BETWEEN_STAGES = 1e5
 would have a false one if it began with a lie. Honest stages of new models are hundreds of times apart."""
 
 
-class LoneVotes:
+class LoneStageAlarm:
     """Alarm of a plan's arbiter. It trusts its own stage's norm, and judges the others' by that."""
 
     def __init__(self, plan: Plan, lenience: float = 1.0) -> None:

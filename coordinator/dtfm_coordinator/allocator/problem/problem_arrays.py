@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.cost_model.model_demand import ModelDemand
 from dtfm_coordinator.allocator.foundations.links import Links
+from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_protocol.job.job_file import ScheduleName, Wire
 from dtfm_protocol.model.memory_model import FEEDBACK_BYTES_PER_PARAMETER
 from dtfm_protocol.view.view import LayerSeconds

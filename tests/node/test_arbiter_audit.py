@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dtfm_node.engine.audit import ONE_IN, Answered, Auditor, audit, is_drawn
+from dtfm_node.engine.arbiter_audit import ONE_IN, Answered, Auditor, audit, is_drawn
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.signed_ballots import SignedBallots

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dtfm_coordinator.lead.planner import Planner
+from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError

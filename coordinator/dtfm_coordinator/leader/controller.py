@@ -9,18 +9,18 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-from dtfm_coordinator.lead.comparison import Comparison
-from dtfm_coordinator.lead.lead_context import LeadContext
-from dtfm_coordinator.lead.new_layout import LayoutMaker
-from dtfm_coordinator.lead.next_plan import event_of, next_plan
-from dtfm_coordinator.lead.plan_watch import Change, Failed, PlanWatch
-from dtfm_coordinator.lead.status_file import StatusFile
+from dtfm_coordinator.leader.comparison import Comparison
+from dtfm_coordinator.leader.lead_context import LeadContext
+from dtfm_coordinator.leader.new_layout import LayoutMaker
+from dtfm_coordinator.leader.next_plan import event_of, next_plan
+from dtfm_coordinator.leader.plan_watch import Change, Failed, PlanWatch
+from dtfm_coordinator.leader.status_file import StatusFile
 from dtfm_coordinator.membership import reachable_addresses
 from dtfm_coordinator.membership.known_peers import KnownPeers
+from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.judged_holdings import Copy
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
-from dtfm_coordinator.plan_change.process_liveness import ProcessLiveness
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector, mark_of
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.records.metrics_recorder import MetricsRecorder
@@ -91,7 +91,7 @@ class Controller:
             context.control.publish,
             partial(self._say, "waiting"),
             is_genuine=partial(_is_genuine, context),
-            liveness=ProcessLiveness(state.members, partial(reachable_addresses.is_open, dials=context.dials)),
+            liveness=EndedProcesses(state.members, partial(reachable_addresses.is_open, dials=context.dials)),
         )
         self._status = StatusFile(context, state, self._announcer, self._rows)
         recorder = MetricsRecorder(self._rows, lambda: state.plan, context.job.training.steps)

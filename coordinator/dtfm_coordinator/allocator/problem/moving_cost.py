@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dtfm_coordinator.allocator.cost_model.problem_arrays import Problem
 from dtfm_coordinator.allocator.foundations.compiled import compiled
+from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -17,7 +17,7 @@ IsOpen = Callable[[str, int], Awaitable[bool | None]]
 """Function that tells whether something takes connections at a host and port, as `reachable_addresses.is_open` does."""
 
 
-class ProcessLiveness:
+class EndedProcesses:
     """Liveness of the members' processes, as their ports tell it."""
 
     def __init__(self, members: Members, is_open: IsOpen = reachable_addresses.is_open) -> None:

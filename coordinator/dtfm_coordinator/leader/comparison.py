@@ -2,8 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
-from dtfm_coordinator.lead.new_layout import LayoutMaker
-from dtfm_coordinator.lead.plan_watch import Change, PlanWatch
+from dtfm_coordinator.leader.new_layout import LayoutMaker
+from dtfm_coordinator.leader.plan_watch import Change, PlanWatch
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError

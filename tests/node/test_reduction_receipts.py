@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtfm_node.engine.frame_seals import FrameSeals
-from dtfm_node.engine.receipts import PartReceipt, StepReceipts, holders_of, judge, receipt_of, squares_of
+from dtfm_node.engine.reduction_receipts import PartReceipt, StepReceipts, holders_of, judge, receipt_of, squares_of
 from dtfm_protocol.plan.ballot import Vote
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.wire.frames import Key, Kind
