@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dtfm_coordinator.plan_change.plan_change import PlanChange
-from dtfm_node.engine.arbiter import Arbiter
+from dtfm_node.engine.step_arbiter import Arbiter
 from dtfm_node.runner.follower import Follower
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.signed_commit import SignedCommit

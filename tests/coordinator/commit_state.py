@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from dtfm_coordinator.plan_change.plan_change import PlanChange
 from dtfm_coordinator.plan_change.plan_change_events import Action, ChangeEvent
-from dtfm_coordinator.plan_change.quorum import Electorate
+from dtfm_coordinator.plan_change.plan_electors import Electorate
 from dtfm_node.control.latest_plan import HeardCall, HeardPlan
 from dtfm_node.runner.follower import Follower, FollowerAction, FollowerEvent
 from dtfm_node.state.held_states import HeldStates

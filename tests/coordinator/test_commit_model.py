@@ -41,7 +41,7 @@ from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import ChangeEvent, Durable, FindEnded, Held, Hold, Present, Role
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.swarm_state import SwarmState
-from dtfm_node.engine.arbiter import Arbiter
+from dtfm_node.engine.step_arbiter import Arbiter
 from dtfm_node.runner.follower import BeginPlan, Follower, FollowerAction, FollowerEvent, Pledge
 from dtfm_node.state.held_states import HeldStates
 from dtfm_node.state.inventory import Inventory

@@ -5,7 +5,7 @@ import pytest
 
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
 from dtfm_coordinator.allocator.search.layout import Layout
-from dtfm_coordinator.allocator.simulator.step_cost import StepCost
+from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
 from dtfm_protocol.view.view import View
 from tests.coordinator.swarms import drawn_stages, drawn_view, workload
@@ -30,7 +30,7 @@ def drawn(
     return view, work, posed, layout
 
 
-def both(view: View, work: Workload, posed: Problem, layout: Layout) -> tuple[StepCost, StepCost]:
+def both(view: View, work: Workload, posed: Problem, layout: Layout) -> tuple[PredictedSeconds, PredictedSeconds]:
     """Its step by the fast form and exactly."""
     plan = layout.plan(view.ids, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
     return layout.cost(posed), predict(view, work, plan).cost

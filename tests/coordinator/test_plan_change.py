@@ -32,7 +32,7 @@ from dtfm_coordinator.plan_change.plan_change_events import (
     Write,
     Written,
 )
-from dtfm_coordinator.plan_change.quorum import Electorate
+from dtfm_coordinator.plan_change.plan_electors import Electorate
 from dtfm_protocol.process.timeouts import TIMEOUTS
 
 ME = "c"

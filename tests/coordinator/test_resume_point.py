@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtfm_coordinator.plan_change.judged_holdings import Copy
-from dtfm_coordinator.plan_change.quorum import has_quorum
+from dtfm_coordinator.plan_change.plan_electors import has_quorum
 from dtfm_coordinator.plan_change.resume_point import resume_from, safe_mark, shadows_of, source_of
 from dtfm_protocol.plan.ballot import Commit
 from dtfm_protocol.plan.lineage import Chain

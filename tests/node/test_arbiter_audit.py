@@ -11,7 +11,7 @@ from dtfm_node.engine.arbiter_audit import ONE_IN, Answered, Auditor, audit, is_
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.signed_ballots import SignedBallots
-from dtfm_node.engine.witness import VOTES, WantVotes, Witness
+from dtfm_node.engine.step_evidence import VOTES, StepEvidence, WantVotes
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
@@ -120,14 +120,14 @@ class Bench:
     def __init__(self, exchange: Exchange, network: MemoryNetwork, answer_seconds: float) -> None:
         self.exchange = exchange
         self.network = network
-        self.witness = Witness(signer_of("b"), MemoryDataPlane(network, "b"), answer_seconds)
+        self.evidence = StepEvidence(signer_of("b"), MemoryDataPlane(network, "b"), answer_seconds)
         exchange.post("a", Key(Kind.COMMIT, STEP + 1, 0), 99)
 
     def hear(self) -> None:
         frames = cast(votes())
         commit = COMMIT.model_copy(update={"votes": root_of_votes(frames)})
         answered = Answered(STEP, commit, frames[PLAN.peers.index("b")], FOLLOWS)
-        Auditor(PLAN, "b", self.exchange, self.witness, lambda _: True).hear(answered)
+        Auditor(PLAN, "b", self.exchange, self.evidence, lambda _: True).hear(answered)
 
     async def loses(self) -> str:
         """How the wait for the arbiter's next commit ends."""
@@ -146,7 +146,7 @@ async def bench(answer_seconds: float = 20.0) -> AsyncIterator[Bench]:
 
 async def test_an_arbiter_that_shows_other_votes_is_lost() -> None:
     async with bench() as one:
-        a = Witness(signer_of("a"), MemoryDataPlane(one.network, "a"))
+        a = StepEvidence(signer_of("a"), MemoryDataPlane(one.network, "a"))
         await a.listen()
         a.keep_votes(PLAN, STEP, cast(changed("y", losses={1: 0.5})))
         one.hear()
@@ -155,7 +155,7 @@ async def test_an_arbiter_that_shows_other_votes_is_lost() -> None:
 
 async def test_an_arbiter_that_has_no_votes_to_show_is_lost() -> None:
     async with bench() as one:
-        await Witness(signer_of("a"), MemoryDataPlane(one.network, "a")).listen()
+        await StepEvidence(signer_of("a"), MemoryDataPlane(one.network, "a")).listen()
         one.hear()
         assert "a commit on step 5: 0 votes" in await one.loses()
 
@@ -177,7 +177,7 @@ async def test_an_arbiter_that_lives_and_hides_the_votes_is_lost_after_a_while(h
 async def test_votes_that_can_be_had_at_a_second_attempt_are_enough() -> None:
     async with bench() as one:
         found = asyncio.Event()
-        ask, attempts = one.witness.votes_of, 0
+        ask, attempts = one.evidence.votes_of, 0
 
         async def votes_of(peer: str, plan: Plan, step: int) -> list[Bytes]:
             nonlocal attempts
@@ -188,8 +188,8 @@ async def test_votes_that_can_be_had_at_a_second_attempt_are_enough() -> None:
             found.set()
             return frames
 
-        one.witness.votes_of = votes_of  # type: ignore[method-assign]
-        a = Witness(signer_of("a"), MemoryDataPlane(one.network, "a"))
+        one.evidence.votes_of = votes_of  # type: ignore[method-assign]
+        a = StepEvidence(signer_of("a"), MemoryDataPlane(one.network, "a"))
         await a.listen()
         a.keep_votes(PLAN, STEP, cast(votes()))
         one.hear()

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from dtfm_node.engine.arbiter import Disputed
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals
 from dtfm_node.engine.gradient_norm import sum_of_squares
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.rejected_frames import FrameFault
+from dtfm_node.engine.step_arbiter import Disputed
 from dtfm_node.engine.training_stage import Diverged, TrainingStage
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import Checkpointing, CodecName
@@ -301,7 +301,7 @@ async def test_a_holder_that_votes_what_it_did_not_get_is_named(
 async def test_a_holder_that_differs_and_shows_no_receipts_is_named(home: Path) -> None:
     swarm = Swarm(home, job_of(home), plan_of("2x2"))
     tell(swarm, "y", Kind.VOTE, claiming("vote", "y", reduced="0" * 64), Ballot.STEP)
-    swarm.peers["y"].witness.listen = nothing  # type: ignore[method-assign]
+    swarm.peers["y"].evidence.listen = nothing  # type: ignore[method-assign]
     lost = (await ends(swarm, "y"))["a"]
     assert lost.peer == "y"
     assert "no receipts, of step 2" in str(lost)
@@ -415,11 +415,11 @@ async def test_an_honest_arbiter_passes_every_audit(home: Path) -> None:
     asked: list[int] = []
     for peer in swarm.peers.values():
 
-        async def votes_of(*what: Any, ask: Callable[..., Any] = peer.witness.votes_of) -> Any:
+        async def votes_of(*what: Any, ask: Callable[..., Any] = peer.evidence.votes_of) -> Any:
             asked.append(what[-1])
             return await ask(*what)
 
-        peer.witness.votes_of = votes_of  # type: ignore[method-assign]
+        peer.evidence.votes_of = votes_of  # type: ignore[method-assign]
     await swarm.run()
     assert not refused(swarm)
     assert [asked.count(step) for step in range(1, STEPS)] == [3] * (STEPS - 1)

@@ -25,9 +25,9 @@ from dtfm_node.engine.host_copies import HostCopies
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.state_tensors import state_tensors
+from dtfm_node.engine.step_evidence import StepEvidence
 from dtfm_node.engine.trainer import Trainer
 from dtfm_node.engine.training_stage import Diverged, TrainingStage
-from dtfm_node.engine.witness import Witness
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.fetch import Fetched
@@ -169,7 +169,7 @@ class Peer:
         self.holdings = holdings
         """They may come from an earlier plan."""
         self.me, self.plan, self.job = me, plan, job
-        self.witness = Witness(signer_of(me), self.plane)
+        self.evidence = StepEvidence(signer_of(me), self.plane)
         self.rows: list[StepMetrics] = []
         self.states: dict[int, State] = {}
         """Weights and moments after each step."""
@@ -195,7 +195,7 @@ class Peer:
 
     async def listen(self) -> None:
         await self.plane.serve(TRAINING, self._answer)
-        await self.witness.listen()
+        await self.evidence.listen()
         await self.plane.serve(STATE, lambda stream: serve_state(stream, self.holdings))
 
     async def _answer(self, stream: Stream) -> None:
@@ -234,7 +234,7 @@ class Peer:
         self.fetched = await load_state(self.plane, job, plan, state, self.holdings, self.compute)
         self._remember(resumed)
         reader = self._tokens if state.is_first or state.is_last else None
-        trainer = Trainer(job, plan, self.me, state, reader, exchange, self._machine, self.witness)
+        trainer = Trainer(job, plan, self.me, state, reader, exchange, self._machine, self.evidence)
         self.trainer = trainer
         trainer.expect_first()
         self._exchange = exchange
@@ -608,7 +608,7 @@ async def test_who_did_not_hear_that_a_step_became_final_can_apply_it_later_to_t
         stage = swarm.peers[me].stage
         assert stage is not None
         assert (stage.mark, stage.prepared) == (Mark(step=2, plan=1), mark)
-        await swarm.peers[me].holdings.redo(after, swarm.peers[me].witness.signer)
+        await swarm.peers[me].holdings.redo(after, swarm.peers[me].evidence.signer)
         assert (stage.mark, stage.prepared, stage.commit) == (mark, None, commit)
         assert identical(swarm.peers[me].now(), whole.peers[me].states[3])
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dtfm_node.engine.arbiter import Disputed
 from dtfm_node.engine.mailbox import PeerLost
+from dtfm_node.engine.step_arbiter import Disputed
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.runner.plan_worker import PlanWorker, _why
 from dtfm_protocol.model.stage_demand import stage_demand

@@ -4,7 +4,7 @@ import os
 import sys
 
 from dtfm_protocol.transport.doorkeeper import Doorkeeper, Orders, memory_of
-from dtfm_protocol.transport.stream_limits import StreamLimits
+from dtfm_protocol.transport.libp2p_limits import StreamLimits
 
 LIMITS = StreamLimits(strangers=6, strangers_of_one=4, patience=10.0)
 MEMBERS = {"alice", "bob"}

@@ -25,8 +25,8 @@ from dtfm_protocol.identity.invite import PROTOCOL_VERSION
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.transport.circuit_relay import GUEST
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
+from dtfm_protocol.transport.libp2p_limits import StreamLimits
 from dtfm_protocol.transport.multiaddress import tcp_address
-from dtfm_protocol.transport.stream_limits import StreamLimits
 from dtfm_protocol.transport.whereabouts import WHERE
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
 from tests.harness.libp2p_stranger import Libp2pStranger

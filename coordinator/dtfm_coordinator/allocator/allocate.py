@@ -23,7 +23,7 @@ from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.search.layout_evolution import Evolution
 from dtfm_coordinator.allocator.search.promising_shapes import ranked
 from dtfm_coordinator.allocator.search.starts import at_random, every, in_order, near_by_message, placements, starts
-from dtfm_coordinator.allocator.simulator.step_cost import StepCost
+from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.why_no_plan import why_no_plan
 from dtfm_coordinator.allocator.workload import Workload, as_cost, pose, predict
 from dtfm_protocol.errors import UserError
@@ -183,7 +183,7 @@ def _searched(
 class _Finalist:
     layout: Layout
     plan: Plan
-    cost: StepCost
+    cost: PredictedSeconds
 
 
 def _finalists(
@@ -213,7 +213,7 @@ def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:
     return finalists[min(alike, key=lambda number: seconds[number])]
 
 
-def _or_stay(work: Workload, old: InForce, chosen: _Finalist, why: str) -> tuple[Plan, StepCost, str]:
+def _or_stay(work: Workload, old: InForce, chosen: _Finalist, why: str) -> tuple[Plan, PredictedSeconds, str]:
     """The chosen plan, or the one in force where moving does not pay back within the horizon; its cost, and why."""
     if old.plan is None:
         return chosen.plan, chosen.cost, why

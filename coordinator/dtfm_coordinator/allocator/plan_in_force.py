@@ -8,7 +8,7 @@ from dtfm_coordinator.allocator.problem.model_demand import memory_needed
 from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_seconds, standing
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.search.layout import Layout
-from dtfm_coordinator.allocator.simulator.step_cost import StepCost
+from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
@@ -24,7 +24,7 @@ class InForce:
     plan: Plan | None = None
     """Plan that can go on; None where there is none, or it cannot go on: a peer of it is gone, or it no longer fits."""
     layout: Layout | None = None
-    cost: StepCost | None = None
+    cost: PredictedSeconds | None = None
     over: str = ""
     """Reason why the plan in force cannot go on; "": it can, or there is none."""
 

@@ -13,9 +13,9 @@ from dtfm_coordinator.allocator.problem.model_demand import (
     stage_seconds,
 )
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem, problem
+from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.simulated_timeline import Simulation
 from dtfm_coordinator.allocator.simulator.simulator import simulate
-from dtfm_coordinator.allocator.simulator.step_cost import StepCost
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning, ScheduleName
 from dtfm_protocol.plan.plan import Cost, Plan
@@ -57,7 +57,7 @@ def predict(view: View, work: Workload, plan: Plan) -> Simulation:
     )
 
 
-def as_cost(cost: StepCost) -> Cost:
+def as_cost(cost: PredictedSeconds) -> Cost:
     """Return a simulated step's cost as plans carry it."""
     return Cost(
         kind="makespan",

@@ -14,8 +14,8 @@
 - `plan_change_driver`: from one plan to the next on disk, wire and clock: carries out what `PlanChange` decides
 - `plan_change_events`: events and actions of `PlanChange` as plain values: what happens while one plan follows another,
   and what is to be done
+- `plan_electors`: electors of a plan: who decides on what follows it, and when enough of them have (pure)
 - `plan_record`: record of changes of plan in `epoch.json`: what a coordinator must not forget of them, whoever leads
-- `quorum`: quorum that a change of plan takes: who decides on what follows a plan, and when enough of them have (pure)
 - `refused_claims`: account of what peers said that they hold and do not, or may not: counted, and said once a peer and
   reason
 - `resume_point`: state that a new plan goes on from, and who gives it, decided from what peers hold (pure)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.plan_change.plan_change_events import Stand
-from dtfm_coordinator.plan_change.quorum import Electorate
+from dtfm_coordinator.plan_change.plan_electors import Electorate
 from dtfm_protocol.bounds import MOST_UINT32, SEEN_LIMIT
 from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan

@@ -36,7 +36,7 @@ from dtfm_coordinator.plan_change.plan_change_events import (
     Write,
     Written,
 )
-from dtfm_coordinator.plan_change.quorum import Electorate, has_quorum
+from dtfm_coordinator.plan_change.plan_electors import Electorate, has_quorum
 from dtfm_protocol.process.timeouts import TIMEOUTS
 
 Decision = tuple["PlanChange", tuple[Action, ...]]

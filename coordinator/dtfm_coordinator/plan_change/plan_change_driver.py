@@ -36,8 +36,8 @@ from dtfm_coordinator.plan_change.plan_change_events import (
     Write,
     Written,
 )
+from dtfm_coordinator.plan_change.plan_electors import Electorate
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
-from dtfm_coordinator.plan_change.quorum import Electorate
 from dtfm_protocol.control.messages import Epoch
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.peer_state import PeerState

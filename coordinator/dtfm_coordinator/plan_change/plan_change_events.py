@@ -3,7 +3,7 @@ done."""
 
 from typing import Literal, NamedTuple
 
-from dtfm_coordinator.plan_change.quorum import Electorate
+from dtfm_coordinator.plan_change.plan_electors import Electorate
 from dtfm_protocol.process.timeouts import TIMEOUTS
 
 Doors = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]

@@ -2,7 +2,6 @@
 
 - `adamw`: AdamW as elementwise IEEE arithmetic in a stated order: the same bits on every device
 - `allreduce`: the sharded all-reduce of one bucket: every holder sums one part and gives all others the same bytes
-- `arbiter`: what makes a step final: every peer votes that it holds its share, the arbiter answers all with one commit
 - `arbiter_audit`: audit of the arbiter by the peers that it answers: a commit follows from the votes on its step
 - `balloting`: sending of votes and commits, and the waiting for them, around what an `Arbiter` decides
 - `buckets`: runs of gradient that are reduced together, by whom, and who owns which part of the sum
@@ -45,7 +44,9 @@
   own
 - `signed_ballots`: votes and commits as frames carry them: a signature, then the message as JSON
 - `state_tensors`: tensors of a state, weights and moments, by the names that checkpoints give them
-- `step_traffic`: traffic of a step: every message that a plan makes a peer send or await (pure)
+- `step_arbiter`: what makes a step final: every peer votes that it holds its share, the arbiter answers with one commit
+- `step_evidence`: evidence of the newest steps: what a peer keeps to prove who said what, and gives to others
+- `step_messages`: messages of a step: every one that a plan makes a peer send or await (pure)
 - `tracer`: tracer of what this node did and when, in a file for `dtfm-coordinator trace` and for Perfetto
 - `trainer`: trainer of one plan: runs its steps from its first state, step by step, to the job's last step or the
   plan's end
@@ -53,5 +54,4 @@
   parameter name
 - `weight_gradients`: weight gradients of matrices, added straight to their sums: at once, or later as an action of
   their own
-- `witness`: witness of the newest steps: what a peer keeps of them to prove who said what, and gives to others
 """

@@ -19,7 +19,7 @@ from dtfm_node.engine.part_alarm import PartAlarm, PartsSeen, compare_parts
 from dtfm_node.engine.reduction_receipts import PartReceipt, receipt_of, squares_of
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
-from dtfm_node.engine.step_traffic import StepMessage, received, reduction_messages, sent
+from dtfm_node.engine.step_messages import StepMessage, received, reduction_messages, sent
 from dtfm_node.engine.training_stage import Diverged
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.job_file import CodecName

@@ -9,13 +9,13 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dtfm_node.engine.arbiter import Arbiter, Disputed
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.signed_ballots import SignedBallots
-from dtfm_node.engine.step_traffic import arbiter_of, losses_due, replicas_of
-from dtfm_node.engine.witness import Witness
+from dtfm_node.engine.step_arbiter import Arbiter, Disputed
+from dtfm_node.engine.step_evidence import StepEvidence
+from dtfm_node.engine.step_messages import arbiter_of, losses_due, replicas_of
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
@@ -81,21 +81,21 @@ class Auditor:
     """
 
     def __init__(
-        self, plan: Plan, me: str, exchange: Exchange, witness: Witness, always: Callable[[int], bool]
+        self, plan: Plan, me: str, exchange: Exchange, evidence: StepEvidence, always: Callable[[int], bool]
     ) -> None:
-        self._plan, self._me, self._exchange, self._witness, self._always = plan, me, exchange, witness, always
-        self._signed = SignedBallots(witness.signer, plan.version)
+        self._plan, self._me, self._exchange, self._evidence, self._always = plan, me, exchange, evidence, always
+        self._signed = SignedBallots(evidence.signer, plan.version)
         self._arbiter = arbiter_of(plan)
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def hear(self, answered: Answered) -> None:
         """Begin an audit of a step, if it is to be audited."""
         step = answered.step
-        if self._always(step) or is_drawn(self._witness.signer, self._plan.version, step):
+        if self._always(step) or is_drawn(self._evidence.signer, self._plan.version, step):
             self._exchange.beside(self._audit(answered))
 
     async def _audit(self, answered: Answered) -> None:
-        limit = self._witness.answer_seconds
+        limit = self._evidence.answer_seconds
         try:
             async with self._room:
                 async with asyncio.timeout(limit):
@@ -110,6 +110,6 @@ class Auditor:
     async def _votes(self, step: int) -> list[Bytes]:
         while True:
             try:
-                return await self._witness.votes_of(self._arbiter, self._plan, step)
+                return await self._evidence.votes_of(self._arbiter, self._plan, step)
             except ConnectionError:
                 await asyncio.sleep(RETRY_SECONDS)  # whether it is gone others find out

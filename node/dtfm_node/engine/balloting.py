@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from dtfm_node.engine.arbiter import Arbiter, Disputed, StateAgreement
 from dtfm_node.engine.arbiter_audit import Answered, Auditor
 from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.frame_seals import FrameSeals
@@ -15,7 +14,9 @@ from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.reduction_receipts import StepReceipts, holders_of, judge
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.signed_ballots import SignedBallots, text_of
-from dtfm_node.engine.step_traffic import (
+from dtfm_node.engine.step_arbiter import Arbiter, Disputed, StateAgreement
+from dtfm_node.engine.step_evidence import StepEvidence
+from dtfm_node.engine.step_messages import (
     StepMessage,
     arbiter_of,
     ballot_messages,
@@ -24,7 +25,6 @@ from dtfm_node.engine.step_traffic import (
     replicas_of,
     sent,
 )
-from dtfm_node.engine.witness import Witness
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
 from dtfm_protocol.plan.plan import Plan
@@ -39,12 +39,12 @@ class Balloting:
     """Ballots of one peer under one plan: it votes, or as arbiter collects the votes and answers them."""
 
     def __init__(
-        self, plan: Plan, me: str, exchange: Exchange, witness: Witness, auditor: Auditor, lenience: float = 1.0
+        self, plan: Plan, me: str, exchange: Exchange, evidence: StepEvidence, auditor: Auditor, lenience: float = 1.0
     ) -> None:
         """Nothing is voted on yet; `lenience` is that of `PartAlarm`."""
         self._plan, self._me, self._exchange = plan, me, exchange
-        self._witness, self._auditor = witness, auditor
-        self._signed = SignedBallots(witness.signer, plan.version)
+        self._evidence, self._auditor = evidence, auditor
+        self._signed = SignedBallots(evidence.signer, plan.version)
         self._lone_votes = LoneStageAlarm(plan, lenience)
         self._arbitrates = me == arbiter_of(plan)
         stages = {layers: plan.replicas(index) for index, layers in enumerate(plan.stages)}
@@ -119,7 +119,7 @@ class Balloting:
         def take(peer: str) -> Commit | None:
             vote = self._signed.opened(peer, ballot, step, cast[peer], Vote)
             if vote.state is not None:
-                vote.state.check(self._witness.signer.swarm, self._witness.signer.check)
+                vote.state.check(self._evidence.signer.swarm, self._evidence.signer.check)
             return arbiter.take(peer, vote)
 
         for voting in received(messages, self._me):
@@ -135,7 +135,7 @@ class Balloting:
         if ballot is Ballot.STEP:
             squares = {peer: math.fsum(one.sum_squares.values()) for peer, one in arbiter.votes.items()}
             self._check_lone_norms(step, squares)
-            self._witness.keep_votes(self._plan, step, votes)
+            self._evidence.keep_votes(self._plan, step, votes)
         decided = seal(decided).model_copy(update={"votes": root, "before": self._newest})
         answer = self._signed.signed(ballot, step, decided)
         self._keep(step, ballot, answer)
@@ -156,7 +156,7 @@ class Balloting:
         asked = await asyncio.gather(*(self._receipts(peer, step) for peer in dispute.peers))
         given = {peer: found for peer, found in zip(dispute.peers, asked, strict=True) if found is not None}
         holders = {peer: holders_of(self._plan, peer) for peer in given}
-        seals = FrameSeals(self._witness.signer, self._plan.version)
+        seals = FrameSeals(self._evidence.signer, self._plan.version)
         named = await asyncio.to_thread(judge, step, votes, given, holders, seals)  # there may be many signatures
         if not named:
             named = {peer: "no receipts" for peer in dispute.peers if peer not in given}
@@ -165,8 +165,8 @@ class Balloting:
 
     async def _receipts(self, peer: str, step: int) -> StepReceipts | None:
         try:
-            async with asyncio.timeout(self._witness.answer_seconds):
-                return await self._witness.receipts_of(peer, self._plan, step)
+            async with asyncio.timeout(self._evidence.answer_seconds):
+                return await self._evidence.receipts_of(peer, self._plan, step)
         except (TimeoutError, ConnectionError, Refused):
             return None
 

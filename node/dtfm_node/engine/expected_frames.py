@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dtfm_node.engine.buckets import Bucket
 from dtfm_node.engine.frame_seals import SEAL_BYTES
-from dtfm_node.engine.step_traffic import (
+from dtfm_node.engine.step_messages import (
     ballot_messages,
     boundary_messages,
     evaluation_messages,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from statistics import median_low
 
 from dtfm_node.engine.part_alarm import NormHistory, Strain
-from dtfm_node.engine.step_traffic import arbiter_of
+from dtfm_node.engine.step_messages import arbiter_of
 from dtfm_protocol.plan.plan import Plan
 
 BETWEEN_STAGES = 1e5

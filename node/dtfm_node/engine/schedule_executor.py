@@ -12,7 +12,7 @@ from dtfm_node.engine.exchange import Exchange
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.rejected_frames import FrameFault
 from dtfm_node.engine.runtime import Runtime
-from dtfm_node.engine.step_traffic import StepMessage, boundary_messages, evaluation_messages, received, sent, share_of
+from dtfm_node.engine.step_messages import StepMessage, boundary_messages, evaluation_messages, received, sent, share_of
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import TokenReader

@@ -22,8 +22,8 @@ from dtfm_node.engine.part_alarm import PartAlarm
 from dtfm_node.engine.reduction_receipts import StepReceipts
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.schedule_executor import ScheduleExecutor
+from dtfm_node.engine.step_evidence import StepEvidence
 from dtfm_node.engine.training_stage import Diverged, TrainingStage
-from dtfm_node.engine.witness import Witness
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import TokenReader
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -52,21 +52,21 @@ class Trainer:
         tokens: TokenReader | None,
         exchange: Exchange,
         machine: Runtime,
-        witness: Witness,
+        evidence: StepEvidence,
         newest_state: Callable[[], StateVote | None] = lambda: None,
         lenience: float = 1.0,
     ) -> None:
         """Nothing is done before `expect_first`; `newest_state` tells this peer's newest vote on a part of a state,
         for the others' to be held against it; `lenience` is that of `PartAlarm`."""
         self._job, self._plan, self._me, self._state = job, plan, me, state
-        self._exchange, self._machine, self._witness = exchange, machine, witness
+        self._exchange, self._machine, self._evidence = exchange, machine, evidence
         self._newest_state = newest_state
         self._batches = Batches(job.corpus, job.training, job.evaluation)
         self._executor = ScheduleExecutor(plan, me, state, self._batches, tokens, exchange, machine)
         alarm = PartAlarm(plan, me, self._batches.training_windows / job.training.micro_batch, lenience)
-        seals, auditor = FrameSeals(witness.signer, plan.version), Auditor(plan, me, exchange, witness, self._keeps)
+        seals, auditor = FrameSeals(evidence.signer, plan.version), Auditor(plan, me, exchange, evidence, self._keeps)
         self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine, seals, alarm)
-        self._balloting = Balloting(plan, me, exchange, witness, auditor, lenience)
+        self._balloting = Balloting(plan, me, exchange, evidence, auditor, lenience)
         self._hidden = state.hidden_size
         self._partners: set[str] = set()
         self._stopping = self._kept = False
@@ -138,7 +138,7 @@ class Trainer:
             state=self._newest_state(),
         )
         self._counted = sent
-        self._witness.keep_receipts(self._plan, step, receipts)
+        self._evidence.keep_receipts(self._plan, step, receipts)
         if not vote.is_plausible:
             raise Diverged(f"step {step}: loss or gradients are")
         self._expect(step + 1)

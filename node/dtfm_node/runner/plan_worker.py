@@ -7,15 +7,15 @@ from functools import partial
 from typing import Any
 
 from dtfm_node.control.reporter import Reporter
-from dtfm_node.engine.arbiter import Disputed
 from dtfm_node.engine.device import is_out_of_memory
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.part_alarm import Retries
 from dtfm_node.engine.runtime import Runtime
+from dtfm_node.engine.step_arbiter import Disputed
+from dtfm_node.engine.step_evidence import StepEvidence
 from dtfm_node.engine.trainer import Trainer
 from dtfm_node.engine.training_stage import Diverged, TrainingStage
-from dtfm_node.engine.witness import Witness
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.runner.plan_check import why_refused
 from dtfm_node.runner.token_source import TokenSource
@@ -64,7 +64,7 @@ class PlanWorker:
         self._job, self._machine, self._plane = job, machine, plane
         self._shards, self._holdings, self._checkpointer, self._reporter = shards, holdings, checkpointer, reporter
         self._uplink, self._on_change, self._offered = uplink, on_change, offered
-        self._me, self._witness = plane.peer_id, Witness(signer, plane)
+        self._me, self._evidence = plane.peer_id, StepEvidence(signer, plane)
         self._exchange: tuple[int, Exchange | None] = (0, None)
         self._opened = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -81,7 +81,7 @@ class PlanWorker:
             exchange = await self._exchange_of(hello.plan_version)
             await (exchange.take_pulses(stream) if hello.pulses else exchange.serve(stream))
 
-        await self._witness.listen()
+        await self._evidence.listen()
         await self._plane.serve(TRAINING, training)
 
     async def _exchange_of(self, version: int) -> Exchange:
@@ -139,7 +139,7 @@ class PlanWorker:
         self._uplink.release()
         self._reporter.forget(after=plan.resume.mark.step)
         try:
-            await self._holdings.redo(plan, self._witness.signer)
+            await self._holdings.redo(plan, self._evidence.signer)
         except Refused as error:
             self._stall(plan, "stalled", str(error))
             return
@@ -207,7 +207,7 @@ class PlanWorker:
             tokens.reader if tokens else None,
             exchange,
             machine,
-            self._witness,
+            self._evidence,
             lambda: holdings.newest_vote,
             lenience,
         )

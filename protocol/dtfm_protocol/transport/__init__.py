@@ -29,6 +29,7 @@
   they are proven
 - `libp2p_daemon`: the libp2p daemon that hivemind ships, as one process: its folder, its command line, its start and
   its end
+- `libp2p_limits`: the limits of a libp2p plane: how long it waits for proof, and how much it takes on at a time
 - `libp2p_messages`: the wire format of protobuf, for the few messages of libp2p's own protocols that are spoken here
 - `libp2p_stream`: a stream of the libp2p plane: a connection to the daemon of this machine, which hands it on
 - `member_calls`: calls from member to member, a request and an answer each, over libp2p: both begin with their sender's
@@ -45,7 +46,6 @@
   that proves it
 - `simultaneous_open`: connections between peers whose routers let nobody in, opened by both at the same time
 - `sockets`: TCP sockets of direct connections: where they are taken, and how they are opened
-- `stream_limits`: the limits of a libp2p plane: how long it waits for proof, and how much it takes on at a time
 - `tcp_info`: the kernel's knowledge of how a stream's bytes get to the other end (Linux)
 - `tls_connections`: the TLS 1.3 connections from peer to peer, whose two ends have proven that they are members of the
   swarm

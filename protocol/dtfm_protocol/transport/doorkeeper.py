@@ -18,7 +18,7 @@ from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.transport.daemon_control import connected_peers, disconnect
 from dtfm_protocol.transport.libp2p_admission import origin_of
-from dtfm_protocol.transport.stream_limits import StreamLimits
+from dtfm_protocol.transport.libp2p_limits import StreamLimits
 from dtfm_protocol.transport.waiting_room import WaitingRoom
 
 

@@ -27,13 +27,13 @@ from dtfm_protocol.transport.dialling import multiaddresses_to_dial
 from dtfm_protocol.transport.doorkeeper import DoorWatch
 from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.libp2p_admission import MemberAdmittance
+from dtfm_protocol.transport.libp2p_limits import StreamLimits
 from dtfm_protocol.transport.libp2p_stream import LibP2PStream, stream_of
 from dtfm_protocol.transport.member_calls import PROOF, MemberCalls
 from dtfm_protocol.transport.member_news import NewsExchange
 from dtfm_protocol.transport.member_stream import MemberStream
 from dtfm_protocol.transport.multiaddress import announced, binary, by_peer, is_local
 from dtfm_protocol.transport.relay_guest import RelayGuest
-from dtfm_protocol.transport.stream_limits import StreamLimits
 from dtfm_protocol.transport.whereabouts import Whereabouts
 from dtfm_protocol.wire.stream import Handler, Unreachable, Way
 

@@ -18,8 +18,8 @@ from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.tally import Tally
 from dtfm_protocol.transport.incoming_streams import counted
+from dtfm_protocol.transport.libp2p_limits import StreamLimits
 from dtfm_protocol.transport.member_stream import split_proof, with_proof
-from dtfm_protocol.transport.stream_limits import StreamLimits
 from dtfm_protocol.wire.stream import Unreachable
 
 PROOF = "proof"

@@ -12,9 +12,9 @@ from dtfm_coordinator.allocator.foundations.compiled import compiled
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import Course, course_of
 from dtfm_coordinator.allocator.simulator.fast_simulator import play
+from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.slot_memory import most_layers, recomputed
 from dtfm_coordinator.allocator.simulator.slot_routes import assign_shares, route_micro_batches
-from dtfm_coordinator.allocator.simulator.step_cost import StepCost
 from dtfm_protocol.job.job_file import ScheduleName, Wire
 from dtfm_protocol.plan.plan import Plan
 
@@ -92,14 +92,14 @@ class Layout:
         )
         return peers, counts, shares, layers
 
-    def cost(self, problem: Problem) -> StepCost:
+    def cost(self, problem: Problem) -> PredictedSeconds:
         """Return the predicted seconds of a step, by the fast form of the simulated step."""
         peers, counts, shares, layers = self.arrays()
         course = course_of(counts, shares, problem.schedule)
         busiest, last, committed, applied = play(problem, peers, counts, layers, course)
         if not np.isfinite(applied):
-            return StepCost(busiest, np.inf, np.inf, 0.0)
-        return StepCost(busiest, last - busiest, committed - last, applied - committed)
+            return PredictedSeconds(busiest, np.inf, np.inf, 0.0)
+        return PredictedSeconds(busiest, last - busiest, committed - last, applied - committed)
 
     def fits(self, problem: Problem) -> bool:
         """Whether every peer's memory holds its stage and what the schedule keeps in flight, recomputed if need be."""

@@ -5,6 +5,7 @@
 - `fair_share`: max-min fair rates of transfers that share capacities, kept up to date as transfers come and go
 - `fast_simulator`: the fast form of the simulated training step: `simulator` on arrays, as machine code, for the search
 - `heap`: binary heap of numbers in two arrays, for compiled loops: the smallest key first
+- `predicted_seconds`: what one training step is predicted to take, in parts that add up
 - `simulated_network`: messages on a network over time: each ordered link carries its own one after another, and links
   share capacities
 - `simulated_timeline`: what happens in a simulated training step, and when: for charts, and to say where the time goes
@@ -12,5 +13,4 @@
 - `slot_memory`: memory of peers, for the search: how many layers fit by `dtfm_protocol.model.memory_model.stage_bytes`
 - `slot_routes`: from the peers of each stage to a route for every micro-batch, over *slots*: places in stages, numbered
   in order
-- `step_cost`: what one training step is predicted to take, in parts that add up
 """

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from dtfm_coordinator.allocator.simulator.step_cost import StepCost
+from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 
 SpanKind = Literal["forward", "backward", "weight", "optimizer"]
 TransferKind = Literal["activation", "gradient", "all-reduce"]
@@ -41,7 +41,7 @@ class Transfer(NamedTuple):
 class Simulation:
     """Training step played out. What cannot happen, behind a pair that cannot talk, is missing."""
 
-    cost: StepCost
+    cost: PredictedSeconds
     compute: tuple[SimulatedSpan, ...]
     """Compute of all peers, by start."""
     transfers: tuple[Transfer, ...]

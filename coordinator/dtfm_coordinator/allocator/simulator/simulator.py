@@ -9,7 +9,7 @@ The step is played as `node/dtfm_node/engine` runs it:
   each other one its part; the owner of a part that has all of it sends the sum to all others. Stages do so at their
   own times, beside what other stages still send;
 - `plan.peers[0]` collects a vote from every peer once it holds the reduced gradients, and answers all with the commit
-  (`engine.arbiter`); these carry next to no bytes, so they take the links' delays alone; then each peer updates.
+  (`engine.step_arbiter`); these carry next to no bytes, so they take the links' delays alone; then each peer updates.
 
 No randomness, no clock: the same arguments give the same timeline.
 """
@@ -22,9 +22,9 @@ from typing import Literal
 
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds
+from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.simulated_network import SimulatedMessage, SimulatedNetwork
 from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation
-from dtfm_coordinator.allocator.simulator.step_cost import StepCost
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import Action, orders
 
@@ -129,7 +129,7 @@ class _Step:
         ]
         end = max((span.end for span in updates), default=math.inf) if committed < math.inf else math.inf
         busiest = max(sum(self._takes(peer, action) for action in actions) for peer, actions in self._orders.items())
-        cost = StepCost(
+        cost = PredictedSeconds(
             compute=busiest,
             pipeline=last_backward - busiest,
             data_parallel=_after(last_backward, committed),

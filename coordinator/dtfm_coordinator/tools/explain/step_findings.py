@@ -7,6 +7,7 @@ from itertools import pairwise, product
 
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.problem.model_demand import memory_needed
+from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.simulated_timeline import (
     SimulatedSpan,
     Simulation,
@@ -14,7 +15,6 @@ from dtfm_coordinator.allocator.simulator.simulated_timeline import (
     Transfer,
     TransferKind,
 )
-from dtfm_coordinator.allocator.simulator.step_cost import StepCost
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.tools.explain.critical_path import Bottleneck, Part, bottleneck, critical_path
 from dtfm_coordinator.tools.formatting import link_named
@@ -87,7 +87,7 @@ class LinkFindings:
 class StepFindings:
     """Findings about a whole step: where its time goes."""
 
-    cost: StepCost
+    cost: PredictedSeconds
     planned: float | None
     """Total in seconds that the plan itself states, where it is of the same kind; else None."""
     stages: tuple[StageFindings, ...]

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from dtfm_coordinator.allocator.simulator.step_cost import StepCost
+from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.tools.explain.critical_path import Bottleneck, by_cause
 from dtfm_coordinator.tools.explain.idle_peers import IdlePeer
 from dtfm_coordinator.tools.explain.next_node import Growth
@@ -18,7 +18,7 @@ DIFFERENT = 0.01
 """Share by which the simulated total may differ from the one that the plan states before a line says so."""
 
 
-def parts(cost: StepCost) -> str:
+def parts(cost: PredictedSeconds) -> str:
     """Return a step's seconds and their parts, in one line."""
     said = (
         f"{seconds(cost.total)} a step: compute {seconds(cost.compute)} + pipeline {seconds(cost.pipeline)} "

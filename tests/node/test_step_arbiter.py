@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtfm_node.engine.arbiter import Arbiter, Disputed, StateAgreement
+from dtfm_node.engine.step_arbiter import Arbiter, Disputed, StateAgreement
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote, read_ballot
 from dtfm_protocol.plan.mark import Mark

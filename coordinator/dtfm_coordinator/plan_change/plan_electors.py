@@ -1,4 +1,4 @@
-"""Quorum that a change of plan takes: who decides on what follows a plan, and when enough of them have. Pure."""
+"""Electors of a plan: who decides on what follows it, and when enough of them have. Pure."""
 
 from collections.abc import Iterable
 from typing import NamedTuple, Self

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dtfm_node.engine.buckets import flats_of
 from dtfm_node.engine.expected_frames import ballot_frames, evaluation_frames, step_frames
 from dtfm_node.engine.frame_seals import SEAL_BYTES
-from dtfm_node.engine.step_traffic import (
+from dtfm_node.engine.step_messages import (
     StepMessage,
     arbiter_of,
     ballot_messages,

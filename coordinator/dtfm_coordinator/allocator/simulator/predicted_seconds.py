@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class StepCost:
+class PredictedSeconds:
     """Predicted seconds of one training step; infinite where a pair that cannot talk would have to."""
 
     compute: float

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dtfm_node.engine.reduction_receipts import StepReceipts
-from dtfm_node.engine.witness import (
+from dtfm_node.engine.step_evidence import (
     ANSWERS_AT_ONCE,
     RECEIPTS,
     RECEIPTS_KEPT,
@@ -16,8 +16,8 @@ from dtfm_node.engine.witness import (
     VOTES,
     VOTES_KEPT,
     CastVotes,
+    StepEvidence,
     WantVotes,
-    Witness,
 )
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.plan.plan import Plan
@@ -32,8 +32,8 @@ CAST = [b"a" * 70, b"b" * 99]
 RECEIVED = StepReceipts(parts=(part("a", 0, 0), part("b", 0, 1)))
 
 
-def witness(network: MemoryNetwork, name: str, answer_seconds: float = 20.0) -> Witness:
-    return Witness(signer_of(name), MemoryDataPlane(network, name), answer_seconds)
+def evidence(network: MemoryNetwork, name: str, answer_seconds: float = 20.0) -> StepEvidence:
+    return StepEvidence(signer_of(name), MemoryDataPlane(network, name), answer_seconds)
 
 
 class Unread:
@@ -53,8 +53,8 @@ class Unread:
 
 
 @contextlib.asynccontextmanager
-async def arbiter(network: MemoryNetwork) -> AsyncIterator[Witness]:
-    a = witness(network, "a")
+async def arbiter(network: MemoryNetwork) -> AsyncIterator[StepEvidence]:
+    a = evidence(network, "a")
     await a.listen()
     async with asyncio.timeout(20):
         yield a
@@ -65,7 +65,7 @@ async def test_votes_and_receipts_come_as_they_were_kept() -> None:
     async with arbiter(network) as a:
         a.keep_votes(PLAN, 7, CAST)
         a.keep_receipts(PLAN, 7, RECEIVED)
-        b = witness(network, "b")
+        b = evidence(network, "b")
         assert await b.votes_of("a", PLAN, 7) == CAST
         assert await b.receipts_of("a", PLAN, 7) == RECEIVED
         assert await a.receipts_of("a", PLAN, 7) == RECEIVED  # its own
@@ -73,14 +73,14 @@ async def test_votes_and_receipts_come_as_they_were_kept() -> None:
 
 async def test_only_the_newest_steps_are_kept_once_nobody_may_ask_for_older_ones() -> None:
     network, clock = MemoryNetwork(), ManualClock()
-    a = Witness(signer_of("a"), MemoryDataPlane(network, "a"), 10.0, clock)
+    a = StepEvidence(signer_of("a"), MemoryDataPlane(network, "a"), 10.0, clock)
     await a.listen()
     async with asyncio.timeout(20):
         for step in range(1, 40):
             await clock.advance(21.0)
             a.keep_votes(PLAN, step, CAST)
             a.keep_receipts(PLAN, step, RECEIVED)
-        b = witness(network, "b")
+        b = evidence(network, "b")
         for step in range(40):
             if step > 39 - VOTES_KEPT:
                 assert await b.votes_of("a", PLAN, step) == CAST
@@ -93,18 +93,18 @@ async def test_only_the_newest_steps_are_kept_once_nobody_may_ask_for_older_ones
 async def test_votes_are_kept_as_long_as_somebody_may_ask_for_them_however_short_steps_are() -> None:
     """Else an honest arbiter would seem to hide them from a peer that asks over a slow line."""
     network, clock = MemoryNetwork(), ManualClock()
-    a = Witness(signer_of("a"), MemoryDataPlane(network, "a"), 10.0, clock)
+    a = StepEvidence(signer_of("a"), MemoryDataPlane(network, "a"), 10.0, clock)
     await a.listen()
     async with asyncio.timeout(20):
         for step in range(1, 191):
             a.keep_votes(PLAN, step, CAST)
             await clock.advance(0.1)
-        assert await witness(network, "b").votes_of("a", PLAN, 1) == CAST
+        assert await evidence(network, "b").votes_of("a", PLAN, 1) == CAST
 
 
 async def test_votes_of_many_bytes_do_not_fill_memory() -> None:
     large, small = bytes(VOTE_BYTES_KEPT // 20), bytes(VOTE_BYTES_KEPT // 150)
-    a = Witness(signer_of("a"), MemoryDataPlane(MemoryNetwork(), "a"), 10.0, ManualClock())
+    a = StepEvidence(signer_of("a"), MemoryDataPlane(MemoryNetwork(), "a"), 10.0, ManualClock())
     for step in range(1, 100):
         a.keep_votes(PLAN, step, [large, large])
         assert len(a._votes) <= VOTES_KEPT
@@ -121,8 +121,8 @@ async def test_another_plan_and_another_peer_get_nothing() -> None:
         later = PLAN.model_copy(update={"version": 2})
         for name, plan in (("stranger", PLAN), ("b", later)):
             with pytest.raises(Refused, match="0 votes"):
-                await witness(network, name).votes_of("a", plan, 7)
-            assert not (await witness(network, name).receipts_of("a", plan, 7)).parts
+                await evidence(network, name).votes_of("a", plan, 7)
+            assert not (await evidence(network, name).receipts_of("a", plan, 7)).parts
 
 
 @pytest.mark.parametrize("sizes", [(70,), (70, 70, 70), (), ((64 << 10) + 64,) * 2])
@@ -130,7 +130,7 @@ async def test_an_answer_of_another_number_of_votes_or_of_too_many_bytes_is_refu
     sizes: tuple[int, ...],
 ) -> None:
     network = MemoryNetwork()
-    b = Witness(signer_of("b"), MemoryDataPlane(network, "b"), answer_limit=128 << 10)
+    b = StepEvidence(signer_of("b"), MemoryDataPlane(network, "b"), answer_limit=128 << 10)
 
     async def answer(stream: Stream) -> None:
         await read_message(stream, WantVotes)
@@ -155,11 +155,11 @@ async def test_a_peer_that_takes_none_of_many_answers_gets_no_more() -> None:
                 tasks.create_task(answer(Unread("b", taken)))  # type: ignore[arg-type]
             await settle()
             with pytest.raises(StreamClosed):
-                await witness(network, "b").votes_of("a", PLAN, 7)
-            assert await witness(network, "a").votes_of("a", PLAN, 7) == CAST  # another one is answered
+                await evidence(network, "b").votes_of("a", PLAN, 7)
+            assert await evidence(network, "a").votes_of("a", PLAN, 7) == CAST  # another one is answered
             taken.set()
         assert not a._answering
-        assert await witness(network, "b").votes_of("a", PLAN, 7) == CAST
+        assert await evidence(network, "b").votes_of("a", PLAN, 7) == CAST
 
 
 async def test_what_is_no_request_is_answered_with_the_streams_end() -> None:

@@ -1,4 +1,4 @@
-"""Witness of the newest steps: what a peer keeps of them to prove who said what, gives to others, and asks others for.
+"""Evidence of the newest steps: what a peer keeps to prove who said what, gives to others, and asks others for.
 
 Receipts of reduced parts lie with every peer, for a dispute between holders; all votes of a step lie with the arbiter,
 for whoever checks it. Both are signed by those who made them, so that it does not matter who gives them.
@@ -80,8 +80,8 @@ class _Cast:
         return sum(map(len, self.votes))
 
 
-class Witness:
-    """One peer's witness, under one plan after the other.
+class StepEvidence:
+    """One peer's evidence, under one plan after the other.
 
     Args:
         answer_seconds: see `Timeouts.evidence`.

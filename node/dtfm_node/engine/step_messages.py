@@ -1,4 +1,4 @@
-"""Traffic of a step: every message that a plan makes a peer send or await. Pure.
+"""Messages of a step: every one that a plan makes a peer send or await. Pure.
 
 Senders and receivers both read it, so that what one peer sends is what the other has posted.
 """
