@@ -4,13 +4,14 @@ A test is `unit` unless it says that it is `process` (starts processes) or `root
 says nothing and starts a process all the same fails, so that the marks stay true.
 """
 
+import gc
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # at this size threads only wait for each other; before torch is imported
 os.environ.setdefault("SWARM_WARM", "1")  # see `tests.harness.warm_start`; unset it to start each process cold
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,6 +36,17 @@ def _note(event: str, arguments: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(_note)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector off what is imported: it would look through all of it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -20,8 +20,8 @@ from dtfm_protocol.plan.ballot import Ballot
 from dtfm_protocol.wire.codecs import decode, encode, to_bytes
 from dtfm_protocol.wire.frames import Kind
 from dtfm_protocol.wire.stream import Bytes
+from tests.node.engine_swarm import STEPS, Swarm, home, identical, job_of, one_thread, plan_of
 from tests.node.test_engine_byzantine_peers import signed, tell
-from tests.node.test_engine_equivalence import STEPS, Swarm, home, identical, job_of, one_thread, plan_of
 
 __all__ = ["home", "one_thread"]  # fixtures
 pytestmark = pytest.mark.slow

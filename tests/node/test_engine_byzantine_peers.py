@@ -30,7 +30,7 @@ from dtfm_protocol.wire.codecs import decode, from_bytes
 from dtfm_protocol.wire.frames import Key, Kind
 from dtfm_protocol.wire.stream import Bytes
 from tests.harness.named_peers import SWARM, identity_of, signer_of, vote_on
-from tests.node.test_engine_equivalence import STEPS, Swarm, home, identical, job_of, one_thread, plan_of
+from tests.node.engine_swarm import STEPS, Swarm, home, identical, job_of, one_thread, plan_of
 
 __all__ = ["home", "one_thread"]  # fixtures
 pytestmark = pytest.mark.slow

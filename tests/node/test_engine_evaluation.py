@@ -8,7 +8,7 @@ import pytest
 from dtfm_node.engine.exchange import Exchange
 from dtfm_protocol.job.job_file import Evaluation
 from dtfm_protocol.job.resolved_job import ResolvedJob
-from tests.node.test_engine_equivalence import Swarm, home, job_of, one_thread, plan_of
+from tests.node.engine_swarm import Swarm, home, job_of, one_thread, plan_of
 
 __all__ = ["home", "one_thread"]  # fixtures
 

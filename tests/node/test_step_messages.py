@@ -28,7 +28,7 @@ from dtfm_protocol.plan.ballot import Ballot
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.wire.codecs import payload_bytes
 from dtfm_protocol.wire.frames import Key, Kind
-from tests.node.test_engine_equivalence import PLANS, plan_of
+from tests.node.engine_swarm import PLANS, plan_of
 
 STEP, EVALUATED = 3, 13
 GROUPS = [{"norm": 4}, {"layer": 10}, {"embed": 40}]

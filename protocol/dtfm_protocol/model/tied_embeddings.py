@@ -13,6 +13,12 @@ from dtfm_protocol.plan.mark import LayerRange
 
 def shared_names(config: dict[str, Any]) -> tuple[str, ...]:
     """List the names, in the whole model, of the parameters that both first and last stage hold; no memory is taken."""
+    return _shared_names(json.dumps(config, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=16)
+def _shared_names(text: str) -> tuple[str, ...]:
+    config = json.loads(text)
     sizes = model_sizes(config)
     if not sizes.tied or sizes.layers < 2:
         return ()

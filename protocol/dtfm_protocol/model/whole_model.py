@@ -26,6 +26,8 @@ BUILD_ERRORS = (
 """Errors that model code raises on a config that it cannot build or run."""
 MATRIX = 1 << 20
 """Values from which a tensor is taken for a matrix: norms and computed tables are smaller, experts' matrices larger."""
+DRAWS = frozenset({"normal_", "uniform_", "kaiming_uniform_"})
+"""Names under which a tensor, `torch.nn.init` and `transformers.initialization` fill with random numbers."""
 
 
 def build_whole(config: dict[str, Any], seed: int) -> PreTrainedModel:
@@ -102,8 +104,8 @@ class _EmptyOnMeta(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func in (torch.empty, torch.rand, torch.randn):
             return func(*args, **kwargs | {"device": "meta"})
-        if func in (torch.Tensor.normal_, torch.Tensor.uniform_) and args[0].is_meta:
-            return args[0]  # nothing to fill, and slow to find that out
+        if getattr(func, "__name__", None) in DRAWS and (tensor := args[0] if args else kwargs["tensor"]).is_meta:
+            return tensor  # nothing to fill, and slow to find that out
         if func in (torch.zeros, torch.ones, torch.full):
             blank = func(*args, **kwargs | {"device": "meta"})
             if blank.is_floating_point() and blank.numel() >= MATRIX:

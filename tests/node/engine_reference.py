@@ -1,0 +1,61 @@
+"""The same job in one process, and how near a swarm's training has to come to it."""
+
+from pathlib import Path
+
+import pytest
+
+from dtfm_node.commands.solo import Solo
+from dtfm_protocol.checkpoint.store import CheckpointStore
+from tests.node.engine_swarm import CPU, STEPS, Result, State, job_of
+
+
+def alone(home: Path, tied: bool) -> Result:
+    """The job in one process; it is run once, as it is the same in every folder with the corpus."""
+    if tied not in _runs:
+        _runs[tied] = _alone(home, tied)
+    return _runs[tied]
+
+
+_runs: dict[bool, Result] = {}
+
+
+def _alone(home: Path, tied: bool) -> Result:
+    job = job_of(home, tied=tied)
+    folder = home / f"solo-{tied}"
+    folder.mkdir()
+    (folder / "tokens").symlink_to(home / "tokens")
+    solo = Solo(job, folder, CPU)
+    result = Result([solo.step(step) for step in range(1, STEPS + 1)])
+    solo.keep(result.rows[-1])
+    store = CheckpointStore(folder / "checkpoints")
+    manifest = store.newest()
+    assert manifest is not None
+    for kind in ("weight", "exp_avg", "exp_avg_sq"):
+        result.state |= {f"{kind}/{name}": value for name, value in store.tensors(manifest, kind)}
+    return result
+
+
+def distance(found: State, wanted: State) -> float:
+    """Relative L2 distance over all tensors together."""
+    assert found.keys() == wanted.keys()
+    apart = sum(float((found[key] - wanted[key]).double().square().sum()) for key in wanted)
+    size = sum(float(wanted[key].double().square().sum()) for key in wanted)
+    return float((apart / size) ** 0.5)
+
+
+def assert_same_training(found: Result, wanted: Result, tolerance: float) -> None:
+    assert [row.step for row in found.rows] == [row.step for row in wanted.rows]
+    for ours, theirs in zip(found.rows, wanted.rows, strict=True):
+        assert ours.loss == pytest.approx(theirs.loss, rel=tolerance)
+        assert ours.grad_norm == pytest.approx(theirs.grad_norm, rel=tolerance)
+        assert (ours.eval_loss is None) == (theirs.eval_loss is None)
+        if theirs.eval_loss is not None:
+            assert ours.eval_loss == pytest.approx(theirs.eval_loss, rel=tolerance)
+        assert ours.learning_rate == theirs.learning_rate
+        assert ours.tokens == theirs.tokens
+    for kind in ("weight", "exp_avg", "exp_avg_sq"):
+        parts = [
+            {key: value for key, value in result.state.items() if key.startswith(f"{kind}/")}
+            for result in (found, wanted)
+        ]
+        assert distance(*parts) < tolerance
