@@ -199,6 +199,19 @@ async def test_where_no_plan_parts_them_the_run_ends_and_says_why(led: Led) -> N
         led.watch.broken(led.plan)
 
 
+async def test_a_liar_that_refuses_another_peer_first_ends_no_run(led: Led) -> None:
+    """A plan's one quarrel is taken then; all the same the next plans have to do without the two together."""
+    for _ in range(REPEATS):
+        await led.report(B, "stalled", plan_version=led.plan.version, refused=X)
+        await by_snapshots(led)
+        assert led.watch.broken(led.plan)
+        if led.state.doubted:
+            break
+        led.follows((A, B), (X, Y))
+    assert led.state.doubted == {B}
+    assert led.state.accusations.apart == {pair(B, X), pair(A, B)}
+
+
 def test_one_liar_never_ends_a_run_that_can_do_without_it() -> None:
     """Every way in which one of five can dispute with whom it is put together, as long as it is in plans at all."""
     for partners in itertools.product("abcd", repeat=4):
@@ -207,7 +220,7 @@ def test_one_liar_never_ends_a_run_that_can_do_without_it() -> None:
             parted = pair("l", partner) in accusations.apart
             if "l" in accusations.left_out or parted:
                 continue  # such a plan is not made while others are possible
-            accusations.reported("l", partner, plan, SAID)
+            accusations.reported("l", partner, plan)
             disputes.heard(pair("l", partner), plan, SAID)
         assert disputes.verdict == ""
         assert accusations.left_out <= {"l"}

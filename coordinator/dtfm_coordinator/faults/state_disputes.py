@@ -23,10 +23,17 @@ class StateDisputes:
         self._newest = (0, "")
         """Version of the newest plan that was ended so, and what is to be said of it."""
 
-    def heard(self, pair: Quarrel, plan: int, said: str) -> None:
-        """Take a dispute of `pair` over a state that plan `plan` has made, the one in force."""
+    def heard(self, pair: Quarrel, plan: int, said: str, *, are_apart: bool = True) -> None:
+        """Take a dispute of `pair` over a state that plan `plan` has made, the one in force.
+
+        Args:
+            are_apart: whether the next plans keep the two apart where they can; else it does not count towards the end
+                of the run, as a plan without the two together was not looked for.
+        """
         if self._newest[0] != plan:
             self._newest = (plan, said)
+        if not are_apart:
+            return
         self._plans[pair] = self._plans.pop(pair, frozenset()) | {plan}
         if len(self._plans) > SEEN_LIMIT:
             del self._plans[next(iter(self._plans))]

@@ -134,14 +134,18 @@ class SwarmState(ChangeSignal):
         if self.plan is None:
             return
         self._votes.say(said)
-        self.fell_out(*pair, self.plan.version, "it has signed another state")
+        quarrel = frozenset(pair)
+        if self.accusations.differed(quarrel, self.plan.version):
+            self._tell_quarrel(*pair, "it has signed another state")
         if plan == self.plan.version:
-            self.disputes.heard(frozenset(pair), plan, said)
+            self.disputes.heard(quarrel, plan, said, are_apart=quarrel in self.accusations.apart)
 
     def fell_out(self, accuser: str, accused: str, plan: int, text: str) -> None:
         """Note that a peer of the plan in force has fallen out with another, and say so: nobody is left out unseen."""
-        if not self.accusations.reported(accuser, accused, plan, text):
-            return
+        if self.accusations.reported(accuser, accused, plan):
+            self._tell_quarrel(accuser, accused, text)
+
+    def _tell_quarrel(self, accuser: str, accused: str, text: str) -> None:
         log.warning("%s accuses %s (%s)", short(accuser), short(accused), text)
         for one in sorted({accuser, accused} & self.accusations.left_out):
             log.warning("%s has fallen out with two peers: plans do without it where they can", short(one))
