@@ -70,6 +70,19 @@ def test_what_comes_between_one_that_is_left_out_and_another_is_held_against_the
     assert {frozenset("xc"), frozenset("xd")} <= accusations.apart
 
 
+def test_who_has_provably_lied_is_left_out_and_has_no_say() -> None:
+    accusations = Accusations()
+    assert [accusations.proven("x") for _ in range(2)] == [True, False]
+    assert accusations.left_out == {"x"}
+    assert not accusations.reported("x", "a", 1)
+    assert accusations.reported("a", "x", 1)
+    assert accusations.reported("b", "a", 2)
+    assert accusations.left_out == {"x"}
+    for number in range(2 * SEEN_LIMIT):
+        accusations.proven(str(number))
+    assert len(accusations.left_out) == SEEN_LIMIT
+
+
 def test_nobody_accuses_itself() -> None:
     assert not Accusations().reported("a", "a", 1)
 

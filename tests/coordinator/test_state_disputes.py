@@ -167,6 +167,19 @@ async def test_who_signs_two_states_is_gone_alone(led: Led) -> None:
     assert led.state.members.missing(led.plan.peers) == [B]
 
 
+async def test_who_signs_two_states_and_comes_back_is_not_put_into_the_next_plan(
+    led: Led, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else it ends one plan after the other, each with a new session."""
+    for step in range(10, 13):
+        await led.report(X, "training", plan_version=1, evidence=(led.vote("b", ONE, step), led.vote("b", TWO, step)))
+    await led.hello(B, session="another")
+    await led.report(B, "idle", session="another")
+    assert led.state.members.missing(led.plan.peers) == []
+    assert led.state.doubted == {B}
+    assert sum("going on without it" in record.message for record in caplog.records) == 1
+
+
 @pytest.mark.parametrize("lie", ["forged", "of a stranger", "of another stage"])
 async def test_evidence_that_proves_nothing_ends_nothing(led: Led, lie: str) -> None:
     """Else an arbiter takes whom it likes out of the run."""

@@ -2,8 +2,8 @@
 
 A peer that refuses what another one sent says that it was no honest peer's. Nobody else has seen it: who of the two
 lies cannot be told. So they are kept apart, and a liar, whichever it is, has to make an enemy of another peer to do it
-again: whoever has fallen out with two is left out. One liar cannot take honest peers away from the run one after the
-other: the second that it accuses is the last.
+again: whoever has fallen out with two is left out, and so is who has provably lied. One liar cannot take honest peers
+away from the run one after the other: the second that it accuses is the last.
 
 One new quarrel counts for each plan, the first that is heard of. So a lie that many peers see at once does not cost
 all of them their good name, and each quarrel costs a liar its own: as many liars, as many honest peers at most are left
@@ -28,6 +28,8 @@ class Accusations:
         """Those of the two against whom each quarrel is held, oldest first."""
         self._plan = 0
         """Version of the newest plan that a quarrel has ended."""
+        self._proven: dict[str, None] = {}
+        """Peers that have provably lied, in the order in which that was seen."""
 
     def reported(self, accuser: str, accused: str, plan: int) -> bool:
         """Take the word of a peer, under plan `plan`, that it refused what another one sent; True if that counts and
@@ -50,6 +52,15 @@ class Accusations:
             del self._quarrels[next(iter(self._quarrels))]
         return True
 
+    def proven(self, peer: str) -> bool:
+        """Take note that a peer has provably lied; True if that is news."""
+        if peer in self._proven:
+            return False
+        self._proven[peer] = None
+        if len(self._proven) > SEEN_LIMIT:
+            del self._proven[next(iter(self._proven))]
+        return True
+
     @property
     def apart(self) -> frozenset[Quarrel]:
         """Pairs of peers that have nothing to do with each other in the next plans, where such plans are possible."""
@@ -62,4 +73,4 @@ class Accusations:
         for blamed in self._quarrels.values():
             for peer in blamed:
                 others[peer] += 1
-        return frozenset(peer for peer, count in others.items() if count >= ENOUGH)
+        return frozenset(self._proven) | {peer for peer, count in others.items() if count >= ENOUGH}

@@ -151,8 +151,10 @@ class SwarmState(ChangeSignal):
             log.warning("%s has fallen out with two peers: plans do without it where they can", short(one))
 
     def leave_out(self, peer: str, why: str) -> None:
-        """Go on without a peer that has provably lied, until it comes back in another session."""
-        log.warning("%s: going on without it; `dtfm-coordinator ban %s` keeps it out for good", why, peer)
+        """Go on without a peer that has provably lied: under no plan until it comes back in another session, and then
+        under none that can do without it. That is said once, however often it lies."""
+        if self.accusations.proven(peer):
+            log.warning("%s: going on without it; `dtfm-coordinator ban %s` keeps it out for good", why, peer)
         self.members.kick(peer)
         self.notify()
 
