@@ -26,6 +26,8 @@ class Accusations:
     def __init__(self) -> None:
         self._quarrels: dict[Quarrel, frozenset[str]] = {}
         """Those of the two against whom each quarrel is held, oldest first."""
+        self._contradictions: dict[Quarrel, int] = {}
+        """Those of the quarrels that are contradictions, with the version of the plan that each has ended."""
         self._plan = 0
         """Version of the newest plan that a quarrel has ended."""
         self._proven: dict[str, None] = {}
@@ -37,10 +39,22 @@ class Accusations:
 
         Who is left out has no say any more: whomever it accuses now may have done nothing.
         """
-        return accuser not in self.left_out and self.differed(frozenset((accuser, accused)), plan)
+        return accuser not in self.left_out and self._is_new(frozenset((accuser, accused)), plan)
 
     def differed(self, pair: Quarrel, plan: int) -> bool:
-        """Take the proof, under plan `plan`, that two peers contradict each other; True if that counts and is news.
+        """Take the proof, under plan `plan`, that two peers contradict each other; True if that counts and is news."""
+        if not self._is_new(pair, plan):
+            return False
+        self._contradictions[pair] = plan
+        return True
+
+    def excuse(self, plan: int) -> None:
+        """Forget who contradicted each other under plan `plan`: a third peer has made them."""
+        for pair in [pair for pair, when in self._contradictions.items() if when == plan]:
+            del self._contradictions[pair], self._quarrels[pair]
+
+    def _is_new(self, pair: Quarrel, plan: int) -> bool:
+        """Whether a quarrel counts and is news; if so, it is taken.
 
         What is known already does not take the place of what is new: else a liar hides the one behind the other.
         """
@@ -49,7 +63,9 @@ class Accusations:
         self._plan = plan
         self._quarrels[pair] = pair & self.left_out or pair
         if len(self._quarrels) > SEEN_LIMIT:
-            del self._quarrels[next(iter(self._quarrels))]
+            oldest = next(iter(self._quarrels))
+            del self._quarrels[oldest]
+            self._contradictions.pop(oldest, None)
         return True
 
     def proven(self, peer: str) -> bool:

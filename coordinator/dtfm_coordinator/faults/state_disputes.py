@@ -38,6 +38,11 @@ class StateDisputes:
         if len(self._plans) > SEEN_LIMIT:
             del self._plans[next(iter(self._plans))]
 
+    def excuse(self, plan: int) -> None:
+        """Count the disputes under plan `plan` no more towards the end of the run: a third peer has made them. The plan
+        is over all the same."""
+        self._plans = {pair: rest for pair, plans in self._plans.items() if (rest := plans - {plan})}
+
     def under(self, plan: int) -> str:
         """Return why the plan of this version is over, in one line; "" if no dispute has ended it."""
         return self._newest[1] if self._newest[0] == plan else ""

@@ -9,6 +9,7 @@ from dtfm_coordinator.faults.accusations import Accusations
 from dtfm_coordinator.faults.divergence import Divergence
 from dtfm_coordinator.faults.state_disputes import StateDisputes
 from dtfm_coordinator.faults.stragglers import Stragglers
+from dtfm_coordinator.faults.unlike_commits import are_unlike
 from dtfm_coordinator.links.link_degradation import LinkDegradation
 from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.membership.change_signal import ChangeSignal
@@ -139,6 +140,19 @@ class SwarmState(ChangeSignal):
             self._tell_quarrel(*pair, "it has signed another state")
         if plan == self.plan.version:
             self.disputes.heard(quarrel, plan, said, are_apart=quarrel in self.accusations.apart)
+
+    def look_at_arbiter(self) -> None:
+        """Look, where a dispute has ended the plan in force, whether its arbiter has signed unlike commits: then it has
+        led honest replicas to unlike states, and nothing is held against these."""
+        plan = self.plan
+        if plan is None or not self.disputes.under(plan.version):
+            return
+        arbiter = plan.chain.plans[-1].arbiter
+        shown = {holding.commit for standing in self.standings.values() for holding in standing.holdings}
+        if are_unlike(one for one in shown if one and one.plan == plan.version and self._is_signed(one, arbiter)):
+            self.accusations.excuse(plan.version)
+            self.disputes.excuse(plan.version)
+            self.leave_out(arbiter, f"{short(arbiter)} signed unlike commits as the arbiter of plan {plan.version}")
 
     def fell_out(self, accuser: str, accused: str, plan: int, text: str) -> None:
         """Note that a peer of the plan in force has fallen out with another, and say so: nobody is left out unseen."""
