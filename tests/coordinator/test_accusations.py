@@ -24,7 +24,7 @@ def said(*pairs: str) -> Accusations:
     """Accusations under one plan after the other."""
     found = Accusations()
     for plan, (accuser, accused) in enumerate(pairs, 1):
-        found.reported(accuser, accused, plan, TEXT)
+        found.reported(accuser, accused, plan)
     return found
 
 
@@ -36,9 +36,9 @@ def test_after_one_accusation_the_two_are_kept_apart_and_nobody_is_left_out() ->
 
 def test_an_accusation_is_news_once_whoever_of_the_two_says_it() -> None:
     accusations = Accusations()
-    assert accusations.reported("a", "b", 1, TEXT)
-    assert not accusations.reported("a", "b", 2, TEXT)
-    assert not accusations.reported("b", "a", 3, TEXT)
+    assert accusations.reported("a", "b", 1)
+    assert not accusations.reported("a", "b", 2)
+    assert not accusations.reported("b", "a", 3)
     assert accusations.left_out == frozenset()
 
 
@@ -47,13 +47,44 @@ def test_a_lie_that_many_see_at_once_costs_one_of_them_a_quarrel() -> None:
     accusations = Accusations()
     for plan, liar in enumerate("xy", 1):
         for witness in "abcd":
-            accusations.reported(witness, liar, plan, TEXT)
+            accusations.reported(witness, liar, plan)
     assert accusations.apart == {frozenset("ax"), frozenset("ay")}
     assert accusations.left_out == {"a"}
 
 
+def test_what_is_known_hides_nothing_new() -> None:
+    """Else a liar refuses the same peer first in every plan, and lies to all others for nothing."""
+    accusations = said("xa")
+    assert not accusations.reported("x", "a", 2)
+    assert accusations.differed(frozenset("xb"), 2)
+    assert accusations.left_out == {"x"}
+
+
+def test_what_comes_between_one_that_is_left_out_and_another_is_held_against_the_first() -> None:
+    """It may be in plans that cannot do without it, and would take one honest peer after the other with it."""
+    accusations = said("xa", "xb", "ya", "cy")
+    assert accusations.left_out == {"x", "a", "y"}
+    assert accusations.differed(frozenset("xc"), 5)
+    assert accusations.differed(frozenset("xd"), 6)
+    assert accusations.left_out == {"x", "a", "y"}
+    assert {frozenset("xc"), frozenset("xd")} <= accusations.apart
+
+
+def test_who_has_provably_lied_is_left_out_and_has_no_say() -> None:
+    accusations = Accusations()
+    assert [accusations.proven("x") for _ in range(2)] == [True, False]
+    assert accusations.left_out == {"x"}
+    assert not accusations.reported("x", "a", 1)
+    assert accusations.reported("a", "x", 1)
+    assert accusations.reported("b", "a", 2)
+    assert accusations.left_out == {"x"}
+    for number in range(2 * SEEN_LIMIT):
+        accusations.proven(str(number))
+    assert len(accusations.left_out) == SEEN_LIMIT
+
+
 def test_nobody_accuses_itself() -> None:
-    assert not Accusations().reported("a", "a", 1, TEXT)
+    assert not Accusations().reported("a", "a", 1)
 
 
 def test_who_is_accused_by_two_is_left_out_and_they_are_not() -> None:
@@ -77,7 +108,7 @@ def test_liars_take_no_more_honest_peers_away_than_they_are(lies: list[tuple[int
     for plan, (number, other, accuses) in enumerate(lies, 1):
         liar = str(number % liars)
         if liar not in accusations.left_out:  # else it has no part in the plan
-            accusations.reported(*((liar, str(other)) if accuses else (str(other), liar)), plan, TEXT)
+            accusations.reported(*((liar, str(other)) if accuses else (str(other), liar)), plan)
     honest = [peer for peer in accusations.left_out if int(peer) >= liars]
     assert len(honest) <= liars
     if liars == 1:
@@ -87,7 +118,7 @@ def test_liars_take_no_more_honest_peers_away_than_they_are(lies: list[tuple[int
 def test_any_number_of_accusers_fills_no_memory() -> None:
     accusations = Accusations()
     for number in range(2 * SEEN_LIMIT):
-        accusations.reported(f"a{number}", f"b{number}", number + 1, TEXT)
+        accusations.reported(f"a{number}", f"b{number}", number + 1)
     assert len(accusations.apart) == SEEN_LIMIT
 
 

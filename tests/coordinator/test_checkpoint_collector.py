@@ -14,10 +14,10 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark
-from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.plan import Plan, Resume
 from dtfm_protocol.transport.in_memory import MemoryStream
 from dtfm_protocol.wire.stream import write_message
-from tests.coordinator.handed_in_shares import JOB, OWNER, PLAN, A, B, Swarm, X, Y, share_of, state
+from tests.coordinator.handed_in_shares import JOB, OWNER, PLAN, A, B, Swarm, X, Y, share_of, state, vote_of
 from tests.harness.membership import SWARM
 
 
@@ -68,6 +68,18 @@ async def test_a_checkpoint_is_given_to_those_who_resume_from_it(tmp_path: Path)
             pieces = [await archive.read(mark, key, offset, min(16, size - offset)) for offset in range(0, size, 16)]
             assert torch.equal(decode_tensor(entries[key], b"".join(piece or b"" for piece in pieces)), value)
         assert await archive.read(mark, "weight/none", 0, 1) is None
+
+
+async def test_the_last_checkpoint_comes_from_a_plan_that_has_no_step_left_to_train(tmp_path: Path) -> None:
+    """The one before has made its state, and ended before all had handed it in: else the run would never end."""
+    last = Mark(step=JOB.training.steps, plan=3)
+    plan = PLAN.model_copy(update={"version": 4, "resume": Resume(mark=last)})
+    swarm = Swarm(tmp_path, plan)
+    for peer in (A, B, X, Y):
+        votes = (vote_of(peer, last.step, PLAN),)
+        await swarm.give(peer, step=last.step, plan=plan, votes=votes)
+    assert [mark_of(manifest) for manifest in swarm.kept] == [last]
+    assert not (await swarm.hand_in(A, *share_of(A, last.step, plan=plan, votes=votes))).taken
 
 
 async def test_only_the_state_that_was_asked_for_is_given(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from dtfm_coordinator.faults.state_disputes import REPEATS, StateDisputes
 from dtfm_coordinator.leader.plan_watch import Failed, PlanWatch
 from dtfm_protocol.bounds import SEEN_LIMIT
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.plan.ballot import Commit
 from dtfm_protocol.plan.mark import Mark
 from dtfm_protocol.plan.peer_state import Holding, PeerState
 from dtfm_protocol.plan.plan import Plan, Resume
+from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.plan.state_vote import StateVote
 from tests.coordinator.peers import LAYERS, Peers
-from tests.harness.named_peers import id_of, vote_on
+from tests.harness.named_peers import id_of, identity_of, vote_on
 
 A, B, C, X, Y, Z = map(id_of, "abcxyz")
 FRONT, BACK = (0, 2), (2, LAYERS)
@@ -45,6 +47,14 @@ def test_two_without_whom_no_plan_can_do_end_the_run_in_the_end() -> None:
             disputes.heard(pair(A, B), plan, SAID)
     assert all(short(peer) in disputes.verdict for peer in (A, B))
     assert f"under {REPEATS} plans" in disputes.verdict
+
+
+def test_disputes_that_a_third_peer_has_made_do_not_count_towards_the_end_of_the_run() -> None:
+    disputes = StateDisputes()
+    for plan in range(1, 2 * REPEATS):
+        disputes.heard(pair(A, B), plan, SAID)
+        disputes.excuse(plan)
+        assert (disputes.under(plan), disputes.verdict) == (SAID, "")
 
 
 def test_ever_more_disputes_take_no_more_memory() -> None:
@@ -167,6 +177,77 @@ async def test_who_signs_two_states_is_gone_alone(led: Led) -> None:
     assert led.state.members.missing(led.plan.peers) == [B]
 
 
+async def test_who_signs_two_states_and_comes_back_is_not_put_into_the_next_plan(
+    led: Led, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else it ends one plan after the other, each with a new session."""
+    for step in range(10, 13):
+        await led.report(X, "training", plan_version=1, evidence=(led.vote("b", ONE, step), led.vote("b", TWO, step)))
+    await led.hello(B, session="another")
+    await led.report(B, "idle", session="another")
+    assert led.state.members.missing(led.plan.peers) == []
+    assert led.state.doubted == {B}
+    assert sum("going on without it" in record.message for record in caplog.records) == 1
+
+
+def told(step: int, norm: float, before: str = "", by: str = "a") -> Holding:
+    """What a peer has made of the commit on a step that `by` told it."""
+    commit = Commit(grad_norm=norm, before=before)
+    signed = SignedCommit.made(identity_of(by), "", 1, step, commit)
+    return Holding(mark=Mark(step=step, plan=1), layers=BACK, live=True, commit=signed)
+
+
+def digest(holding: Holding) -> str:
+    assert holding.commit is not None
+    return holding.commit.digest
+
+
+UNLIKE = {
+    "of one step": (told(11, 1.0), told(11, 2.0)),
+    "of two steps": (told(12, 1.0, before=digest(told(11, 1.0))), told(11, 2.0)),
+}
+
+
+@pytest.mark.parametrize("first", ["the votes", "the commits"])
+@pytest.mark.parametrize("unlike", UNLIKE.values(), ids=UNLIKE)
+async def test_an_arbiter_that_leads_replicas_to_unlike_states_is_gone_and_they_stay(
+    led: Led, unlike: tuple[Holding, Holding], first: str
+) -> None:
+    """Else it has one honest pair after the other fall out, and left out at last."""
+
+    async def show() -> None:
+        for peer, holding in zip((X, Y), unlike, strict=True):
+            await led.report(peer, "stalled", plan_version=1, standing=PeerState(holdings=(holding,)))
+
+    if first == "the commits":
+        await show()
+    await led.report(A, "stalled", plan_version=1, evidence=(led.vote("x", ONE), led.vote("y", TWO)))
+    await show()
+    assert led.state.accusations.apart == frozenset()
+    assert led.state.doubted == {A}
+    assert A not in led.state.standings
+    assert led.watch.broken(led.plan)
+
+
+ONE_STORY = {
+    "the same": (told(11, 1.0), told(11, 1.0)),
+    "one after the other": (told(12, 1.0, before=digest(told(11, 1.0))), told(11, 1.0)),
+    "by somebody else": (told(11, 1.0), told(11, 2.0, by="y")),
+}
+
+
+@pytest.mark.parametrize("shown", ONE_STORY.values(), ids=ONE_STORY)
+async def test_an_arbiter_that_told_all_the_same_is_blamed_for_no_dispute(
+    led: Led, shown: tuple[Holding, Holding]
+) -> None:
+    """Else whoever differs takes it out of the run."""
+    for peer, holding in zip((X, Y), shown, strict=True):
+        await led.report(peer, "stalled", plan_version=1, standing=PeerState(holdings=(holding,)))
+    await led.report(A, "stalled", plan_version=1, evidence=(led.vote("x", ONE), led.vote("y", TWO)))
+    assert led.state.accusations.apart == {pair(X, Y)}
+    assert led.state.doubted == frozenset()
+
+
 @pytest.mark.parametrize("lie", ["forged", "of a stranger", "of another stage"])
 async def test_evidence_that_proves_nothing_ends_nothing(led: Led, lie: str) -> None:
     """Else an arbiter takes whom it likes out of the run."""
@@ -199,6 +280,19 @@ async def test_where_no_plan_parts_them_the_run_ends_and_says_why(led: Led) -> N
         led.watch.broken(led.plan)
 
 
+async def test_a_liar_that_refuses_another_peer_first_ends_no_run(led: Led) -> None:
+    """A plan's one quarrel is taken then; all the same the next plans have to do without the two together."""
+    for _ in range(REPEATS):
+        await led.report(B, "stalled", plan_version=led.plan.version, refused=X)
+        await by_snapshots(led)
+        assert led.watch.broken(led.plan)
+        if led.state.doubted:
+            break
+        led.follows((A, B), (X, Y))
+    assert led.state.doubted == {B}
+    assert led.state.accusations.apart == {pair(B, X), pair(A, B)}
+
+
 def test_one_liar_never_ends_a_run_that_can_do_without_it() -> None:
     """Every way in which one of five can dispute with whom it is put together, as long as it is in plans at all."""
     for partners in itertools.product("abcd", repeat=4):
@@ -207,7 +301,7 @@ def test_one_liar_never_ends_a_run_that_can_do_without_it() -> None:
             parted = pair("l", partner) in accusations.apart
             if "l" in accusations.left_out or parted:
                 continue  # such a plan is not made while others are possible
-            accusations.reported("l", partner, plan, SAID)
+            accusations.reported("l", partner, plan)
             disputes.heard(pair("l", partner), plan, SAID)
         assert disputes.verdict == ""
         assert accusations.left_out <= {"l"}

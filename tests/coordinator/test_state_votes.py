@@ -114,6 +114,17 @@ def test_a_peer_that_votes_without_end_pushes_out_its_own_votes_alone() -> None:
     assert verdict(votes, A, B, C) == ("", False)
 
 
+def test_who_brings_old_votes_again_has_no_newer_one_forgotten() -> None:
+    """Else a liar whose honest replica has left certifies what that one has contradicted."""
+    old = [front("a", ONE, Mark(step=step, plan=3)) for step in range(1, 10)]
+    newer = [front("a", ONE, Mark(step=step, plan=3)) for step in range(10, 10 + PARTS_A_PEER)]
+    votes = heard(*old, *newer)
+    assert not any(hear(votes, vote) for vote in old)
+    assert list(votes) == newer
+    assert hear(votes, front("a", TWO, newer[0].mark))
+    assert verdict(votes)[1]
+
+
 def standing(*holdings: Holding) -> PeerState:
     return PeerState(holdings=holdings)
 

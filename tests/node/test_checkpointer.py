@@ -71,6 +71,19 @@ async def test_every_replica_vouches_for_a_checkpoint_and_the_first_hands_it_in(
     assert path.read_bytes() == data
 
 
+async def test_a_last_state_that_an_earlier_plan_has_made_is_handed_in_as_it_is(swarm: Swarm) -> None:
+    """Where that plan ended before the checkpoint was whole, no step is left whose metrics could come along."""
+    await swarm.coordinate()
+    later = TWICE.model_copy(update={"version": 2})
+    async with swarm.node(A, later) as checkpointer:
+        await checkpointer.keep(state_under(TWICE, A), later, None, (), handed_in=True, copied=False, last=True)
+        await asyncio.wait_for(checkpointer.settled(), 30)
+    ((_, share, data),) = swarm.handed_in
+    assert (share.step, share.plan_version, share.eval_loss) == (1, 2, None)
+    assert [vote.mark for vote in share.votes] == [at(1)]
+    assert data
+
+
 async def test_every_replica_votes_on_weights_and_moments_whether_or_not_it_writes_them(swarm: Swarm) -> None:
     await swarm.coordinate()
     states = {A: state_under(TWICE, A), B: state_under(TWICE, B)}

@@ -39,6 +39,22 @@ async def test_the_arbiter_dies_between_two_commits_and_nothing_is_repeated() ->
     await happens(REPLICATED, [at_point("mid-commit", 0, "one of two"), leaves(-1)], most_repeated=0)
 
 
+async def test_a_replica_dies_when_the_last_step_is_made_and_the_others_hand_it_in() -> None:
+    """No step is left to the plan that follows: what the last one led to is all that it has to bring."""
+    steps = 30
+    async with Swarm.running() as swarm:
+        layout = ("--plan", swarm.plan(REPLICATED.stages, REPLICATED.routes), "--min-nodes", REPLICATED.nodes)
+        coordinator = await swarm.serve(swarm.job(steps, checkpoint=20), *layout, "--exit-when-done")
+        for _ in range(REPLICATED.nodes):
+            await swarm.join()
+        await swarm.until(lambda: swarm.step >= 5, "the first steps are done", 180)
+        (victim, *_) = swarm.serving(0)
+        victim.arm(f"after-apply@{steps}:kill")
+        assert await coordinator.exit_code() == 0
+        assert not victim.alive
+        assert swarm.checkpoints()[-1] == steps
+
+
 async def test_the_coordinator_dies_before_the_plan_that_replaces_a_peer_is_in_force() -> None:
     await happens(REPLICATED, [coordinator_dies_at("before-in-force")], most_repeated=1)
 

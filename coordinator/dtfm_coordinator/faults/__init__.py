@@ -4,4 +4,5 @@
 - `divergence`: divergence of the training as peers report it, and whether their words are enough to end the run (pure)
 - `state_disputes`: disputes of replicas over the state that they have led to, and what becomes of their plan (pure)
 - `stragglers`: peers that have become slow since their plan began, beside the others (pure)
+- `unlike_commits`: commits that one arbiter has signed, and whether they are one story (pure)
 """

@@ -2,11 +2,12 @@
 
 A peer that refuses what another one sent says that it was no honest peer's. Nobody else has seen it: who of the two
 lies cannot be told. So they are kept apart, and a liar, whichever it is, has to make an enemy of another peer to do it
-again: whoever has fallen out with two is left out. One liar cannot take honest peers away from the run one after the
-other: the second that it accuses is the last.
+again: whoever has fallen out with two is left out, and so is who has provably lied. One liar cannot take honest peers
+away from the run one after the other: the second that it accuses is the last.
 
-One quarrel counts for each plan, the first that is heard of. So a lie that many peers see at once does not cost all of
-them their good name, and each quarrel costs a liar its own: as many liars, as many honest peers at most are left out.
+One new quarrel counts for each plan, the first that is heard of. So a lie that many peers see at once does not cost
+all of them their good name, and each quarrel costs a liar its own: as many liars, as many honest peers at most are left
+out. Where one of the two is left out already, the quarrel is held against that one alone.
 """
 
 from collections import defaultdict
@@ -16,33 +17,64 @@ from dtfm_protocol.bounds import SEEN_LIMIT
 ENOUGH = 2
 """Peers with which somebody must have fallen out to be left out."""
 Quarrel = frozenset[str]
-"""Two peers, of which one has accused the other."""
+"""Two peers, of which one has accused the other, or that contradict each other."""
 
 
 class Accusations:
     """Accusations of one run, as the coordinator heard them."""
 
     def __init__(self) -> None:
-        self._quarrels: dict[Quarrel, str] = {}
-        """What was said in each quarrel first, by its two peers, oldest first."""
+        self._quarrels: dict[Quarrel, frozenset[str]] = {}
+        """Those of the two against whom each quarrel is held, oldest first."""
+        self._contradictions: dict[Quarrel, int] = {}
+        """Those of the quarrels that are contradictions, with the version of the plan that each has ended."""
         self._plan = 0
         """Version of the newest plan that a quarrel has ended."""
+        self._proven: dict[str, None] = {}
+        """Peers that have provably lied, in the order in which that was seen."""
 
-    def reported(self, accuser: str, accused: str, plan: int, text: str) -> bool:
+    def reported(self, accuser: str, accused: str, plan: int) -> bool:
         """Take the word of a peer, under plan `plan`, that it refused what another one sent; True if that counts and
         is news.
 
         Who is left out has no say any more: whomever it accuses now may have done nothing.
         """
-        quarrel = frozenset((accuser, accused))
-        if accuser == accused or plan <= self._plan or accuser in self.left_out:
+        return accuser not in self.left_out and self._is_new(frozenset((accuser, accused)), plan)
+
+    def differed(self, pair: Quarrel, plan: int) -> bool:
+        """Take the proof, under plan `plan`, that two peers contradict each other; True if that counts and is news."""
+        if not self._is_new(pair, plan):
+            return False
+        self._contradictions[pair] = plan
+        return True
+
+    def excuse(self, plan: int) -> None:
+        """Forget who contradicted each other under plan `plan`: a third peer has made them."""
+        for pair in [pair for pair, when in self._contradictions.items() if when == plan]:
+            del self._contradictions[pair], self._quarrels[pair]
+
+    def _is_new(self, pair: Quarrel, plan: int) -> bool:
+        """Whether a quarrel counts and is news; if so, it is taken.
+
+        What is known already does not take the place of what is new: else a liar hides the one behind the other.
+        """
+        if len(pair) < 2 or plan <= self._plan or pair in self._quarrels:
             return False
         self._plan = plan
-        if quarrel in self._quarrels:
-            return False
-        self._quarrels[quarrel] = text
+        self._quarrels[pair] = pair & self.left_out or pair
         if len(self._quarrels) > SEEN_LIMIT:
-            del self._quarrels[next(iter(self._quarrels))]
+            oldest = next(iter(self._quarrels))
+            del self._quarrels[oldest]
+            self._contradictions.pop(oldest, None)
+        return True
+
+    def proven(self, peer: str) -> bool:
+        """Take note that a peer has provably lied; True if that is news."""
+        if peer in self._proven:
+            return False
+        self._proven[peer] = None
+        if len(self._proven) > SEEN_LIMIT:
+            del self._proven[next(iter(self._proven))]
         return True
 
     @property
@@ -54,7 +86,7 @@ class Accusations:
     def left_out(self) -> frozenset[str]:
         """Peers that have no part in the next plans, where plans without them are possible."""
         others: dict[str, int] = defaultdict(int)
-        for quarrel in self._quarrels:
-            for peer in quarrel:
+        for blamed in self._quarrels.values():
+            for peer in blamed:
                 others[peer] += 1
-        return frozenset(peer for peer, count in others.items() if count >= ENOUGH)
+        return frozenset(self._proven) | {peer for peer, count in others.items() if count >= ENOUGH}

@@ -23,13 +23,25 @@ class StateDisputes:
         self._newest = (0, "")
         """Version of the newest plan that was ended so, and what is to be said of it."""
 
-    def heard(self, pair: Quarrel, plan: int, said: str) -> None:
-        """Take a dispute of `pair` over a state that plan `plan` has made, the one in force."""
+    def heard(self, pair: Quarrel, plan: int, said: str, *, are_apart: bool = True) -> None:
+        """Take a dispute of `pair` over a state that plan `plan` has made, the one in force.
+
+        Args:
+            are_apart: whether the next plans keep the two apart where they can; else it does not count towards the end
+                of the run, as a plan without the two together was not looked for.
+        """
         if self._newest[0] != plan:
             self._newest = (plan, said)
+        if not are_apart:
+            return
         self._plans[pair] = self._plans.pop(pair, frozenset()) | {plan}
         if len(self._plans) > SEEN_LIMIT:
             del self._plans[next(iter(self._plans))]
+
+    def excuse(self, plan: int) -> None:
+        """Count the disputes under plan `plan` no more towards the end of the run: a third peer has made them. The plan
+        is over all the same."""
+        self._plans = {pair: rest for pair, plans in self._plans.items() if (rest := plans - {plan})}
 
     def under(self, plan: int) -> str:
         """Return why the plan of this version is over, in one line; "" if no dispute has ended it."""

@@ -151,9 +151,8 @@ class CheckpointCollector:
         if why := self._objection(plan, stream.peer, share):
             await write_message(stream, Receipt(taken=False, text=why))
             return
-        vote = vote_of(
-            share.votes, stream.peer, Mark(step=share.step, plan=plan.version), plan.stages[share.stage], self._swarm
-        )
+        mark = _mark_under(plan, share.step)
+        vote = vote_of(share.votes, stream.peer, mark, plan.stages[share.stage], self._swarm)
         pending = self._draft(stream.peer, share.step)
         if share.size:
             self._sending.add(stream.peer)
@@ -181,7 +180,8 @@ class CheckpointCollector:
         """Return why a share is not taken now; "" if it is."""
         if share.step <= self._kept_step:
             return "that checkpoint is whole already"
-        if share.step <= plan.resume.mark.step:
+        begins = plan.resume.mark.step
+        if share.step < begins or (share.step == begins and begins != self._job.training.steps):
             return "the plan went on from a later step"
         if share.step > self._job.training.steps:
             return "the job has no such step"
@@ -259,7 +259,7 @@ class CheckpointCollector:
             job=self._job.name,
             config=self._job.config,
             step=step,
-            plan_version=plan.version,
+            plan_version=_mark_under(plan, step).plan,
             files=tuple(file for file, _ in described),
             tensors={key: entry for _, entries in described for key, entry in entries.items()},
             replicas=tuple(replicas),
@@ -283,6 +283,12 @@ class CheckpointCollector:
         from dtfm_protocol.model.model_sizes import model_sizes
 
         return model_sizes(self._job.config).total
+
+
+def _mark_under(plan: Plan, step: int) -> Mark:
+    """Return the mark of the state after `step` that peers of `plan` hand in: that which it resumes from, where no step
+    is left to train, or one that it has made."""
+    return plan.resume.mark if step == plan.resume.mark.step else Mark(step=step, plan=plan.version)
 
 
 def mark_of(manifest: Manifest) -> Mark:

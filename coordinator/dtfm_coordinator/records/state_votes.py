@@ -19,7 +19,8 @@ ReplicasOf = Callable[[Mark, LayerRange], tuple[str, ...]]
 """Tells the replicas of the stage that made a part of a state, as `Chain.replicas_of`; none: not known, and nothing is
 certified of it."""
 PARTS_A_PEER = 32
-"""Parts of states of which one peer's votes are kept, the newest that it has voted on."""
+"""Parts of states of which one peer's votes are kept, the newest by plan and step, whenever they are heard: else who
+brings old ones again has newer ones forgotten."""
 
 
 class StateVerdict(NamedTuple):
@@ -51,6 +52,9 @@ class StateVotes:
         before = self._of(vote.mark, vote.layers).get(vote.peer, ())
         if len(before) > 1 or any(one.digest == vote.digest for one in before):
             return False
+        parts = self._parts.get(vote.peer, {})
+        if len(parts) >= PARTS_A_PEER and vote.subject not in parts and _age(vote.subject) < min(map(_age, parts)):
+            return False
         return vote.peer in replicas_of(*vote.subject)
 
     def hear(self, vote: StateVote) -> None:
@@ -60,7 +64,7 @@ class StateVotes:
         parts = self._parts.setdefault(vote.peer, {})
         parts[vote.subject] = None
         if len(parts) > PARTS_A_PEER:
-            self._forget(vote.peer, next(iter(parts)))
+            self._forget(vote.peer, min(parts, key=_age))
 
     def _of(self, mark: Mark, layers: LayerRange) -> Mapping[str, tuple[StateVote, ...]]:
         return self._votes.get(mark, {}).get(layers, {})
@@ -171,6 +175,11 @@ def at_odds(digests: Mapping[str, str]) -> tuple[str, str] | None:
         sides.setdefault(digest, []).append(peer)
     ranked = sorted(sides.values(), key=len)
     return (ranked[0][0], ranked[-1][0]) if len(ranked) > 1 else None
+
+
+def _age(part: Part) -> tuple[int, int]:
+    """Return the key by which parts are ordered, those that were made later last."""
+    return part[0].plan, part[0].step
 
 
 def _comes_from(mark: Mark, before: Mark) -> bool:

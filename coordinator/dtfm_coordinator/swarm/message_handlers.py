@@ -84,6 +84,7 @@ class MessageHandlers:
         self._stood(peer, message.standing)
         state.voted(votes_in(message.standing))
         state.voted(message.evidence)
+        state.look_at_arbiter()
         if peers:  # only who trains knows what a step was
             self._recorder.record(message.rows)
         if plan is not None and is_under_it:

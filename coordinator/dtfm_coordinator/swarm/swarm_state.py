@@ -9,6 +9,7 @@ from dtfm_coordinator.faults.accusations import Accusations
 from dtfm_coordinator.faults.divergence import Divergence
 from dtfm_coordinator.faults.state_disputes import StateDisputes
 from dtfm_coordinator.faults.stragglers import Stragglers
+from dtfm_coordinator.faults.unlike_commits import are_unlike
 from dtfm_coordinator.links.link_degradation import LinkDegradation
 from dtfm_coordinator.links.link_table import LinkTable
 from dtfm_coordinator.membership.change_signal import ChangeSignal
@@ -134,21 +135,40 @@ class SwarmState(ChangeSignal):
         if self.plan is None:
             return
         self._votes.say(said)
-        self.fell_out(*pair, self.plan.version, "it has signed another state")
+        quarrel = frozenset(pair)
+        if self.accusations.differed(quarrel, self.plan.version):
+            self._tell_quarrel(*pair, "it has signed another state")
         if plan == self.plan.version:
-            self.disputes.heard(frozenset(pair), plan, said)
+            self.disputes.heard(quarrel, plan, said, are_apart=quarrel in self.accusations.apart)
+
+    def look_at_arbiter(self) -> None:
+        """Look, where a dispute has ended the plan in force, whether its arbiter has signed unlike commits: then it has
+        led honest replicas to unlike states, and nothing is held against these."""
+        plan = self.plan
+        if plan is None or not self.disputes.under(plan.version):
+            return
+        arbiter = plan.chain.plans[-1].arbiter
+        shown = {holding.commit for standing in self.standings.values() for holding in standing.holdings}
+        if are_unlike(one for one in shown if one and one.plan == plan.version and self._is_signed(one, arbiter)):
+            self.accusations.excuse(plan.version)
+            self.disputes.excuse(plan.version)
+            self.leave_out(arbiter, f"{short(arbiter)} signed unlike commits as the arbiter of plan {plan.version}")
 
     def fell_out(self, accuser: str, accused: str, plan: int, text: str) -> None:
         """Note that a peer of the plan in force has fallen out with another, and say so: nobody is left out unseen."""
-        if not self.accusations.reported(accuser, accused, plan, text):
-            return
+        if self.accusations.reported(accuser, accused, plan):
+            self._tell_quarrel(accuser, accused, text)
+
+    def _tell_quarrel(self, accuser: str, accused: str, text: str) -> None:
         log.warning("%s accuses %s (%s)", short(accuser), short(accused), text)
         for one in sorted({accuser, accused} & self.accusations.left_out):
             log.warning("%s has fallen out with two peers: plans do without it where they can", short(one))
 
     def leave_out(self, peer: str, why: str) -> None:
-        """Go on without a peer that has provably lied, until it comes back in another session."""
-        log.warning("%s: going on without it; `dtfm-coordinator ban %s` keeps it out for good", why, peer)
+        """Go on without a peer that has provably lied: under no plan until it comes back in another session, and then
+        under none that can do without it. That is said once, however often it lies."""
+        if self.accusations.proven(peer):
+            log.warning("%s: going on without it; `dtfm-coordinator ban %s` keeps it out for good", why, peer)
         self.members.kick(peer)
         self.notify()
 

@@ -233,6 +233,9 @@ class PlanWorker:
             trainer.stop(kept=self._ending)
         text = "; ".join((f"stage {state.index + 1} of {len(plan.stages)}", *fetched.false.values()))[:400]
         self._reporter.say("training", text, step=resumed, fetched_bytes=fetched.bytes)
+        if resumed == steps:  # a plan ended between the last step and the checkpoint of it: this one has to hand it in
+            rows = self._reporter.unconfirmed()
+            await self._checkpointer.keep(state, plan, None, rows, handed_in=True, copied=False, last=True)
         for step in range(resumed + 1, steps + 1):
             try:
                 row = await trainer.step(step, prepare)

@@ -98,23 +98,26 @@ class Checkpointer:
         self,
         state: TrainingStage,
         plan: Plan,
-        row: StepMetrics,
+        row: StepMetrics | None,
         rows: tuple[StepMetrics, ...],
         *,
         handed_in: bool,
         copied: bool,
         last: bool,
     ) -> None:
-        """Begin to keep the present state, that after `row`'s step; wait before until the last one is written.
+        """Begin to keep the present state; wait before until the last one is written.
 
         Args:
+            row: metrics of the step that led to it; None: another plan has made it.
             rows: metrics of the steps up to this one that the coordinator has not confirmed yet.
             handed_in: whether it is due as the coordinator's checkpoint.
             copied: whether a copy is due on other peers' disks.
             last: whether no step follows: where there is no room for it now, it is tried again until there is.
         """
+        assert state.mark is not None, "nobody keeps what is no state"
+        step, eval_loss = state.mark.step, row.eval_loss if row is not None else None
         if not handed_in and self.snapshots.unsafe(self.safe) >= UNSAFE_FILES:
-            log.info("no snapshot of step %d: those before are still on their way to other peers", row.step)
+            log.info("no snapshot of step %d: those before are still on their way to other peers", step)
             return
         await self._writer.written()
         is_first_replica = plan.replicas(state.index)[0] == self._me
@@ -124,7 +127,7 @@ class Checkpointer:
             if snapshot is not None:
                 self.shadows.offer(plan, state.index, snapshot)
             if handed_in:
-                message = _hand_in_of(plan, state.index, row, rows, written, sends=is_first_replica)
+                message = _hand_in_of(plan, state.index, step, eval_loss, rows, written, sends=is_first_replica)
                 self._upload.put(
                     CheckpointShare(plan.author, message, self.snapshots.path(snapshot) if snapshot else None)
                 )
@@ -169,21 +172,22 @@ def _extract(state: TrainingStage, rows: tuple[StepMetrics, ...], *, written: bo
 def _hand_in_of(
     plan: Plan,
     stage: int,
-    row: StepMetrics,
+    step: int,
+    eval_loss: float | None,
     rows: tuple[StepMetrics, ...],
     written: SnapshotWritten,
     *,
     sends: bool,
 ) -> HandIn:
-    """Return what the coordinator is given after `row`'s step; the snapshot follows it, if this replica `sends` the
+    """Return what the coordinator is given after `step`; the snapshot follows it, if this replica `sends` the
     file."""
     snapshot = written.snapshot if sends else None
     return HandIn(
-        step=row.step,
+        step=step,
         plan_version=plan.version,
         stage=stage,
         digest=digest_weights({key: value for key, value in written.hashes.items() if _is_weight(key)}),
-        eval_loss=row.eval_loss,
+        eval_loss=eval_loss,
         rows=rows,
         size=snapshot.bytes if snapshot else 0,
         sha256=snapshot.sha256 if snapshot else None,
