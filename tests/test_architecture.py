@@ -32,6 +32,23 @@ TOP = [*FOLDERS.values(), "tests", "benchmarks", "deploy", "docs", "examples"]
 OFTEN = {"__init__.py", "main.py", "command.py"}
 """File names that say all when read with their folder's."""
 
+CLASS_LINES = 200
+LONGER = {
+    "Admission": "one memory of who is a member, and the check that reads all of it",
+    "CheckpointCollector": "a checkpoint that comes in piece by piece: each piece is judged by those before",
+    "ControlPlane": "one session with a broker: what it sends, reads and remembers, over any number of connections",
+    "Controller": "a job from its first plan to its end, in the order in which it happens",
+    "Daemon": "a node from its start to its end; most lines make its parts and hand them to each other",
+    "FrontDoor": "one visitor's way from its first byte to a handshake, in steps of a few lines",
+    "LibP2PDataPlane": "one libp2p daemon: half of it is what its start takes and says",
+    "LinkTable": "one table of links, and each question that is asked of it",
+    "PlanChange": "one machine, an event a method",
+    "PlanChangeDriver": "the shell of that machine, an action a method",
+    "PlanWorker": "the work under one plan, in the order in which it happens",
+    "Timeouts": "a table, two lines a row",
+}
+"""Classes of more lines than that, and why each is not cut."""
+
 
 @cache
 def modules() -> dict[str, Path]:
@@ -139,6 +156,11 @@ def test_each_public_class_name_stands_for_one_thing() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_a_class_is_short_or_has_a_reason() -> None:
+    classes = [node for module in modules() for node in ast.walk(tree(module)) if isinstance(node, ast.ClassDef)]
+    assert {one.name for one in classes if (one.end_lineno or 0) - one.lineno + 1 > CLASS_LINES} == set(LONGER)
 
 
 @pytest.mark.parametrize("folder", [name for name, path in modules().items() if path.name == "__init__.py"])
