@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.harness.daemon import Daemon
+from tests.harness.requirements import PATH
 from tests.harness.shifted_clock import shifted, shim
 from tests.harness.swarm import Swarm
 
@@ -66,7 +67,9 @@ async def broker_dies(swarm: Swarm) -> str:
     port = 20000 + os.getpid() % 20000
     configuration = swarm.folder / "broker.conf"
     configuration.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n", encoding="ascii")
-    command = ["mosquitto", "-c", str(configuration)]
+    program = shutil.which("mosquitto", path=PATH)
+    assert program is not None, "mosquitto is not installed"
+    command = [program, "-c", str(configuration)]
 
     def broker() -> "subprocess.Popen[bytes]":
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
