@@ -75,15 +75,19 @@ def test_fewer_nodes_than_the_layout_needs_are_said(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "routes", "words"),
-    [(3, 4, "cover 3 layers and the model has 2"), (2, 5, "5 routes and a step has 4"), (2, 4, "--plan needs 2 nodes")],
+    ("layers", "routes", "nodes", "words"),
+    [
+        (3, 4, 2, "cover 3 layers and the model has 2"),
+        (2, 5, 2, "5 routes and a step has 4"),
+        (2, 4, 1, "--plan needs 2 nodes"),
+    ],
 )
-def test_a_forced_plan_that_does_not_fit_is_said(home: Path, layers: int, routes: int, words: str) -> None:
+def test_a_forced_plan_that_does_not_fit_is_said(home: Path, layers: int, routes: int, nodes: int, words: str) -> None:
     """What [plan] says beside it does not matter."""
     forced = Plan(stages=((0, 1), (1, layers)), routes=(("a", "b"),) * routes)
     (home / "plan.json").write_text(forced.model_dump_json())
     with pytest.raises(UserError, match=words):
-        check_start(job(home, "[plan]\nstages = 5"), home / "state", home / "plan.json", nodes=1)
+        check_start(job(home, "[plan]\nstages = 5"), home / "state", home / "plan.json", nodes)
 
 
 def test_a_folder_that_was_prepared_for_the_job_is_not_checked_again(
