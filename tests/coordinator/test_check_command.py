@@ -123,6 +123,15 @@ def test_bytes_over_a_boundary_go_by_the_wire_codecs(home: Path, capsys: pytest.
     assert boundary == {"ahead_bytes": 2 * values, "back_bytes": values + 4 * values // 128}
 
 
+def test_a_tied_embedding_is_reduced_between_first_and_last_stage(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(home, capsys)["model"]["tied_gradient_bytes"] == 0
+    tied = ("num_hidden_layers = 6", "num_hidden_layers = 6\ntie_word_embeddings = true")
+    found = said(home, capsys, '[plan]\nwire = "bf16"', tied)["model"]
+    assert found["tied_gradient_bytes"] == 2 * 257 * 32
+
+
 def test_hours_are_the_allocators_own(home: Path) -> None:
     job = Job.load(written(home))
     work = workload(job)

@@ -12,6 +12,7 @@ from dtfm_protocol.data.text_size import TextSize
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.job_limits import check_limits
+from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE
 
 MANY_EPOCHS = 4.0
 """Epochs beyond which the same text teaches markedly less (Muennighoff et al. 2023, arXiv 2305.16264)."""
@@ -45,6 +46,8 @@ class ModelFindings:
     """Bytes of memory of the least demanding stage that there can be."""
     by_depth: tuple[StageNeeds, ...]
     boundary: Boundary
+    tied_gradient_bytes: float
+    """Bytes of gradients that first and last stage reduce with each other, where they share the embedding; else 0."""
     fewest_nodes: int
 
 
@@ -126,6 +129,7 @@ def model_findings(job: Job, architecture: str, demand: ModelDemand) -> ModelFin
         smallest_stage_bytes_of(demand),
         tuple(stage_needs(demand, count, planning, depth) for depth in depths(demand.layers, planning)),
         Boundary(count * ahead, count * back),
+        demand.tied_parameters * BYTES_A_VALUE[planning.wire.gradients],
         fewest_nodes(planning),
     )
 

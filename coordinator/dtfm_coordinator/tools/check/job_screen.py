@@ -104,12 +104,14 @@ def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None
     chosen = "" if fixed == "auto" else f" The job fixes {fixed} stages."
     smallest = device_gb(model.smallest_stage_bytes)
     fits = "" if smallest is None else f": a device of {smallest} GB"
+    tied = size(model.tied_gradient_bytes)
     for line in (
         f"Of the stage that needs most; the device holds it recomputing.{chosen}",
         f"The smallest stage of all, one layer, needs {size(model.smallest_stage_bytes)}{fits}.",
         f"A step sends {size(model.boundary.ahead_bytes)} ahead and {size(model.boundary.back_bytes)} back over each "
         f"boundary, in {wire}.",
         "Each of R replicas of a stage sends 2 (R - 1) / R times its gradients.",
+        *([f"First and last stage share an embedding: {tied} of gradients."] if model.tied_gradient_bytes else ()),
     ):
         out.print(Padding(line, (0, 0, 0, 1)))
 
