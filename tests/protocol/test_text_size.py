@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_protocol.data.text_size import text_size
+from dtfm_protocol.data.text_size import most_tokens, text_size
 from dtfm_protocol.data.token_shards import tokenize
 from dtfm_protocol.data.tokenizer import make_tokenizer, save
 from dtfm_protocol.errors import UserError
@@ -43,6 +43,16 @@ def test_a_short_text_is_counted_as_it_will_be_tokenized(corpus: Path, tokenizer
     assert found.tokens == tokenize(asked, corpus / "tokens")[0].tokens
     assert found.bytes == sum(file.stat().st_size for file in corpus.glob("*.txt"))
     assert (found.documents, found.how) == (4, "")
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:400"])
+def test_the_bytes_alone_bound_the_tokens(corpus: Path, tokenizer: str) -> None:
+    (corpus / "b.txt").write_text("no longer empty")
+    asked = data(corpus, tokenizer)
+    most, found = most_tokens(asked), text_size(asked).tokens
+    assert most is not None
+    assert (most == found) if tokenizer == "bytes" else (found < most)
+    assert most_tokens(data(corpus, "folder")) is None
 
 
 def test_bytes_are_counted_however_long_the_text_is(corpus: Path) -> None:

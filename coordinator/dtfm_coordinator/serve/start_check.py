@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dtfm_coordinator.allocator.foundations.shapes import check_choices, check_forced, fewest_nodes
-from dtfm_protocol.data.prepare import is_prepared, settled_config
+from dtfm_protocol.data.prepare import check_text_bytes, is_prepared, settled_config
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.job_limits import check_limits
@@ -31,6 +31,7 @@ def check_start(job: Job, folder: Path, plan: Path | None = None, nodes: int | N
         raise UserError(f"--nodes {nodes}: {which} needs {needed} nodes: give --nodes {needed}, or ask for fewer there")
     if is_prepared(job, folder):
         return
+    check_text_bytes(job)
     layers = layer_count(job)
     if forced is None:
         check_choices(job.plan, job.training.micro_batches, layers)

@@ -12,8 +12,9 @@ import dtfm_protocol
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
-from dtfm_protocol.data.batches import Batches
+from dtfm_protocol.data.batches import Batches, check_enough
 from dtfm_protocol.data.text import text_files
+from dtfm_protocol.data.text_size import most_tokens
 from dtfm_protocol.data.token_shards import ShardFolder, tokenize
 from dtfm_protocol.data.tokenizer import save, vocabulary_size
 from dtfm_protocol.errors import UserError
@@ -38,6 +39,17 @@ def is_prepared(job: Job, folder: Path) -> bool:
         return (folder / "prepared").read_text(encoding="ascii").split()[:1] == [stamp]
     except (OSError, ValueError):
         return False
+
+
+def check_text_bytes(job: Job) -> None:
+    """Check that the job's text is enough for a step and an evaluation, as far as its files' bytes tell.
+
+    Raises:
+        UserError: it cannot be, or there are no such files.
+    """
+    most = most_tokens(job.data)
+    if most is not None:
+        check_enough(most, job.training, job.evaluation, at_most=True)
 
 
 def settled_config(job: Job) -> dict[str, Any]:
@@ -118,6 +130,7 @@ def _digest(files: Iterable[Path]) -> str:
 
 def _make(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
     check_limits(job.training, job.evaluation)
+    check_text_bytes(job)
     say("checking the model")
     config = settled_config(job)
     corpus, tokenizer = tokenize(job.data, folder / "tokens", say)

@@ -59,6 +59,20 @@ def text_size(data: Data, whole: int = READ_WHOLE) -> TextSize:
     return found
 
 
+def most_tokens(data: Data) -> int | None:
+    """Return the most tokens that a job's text can have, by its files' bytes alone; None where these do not tell.
+
+    They do where a tokenizer is made of bytes.
+
+    Raises:
+        UserError: a glob matches no file, or a file is out of reach.
+    """
+    files = text_files(data)
+    if not files or data.tokenizer_folder is not None:
+        return None
+    return sum(map(_bytes_of, files)) + len(files) - 1
+
+
 def _counted(data: Data, documents: Sequence[str]) -> TextSize:
     size = sum(len(document.encode()) for document in documents)
     tokens = size + len(documents) - 1 if data.tokenizer == "bytes" else _tokens(data, documents)
