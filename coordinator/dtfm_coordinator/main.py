@@ -2,6 +2,7 @@
 
 import typer
 
+from dtfm_coordinator.commands.job_commands import check
 from dtfm_coordinator.commands.lab_commands import compare, lab, network
 from dtfm_coordinator.commands.membership_commands import ban, invite, kick, members, revoke, rotate
 from dtfm_coordinator.commands.model_commands import export, generate, status
@@ -28,6 +29,7 @@ def _begin(context: typer.Context) -> None:
 
 
 for _command in (
+    check,
     serve,
     invite,
     members,

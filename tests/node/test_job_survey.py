@@ -9,12 +9,13 @@ import pytest
 
 from dtfm_coordinator.allocator.job_demand import requirements
 from dtfm_coordinator.allocator.problem.model_demand import memory_needed
-from dtfm_node.engine.job_survey import MOST_SEQUENCES, JobSurvey, check_counts, confined_survey, local_survey
+from dtfm_node.engine.job_survey import JobSurvey, check_counts, confined_survey, local_survey
 from dtfm_node.runner.plan_check import why_refused
 from dtfm_protocol.bounds import MOST_UINT32
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training, Wire
+from dtfm_protocol.job.job_limits import MOST_SEQUENCES
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.stage_demand import stage_demand

@@ -67,6 +67,26 @@ async def test_a_bad_job_file_is_refused_with_the_key_named(
         one_line(said, *words)
 
 
+async def test_a_layout_that_cannot_be_is_refused_before_any_text_is_read(swarm: Swarm) -> None:
+    """Once it waited for nodes for ever. `check` says so, too, and `swarm` also where it starts too few nodes."""
+    job = swarm.job()
+    whole = job.read_text()
+    job.write_text(whole + "[plan]\nstages = 5\n", encoding="utf-8")
+    for command in (["serve"], ["swarm", "--nodes", "5"]):
+        state = swarm.folder / command[0]
+        code, said = await swarm.run("dtfm-coordinator", *command, job, "--state-dir", state)
+        assert code == 2
+        one_line(said, "stages = 5", "4 layers")
+        assert not (state / "tokens").exists()
+    code, said = await swarm.run("dtfm-coordinator", "check", job)
+    assert code == 2
+    assert "cannot be served: 1 mistake" in said
+    job.write_text(whole + "[plan]\nstages = 4\n", encoding="utf-8")
+    code, said = await swarm.run("dtfm-coordinator", "swarm", job, "--nodes", "3", "--state-dir", swarm.folder / "few")
+    assert code == 2
+    one_line(said, "--nodes 3", "needs 4 nodes")
+
+
 async def test_a_coordinator_that_cannot_be_reached_is_said_after_the_stated_time(swarm: Swarm) -> None:
     """The address and the time are named."""
     code, said = await swarm.run(

@@ -37,6 +37,7 @@ def serve(
     log_format: Format = LogFormat.plain,
 ) -> None:
     """Serve a job: print an invite, plan for whoever joins, keep the result."""
+    from dtfm_coordinator.serve.start_check import check_start
     from dtfm_protocol.job.job_file import Job
     from dtfm_protocol.process.state_dir import locked
 
@@ -44,6 +45,7 @@ def serve(
     with command_line.guarded():
         parsed = Job.load(job)
         with locked(state_dir):
+            check_start(parsed, state_dir, plan)  # before seconds of importing, and a minute of compiling
             from dtfm_coordinator.allocator.allocate import compile_now
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.serve.service import Coordinator
@@ -101,6 +103,7 @@ def swarm(
     log_format: Format = LogFormat.plain,
 ) -> None:
     """Serve a job and train it with N nodes on this machine."""
+    from dtfm_coordinator.serve.start_check import check_start
     from dtfm_protocol.job.job_file import Job
     from dtfm_protocol.process.state_dir import locked
 
@@ -110,6 +113,7 @@ def swarm(
         if text is not None:
             parsed = parsed.model_copy(update={"data": parsed.data.model_copy(update={"text": [str(text.resolve())]})})
         with locked(state_dir):
+            check_start(parsed, state_dir, plan, nodes)
             from dtfm_coordinator.allocator.allocate import compile_now
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.tools.local_swarm import run

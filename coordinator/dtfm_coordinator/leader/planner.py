@@ -5,7 +5,12 @@ import math
 from dataclasses import replace
 
 from dtfm_coordinator.allocator.allocate import allocate
-from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
+from dtfm_coordinator.allocator.foundations.shapes import (
+    NotEnoughNodes,
+    check_choices,
+    check_forced,
+    fewest_nodes,
+)
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload, as_cost, predict
 from dtfm_protocol.errors import UserError
@@ -24,6 +29,8 @@ class Planner:
         """Whether the owner has fixed another layout since the last plan."""
         if forced is not None:
             self._check_forced(forced)
+        else:
+            check_choices(job.plan, job.training.micro_batches, demand.layers)
 
     @property
     def is_forced(self) -> bool:
@@ -46,11 +53,10 @@ class Planner:
 
     @property
     def fewest_nodes(self) -> int:
-        """Number of nodes that the owner's choices need at least."""
+        """Number of nodes that the owner's choices need at least, or the forced layout has."""
         if self._forced is not None:
             return len(self._forced.peers)
-        stages, replicas = self._job.plan.stages, self._job.plan.replicas
-        return (1 if stages == "auto" else stages) * (1 if replicas == "auto" else replicas)
+        return fewest_nodes(self._job.plan)
 
     def plan(self, view: View, in_force: Plan | None = None, horizon: float | None = None) -> Plan:
         """Return a plan for the peers of `view`, without version.
@@ -72,12 +78,7 @@ class Planner:
         return allocate(view, work, self._seed, in_force=in_force)
 
     def _check_forced(self, plan: Plan) -> None:
-        layers = self._workload.demand.layers
-        if plan.layers != layers:
-            raise UserError(f"--plan: its stages cover {plan.layers} layers and the model has {layers}")
-        count = self._job.training.micro_batches
-        if len(plan.routes) != count:
-            raise UserError(f"--plan: it has {len(plan.routes)} routes and a step has {count} micro-batches")
+        check_forced(plan, self._job.training.micro_batches, self._workload.demand.layers)
 
     def _place(self, plan: Plan, view: View, in_force: Plan | None) -> Plan:
         """Return the forced plan with its placeholders replaced by peers: a peer that serves one stays, others as they

@@ -21,5 +21,6 @@
 - `service`: service of a job: prepares it, and serves it under one key after the other, as the owner replaces them
 - `session_gate`: which packets of a member go on to the broker, and at what rate
 - `standby`: follows what another coordinator does, and returns when the swarm has none for a while
+- `start_check`: check of a job before its service starts: whatever needs no text is said before any is tokenized
 - `topic_rules`: who may write and read which topics of the swarm, and how much
 """

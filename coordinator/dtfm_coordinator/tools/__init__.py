@@ -1,5 +1,6 @@
 """Tools that an owner runs on saved views, plans and state directories.
 
+- `check/`: `dtfm-coordinator check`: what a job file means, before anything is tokenized or served
 - `explain/`: `dtfm-coordinator explain`: where a plan's step goes, for people who place models on networks
 - `trace/`: `dtfm-coordinator trace`: one timeline of what all nodes did, from the file that each of them wrote
 - `export`: the newest checkpoint as a folder that `transformers` loads

@@ -39,3 +39,20 @@ def size(value: float) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"
+
+
+def amount(value: float) -> str:
+    """Return a count with three figures, as models and texts are talked of: k, M and B are 1e3, 1e6 and 1e9."""
+    for unit in ("", " k", " M", " B"):
+        if value < 999.5:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.4g} T"
+
+
+def duration(value: float) -> str:
+    """Return seconds in the unit in which people would plan with them: s, min, h or days."""
+    for unit, each, most in (("s", 1.0, 120.0), ("min", 60.0, 120.0), ("h", 3600.0, 72.0)):
+        if value / each < most:
+            return f"{value / each:.3g} {unit}"
+    return f"{value / 86400:.3g} days" if value < 1e8 else f"{value / 86400:,.0f} days"

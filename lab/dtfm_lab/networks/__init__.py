@@ -1,5 +1,6 @@
 """Networks to plan on without having them: views of as many nodes as one asks for.
 
+- `alike_homes`: the network of alike volunteers: as many of one stated home machine, each in another city
 - `catalogue`: the catalogue of networks that can be made up, by name
 - `consumer_gpus`: the consumer GPUs with which volunteers compute: their speed and memory
 - `contrived`: networks made to be hard in one way each

@@ -13,6 +13,7 @@ NETWORKS = {
     "regional": "four cloud regions of one country (case 4)",
     "worldwide": "eight cloud regions worldwide (case 5)",
     "home": "volunteers at home: asymmetric broadband, cities apart, mixed consumer GPUs",
+    "alike-homes": "volunteers at home, all with the same middling GPU and line, a city each",
     "slow-site": "three sites with good links, and one behind slow lines",
     "two-clusters": "two halves, fast within and slow between",
     "irregular": "every ordered pair has its own delay and bandwidth",
@@ -41,6 +42,7 @@ def network(name: str, nodes: int, seed: int = 0) -> View:
     if seed < 0:
         raise UserError(f"a seed is a number from 0, not {seed}")
     from dtfm_lab.networks import contrived
+    from dtfm_lab.networks.alike_homes import alike_homes
     from dtfm_lab.networks.home import home
     from dtfm_lab.networks.paper_networks import paper_network
 
@@ -51,6 +53,7 @@ def network(name: str, nodes: int, seed: int = 0) -> View:
         "regional": lambda: paper_network(4, nodes),
         "worldwide": lambda: paper_network(5, nodes),
         "home": lambda: home(nodes, seed),
+        "alike-homes": lambda: alike_homes(nodes),
         "slow-site": lambda: contrived.slow_site(nodes),
         "two-clusters": lambda: contrived.two_clusters(nodes),
         "irregular": lambda: contrived.irregular(nodes, seed),

@@ -11,6 +11,7 @@ from dtfm_protocol.bounds import Count, Text
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
 from dtfm_protocol.data.token_shards import shard_bytes
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_limits import check_limits
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
 from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes, smallest_stage_bytes
@@ -21,10 +22,6 @@ from dtfm_protocol.schema import Schema
 SURVEY_BYTES = 2 << 30
 """Bytes that laying out a model's skeleton may take: its matrices take none, its tables and Python's objects a part of
 this."""
-MOST_SEQUENCES = 1 << 20
-"""Sequences that a step or an evaluation may have: each is a Python integer more than once."""
-MOST_TOKENS = 1 << 40
-"""Tokens of a step."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +53,8 @@ def check_counts(job: ResolvedJob) -> None:
     Raises:
         UserError: it is larger than any job.
     """
-    training, largest = job.training, max(shard_bytes(job.corpus, shard) for shard in job.corpus.shards)
-    if max(training.global_batch, job.evaluation.sequences) > MOST_SEQUENCES or training.tokens > MOST_TOKENS:
-        raise UserError(
-            f"a step of {training.global_batch} sequences of {training.sequence_length} tokens, or an evaluation of "
-            f"{job.evaluation.sequences}, is more than this program takes on"
-        )
+    check_limits(job.training, job.evaluation)
+    largest = max(shard_bytes(job.corpus, shard) for shard in job.corpus.shards)
     if largest > SHARD_LIMIT:
         raise UserError(f"a token shard of {largest} bytes: the largest has {SHARD_LIMIT}")
 

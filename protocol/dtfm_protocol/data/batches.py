@@ -34,15 +34,8 @@ class Batches:
         self._map = ShardMap(corpus)
         length = training.sequence_length
         self._held_out = evaluation.sequences if evaluation.every else 0
-        tail = self._held_out * length + 1 if self._held_out else 0
-        needed = training.tokens + 1 + tail
-        if corpus.tokens < needed:
-            use = f"{training.tokens + 1} for a step" + (f" and {tail} for evaluation" if tail else "")
-            raise UserError(
-                f"the text has {corpus.tokens} tokens, but {needed} are needed ({use}): "
-                "give more text, or a smaller global_batch, sequence_length or evaluation.sequences"
-            )
-        self._tail = corpus.tokens - tail
+        check_enough(corpus.tokens, training, evaluation)
+        self._tail = corpus.tokens - tail_tokens(training, evaluation)
         self.training_windows = (self._tail - 1) // length
         """Windows of an epoch: those that are trained on."""
         # Steps come one after another, so that the epoch of the last one is nearly always that of the next.
@@ -119,3 +112,27 @@ class Batches:
     def _shards(self, windows: list[int]) -> list[int]:
         count = self._training.sequence_length + 1
         return sorted({shard for start in windows for shard, _ in self._map.spans(start, count)})
+
+
+def tail_tokens(training: Training, evaluation: Evaluation) -> int:
+    """Return the number of tokens at the end of the corpus that are held out for evaluation; 0 where it is off."""
+    return evaluation.sequences * training.sequence_length + 1 if evaluation.every else 0
+
+
+def check_enough(tokens: int, training: Training, evaluation: Evaluation, *, at_most: bool = False) -> None:
+    """Check that a corpus of so many tokens is enough for a step and what is held out.
+
+    Args:
+        at_most: whether there may be fewer tokens than that.
+
+    Raises:
+        UserError: it is not; it says how many tokens there are, and how many are needed.
+    """
+    tail = tail_tokens(training, evaluation)
+    needed = training.tokens + 1 + tail
+    if tokens < needed:
+        use = f"{training.tokens + 1} for a step" + (f" and {tail} for evaluation" if tail else "")
+        raise UserError(
+            f"the text has {'at most ' if at_most else ''}{tokens} tokens, but {needed} are needed ({use}): "
+            "give more text, or a smaller global_batch, sequence_length or evaluation.sequences"
+        )

@@ -12,12 +12,14 @@ import dtfm_protocol
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
-from dtfm_protocol.data.batches import Batches
+from dtfm_protocol.data.batches import Batches, check_enough
 from dtfm_protocol.data.text import text_files
+from dtfm_protocol.data.text_size import most_tokens
 from dtfm_protocol.data.token_shards import ShardFolder, tokenize
-from dtfm_protocol.data.tokenizer import save
+from dtfm_protocol.data.tokenizer import save, vocabulary_size
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.job.job_limits import check_limits
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.process.source_digest import sources_digest
 from dtfm_protocol.process.state_dir import write_atomically
@@ -26,11 +28,55 @@ MATHEMATICS = ("name", "config", "pretrained", "corpus", "training")
 """Fields of `ResolvedJob` that must not change between the runs of one state dir, but for the number of steps."""
 
 
+def is_prepared(job: Job, folder: Path) -> bool:
+    """Whether `folder` was made from this very job and its files, as far as its stamp says; no shard is looked at.
+
+    Raises:
+        UserError: a glob of the job matches no file.
+    """
+    stamp = _stamp(job)
+    try:
+        return (folder / "prepared").read_text(encoding="ascii").split()[:1] == [stamp]
+    except (OSError, ValueError):
+        return False
+
+
+def check_text_bytes(job: Job) -> None:
+    """Check that the job's text is enough for a step and an evaluation, as far as its files' bytes tell.
+
+    Raises:
+        UserError: it cannot be, or there are no such files.
+    """
+    most = most_tokens(job.data)
+    if most is not None:
+        check_enough(most, job.training, job.evaluation, at_most=True)
+
+
+def settled_config(job: Job) -> dict[str, Any]:
+    """Return the model's config of a job, after all checks of it that need no text.
+
+    Raises:
+        UserError: the tokenizer cannot be made, the model cannot be trained in stages, or its folder's weights are
+            not its own.
+    """
+    # Seconds of importing that who comes back is spared.
+    from dtfm_protocol.model.model_config import resolve_config
+    from dtfm_protocol.model.pretrained_weights import check_weights, has_weights
+    from dtfm_protocol.model.slicing_check import TESTED, check_sliceable
+
+    config = resolve_config(job.model, vocabulary_size(job.data), job.training.sequence_length)
+    if config["model_type"] not in TESTED:
+        check_sliceable(config)
+    if job.model.path is not None and has_weights(job.model.path):
+        check_weights(job.model.path, config)
+    return config
+
+
 def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
     """Make everything that `job` needs, in `folder`: `tokens/`, `tokenizer/`, `job.json`, a pretrained step 0.
 
     Where all of it is there, whole, and made from the same job and files, no text is read again: peers wait for a
-    coordinator that comes back into a run.
+    coordinator that comes back into a run. Elsewhere what needs no text is checked before any is read.
 
     Args:
         say: a function that is told in one line what is being done, now and then.
@@ -83,16 +129,12 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 def _make(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
-    # Seconds of importing that who comes back is spared.
-    from dtfm_protocol.model.model_config import resolve_config
-    from dtfm_protocol.model.slicing_check import TESTED, check_sliceable
-
+    check_limits(job.training, job.evaluation)
+    check_text_bytes(job)
+    say("checking the model")
+    config = settled_config(job)
     corpus, tokenizer = tokenize(job.data, folder / "tokens", say)
     Batches(corpus, job.training, job.evaluation)  # says at once when the text is too short
-    config = resolve_config(job.model, corpus.vocab_size, job.training.sequence_length)
-    if config["model_type"] not in TESTED:
-        say(f"checking that {config['model_type']} can be cut into stages")
-        check_sliceable(config)
     resolved = ResolvedJob(
         name=job.name,
         config=config,
@@ -145,11 +187,21 @@ def _keep_pretrained(resolved: ResolvedJob, job: Job, folder: Path, say: Callabl
         return
     say(f"reading the pretrained weights in {job.model.path}")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            job.model.path, config=build_config(resolved.config), local_files_only=True, use_safetensors=True
-        ).float()
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            job.model.path,
+            config=build_config(resolved.config),
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"model.path: cannot load the weights in {job.model.path}: {error}") from None
+    if missing := sorted(loaded["missing_keys"]):  # `transformers` would draw them at random, and only warn
+        raise UserError(
+            f"model.path: the weights in {job.model.path} lack {missing[0]}, which its config.json asks for: "
+            "take both files from the same model"
+        )
+    model = model.float()
     data = encode_shard({f"weight/{name}": parameter.detach() for name, parameter in model.named_parameters()})
     file, tensors = describe_shard("stage-0.safetensors", data)
     with store.draft(0) as draft:

@@ -1,6 +1,7 @@
 """The job: what is to be trained, and what each step of it came to.
 
 - `job_file`: what the owner wants trained, and how
+- `job_limits`: the largest jobs that this program takes on: what a plan and its messages can count (pure)
 - `metrics_file`: `metrics.jsonl`: one row a committed step, exactly once, in order
 - `resolved_job`: the job as peers see it: no paths, the model's config spelled out, the tokens named by hash
 - `step_metrics`: the metrics of a committed step: one row of `metrics.jsonl`

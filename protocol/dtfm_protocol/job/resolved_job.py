@@ -10,6 +10,8 @@ from dtfm_protocol.schema import Schema
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 in hexadecimal digits."""
+MOST_SHARDS = 1 << 16
+"""Token shards that a job may name."""
 
 
 class Shard(Schema):
@@ -24,7 +26,7 @@ class Corpus(Schema):
 
     dtype: Literal["uint16", "uint32"]
     vocab_size: Annotated[int, Field(gt=0, le=MOST_UINT32)]
-    shards: tuple[Shard, ...] = Field(min_length=1, max_length=1 << 16)
+    shards: tuple[Shard, ...] = Field(min_length=1, max_length=MOST_SHARDS)
 
     @property
     def tokens(self) -> int:

@@ -7,6 +7,8 @@
 - `memory_model`: the memory of whoever trains a stage
 - `model_config`: the job's model as one whole `transformers` config: every field spelled out, checked, ready for JSON
 - `model_sizes`: the sizes of a model: parameters of each part, and the memory that a micro-batch's activations take
+- `pretrained_weights`: the pretrained weights in a model's folder, looked at by their files' headers alone, before
+  anything is loaded
 - `random_state`: the state of torch's global random generator, put back after model code that may draw from it
 - `single_layer`: a single decoder layer, which a peer times and weighs before it knows its stage
 - `slicing_check`: the check that stages of an architecture add up to the whole model, or else the architecture is

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning
+from dtfm_protocol.plan.plan import Plan
 
 
 class NotEnoughNodes(UserError):
@@ -22,6 +23,47 @@ class Shape:
     replicas: int
 
 
+def check_choices(planning: Planning, micro_batches: int, layers: int | None = None) -> None:
+    """Check what the owner fixes of the layout against the job, however many nodes there are.
+
+    Args:
+        layers: number of the model's decoder layers; None: not known yet, and not checked.
+
+    Raises:
+        UserError: more stages than layers, or more replicas than micro-batches.
+    """
+    stages, replicas = planning.stages, planning.replicas
+    if layers is not None and stages != "auto" and stages > layers:
+        raise UserError(
+            f"[plan] stages = {stages}, but the model has {layers} layers to share out: lower stages, or write "
+            'stages = "auto"'
+        )
+    if replicas != "auto" and replicas > micro_batches:
+        raise UserError(
+            f"[plan] replicas = {replicas}, but a step has {micro_batches} micro-batches to share out: "
+            "lower replicas or micro_batch"
+        )
+
+
+def check_forced(plan: Plan, micro_batches: int, layers: int) -> None:
+    """Check that a layout that the owner forces fits the job.
+
+    Raises:
+        UserError: it is of another model, or of other steps.
+    """
+    if plan.layers != layers:
+        raise UserError(f"--plan: its stages cover {plan.layers} layers and the model has {layers}")
+    if len(plan.routes) != micro_batches:
+        raise UserError(f"--plan: it has {len(plan.routes)} routes and a step has {micro_batches} micro-batches")
+
+
+def fewest_nodes(planning: Planning) -> int:
+    """Return the number of nodes that the owner's choices need at least."""
+    return (1 if planning.stages == "auto" else planning.stages) * (
+        1 if planning.replicas == "auto" else planning.replicas
+    )
+
+
 def feasible_shapes(nodes: int, layers: int, micro_batches: int, planning: Planning) -> tuple[Shape, ...]:
     """Return every grid that the owner's choices, the layers and the micro-batches allow on `nodes` peers.
 
@@ -29,15 +71,8 @@ def feasible_shapes(nodes: int, layers: int, micro_batches: int, planning: Plann
         NotEnoughNodes: the owner's choices need more nodes.
         UserError: more stages than layers, or more replicas than micro-batches.
     """
-    stages, replicas = planning.stages, planning.replicas
-    if stages != "auto" and stages > layers:
-        raise UserError(f"[plan] stages = {stages}, but the model has {layers} layers to share out: lower stages")
-    if replicas != "auto" and replicas > micro_batches:
-        raise UserError(
-            f"[plan] replicas = {replicas}, but a step has {micro_batches} micro-batches to share out: "
-            "lower replicas or micro_batch"
-        )
-    needed = (1 if stages == "auto" else stages) * (1 if replicas == "auto" else replicas)
+    check_choices(planning, micro_batches, layers)
+    stages, replicas, needed = planning.stages, planning.replicas, fewest_nodes(planning)
     if nodes < needed:
         raise NotEnoughNodes(
             f"the job's [plan] needs {needed} nodes and {nodes} are here: waiting for {needed - nodes} more",
