@@ -11,6 +11,7 @@ import typer
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process import command_line
 from dtfm_protocol.process.logs import LogFormat, set_up
+from dtfm_protocol.process.product_version import VersionOption
 
 app = typer.Typer(
     help="Train a language model together with others.",
@@ -31,6 +32,11 @@ Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threa
 
 Format = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object a line.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Say more.")]
+
+
+@app.callback()
+def _begin(version: VersionOption = False) -> None:
+    """Options of the program itself."""
 
 
 @app.command()
