@@ -154,7 +154,7 @@ class Swarm:
         team.start("coordinator", command, "dtfm-coordinator", *serve, *forced, started="coordinator")
         self._await_invite(team, state / "invite")
         for number in range(count):
-            join = ("join", f"@{state / 'invite'}", "--state-dir", folder / f"node-{number}")
+            join = ("join", "--yes", f"@{state / 'invite'}", "--state-dir", folder / f"node-{number}")
             own = ("--device", "cpu", "--threads", 1)
             team.start("nodes", command, "dtfm-node", *join, *own, started="daemons")
         return state / "metrics.jsonl"

@@ -192,7 +192,7 @@ class Bench:
 
     def _join(self, number: int, invite: Path, traces: Path) -> Program:
         return self._runs.start(
-            "dtfm-node", "join", f"@{invite}", "--state-dir", self._runs.folder / f"node-{number}",
+            "dtfm-node", "join", "--yes", f"@{invite}", "--state-dir", self._runs.folder / f"node-{number}",
             "--announce", f"{self._link.addresses[number]}:7800", "--device", "cpu", "--threads", 1,
             "--timeout", JOIN_SECONDS, "--trace", traces,
             prefix=self._link.inside(number),

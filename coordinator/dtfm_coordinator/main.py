@@ -9,6 +9,7 @@ from dtfm_coordinator.commands.model_commands import export, generate, status
 from dtfm_coordinator.commands.plan_commands import explain, plan, trace
 from dtfm_coordinator.commands.swarm_commands import card, serve, swarm
 from dtfm_protocol.process import command_line, extras
+from dtfm_protocol.process.product_version import VersionOption
 
 app = typer.Typer(
     help="Have a community train a language model.",
@@ -23,7 +24,7 @@ LAB_COMMANDS = {"compare", "lab", "network"}
 
 
 @app.callback()
-def _begin(context: typer.Context) -> None:
+def _begin(context: typer.Context, version: VersionOption = False) -> None:
     with command_line.guarded():
         extras.require("lab" if context.invoked_subcommand in LAB_COMMANDS else "coordinator")
 

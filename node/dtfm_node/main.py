@@ -10,7 +10,8 @@ import typer
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process import command_line
-from dtfm_protocol.process.logs import LogFormat, set_up
+from dtfm_protocol.process.logs import LogFormat, log, set_up
+from dtfm_protocol.process.product_version import VersionOption, product_version
 
 app = typer.Typer(
     help="Train a language model together with others.",
@@ -25,6 +26,10 @@ InviteSource = Annotated[
     typer.Argument(help="@FILE, - for standard input, or the text, which `ps` shows; else you are asked for it."),
 ]
 StateDir = Annotated[Path, typer.Option("--state-dir", help="Where this node keeps its key, tokens and status.")]
+JoinedStateDir = Annotated[
+    Path | None, typer.Option("--state-dir", help="The one that it joined with (default: the only one there is).")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Agree, and ask nothing.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads for compute (default: torch's).")]
 
@@ -33,10 +38,18 @@ Format = Annotated[LogFormat, typer.Option("--log-format", help="Lines for peopl
 Verbose = Annotated[bool, typer.Option("--verbose", help="Say more.")]
 
 
+@app.callback()
+def _begin(version: VersionOption = False) -> None:
+    """Options of the program itself."""
+
+
 @app.command()
 def join(
-    state_dir: StateDir,
     invite: InviteSource = None,
+    state_dir: Annotated[
+        Path | None, typer.Option("--state-dir", help="Where to keep key, text and model (default: one a swarm).")
+    ] = None,
+    yes: Yes = False,
     device: Device = "auto",
     announce: Annotated[str | None, typer.Option(help="HOST or HOST:PORT at which others reach this node.")] = None,
     listen: Annotated[str | None, typer.Option(help="Address to listen on for other peers.")] = None,
@@ -55,14 +68,28 @@ def join(
     verbose: Verbose = False,
 ) -> None:
     """Join a swarm and train until its job is done."""
-    from dtfm_protocol.identity.invite import Invite
-    from dtfm_protocol.identity.invite_source import invite_text
-    from dtfm_protocol.process.state_dir import locked
-
     set_up(log_format.value, verbose)
+    log.info("dtfm-node %s starts", product_version())  # before imports that take a second, or ten on a busy machine
     with command_line.guarded():
+        from dtfm_node.commands.consent import Consent
+        from dtfm_node.commands.state_folders import default_folder, option_for
+        from dtfm_node.commands.terms import ChosenLimits, terms_here
+        from dtfm_protocol.identity.invite import Invite
+        from dtfm_protocol.identity.invite_source import invite_text
+        from dtfm_protocol.process.state_dir import locked
+
         parsed = Invite.decode(invite_text(invite))
-        with locked(state_dir), contextlib.ExitStack() as stack:
+        folder = state_dir or default_folder(parsed.swarm)
+        consent = Consent(folder, parsed.swarm)
+        limits = ChosenLimits(device, threads, memory, disk)
+        if not yes and not consent.obtain(
+            lambda: terms_here(parsed.swarm, parsed.entrance, folder, option_for(state_dir), limits)
+        ):
+            typer.echo("not joined: nothing was kept, and nothing sent", err=True)
+            raise typer.Exit(1)
+        with locked(folder), contextlib.ExitStack() as stack:
+            consent.keep()
+            log.info("loading what training needs, which takes some seconds")
             from dtfm_node.control.display import Display
             from dtfm_node.daemon import Daemon, NodeOptions
             from dtfm_node.engine.process_limits import hold_memory, surveyor
@@ -84,20 +111,36 @@ def join(
                 pace=None if pace is None else pace * 1e9,
                 lan=lan,
             )
-            daemon = Daemon(parsed, state_dir, options, display, surveyor=survey)
+            daemon = Daemon(parsed, folder, options, display, surveyor=survey)
             command_line.run(daemon.run(), daemon.leave)
 
 
 @app.command()
 def leave(
-    state_dir: StateDir,
+    state_dir: JoinedStateDir = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")] = 90.0,
 ) -> None:
     """Have a node on this machine leave its swarm once the others can do without it."""
     with command_line.guarded():
         from dtfm_node.commands.leave import leave as ask
+        from dtfm_node.commands.state_folders import folder_of
 
-        typer.echo(ask(state_dir, timeout))
+        typer.echo(ask(folder_of(state_dir, running=True), timeout))
+
+
+@app.command()
+def remove(state_dir: JoinedStateDir = None, yes: Yes = False) -> None:
+    """Delete what this machine keeps of a swarm that it has left."""
+    with command_line.guarded():
+        from dtfm_node.commands.remove import Removal
+        from dtfm_node.commands.state_folders import folder_of, option_for
+        from dtfm_node.commands.yes_no_question import agreed
+
+        with Removal.of(folder_of(state_dir), option_for(state_dir)) as removal:
+            if not yes and not agreed(removal.screen(), "Delete it?", "this is no terminal to ask at: give --yes"):
+                typer.echo("nothing was deleted", err=True)
+                raise typer.Exit(1)
+            typer.echo(removal.carry_out())
 
 
 @app.command()
@@ -166,18 +209,20 @@ def doctor(
 
 @app.command()
 def status(
-    state_dir: StateDir, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
+    state_dir: JoinedStateDir = None, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
 ) -> None:
     """Say what the node of a state dir is doing."""
+    from dtfm_node.commands.state_folders import folder_of
     from dtfm_protocol.bounds import printable
     from dtfm_protocol.process.state_dir import is_live
 
     with command_line.guarded():
-        path = state_dir / "status.json"
+        folder = folder_of(state_dir)
+        path = folder / "status.json"
         if not path.exists():
-            raise UserError(f"{state_dir} holds no node's status: did `dtfm-node join` run with it?")
+            raise UserError(f"{folder} holds no node's status: did `dtfm-node join` run with it?")
         values = json.loads(path.read_text(encoding="utf-8"))
-        values["running"] = is_live(state_dir)
+        values["running"] = is_live(folder)
         if as_json:
             typer.echo(json.dumps(values))
             return

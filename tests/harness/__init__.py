@@ -16,5 +16,6 @@
 - `shifted_clock`: a clock that is off, for one process (`shifted`)
 - `memo`: a memo of pure functions, and one object for each value (`remembered`, `only`)
 - `named_peers`: peers with keys that tests call by plain names
+- `terminal`: a program at a terminal of its own, at which a test types (`Terminal`)
 - `state_search`: a search through all states that a model can reach
 """

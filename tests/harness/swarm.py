@@ -102,7 +102,7 @@ class Swarm:
         node = self._daemon(name or f"node-{len(self.nodes)}")
         invite = invite or f"@{self.folder / 'coordinator' / 'invite'}"
         node.arguments = (
-            *program, "join", invite, "--state-dir", str(node.folder),
+            *program, "join", "--yes", invite, "--state-dir", str(node.folder),
             "--device", "cpu", "--threads", "1", "--verbose", *self._pace, *arguments,
         )  # fmt: skip
         node.within = within

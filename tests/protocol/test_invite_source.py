@@ -102,7 +102,14 @@ def _type(outer: int, asked: threading.Event, typed: bytes) -> None:
 @pytest.mark.process
 def test_a_node_that_reads_its_invite_does_not_have_it_on_its_command_line(tmp_path: Path) -> None:
     """It reads it all the same: the address at which nobody is there is named."""
-    command = [str(Path(sys.executable).parent / "dtfm-node"), "join", "-", "--state-dir", str(tmp_path / "node")]
+    command = [
+        str(Path(sys.executable).parent / "dtfm-node"),
+        "join",
+        "--yes",
+        "-",
+        "--state-dir",
+        str(tmp_path / "node"),
+    ]
     with subprocess.Popen(
         [*command, "--timeout", "1"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

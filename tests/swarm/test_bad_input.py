@@ -37,7 +37,7 @@ def one_line(said: str, *words: str) -> None:
 )
 async def test_a_bad_invite_is_refused(swarm: Swarm, invite: str, words: list[str]) -> None:
     """Foreign, truncated, of another protocol version, or no file."""
-    code, said = await swarm.run("dtfm-node", "join", invite, "--state-dir", swarm.folder / "node")
+    code, said = await swarm.run("dtfm-node", "join", "--yes", invite, "--state-dir", swarm.folder / "node")
     assert code == 2
     one_line(said, *words)
 
@@ -90,7 +90,7 @@ async def test_a_layout_that_cannot_be_is_refused_before_any_text_is_read(swarm:
 async def test_a_coordinator_that_cannot_be_reached_is_said_after_the_stated_time(swarm: Swarm) -> None:
     """The address and the time are named."""
     code, said = await swarm.run(
-        "dtfm-node", "join", DEAD.encode(), "--state-dir", swarm.folder / "node", "--timeout", "2"
+        "dtfm-node", "join", "--yes", DEAD.encode(), "--state-dir", swarm.folder / "node", "--timeout", "2"
     )
     assert code == 2
     one_line(said, "127.0.0.1:9", "2 s")
@@ -113,7 +113,9 @@ async def test_a_port_that_is_taken_is_named(swarm: Swarm) -> None:
 async def test_a_state_dir_that_cannot_be_written_is_refused(swarm: Swarm) -> None:
     """A file stands where the folder should be."""
     (swarm.folder / "file").write_text("")
-    code, said = await swarm.run("dtfm-node", "join", DEAD.encode(), "--state-dir", swarm.folder / "file" / "node")
+    code, said = await swarm.run(
+        "dtfm-node", "join", "--yes", DEAD.encode(), "--state-dir", swarm.folder / "file" / "node"
+    )
     assert code == 2
     one_line(said, "state dir", "--state-dir")
 
@@ -125,7 +127,7 @@ async def test_a_state_dir_in_use_a_second_identity_and_missing_nodes(swarm: Swa
     await swarm.until(lambda: "waiting for 2 more nodes" in swarm.status().get("text", ""), "two are missing")
 
     code, said = await swarm.run(
-        "dtfm-node", "join", f"@{swarm.folder}/coordinator/invite", "--state-dir", swarm.folder / "node"
+        "dtfm-node", "join", "--yes", f"@{swarm.folder}/coordinator/invite", "--state-dir", swarm.folder / "node"
     )
     assert code == 2
     one_line(said, "in use", str(node.pid))
@@ -207,6 +209,7 @@ async def test_status_export_and_generate_without_a_run_say_so(swarm: Swarm) -> 
     os.makedirs(swarm.folder / "empty")
     for script, command in (
         ("dtfm-node", ["status"]),
+        ("dtfm-node", ["remove", "--yes"]),
         ("dtfm-coordinator", ["status"]),
         ("dtfm-coordinator", ["export", swarm.folder / "out"]),
         ("dtfm-coordinator", ["generate", "--prompt", "x"]),
@@ -222,7 +225,9 @@ async def test_status_export_and_generate_without_a_run_say_so(swarm: Swarm) -> 
         (["join", "--state-dir", "x"], ["no invite", "@FILE", "--help"]),
         (["join", "-", "--state-dir", "x"], ["no invite"]),
         (["doctor"], ["no invite", "@FILE", "--help"]),
-        (["join", "x"], ["--state-dir"]),
+        (["join", "x"], ["not an invite"]),
+        (["join", DEAD.encode(), "--state-dir", "x"], ["--yes", "terminal"]),
+        (["solo", "job.toml"], ["--state-dir"]),
         (["bench", "--threads", "0"], ["--threads"]),
         (["train"], ["train"]),
     ],

@@ -27,7 +27,7 @@ async def test_an_invite_lets_so_many_in_and_a_banned_member_loses_the_swarm_whi
     trained = set(swarm.layout()["pipelines"][0])
 
     third = swarm.folder / "node-third"
-    code, said = await swarm.run("dtfm-node", "join", second_invite, "--state-dir", third)
+    code, said = await swarm.run("dtfm-node", "join", "--yes", second_invite, "--state-dir", third)
     assert code == 2
     assert "the invite was for 1 node(s), who have entered" in said
     spare = await swarm.join(name="node-spare", invite=await _invite(swarm))
@@ -76,7 +76,9 @@ async def test_an_invite_that_is_taken_back_and_a_member_that_is_kicked_which_co
     token = next(one["token"] for one in json.loads(said)["members"] if one["peer"] == swarm.peer_of(first))
     code, said = await swarm.run("dtfm-coordinator", "revoke", token, "--state-dir", state)
     assert code == 0, said
-    code, said = await swarm.run("dtfm-node", "join", f"@{state / 'invite'}", "--state-dir", swarm.folder / "node-new")
+    code, said = await swarm.run(
+        "dtfm-node", "join", "--yes", f"@{state / 'invite'}", "--state-dir", swarm.folder / "node-new"
+    )
     assert code == 2
     assert "the invite was taken back" in said
 

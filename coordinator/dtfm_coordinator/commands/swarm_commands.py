@@ -88,7 +88,7 @@ def card(
 
 
 def _say_invite(invite: str) -> None:
-    typer.echo(f"dtfm-node join {invite} --state-dir my-node")
+    typer.echo(f"dtfm-node join {invite}")
 
 
 def swarm(

@@ -40,7 +40,7 @@ class LocalNodes:
             make_private(folder)
             with (folder / "node.log").open("ab") as output:
                 process = await asyncio.create_subprocess_exec(
-                    program, "join", f"@{self._folder / 'invite'}",
+                    program, "join", "--yes", f"@{self._folder / 'invite'}",
                     "--state-dir", str(folder), "--device", "cpu", "--threads", str(self._threads), *extra,
                     stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
                     # Ctrl+C goes to the whole terminal group: the nodes are stopped in order, by this side.

@@ -1,7 +1,11 @@
-"""Commands of a volunteer: `leave` speaks to a running daemon, `solo` and `bench` need none.
+"""Commands of a volunteer.
 
 - `bench`: `dtfm-node bench`: prints what this device would tell a swarm of its speed and memory
+- `consent`: consent to take part in a swarm: asked for once, before anything is made or sent
 - `leave`: `dtfm-node leave`: asks the daemon of a state dir to drain, and waits until it has ended
-- `solo`: solo training of a job in one process: the plain training loop that every swarm is compared with, useful by
-  itself
+- `remove`: `dtfm-node remove`: deletes what a node that has left keeps of its swarm, and nothing else
+- `solo`: solo training of a job in one process: the plain training loop that every swarm is compared with
+- `state_folders`: state folders that nobody has named: one for each swarm, where this system keeps programs' data
+- `terms`: terms of taking part: one screen on what a node does with the machine, keeps, sends, and shows to others
+- `yes_no_question`: a question to the person at the terminal, answered with yes or no
 """

@@ -14,6 +14,7 @@
   heard of others
 - `logs`: logging for both programs: short lines for people, or one JSON object a line
 - `memory_limit`: the limit that the system sets on a process's memory: an allocation above it fails
+- `product_version`: the version of the product, which both programs print for `--version`
 - `source_digest`: the digest of Python sources: what is kept under it is outdated once the sources have changed
 - `state_dir`: a program's state directory: closed to other users, locked while it runs, its files replaced whole
 - `tally`: a tally of what others did wrong, by reason, whose size they cannot make grow

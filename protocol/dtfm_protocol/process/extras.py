@@ -6,9 +6,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from packaging.requirements import Requirement
 
 from dtfm_protocol.errors import UserError
-
-DISTRIBUTION = "dtfm"
-"""Name by which pip knows this product."""
+from dtfm_protocol.process.product_version import DISTRIBUTION
 
 
 def require(extra: str) -> None:

@@ -1,0 +1,55 @@
+"""State folders that nobody has named: one for each swarm, where this system keeps programs' data."""
+
+import shlex
+from pathlib import Path
+
+import platformdirs
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.product_version import DISTRIBUTION
+from dtfm_protocol.process.state_dir import is_live
+
+
+def default_folder(swarm: str) -> Path:
+    """Return the state folder of this user's node in a swarm (its id), unless another one is named."""
+    return _root() / swarm
+
+
+def folder_of(named: Path | None, *, running: bool = False) -> Path:
+    """Return the state folder that a command is about: the one that was named, or else the only one there is.
+
+    Args:
+        running: whether folders count only while a node runs with them.
+
+    Raises:
+        UserError: none was named, and there is none, or more than one.
+    """
+    if named is not None:
+        return named
+    found = [folder for folder in _folders() if not running or is_live(folder)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        what = "no node runs" if running else "no node has joined"
+        raise UserError(f"{what} with a folder under {_root()}: name its folder with --state-dir")
+    listed = " or ".join(f"{folder_option(folder)}{' (running)' if is_live(folder) else ''}" for folder in found)
+    raise UserError(f"there are {len(found)} nodes here: say which one, {listed}")
+
+
+def folder_option(folder: Path) -> str:
+    """Return the option that names `folder`, for a shell."""
+    return f"--state-dir {shlex.quote(str(folder))}"
+
+
+def option_for(named: Path | None) -> str:
+    """Return what commands about a node need behind their name: nothing, or a blank and the option for its folder."""
+    return "" if named is None else f" {folder_option(named)}"
+
+
+def _root() -> Path:
+    return platformdirs.user_data_path(DISTRIBUTION, appauthor=False) / "nodes"
+
+
+def _folders() -> list[Path]:
+    root = _root()
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink()) if root.is_dir() else []

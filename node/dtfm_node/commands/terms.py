@@ -1,0 +1,112 @@
+"""Terms of taking part: one screen on what a node does with the machine, keeps, sends, and shows to others."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from dtfm_node.doctor.checks.leftovers import nearest
+from dtfm_node.state.disk_budget import most_disk
+from dtfm_protocol.bounds import printable
+from dtfm_protocol.process.memory_limit import MARGIN_BYTES, TIMES_OFFERED
+
+GIB = 1 << 30
+
+SCREEN = """\
+You are about to lend this machine to the swarm {swarm},
+which is run by whoever is at {entrance}.
+WHAT IT DOES until the model is trained or you stop it (options that limit it)
+  Computes  on {device}
+  Memory    {memory}
+  Disk      {disk}
+  Network   sends and receives most of the time, as fast as your line allows
+WHAT IT KEEPS in {folder}
+  The training text (piece by piece, in the end all of it, as token numbers),
+  parts of the model, and a key. Other users of this machine cannot read them.
+WHAT IT SENDS, all of it encrypted
+  To the coordinator and the members: the addresses of this machine, its device,
+  free memory and speed, how fast its links are, what it does and what fails.
+  To members also its share of the work, and text and parts of the model.
+  It sends none of your own files, and runs no program of the owner's.
+WHAT OTHERS SEE
+  Members can read the text, the model and each other's addresses. The owner
+  sees which node does what, and when. A node goes by its key, not by your name.
+TO STOP    Ctrl+C, or: dtfm-node leave{option}
+TO REMOVE  dtfm-node remove{option}"""
+
+
+@dataclass(frozen=True)
+class ChosenLimits:
+    """What the options of `join` say of the machine; None: its person has not said."""
+
+    device: str = "auto"
+    threads: int | None = None
+    memory_gib: float | None = None
+    disk_gib: float | None = None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What differs from one machine, swarm or choice of options to another."""
+
+    swarm: str
+    entrance: str
+    """HOST:PORT of the coordinator."""
+    folder: Path
+    option: str
+    """What `leave` and `remove` need behind their names to find the folder."""
+    limits: ChosenLimits
+    memory_free: int
+    """Bytes that are free on the machine."""
+    disk_most: int
+    """Bytes that the node keeps at most."""
+
+    def screen(self) -> str:
+        """Return the terms in plain words, on one screen of 80 columns (but for a long path)."""
+        return SCREEN.format(
+            swarm=self.swarm,
+            entrance=printable(self.entrance),
+            folder=printable(str(self.folder)),
+            device=self._device(),
+            memory=self._memory(),
+            disk=self._disk(),
+            option=printable(self.option),
+        )
+
+    def _device(self) -> str:
+        device, threads = self.limits.device, self.limits.threads
+        processor = (
+            "all of the processor" if threads is None else f"{threads} thread{'s'[: threads != 1]} of the processor"
+        )
+        if device == "cpu":
+            return f"{processor} (--threads)"
+        if device == "auto":
+            return f"the GPU, if any, or else {processor} (--device)"
+        return f"the device {printable(device)} (--device)"
+
+    def _memory(self) -> str:
+        asked = self.limits.memory_gib
+        if asked is None:
+            gpu = "" if self.limits.device == "cpu" else ", or what a GPU has free"
+            return f"all that is free: {gib(self.memory_free)} now{gpu} (--memory)"
+        most = TIMES_OFFERED * asked * GIB + MARGIN_BYTES
+        return f"at most {gib(asked * GIB)} for training, for moments {gib(most)} (--memory)"
+
+    def _disk(self) -> str:
+        why = ", half of what is free" if self.limits.disk_gib is None else ""
+        return f"at most {gib(self.disk_most)}{why} (--disk)"
+
+
+def terms_here(swarm: str, entrance: str, folder: Path, option: str, limits: ChosenLimits) -> Terms:
+    """Return the terms on this machine, as it is now."""
+    held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    disk_most = most_disk(limits.disk_gib, shutil.disk_usage(nearest(folder)).free, held)
+    return Terms(swarm, entrance, folder, option, limits, int(psutil.virtual_memory().available), disk_most)
+
+
+def gib(size: float) -> str:
+    """Return a number of bytes in words, in GiB."""
+    if size < GIB / 100:
+        return "less than 0.01 GiB" if size else "0 GiB"
+    return f"{size / GIB:,.{0 if size >= 100 * GIB else 1 if size >= 10 * GIB else 2}f} GiB"

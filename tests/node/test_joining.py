@@ -1,0 +1,196 @@
+"""Joining for the first time: the person at the machine is told what it means, and agrees, before anything is made."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dtfm_node.commands.consent import CONSENT, Consent
+from dtfm_node.commands.terms import ChosenLimits, Terms, gib, terms_here
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.keys import Identity
+from tests.harness.daemon import BIN
+from tests.harness.invites import invite_to
+from tests.harness.terminal import Terminal
+
+DEAD = invite_to(Identity.generate(), 9)
+"""An invite to where nobody is."""
+GIB = 1 << 30
+QUESTION = "Take part? [y/N] "
+
+
+def terms(limits: ChosenLimits, folder: str = "/home/ann/.local/share/dtfm/nodes/3f9c0d1e2a4b5c6d") -> Terms:
+    return Terms("3f9c0d1e2a4b5c6d", "train.example.org:7700", Path(folder), "", limits, 12 * GIB, 100 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        (ChosenLimits(), ["the GPU, if any", "all of the processor", "12.0 GiB", "100 GiB, half of what"]),
+        (ChosenLimits("cpu", 1), ["1 thread of the processor (--threads)"]),
+        (ChosenLimits("auto", 16), ["or else 16 threads of the processor"]),
+        (ChosenLimits("cuda:1", memory_gib=4), ["the device cuda:1", "at most 4.00 GiB", "for moments 10.0 GiB"]),
+        (ChosenLimits(disk_gib=100), ["at most 100 GiB (--disk)"]),
+    ],
+)
+def test_the_terms_fit_a_small_terminal_and_say_the_limits_in_force(limits: ChosenLimits, words: list[str]) -> None:
+    screen = terms(limits).screen()
+    lines = screen.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 22, "with the question it fits 24 lines"
+    assert all(word in screen for word in words), screen
+
+
+def test_the_terms_say_what_is_kept_sent_and_seen_and_how_to_end_it() -> None:
+    screen = terms(ChosenLimits()).screen()
+    for word in ("training text", "/home/ann/", "addresses", "device", "speed", "leave", "remove", "Members can read"):
+        assert word in screen
+
+
+def test_what_an_invite_says_does_nothing_to_the_terminal() -> None:
+    foreign = Terms("3f" * 8, "\x1b[2Jhost:1", Path("/a\nb"), "", ChosenLimits("\x1b]0;x"), 0, 0)
+    assert "\x1b" not in foreign.screen()
+    assert len(foreign.screen().splitlines()) == len(terms(ChosenLimits()).screen().splitlines())
+
+
+def test_limits_on_this_machine_count_what_the_folder_holds_already(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_bytes(b"x" * 1000)
+    here = terms_here("3f" * 8, "host:1", tmp_path, "", ChosenLimits(disk_gib=2))
+    assert here.disk_most == 2 * GIB
+    assert here.memory_free > 0
+    assert terms_here("3f" * 8, "host:1", tmp_path / "not" / "there", "", ChosenLimits()).disk_most > 0
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0 GiB"), (1, "less than 0.01 GiB"), (GIB, "1.00 GiB"), (12.34 * GIB, "12.3 GiB"), (2048 * GIB, "2,048 GiB")],
+)
+def test_sizes_are_in_gib(size: float, words: str) -> None:
+    assert gib(size) == words
+
+
+def test_a_consent_is_for_one_swarm_and_one_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    Consent(tmp_path / "a", "1" * 16).keep()
+    Consent(tmp_path / "a", "2" * 16).keep()
+    for swarm in ("1" * 16, "2" * 16):
+        assert Consent(tmp_path / "a", swarm).obtain(never)
+    for folder, swarm in (("a", "3" * 16), ("b", "1" * 16)):
+        with pytest.raises(UserError, match=r"nobody has agreed .* give --yes"):
+            Consent(tmp_path / folder, swarm).obtain(lambda: terms(ChosenLimits()))
+
+
+@pytest.mark.parametrize("text", ["{", '{"terms": 0, "swarms": ["1111111111111111"]}', '{"terms": 1, "swarms": 3}'])
+def test_a_consent_to_other_terms_or_a_damaged_one_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / CONSENT).write_text(text)
+    consent = Consent(tmp_path, "1" * 16)
+    with pytest.raises(UserError, match="give --yes"):
+        consent.obtain(lambda: terms(ChosenLimits()))
+    consent.keep()
+    assert consent.obtain(never)
+
+
+def never() -> Terms:
+    raise AssertionError("somebody is asked who has agreed")
+
+
+# -- at a terminal ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user with an empty home."""
+    return os.environ | {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data"), "TMPDIR": str(tmp_path)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The state folder that nobody has named."""
+    return tmp_path / "data" / "dtfm" / "nodes" / DEAD.swarm
+
+
+@pytest.fixture
+def at_terminal(environment: dict[str, str]) -> Iterator[Terminal]:
+    """A node that joins at a terminal, with the invite as an argument."""
+    with Terminal.running([str(BIN / "dtfm-node"), "join", DEAD.encode(), "--timeout", "1"], environment) as terminal:
+        yield terminal
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("\n", 1), ("\x04", 1), ("yess\n", 1), ("\x03", 130)])
+def test_whoever_does_not_agree_leaves_nothing_behind(
+    tmp_path: Path, at_terminal: Terminal, answer: str, code: int
+) -> None:
+    """No, nothing, the end of input, something else, and Ctrl+C."""
+    at_terminal.until(QUESTION)
+    at_terminal.type(answer)
+    assert at_terminal.exit_code() == code
+    assert list(tmp_path.iterdir()) == []
+    assert ("not joined: nothing was kept, and nothing sent" in at_terminal.shown) == (code == 1)
+    assert "Traceback" not in at_terminal.shown
+
+
+@pytest.mark.process
+def test_whoever_agrees_is_not_asked_again(at_terminal: Terminal, environment: dict[str, str], folder: Path) -> None:
+    """Not even where there is no terminal: a restart needs nobody. Another swarm is another question."""
+    at_terminal.until(QUESTION)
+    assert str(folder) in at_terminal.shown
+    at_terminal.type("y\n")
+    assert at_terminal.exit_code() == 2
+    assert "no coordinator answers" in at_terminal.shown
+    assert (folder / CONSENT).exists()
+    again = run(environment, DEAD.encode(), "--timeout", "1")
+    assert again.returncode == 2
+    assert "no coordinator answers" in again.stderr
+    other = run(environment, invite_to(Identity.generate(), 9, swarm="ab" * 8).encode(), "--state-dir", str(folder))
+    assert other.returncode == 2
+    assert "nobody has agreed" in other.stderr
+
+
+@pytest.mark.process
+def test_the_invite_and_the_answer_may_come_from_one_terminal(tmp_path: Path, environment: dict[str, str]) -> None:
+    """First it asks for the invite, then whether to take part; what was pasted behind the invite is no answer."""
+    with Terminal.running([str(BIN / "dtfm-node"), "join"], environment) as terminal:
+        terminal.until("invite (it is not shown): ")
+        terminal.type(DEAD.encode() + "\ny\n")
+        terminal.until(QUESTION)
+        assert DEAD.encode() not in terminal.shown
+        terminal.type("n\n")
+        assert terminal.exit_code() == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.process
+def test_without_a_terminal_it_says_to_give_yes_and_ends(tmp_path: Path, environment: dict[str, str]) -> None:
+    ended = run(environment, "-", given=DEAD.encode())
+    assert ended.returncode == 2
+    (error,) = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert "--yes" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.process
+def test_it_says_something_before_it_imports_what_takes_long(environment: dict[str, str]) -> None:
+    """It waits for its invite when the first line is there, and has not imported what takes seconds."""
+    slow = {"torch", "hivemind", "transformers", "numpy", "scipy"}
+    look = (
+        "import sys; from dtfm_node.main import main; sys.argv = ['dtfm-node', 'join', '-']\n"
+        f"try: main()\nfinally: print(sorted({slow!r} & set(sys.modules)))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", look], env=environment, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        assert "dtfm-node" in process.stderr.readline()
+        out, said = process.communicate(DEAD.encode())
+    assert out == "[]\n", "imported before it has asked whether to take part"
+    assert "--yes" in said
+
+
+def run(environment: dict[str, str], *arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "dtfm-node"), "join", *arguments]
+    return subprocess.run(command, env=environment, input=given or "", capture_output=True, text=True, check=False)

@@ -1,0 +1,54 @@
+"""A command without --state-dir finds the folder of the only node there is, and else says which there are."""
+
+from pathlib import Path
+
+import pytest
+
+from dtfm_node.commands.state_folders import default_folder, folder_of
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.state_dir import locked
+
+ONE, TWO = "1" * 16, "2" * 16
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which this user's programs keep their data."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_each_swarm_has_a_folder_of_its_own_under_the_systems_data_folder(data: Path) -> None:
+    assert default_folder(ONE) != default_folder(TWO)
+    assert default_folder(ONE).is_relative_to(data)
+    assert list(data.iterdir()) == [], "it is named, not made"
+
+
+def test_the_folder_that_is_named_is_taken_and_else_the_only_one(tmp_path: Path) -> None:
+    default_folder(ONE).mkdir(parents=True)
+    assert folder_of(None) == default_folder(ONE)
+    assert folder_of(tmp_path / "mine") == tmp_path / "mine"
+
+
+def test_without_a_folder_it_says_how_to_name_one() -> None:
+    with pytest.raises(UserError, match=r"no node has joined .*--state-dir"):
+        folder_of(None)
+
+
+def test_of_several_folders_all_are_listed_and_which_runs() -> None:
+    with locked(default_folder(ONE)):
+        default_folder(TWO).mkdir()
+        with pytest.raises(UserError) as caught:
+            folder_of(None)
+        assert f"--state-dir {default_folder(ONE)} (running) or --state-dir {default_folder(TWO)}" in str(caught.value)
+        assert folder_of(None, running=True) == default_folder(ONE), "only a node that runs can leave"
+    with pytest.raises(UserError, match="no node runs"):
+        folder_of(None, running=True)
+
+
+def test_links_and_files_beside_the_folders_are_no_nodes(tmp_path: Path) -> None:
+    default_folder(ONE).mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    default_folder(TWO).symlink_to(tmp_path / "elsewhere")
+    default_folder("3" * 16).write_text("")
+    assert folder_of(None) == default_folder(ONE)
