@@ -233,7 +233,7 @@ def test_the_screen_has_eighty_columns_and_every_part(home: Path) -> None:
     for words in (
         "tiny: can be served",
         "9,407,407,340 parameters",
-        "The job fixes 3 stages",
+        "the job fixes 3 stages",
         "int8 gradients",
         "2: [plan]",
     ):

@@ -84,7 +84,8 @@ def _text_words(found: JobFindings, text: TextFindings) -> list[tuple[str, str]]
 
 def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None:
     fixed, wire = found.job.plan.stages, found.job.plan.wire
-    out.print("A stage, by the pipeline's depth", style="bold")
+    chosen = "" if fixed == "auto" else f" (the job fixes {fixed} stages)"
+    out.print(f"A stage, by the pipeline's depth{chosen}", style="bold")
     table = _table()
     for name in ("stages", "layers", "parameters", "memory", "recomputing", "device", "gradients"):
         table.add_column(name, justify="right")
@@ -101,12 +102,11 @@ def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None
             style="bold" if needs.stages == fixed else None,
         )
     out.print(table)
-    chosen = "" if fixed == "auto" else f" The job fixes {fixed} stages."
     smallest = device_gb(model.smallest_stage_bytes)
     fits = "" if smallest is None else f": a device of {smallest} GB"
     tied = size(model.tied_gradient_bytes)
     for line in (
-        f"Of the stage that needs most; the device holds it recomputing.{chosen}",
+        "Of the stage that needs most; the device holds it recomputing.",
         f"The smallest stage of all, one layer, needs {size(model.smallest_stage_bytes)}{fits}.",
         f"A step sends {size(model.boundary.ahead_bytes)} ahead and {size(model.boundary.back_bytes)} back over each "
         f"boundary, in {wire}.",
