@@ -1,6 +1,8 @@
 """Who hands in no share of a checkpoint is left out after a while; who is slow, skips some, or is lied about is not."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dtfm_coordinator.faults.owed_shares import SLOWEST, OwedShares
 from dtfm_protocol.bounds import SEEN_LIMIT
@@ -89,6 +91,16 @@ def test_who_hands_in_the_same_share_again_and_again_makes_nobodys_time_begin_an
     assert swarm.late(1)
 
 
+def test_who_hands_in_an_old_share_again_and_again_is_late_with_the_new_one() -> None:
+    swarm = Swarm()
+    swarm.train(90, "abc")
+    swarm.train(STEPS, "ab")
+    for _ in range(4):
+        swarm.owed.given("c", 90)
+        swarm.clock.skip(PATIENCE / 4)
+    assert swarm.late(1)
+
+
 def test_nobody_owes_what_no_one_has_handed_in_nor_what_is_handed_in_between_two_checkpoints() -> None:
     swarm = Swarm()
     swarm.train(STEPS, "")
@@ -97,6 +109,7 @@ def test_nobody_owes_what_no_one_has_handed_in_nor_what_is_handed_in_between_two
     swarm.train(7, "ab")
     swarm.train(17, "ab")
     assert not swarm.late()
+    assert list(swarm.owed.contradictions()) == []
 
 
 def test_a_file_that_comes_slowly_is_on_its_way_for_hours() -> None:
@@ -223,6 +236,33 @@ def test_a_peer_that_comes_to_a_step_late_has_all_its_time_from_then_on() -> Non
     swarm.reach(STEPS, "c")
     assert not swarm.late(PATIENCE)
     assert swarm.late(1)
+
+
+LIES = st.lists(
+    st.tuples(st.sampled_from("xy"), st.sampled_from(("reached", "given", "came")), st.integers(0, STEPS + 5)),
+    max_size=5,
+)
+
+
+@given(st.lists(st.tuples(LIES, st.integers(0, 3), st.sampled_from((0.01, 0.3, 0.9))), max_size=40))
+def test_whatever_others_say_who_hands_in_what_it_has_come_to_is_not_late(
+    turns: list[tuple[list[tuple[str, str, int]], int, float]],
+) -> None:
+    """Peers a and b train in lockstep and hand in, one of them late; x and y say and hand in what they like."""
+    swarm, step = Swarm("abxy"), 0
+    for lies, more, wait in turns:
+        for liar, what, number in lies:
+            arguments = {"reached": (1, number), "given": (number,), "came": (number, MOST)}[what]
+            getattr(swarm.owed, what)(liar, *arguments)
+        step = min(STEPS, step + more)
+        swarm.reach(step, "ab")
+        due = step if step == STEPS else step - step % EVERY
+        swarm.owed.given("a", due)
+        swarm.clock.skip(wait * PATIENCE)
+        swarm.owed.judge()
+        swarm.owed.given("b", due)
+        assert swarm.owed.left_out.isdisjoint("ab")
+        assert not any({giver, other} <= {"a", "b"} for giver, other, _ in swarm.owed.contradictions())
 
 
 def test_a_job_without_checkpoints_in_between_has_a_last_one() -> None:
