@@ -19,6 +19,7 @@ from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.state_vote import StateVote, digest_of_state
+from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.transport.in_memory import MemoryDataPlane, MemoryNetwork
 from dtfm_protocol.wire.stream import Stream
 from tests.harness.membership import SWARM
@@ -81,10 +82,10 @@ def vote_of(peer: str, step: int = 50, plan: Plan = PLAN, digest: str | None = N
 class Swarm:
     """An archive on a network, and what it said."""
 
-    def __init__(self, folder: Path, plan: Plan | None = PLAN) -> None:
+    def __init__(self, folder: Path, plan: Plan | None = PLAN, clock: MonotonicClock | None = None) -> None:
         self.store = CheckpointStore(folder)
         self.kept: list[Manifest] = []
-        self.archive = CheckpointCollector(self.store, JOB, SWARM)
+        self.archive = CheckpointCollector(self.store, JOB, SWARM, (clock or MonotonicClock()).now)
         self.archive.subscribe(self.kept.append, lambda _: None)
         self.refused: list[str] = []
         self._network = MemoryNetwork()

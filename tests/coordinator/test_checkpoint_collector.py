@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from dtfm_coordinator.records.checkpoint_collector import KEPT, CheckpointCollector, mark_of
 from dtfm_protocol.checkpoint.shard import decode_tensor
+from dtfm_protocol.checkpoint.transfers import Receipt
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan, Resume
 from dtfm_protocol.transport.in_memory import MemoryStream
-from dtfm_protocol.wire.stream import write_message
+from dtfm_protocol.wire.stream import StreamClosed, read_message, write_message
 from tests.coordinator.handed_in_shares import JOB, OWNER, PLAN, A, B, Swarm, X, Y, share_of, state, vote_of
 from tests.harness.membership import SWARM
 
@@ -126,6 +127,24 @@ async def test_a_share_that_comes_twice_counts_once(tmp_path: Path) -> None:
     assert swarm.store.steps() == [50]
     assert not (await swarm.hand_in(Y, *share_of(Y))).taken  # it is whole already
     assert len(swarm.kept) == 1
+
+
+async def test_a_file_that_comes_again_and_breaks_off_takes_nothing_away(tmp_path: Path) -> None:
+    """Shares are handed in again until the checkpoint is whole; one who never ends that would keep it from being so."""
+    swarm = Swarm(tmp_path)
+    await swarm.give(A, B, X)
+    share, data = share_of(A)
+    at_owner, ours = MemoryStream.pair(OWNER, A)
+    taking = asyncio.create_task(swarm.archive.take(at_owner))
+    await write_message(ours, share)
+    await ours.write(data[:-1])
+    await read_message(ours, Receipt)
+    await swarm.give(Y)
+    assert swarm.store.steps() == [50]
+    assert [mark_of(manifest).step for manifest in swarm.kept] == [50]
+    await ours.close()
+    with pytest.raises(StreamClosed):
+        await taking
 
 
 async def test_a_new_plan_drops_what_was_not_whole(tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ async def test_what_a_peer_has_gone_past_counts_no_more_and_may_be_handed_in_by_
     ("peer", "change", "why"),
     [
         (B, {"data": b"another file"}, "the file comes from the first replica of the stage"),
+        (A, {"data": b""}, "the file comes from the first replica of the stage"),
         (A, {"step": 91}, "the job has no such step"),
         (A, {"step": (1 << 32) - 1}, "the job has no such step"),
     ],

@@ -1,10 +1,12 @@
-"""A node that trains as all do, and signs other digests of its states than it has: `python -m tests.harness.lying_node
-join ...`."""
+"""A node that trains as all do, and signs other digests of its states than it has, or hands in nothing where `LIE` is
+`silence`: `python -m tests.harness.lying_node join ...`."""
 
 import hashlib
+import os
 from typing import Self
 
 from dtfm_node.main import main
+from dtfm_node.state.checkpoint_upload import CheckpointShare, CheckpointUpload
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.mark import LayerRange, Mark
 from dtfm_protocol.plan.state_vote import StateVote
@@ -17,6 +19,13 @@ def false(cls: type[Self], signer: Signer, mark: Mark, layers: LayerRange, diges
     return honest(cls, signer, mark, layers, hashlib.sha256(digest.encode()).hexdigest())  # type: ignore[no-any-return]
 
 
+def forget(upload: CheckpointUpload, share: CheckpointShare) -> None:
+    """Hand in nothing, and go on as if that were done."""
+
+
 if __name__ == "__main__":
-    StateVote.made = classmethod(false)  # type: ignore[assignment, method-assign]
+    if os.environ.get("LIE") == "silence":
+        CheckpointUpload.put = forget  # type: ignore[method-assign]
+    else:
+        StateVote.made = classmethod(false)  # type: ignore[assignment, method-assign]
     main()

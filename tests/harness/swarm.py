@@ -76,12 +76,19 @@ class Swarm:
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
-    async def serve(self, job: Path, *arguments: object, listen: str = "127.0.0.1") -> Daemon:
-        """Start the coordinator, or another one on its state dir, and wait for its invite."""
+    async def serve(
+        self,
+        job: Path,
+        *arguments: object,
+        listen: str = "127.0.0.1",
+        program: tuple[str, ...] = ("dtfm-coordinator",),
+    ) -> Daemon:
+        """Start the coordinator, or another one on its state dir, and wait for its invite. Another program may stand in
+        for the coordinator's own."""
         invite = self.coordinator.folder / "invite"
         invite.unlink(missing_ok=True)
         self.coordinator.arguments = (
-            "dtfm-coordinator", "serve", str(job), "--state-dir", str(self.coordinator.folder),
+            *program, "serve", str(job), "--state-dir", str(self.coordinator.folder),
             "--listen", listen, "--port", "0", *map(str, arguments),
         )  # fmt: skip
         await self.coordinator.start()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dtfm_coordinator.faults.owed_shares import SLOWEST
 from dtfm_coordinator.plan_change.plan_change_driver import STEPS_OF_PATIENCE
 from dtfm_node.engine.failure_detector import ROUND_TRIPS, STUCK_TIMES
 from dtfm_protocol.control.mqtt import RETRY_PART
@@ -37,6 +38,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
         ({"publish_look": 61.0}, "publish_look is longer than a third of profile_lifetime"),
         ({"links_lifetime": 100.0}, "links_lifetime is shorter than profile_lifetime"),
         ({"checkpoint_confirm": 2.0}, "checkpoint_confirm is no longer than upload_retry"),
+        ({"checkpoint_share": 15.0}, "checkpoint_share is no longer than checkpoint_confirm"),
     ],
 )
 def test_timeouts_that_do_not_fit_together_are_refused_with_the_reason(wrong: dict[str, float], why: str) -> None:
@@ -75,4 +77,6 @@ def test_the_page_of_guarantees_tells_what_is_in_the_table() -> None:
         "a returning coordinator, for its peers": f"{t.comeback:g} s",
         "a leaving node, for the others": f"{t.leave:g} s; {t.leave_alone:g} s where the broker is gone, too",
         "a second coordinator, for the first": f"{t.takeover:g} s",
+        "a peer's share of a checkpoint, once another one's is there": f"{t.checkpoint_share:g} s, and a second for "
+        f"each {SLOWEST >> 10} KiB of its file that have come",
     }

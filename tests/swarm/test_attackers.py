@@ -135,18 +135,40 @@ async def test_replayed_ends_false_promises_a_made_up_model_and_words_in_disguis
     assert set(dropped) <= {"with contents that cannot be used"}
 
 
+def beside_the_tests(module: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """A program of the tests' harness, and the environment in which it is found."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return (sys.executable, "-m", f"tests.harness.{module}"), {"PYTHONPATH": path}
+
+
 async def test_a_replica_that_signs_false_states_is_left_out_and_training_goes_on(swarm: Swarm) -> None:
     """Where its file tells, it is named alone; else once its word has differed from two others'."""
     job = swarm.job(steps=20, checkpoint=5)
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    liar_program = (sys.executable, "-m", "tests.harness.lying_node")
+    liar_program, environment = beside_the_tests("lying_node")
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done")
     nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
-    liar = await swarm.join(name="liar", program=liar_program, environment={"PYTHONPATH": path})
+    liar = await swarm.join(name="liar", program=liar_program, environment=environment)
     assert await coordinator.exit_code() == 0
     assert [await node.exit_code() for node in nodes] == [0, 0]
     said, name = coordinator.said(), short(swarm.peer_of(liar))
     assert "its replicas signed different states" in said
     assert f"{name} has fallen out with two peers" in said or f"{name} hands in a file" in said
     assert not any(swarm.peer_of(liar) in route for route in swarm.layout()["routes"])
+    same_curve(swarm.rows(), await alone(job))
+
+
+async def test_a_node_that_never_hands_in_is_left_out_and_the_run_ends(swarm: Swarm) -> None:
+    """Under a coordinator that waits for seconds in place of minutes."""
+    job = swarm.job(steps=20, checkpoint=10)
+    program, environment = beside_the_tests("impatient_coordinator")
+    swarm.coordinator.environment |= environment
+    coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done", program=program)
+    nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
+    program, environment = beside_the_tests("lying_node")
+    silent = await swarm.join(name="silent", program=program, environment=environment | {"LIE": "silence"})
+    assert await coordinator.exit_code() == 0
+    assert [await node.exit_code() for node in (*nodes, silent)] == [0, 0, 0]
+    assert f"{short(swarm.peer_of(silent))} does not hand in its share of the checkpoint" in coordinator.said()
+    assert not any(swarm.peer_of(silent) in route for route in swarm.layout()["routes"])
+    assert 20 in swarm.checkpoints()
     same_curve(swarm.rows(), await alone(job))

@@ -77,7 +77,9 @@ class Controller:
         self._context, self._exit_when_done, self._taken_over = context, exit_when_done, taken_over
         self._heard_under = 0
         """Version of the newest plan of this coordinator under which all its peers were heard to train."""
-        self._state = state = SwarmState(context.folder, context.planner.layers, swarm=context.swarm)
+        self._state = state = SwarmState(
+            context.folder, context.planner.layers, swarm=context.swarm, owed=context.archive.owed
+        )
         self._rows = MetricsFile(context.folder / "metrics.jsonl")
         self._announcer = Announcer(
             context.control, state, self._rows, context.session, lambda: self._driver.epoch.called
@@ -287,6 +289,7 @@ class Controller:
         assert plan is not None
 
         def due() -> bool:
+            self._state.look_at_shares()  # while a plan is being made nobody hands anything in
             return bool(self._is_done() or self._watch.broken(plan) or self._watch.wish(plan))
 
         await self._state.wait(due)

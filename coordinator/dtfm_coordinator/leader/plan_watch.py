@@ -147,6 +147,8 @@ class PlanWatch:
             raise Failed(verdict)
         if dispute := self._state.disputes.under(plan.version):
             return dispute
+        if owing := self._state.owed.under(plan.version):
+            return owing
         broken = self._state.members.broken(plan.peers, plan.version)
         if broken is not None and broken.report is not None:
             what = "stalled" if broken.report.state == "stalled" else "alone says that training diverged"

@@ -1,9 +1,11 @@
 """Checkpoints as the stages hand them in: a file from each stage, a vote from each replica, then one manifest."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dtfm_coordinator.faults.owed_shares import OwedShares
 from dtfm_coordinator.records.state_votes import at_odds
 from dtfm_protocol.checkpoint.draft import Draft
 from dtfm_protocol.checkpoint.manifest import File, Manifest, TensorEntry
@@ -18,6 +20,7 @@ from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.state_vote import StateVote, Votes, digest_of_state, vote_of
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.wire.stream import Bytes, Stream, read_message, write_message
 
 Kept = Callable[[Manifest], None]
@@ -60,9 +63,26 @@ class _Pending:
 class CheckpointCollector:
     """Checkpoints that the coordinator collects from the stages and gives to peers (as a `StateSource`)."""
 
-    def __init__(self, store: CheckpointStore, job: ResolvedJob, swarm: str) -> None:
-        """Nothing is taken before `expect`; votes on states are signed for the id of the `swarm`."""
+    def __init__(
+        self,
+        store: CheckpointStore,
+        job: ResolvedJob,
+        swarm: str,
+        clock: Callable[[], float] = time.monotonic,
+        timeouts: Timeouts = TIMEOUTS,
+    ) -> None:
+        """Nothing is taken before `expect`.
+
+        Args:
+            store: keeps what is whole.
+            job: tells which checkpoints are due.
+            swarm: id for which votes on states are signed.
+            clock: by which peers owe their shares.
+            timeouts: tells how long they may.
+        """
         self._store, self._job, self._swarm = store, job, swarm
+        self.owed = OwedShares(job.training.steps, job.checkpoint.every, clock, timeouts)
+        """Shares that peers of the plan in force owe."""
         self._readers: list[tuple[Kept, Rows, Voted]] = []
         self._accused: list[Accused] = []
         self._disputed: list[Disputed] = []
@@ -93,6 +113,7 @@ class CheckpointCollector:
         for pending in self._pending.values():
             pending.draft.discard()
         self._pending.clear()
+        self.owed.begin(plan.version, plan.peers)
 
     def newest(self) -> Manifest | None:
         """Return the newest whole checkpoint; None: there is none."""
@@ -138,7 +159,15 @@ class CheckpointCollector:
 
         Raises:
             Refused: the share offers more bytes than a stage can have, or its file is not what it says.
+            UserError: there is no room on this disk; that makes no peer late.
         """
+        try:
+            await self._take(stream)
+        except UserError:
+            self.owed.excuse()
+            raise
+
+    async def _take(self, stream: Stream) -> None:
         share = await read_message(stream, HandIn, HAND_IN_LIMIT)
         plan = self._plan
         if plan is None:
@@ -146,7 +175,7 @@ class CheckpointCollector:
         if share.plan_version != plan.version or plan.stage_of(stream.peer) != share.stage:
             await write_message(stream, Receipt(taken=False, text="this peer has no such stage in the plan in force"))
             return
-        if share.size > BYTES_A_PARAMETER * self._parameters() + HEADER_BYTES:
+        if share.size > self._most_bytes():
             raise Refused(f"{short(stream.peer)} offers {share.size} bytes for a stage")
         if why := self._objection(plan, stream.peer, share):
             await write_message(stream, Receipt(taken=False, text=why))
@@ -173,6 +202,7 @@ class CheckpointCollector:
         pending.votes[stream.peer] = vote
         pending.digests[stream.peer] = (share.stage, share.digest)
         pending.eval_loss = share.eval_loss
+        self.owed.given(stream.peer, share.step)
         self._complete(plan, share.step, pending)
         await write_message(stream, Receipt(taken=True, text="kept"))
 
@@ -185,7 +215,7 @@ class CheckpointCollector:
             return "the plan went on from a later step"
         if share.step > self._job.training.steps:
             return "the job has no such step"
-        if share.size and plan.replicas(share.stage)[0] != peer:
+        if bool(share.size) != (plan.replicas(share.stage)[0] == peer):
             return "the file comes from the first replica of the stage"
         if share.size and peer in self._sending:
             return "another file of this peer is on its way"
@@ -215,14 +245,24 @@ class CheckpointCollector:
         return sorted(step for step, pending in self._pending.items() if peer in pending.givers)
 
     async def _receive(self, stream: Stream, share: HandIn, vote: StateVote, pending: _Pending) -> Described:
-        """Write a stage's file as it comes, and check its hash, and that it holds what its giver has signed.
+        """Write a stage's file as it comes, and check its hash, and that it holds what its giver has signed. One that
+        is here already stays, and what comes again is not looked at.
 
         Raises:
             Refused: it does not; its giver is named where that is proven.
         """
+        if (here := pending.files.get(share.stage)) is not None:  # what is here must not get lost if this breaks off
+            await receive_file(stream, share.size, lambda piece: None)
+            return here
         name = f"stage-{share.stage}.safetensors"
         with pending.draft.open(name) as file:
-            await receive_file(stream, share.size, file.write)
+            most = self._most_bytes()
+
+            def take(piece: Bytes) -> None:
+                file.write(piece)
+                self.owed.came(stream.peer, len(piece), most)
+
+            await receive_file(stream, share.size, take)
             if file.sha256 != share.sha256:
                 raise Refused(f"the file of stage {share.stage} from {short(stream.peer)} has another hash")
         described = await asyncio.to_thread(pending.draft.describe, name, vote.layers)
@@ -278,11 +318,11 @@ class CheckpointCollector:
         for kept, _, _ in self._readers:
             kept(manifest)
 
-    def _parameters(self) -> int:
-        """Return the number of the whole model's parameters."""
+    def _most_bytes(self) -> int:
+        """Return the bytes of the largest file that is taken for a stage."""
         from dtfm_protocol.model.model_sizes import model_sizes
 
-        return model_sizes(self._job.config).total
+        return BYTES_A_PARAMETER * model_sizes(self._job.config).total + HEADER_BYTES
 
 
 def _mark_under(plan: Plan, step: int) -> Mark:

@@ -101,6 +101,7 @@ class MessageHandlers:
             gbps = {sender: rate for sender, rate in message.received_gbps.items() if sender in peers}
             state.pace.reported(peer, plan.version, message.step, message.busy_seconds)
             state.link_watch.reported(peer, plan.version, message.step, gbps)
+            state.owed.reached(peer, plan.version, message.step)
             if state.all_train(plan) and self._started(plan):
                 state.begun(plan)
         if message.state == "diverged":

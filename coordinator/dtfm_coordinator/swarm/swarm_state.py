@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dtfm_coordinator.faults.accusations import Accusations
 from dtfm_coordinator.faults.divergence import Divergence
+from dtfm_coordinator.faults.owed_shares import OwedShares
 from dtfm_coordinator.faults.state_disputes import StateDisputes
 from dtfm_coordinator.faults.stragglers import Stragglers
 from dtfm_coordinator.faults.unlike_commits import are_unlike
@@ -34,7 +35,14 @@ from dtfm_protocol.process.logs import log
 class SwarmState(ChangeSignal):
     """State of the swarm: who is there, how they are connected, and under which plan they train."""
 
-    def __init__(self, folder: Path, layers: int, clock: MonotonicClock | None = None, swarm: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        layers: int,
+        clock: MonotonicClock | None = None,
+        swarm: str = "",
+        owed: OwedShares | None = None,
+    ) -> None:
         """Nobody was heard of yet.
 
         Args:
@@ -42,12 +50,13 @@ class SwarmState(ChangeSignal):
             layers: of the model.
             clock: by which members fall silent, and waits end.
             swarm: its id, which is part of what peers sign.
+            owed: shares of checkpoints that peers owe; None: they owe none.
         """
         super().__init__(clock)
         self._folder, self._layers = folder, layers
         self.members, self.links, self.pace = Members(self.clock.now), LinkTable(), Stragglers()
         self.link_watch, self.divergence = LinkDegradation(self.clock.now), Divergence()
-        self.accusations, self.disputes = Accusations(), StateDisputes()
+        self.accusations, self.disputes, self.owed = Accusations(), StateDisputes(), owed or OwedShares()
         self.plan: Plan | None = None
         """Plan in force; None before the first."""
         self.kept = Mark()
@@ -64,8 +73,8 @@ class SwarmState(ChangeSignal):
 
     @property
     def doubted(self) -> frozenset[str]:
-        """Peers without whom the next plan does better: nobody confirms what they say."""
-        return self.divergence.doubted | self.accusations.left_out
+        """Peers without whom the next plan does better: nobody confirms what they say, or they hand nothing in."""
+        return self.divergence.doubted | self.accusations.left_out | self.owed.left_out
 
     @property
     def standings(self) -> dict[str, PeerState]:
@@ -140,6 +149,16 @@ class SwarmState(ChangeSignal):
             self._tell_quarrel(*pair, "it has signed another state")
         if plan == self.plan.version:
             self.disputes.heard(quarrel, plan, said, are_apart=quarrel in self.accusations.apart)
+
+    def look_at_shares(self) -> None:
+        """Look whose shares of a checkpoint are late under the plan in force: that ends it where the next one can do
+        better, and is said."""
+        if said := self.owed.judge():
+            log.warning("%s", said)
+        for giver, other, step in self.owed.contradictions():
+            if self.plan is not None and self.accusations.differed(frozenset((giver, other)), self.plan.version):
+                self._tell_quarrel(giver, other, f"it says that it has not come to step {step}")
+                self.owed.end(f"{short(other)} has not come to step {step}, which {short(giver)} has handed in")
 
     def look_at_arbiter(self) -> None:
         """Look, where a dispute has ended the plan in force, whether its arbiter has signed unlike commits: then it has

@@ -164,6 +164,11 @@ class Timeouts:
     checkpoint_confirm: float = 15.0
     """Time that the coordinator may take to say that a checkpoint is whole before it is handed in again: longer than
     `upload_retry`."""
+    checkpoint_share: float = 600.0
+    """Time that a peer of the plan may owe its share of a checkpoint that another one has handed in, beside the time
+    that its file is on its way: a replica that writes its stage takes that much longer than one that only hashes it,
+    some minutes for ten GB on a slow disk. Longer than `checkpoint_confirm`, after which a share is handed in again
+    that a restart of the coordinator has lost."""
     upload_retry: float = 2.0
     """Pause between two attempts to reach a coordinator that is away."""
     snapshot_retry: float = 2.0
@@ -262,6 +267,11 @@ class Timeouts:
                 self.upload_retry < self.checkpoint_confirm,
                 "checkpoint_confirm is no longer than upload_retry",
                 "it could not be confirmed before it is handed in again",
+            ),
+            (
+                self.checkpoint_confirm < self.checkpoint_share,
+                "checkpoint_share is no longer than checkpoint_confirm",
+                "who hands in again what a restart has lost would be late",
             ),
         ):
             if not fits:
