@@ -5,6 +5,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from dtfm_node.engine.runtime import Compute, on_thread
 from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.engine.training_stage import TrainingStage
+from dtfm_node.state.disk_budget import DiskBudget
 from dtfm_node.state.snapshot_writer import Extract, SnapshotWriter, SnapshotWritten
 from dtfm_node.state.snapshots import Snapshots
 from dtfm_protocol.plan.peer_state import Mark
@@ -43,11 +45,12 @@ def may_update(state: TrainingStage) -> bool:
     return not update.is_alive()
 
 
-def writer_on(disk: Compute, folder: Path, tasks: asyncio.TaskGroup) -> SnapshotWriter:
+def writer_on(
+    disk: Compute, folder: Path, tasks: asyncio.TaskGroup, snapshots: Snapshots | None = None
+) -> SnapshotWriter:
     """A writer of states of which an update copies nothing."""
-    return SnapshotWriter(
-        Snapshots(folder), disk, tasks, partial(StateVote.made, signer_of("a")), copy_bytes=0, retry_seconds=0.0
-    )
+    voter = partial(StateVote.made, signer_of("a"))
+    return SnapshotWriter(snapshots or Snapshots(folder), disk, tasks, voter, copy_bytes=0, retry_seconds=0.0)
 
 
 async def broken(*_: Any) -> Any:
@@ -138,6 +141,24 @@ async def test_a_last_state_is_written_once_there_is_room(tmp_path: Path) -> Non
                 assert writer.is_writing
             await writer.written()
     assert [written.snapshot.mark for written in found if written.snapshot is not None] == [MARK]
+    assert may_update(state)
+
+
+@pytest.mark.parametrize("last", [True, False])
+async def test_older_snapshots_make_room_for_the_last_state_and_for_no_other(tmp_path: Path, last: bool) -> None:
+    """Where they could not go, as the coordinator takes nothing for now, the end would never come."""
+    state, extract = a_state()
+    size = sum(tensor.nbytes for tensor in extract.to_write.values())
+    snapshots = Snapshots(tmp_path, DiskBudget(3 * size))
+    older = [replace(extract, mark=Mark(step=step, plan=2)) for step in (3, 5)]
+    with ThreadPoolExecutor(1) as thread:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            writer = writer_on(on_thread(thread), tmp_path, tasks, snapshots)
+            for one in (*older, extract):
+                writer.begin(state, one, last=last and one is extract, then=lambda written: None)
+                await writer.written()
+    kept = sorted(holding.mark.step for holding in snapshots.holdings())
+    assert kept == ([5, 7] if last else [3, 5])
     assert may_update(state)
 
 

@@ -115,7 +115,8 @@ class SnapshotWriter:
         """Begin to write `extract`, which is of the present `state`; nothing else may be being written.
 
         Args:
-            last: whether no step follows: where there is no room for it now, it is tried again until there is.
+            last: whether no step follows: where there is no room for it now, it is tried again until there is, and
+                older snapshots make room for it.
             then: called when it is written; it is not called if there is no room.
         """
         assert not self.is_writing, "one state is written at a time"
@@ -155,6 +156,8 @@ class SnapshotWriter:
                 log.warning("%s; there is no snapshot of step %d", error, job.extract.mark.step)
                 if not last:
                     return
+                # All peers hold the last state, and the end waits for this file: of what is older, one will do.
+                self._snapshots.keep_newest(job.extract.layers, 1)
                 await asyncio.sleep(self._retry_seconds)
                 job.read()
             else:
