@@ -5,7 +5,7 @@ import math
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, TrainingStage
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from benchmarks.baselines.work import Rank, RowWriter, Work, gradients_of, meet, sum_of_squares
 from dtfm_protocol.model.initial_weights import initialise
@@ -25,7 +25,7 @@ def train(rank: Rank, steps: int, schedule: str, bounds: tuple[int, ...]) -> Non
     optimizer = work.optimizer(parameters)
 
     meet(rank)
-    stage = TrainingStage(module, rank.number, rank.count, torch.device("cpu"))
+    stage = PipelineStage(module, rank.number, rank.count, torch.device("cpu"))
 
     def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return loss_sum(output, target) / training.tokens
