@@ -1,5 +1,7 @@
 """A trial of one parser: so many inputs, what came of them, how fast, and what stays in memory."""
 
+import contextlib
+import ctypes
 import gc
 import random
 import time
@@ -14,7 +16,7 @@ from dtfm_protocol.errors import Refused
 
 GROWTH_LIMIT = 16 << 20
 """Bytes by which memory may grow after the first WARM_PART of the inputs: what is remembered of others has an end,
-which may be reached later; allocators keep some."""
+which may be reached later."""
 WARM_PART = 0.2
 SLOWEST_SECONDS = 2.0
 """Seconds of the processor that one input may take."""
@@ -153,8 +155,11 @@ def _where(error: BaseException) -> str:
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process has, after what nobody needs is gone."""
+    """Return the bytes of memory that this process has, after what nobody needs is gone, from the allocator too: what
+    that keeps of one large input would look like growth."""
     gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # other C libraries have no such function
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
     return _status("VmRSS")
 
 
