@@ -2,6 +2,7 @@
 
 import typer
 
+from dtfm_coordinator.commands.checkpoint_commands import checkpoints
 from dtfm_coordinator.commands.job_commands import check
 from dtfm_coordinator.commands.lab_commands import compare, lab, network
 from dtfm_coordinator.commands.membership_commands import ban, invite, kick, members, revoke, rotate
@@ -57,6 +58,7 @@ for _command in (
     status,
 ):
     app.command()(_command)  # help lists them in this order
+app.add_typer(checkpoints, name="checkpoints")
 
 
 def main() -> None:
