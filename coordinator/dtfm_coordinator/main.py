@@ -6,7 +6,7 @@ from dtfm_coordinator.commands.checkpoint_commands import checkpoints
 from dtfm_coordinator.commands.job_commands import check
 from dtfm_coordinator.commands.lab_commands import compare, lab, network
 from dtfm_coordinator.commands.membership_commands import ban, invite, kick, members, revoke, rotate
-from dtfm_coordinator.commands.model_commands import export, generate, status
+from dtfm_coordinator.commands.model_commands import export, generate, report, status
 from dtfm_coordinator.commands.owner_commands import checkpoint, finish, pause, replan, resume
 from dtfm_coordinator.commands.plan_commands import explain, plan, trace
 from dtfm_coordinator.commands.swarm_commands import card, serve, swarm
@@ -56,6 +56,7 @@ for _command in (
     export,
     generate,
     status,
+    report,
 ):
     app.command()(_command)  # help lists them in this order
 app.add_typer(checkpoints, name="checkpoints")
