@@ -19,8 +19,6 @@ from dtfm_coordinator.owner.wish_file import NAME, WishFile
 from dtfm_protocol.errors import UserError
 from tests.harness.disks import full_disk
 
-pytestmark = pytest.mark.unit
-
 
 def summed(*records: WishRecord) -> OwnerWishes:
     wishes = OwnerWishes()

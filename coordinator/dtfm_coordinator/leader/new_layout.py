@@ -41,6 +41,8 @@ class LayoutMaker:
         needed = self._context.planner.fewest_nodes
         if self._state.plan is None and self._min_nodes is not None:
             needed = self._min_nodes
+        if self._state.plan is not None:
+            needed = await self._enough_in_run(needed)
         why = ""
         while True:
             members = await self._gather(needed, why)
@@ -101,6 +103,20 @@ class LayoutMaker:
         plan = await asyncio.to_thread(self._context.planner.plan, view, self._state.plan, horizon)
         view.save(self._context.folder / "view.json")
         return plan
+
+    async def _enough_in_run(self, needed: int) -> int:
+        """Return the number of nodes to wait for in the middle of a run: `needed`, unless fewer will do, and others
+        have not come for a while."""
+        fewer = self._context.planner.fewest_in_run
+        if fewer >= needed or self._has(needed):
+            return needed
+        seconds = self._timeouts.fewer_nodes
+        text = f"{self._members.waiting_for(needed)}; after {seconds:.0f} s the run goes on with those that are here"
+        await self._say("waiting", text)
+        return needed if await self._state.wait(lambda: self._has(needed), seconds) else fewer
+
+    def _has(self, needed: int) -> bool:
+        return len(self._members.ready()) >= needed
 
     async def _gather(self, needed: int, why: str) -> list[Member]:
         """Wait until at least `needed` nodes are ready and nobody has come or gone for a while.

@@ -6,7 +6,7 @@ it out.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -75,8 +75,6 @@ WishRecord = Annotated[Wish | Answered, Field(discriminator="kind")]
 
 """Any record."""
 
-W = TypeVar("W", bound=OwnerRecord)
-
 
 @dataclass
 class OwnerWishes:
@@ -111,7 +109,7 @@ class OwnerWishes:
         """Whether the run is to end before its last step."""
         return isinstance(self.course, FinishWanted)
 
-    def open(self, kind: type[W]) -> tuple[W, ...]:
+    def open(self, kind: type[OwnerRecord]) -> tuple[Wish, ...]:
         """Return the wishes of a kind that were not answered yet, oldest first."""
         return tuple(wish for wish in self.unanswered.values() if isinstance(wish, kind))
 

@@ -1,5 +1,5 @@
-"""File of entries: one JSON object a line, appended to by a program that runs and by commands beside it, and taken up by
-all of them as it grows."""
+"""File of entries: one JSON object a line, appended to by a program that runs and by commands beside it, and taken up
+by all of them as it grows."""
 
 import fcntl
 import os
