@@ -49,7 +49,13 @@ class Steered(Peers):
         self.desk = OwnerDesk(WishFile(folder), clock=lambda: 5.0)
         calls: Any = self.calls
         self.still = Standstill(
-            self.state, calls, self.rows, self.desk, self.announcer.say, 90, is_receiving=lambda: self.is_receiving
+            self.state,
+            calls,
+            self.rows,
+            self.desk,
+            self.announcer.say,
+            lambda: 90,
+            is_receiving=lambda: self.is_receiving,
         )
 
     @property

@@ -33,7 +33,7 @@ class Standstill:
         rows: MetricsFile,
         owner: OwnerDesk,
         say: Callable[..., Awaitable[None]],
-        steps: int,
+        steps: Callable[[], int],
         *,
         is_receiving: Callable[[], bool],
         timeouts: Timeouts = TIMEOUTS,
@@ -43,7 +43,7 @@ class Standstill:
         Args:
             owner: tells what is wished for, and is answered.
             say: tells the swarm what is done, as `Announcer.say`.
-            steps: number of the job's last step.
+            steps: returns the number of the job's last step.
             is_receiving: tells whether a share of a checkpoint is coming in.
         """
         self._state, self._driver, self._rows, self._owner = state, driver, rows, owner
@@ -182,9 +182,9 @@ class Standstill:
         if not max(step, kept):
             return "before the first step"
         if self._is_kept:
-            return f"after step {kept} of {self._steps}; its state is kept"
+            return f"after step {kept} of {self._steps()}; its state is kept"
         lies = f"step {kept} is kept here" if kept else "none is kept here yet"
-        return f"after step {step} of {self._steps}; {lies}, later ones are with the nodes: keep those running"
+        return f"after step {step} of {self._steps()}; {lies}, later ones are with the nodes: keep those running"
 
     @property
     def _why(self) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dtfm_coordinator.leader.lead_context import LeadContext
@@ -15,8 +16,17 @@ from dtfm_protocol.process.state_dir import write_atomically
 class StatusFile:
     """Status of the swarm in a file, for people and for tests."""
 
-    def __init__(self, context: LeadContext, state: SwarmState, announcer: Announcer, rows: MetricsFile) -> None:
+    def __init__(
+        self,
+        context: LeadContext,
+        state: SwarmState,
+        announcer: Announcer,
+        rows: MetricsFile,
+        steps: Callable[[], int] | None = None,
+    ) -> None:
+        """Write nothing yet; `steps` gives the number of the job's last step, None: as the job began."""
         self._context, self._state, self._announcer, self._rows = context, state, announcer, rows
+        self._steps = steps or (lambda: context.job.training.steps)
 
     def write(self) -> None:
         """Write the present status.
@@ -34,7 +44,7 @@ class StatusFile:
             "text": phase.text,
             "paused": phase.paused,
             "step": self._rows.last,
-            "steps": context.job.training.steps,
+            "steps": self._steps(),
             "checkpoint": state.kept.step,
             "plan_version": plan.version if plan else None,
             "refused_claims": dict(state.refused.counts),
