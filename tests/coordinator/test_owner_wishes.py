@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from dtfm_coordinator.owner.owner_wishes import (
-    Answered,
     CheckpointWanted,
     FinishWanted,
     OwnerWishes,
     Paused,
     PlanWanted,
     Resumed,
+    WishAnswer,
     WishRecord,
 )
 from dtfm_coordinator.owner.wish_file import NAME, WishFile
@@ -50,7 +50,7 @@ def test_the_newest_of_pause_resume_and_finish_holds(
 
 
 def test_a_wish_is_open_until_it_is_answered_and_a_pause_holds_after_that() -> None:
-    wishes = summed(PAUSE, CheckpointWanted(at=2.0), Answered(at=3.0, to=1, done=True, text="paused after step 7"))
+    wishes = summed(PAUSE, CheckpointWanted(at=2.0), WishAnswer(at=3.0, to=1, done=True, text="paused after step 7"))
     assert wishes.is_paused
     assert not wishes.open(Paused)
     assert [one.number for one in wishes.open(CheckpointWanted)] == [2]

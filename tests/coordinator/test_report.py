@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from dtfm_coordinator.main import app
 from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.membership_ledger import Invited, Redeemed
-from dtfm_coordinator.owner.owner_wishes import Answered, Paused
+from dtfm_coordinator.owner.owner_wishes import Paused, WishAnswer
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.records.event_log import PlanEvent, append
 from dtfm_coordinator.tools.report.curve_chart import Curve, chart, thinned, ticks
@@ -61,7 +61,7 @@ def written(folder: Path, steps: int = 30) -> Path:
     (folder / "status.json").write_text(json.dumps(status))
     wishes = WishFile(folder)
     wishes.add(Paused(at=7.0))
-    wishes.add(Answered(at=8.0, to=1, done=True, text="paused after step 20 of 90"))
+    wishes.add(WishAnswer(at=8.0, to=1, done=True, text="paused after step 20 of 90"))
     return folder
 
 

@@ -10,13 +10,13 @@ from dtfm_coordinator.leader.plan_watch import Change
 from dtfm_coordinator.leader.standstill import MOST_ATTEMPTS, Standstill
 from dtfm_coordinator.owner.owner_desk import OwnerDesk
 from dtfm_coordinator.owner.owner_wishes import (
-    Answered,
     CheckpointWanted,
     FinishWanted,
     OwnerRecord,
     Paused,
     PlanWanted,
     Resumed,
+    WishAnswer,
 )
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_protocol.control.messages import Epoch
@@ -86,7 +86,7 @@ class Steered(Peers):
         await settle()
         return number
 
-    def answer(self, number: int) -> Answered:
+    def answer(self, number: int) -> WishAnswer:
         """What a command that looks into the file finds."""
         return WishFile(self.folder).wishes.answers[number]
 

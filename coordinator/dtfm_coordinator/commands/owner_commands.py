@@ -15,7 +15,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.process import command_line
 
 if TYPE_CHECKING:
-    from dtfm_coordinator.owner.owner_wishes import Answered, Wish
+    from dtfm_coordinator.owner.owner_wishes import Wish, WishAnswer
     from dtfm_coordinator.owner.wish_file import WishFile
 
 LOOK_SECONDS = 0.1
@@ -134,7 +134,7 @@ def ask(state_dir: Path, wish: "Wish", wait: float, *, now: str, later: str) -> 
     typer.echo(answer.text)
 
 
-def _answer(state_dir: Path, file: "WishFile", number: int, wait: float) -> "Answered | None":
+def _answer(state_dir: Path, file: "WishFile", number: int, wait: float) -> "WishAnswer | None":
     """Return what the coordinator answers to a wish within `wait` seconds, showing meanwhile what it does; None: it
     has not answered."""
     from dtfm_protocol.process.state_dir import is_live

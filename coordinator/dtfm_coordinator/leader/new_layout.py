@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.faults.accusations import Quarrel
 from dtfm_coordinator.leader.lead_context import LeadContext
+from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
@@ -42,7 +43,7 @@ class LayoutMaker:
         if self._state.plan is None and self._min_nodes is not None:
             needed = self._min_nodes
         if self._state.plan is not None:
-            needed = await self._enough_in_run(needed)
+            needed = await _enough_in_run(self._context.planner, self._state, needed, self._say, self._timeouts)
         why = ""
         while True:
             members = await self._gather(needed, why)
@@ -103,20 +104,6 @@ class LayoutMaker:
         plan = await asyncio.to_thread(self._context.planner.plan, view, self._state.plan, horizon)
         view.save(self._context.folder / "view.json")
         return plan
-
-    async def _enough_in_run(self, needed: int) -> int:
-        """Return the number of nodes to wait for in the middle of a run: `needed`, unless fewer will do, and others
-        have not come for a while."""
-        fewer = self._context.planner.fewest_in_run
-        if fewer >= needed or self._has(needed):
-            return needed
-        seconds = self._timeouts.fewer_nodes
-        text = f"{self._members.waiting_for(needed)}; after {seconds:.0f} s the run goes on with those that are here"
-        await self._say("waiting", text)
-        return needed if await self._state.wait(lambda: self._has(needed), seconds) else fewer
-
-    def _has(self, needed: int) -> bool:
-        return len(self._members.ready()) >= needed
 
     async def _gather(self, needed: int, why: str) -> list[Member]:
         """Wait until at least `needed` nodes are ready and nobody has come or gone for a while.
@@ -233,6 +220,27 @@ class LayoutMaker:
             return
         if record is not None:
             take(peer, record)
+
+
+async def _enough_in_run(
+    planner: Planner,
+    state: SwarmState,
+    needed: int,
+    say: Callable[[str, str], Awaitable[None]],
+    timeouts: Timeouts,
+) -> int:
+    """Return the number of nodes to wait for in the middle of a run: `needed`, unless fewer will do, and others have
+    not come for a while."""
+
+    def are_here() -> bool:
+        return len(state.members.ready()) >= needed
+
+    if planner.fewest_in_run >= needed or are_here():
+        return needed
+    seconds = timeouts.fewer_nodes
+    missing = state.members.waiting_for(needed)
+    await say("waiting", f"{missing}; after {seconds:.0f} s the run goes on with those that are here")
+    return needed if await state.wait(are_here, seconds) else planner.fewest_in_run
 
 
 def _now() -> int:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from dtfm_coordinator.owner.owner_wishes import TEXT_LIMIT, Answered, OwnerRecord, OwnerWishes, Wish
+from dtfm_coordinator.owner.owner_wishes import TEXT_LIMIT, OwnerRecord, OwnerWishes, Wish, WishAnswer
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.logs import log
@@ -19,7 +19,7 @@ class OwnerDesk:
             clock: gives Unix seconds.
         """
         self._file, self._clock = file, clock
-        self._unwritten: list[Answered] = []
+        self._unwritten: list[WishAnswer] = []
 
     @property
     def wishes(self) -> OwnerWishes:
@@ -45,7 +45,7 @@ class OwnerDesk:
             text: what was done, or why nothing was, in one line for people.
             done: whether it was carried out.
         """
-        answer = Answered(at=self._clock(), to=wish.number, done=done, text=text[:TEXT_LIMIT])
+        answer = WishAnswer(at=self._clock(), to=wish.number, done=done, text=text[:TEXT_LIMIT])
         self.wishes.add(answer)
         self._unwritten.append(answer)
         log.info("asked for: %s: %s", wish.kind, text)

@@ -66,7 +66,7 @@ class Amended(OwnerRecord):
     """The first step for which they are to hold; None: as soon as can be."""
 
 
-class Answered(OwnerRecord):
+class WishAnswer(OwnerRecord):
     """Record of the coordinator: what has become of a wish."""
 
     kind: Literal["answered"] = "answered"
@@ -82,7 +82,7 @@ Course = Paused | Resumed | FinishWanted
 """Wish of which the newest one says whether the run goes on."""
 Wish = Course | CheckpointWanted | PlanWanted | Amended
 """Any wish; the coordinator answers each."""
-WishRecord = Annotated[Wish | Answered, Field(discriminator="kind")]
+WishRecord = Annotated[Wish | WishAnswer, Field(discriminator="kind")]
 
 """Any record."""
 
@@ -95,13 +95,13 @@ class OwnerWishes:
     """Newest wish of those that say whether the run goes on; None: it does."""
     unanswered: dict[int, Wish] = field(default_factory=dict)
     """Wishes of which nothing has become yet, by number."""
-    answers: dict[int, Answered] = field(default_factory=dict)
+    answers: dict[int, WishAnswer] = field(default_factory=dict)
     """Answers by the number of the wish."""
 
     def add(self, record: WishRecord) -> None:
         """Take a record."""
         match record:
-            case Answered():
+            case WishAnswer():
                 self.unanswered.pop(record.to, None)
                 self.answers.setdefault(record.to, record)
             case Paused() | Resumed() | FinishWanted():
