@@ -92,7 +92,8 @@ def described(timeline: JobTimeline, amended: JobTimeline) -> list[str]:
         before = timeline.settings_at(one.from_step)
         for key, value in one.values.items():
             old = before.training.last_decay if key == "training.schedule_end" else before.get(key)
-            lines.append(f"{key} {old} -> {value} from step {one.from_step}")
+            if old != value:
+                lines.append(f"{key} {old} -> {value} from step {one.from_step}")
         if rates := amended.jump(one.from_step):
             lines.append(
                 f"the learning rate jumps up from {rates[0]:.3g} at step {one.from_step - 1} to {rates[1]:.3g} at step "

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from dtfm_coordinator.owner.amending import described
 from dtfm_coordinator.tools.formatting import amount, duration, named, size
 from dtfm_coordinator.tools.report.curve_chart import Curve, chart
 from dtfm_coordinator.tools.report.run_facts import RunFacts
 from dtfm_protocol.bounds import printable
-from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.job.job_timeline import JobTimeline
 
 MOST_ROWS = 500
 """Lines of a table that are shown; of more, the newest."""
@@ -73,7 +74,7 @@ def page(facts: RunFacts, made_at: float) -> str:
         _section("Members", _members(facts)),
         _section("Checkpoints", _checkpoints(facts)),
         _section("What the owner has asked for", _wishes(facts)),
-        _section("Job", _job(job)),
+        _section("Job", _job(facts)),
         f"<footer>Made {_moment(made_at)} by dtfm-coordinator report.</footer>",
     ]
     policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -92,7 +93,7 @@ def _numbers(facts: RunFacts) -> str:
     evaluated, speed = facts.eval_losses, facts.tokens_a_second
     begun = facts.events[0].called_at if facts.events else None
     shown = {
-        "Steps": f"{last.step if last else 0:,} of {facts.job.training.steps:,}",
+        "Steps": f"{last.step if last else 0:,} of {facts.timeline.last_step:,}",
         "Tokens": amount(facts.tokens),
         "Loss": f"{last.loss:.4f}" if last else "",
         "Evaluation loss": f"{evaluated[-1][1]:.4f}" if evaluated else "",
@@ -165,8 +166,12 @@ def _wishes(facts: RunFacts) -> str:
     return _table(("when", "what was done"), ((_moment(at), text) for at, text in sorted((*answered, *waiting))))
 
 
-def _job(job: ResolvedJob) -> str:
-    training, config = job.training, job.config
+def _job(facts: RunFacts) -> str:
+    """The job as it is for the newest step, and how it came to be so."""
+    job, timeline = facts.job, facts.timeline
+    settings = timeline.settings_at(facts.rows[-1].step if facts.rows else 1)
+    training, config = settings.training, job.config
+    changes = described(JobTimeline(job), timeline)
     layers = config.get("num_hidden_layers", config.get("n_layer", "?"))
     pairs = {
         "Model": f"{config.get('model_type', '')}, {layers} layers",
@@ -177,10 +182,11 @@ def _job(job: ResolvedJob) -> str:
         "Weight decay": f"{training.weight_decay:g}",
         "Gradients clipped at": f"{training.clip_norm:g}" if training.clip_norm else "no clipping",
         "Arithmetic": training.precision,
-        "Sent as": str(job.plan.wire),
+        "Sent as": str(settings.plan.wire),
         "Seed": str(training.seed),
     }
-    return _table(("", ""), pairs.items())
+    changed = (("changed" if not turn else "", line) for turn, line in enumerate(changes))
+    return _table(("", ""), (*pairs.items(), *changed))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
