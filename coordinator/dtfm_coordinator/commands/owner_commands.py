@@ -56,7 +56,7 @@ def resume(state_dir: StateDir, wait: Wait = 120.0) -> None:
 
 
 def checkpoint(state_dir: StateDir, wait: Wait = 120.0) -> None:
-    """Keep the state of now: training stops for a moment after the step under way, and goes on."""
+    """Keep the state of now for good: training stops for a moment after the step under way, and goes on."""
     from dtfm_coordinator.owner.owner_wishes import CheckpointWanted
 
     with command_line.guarded():

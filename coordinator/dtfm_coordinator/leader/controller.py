@@ -112,6 +112,7 @@ class Controller:
         self._standstill = Standstill(
             state, self._driver, self._rows, self._owner, self._say, lambda: self._steps,
             is_receiving=lambda: context.archive.is_receiving,
+            keep_for_good=context.archive.keep_for_good,
         )  # fmt: skip
         self._is_binding = False
         """Whether a plan is being offered, or put in force, which nothing may break off."""

@@ -12,6 +12,7 @@ from dtfm_coordinator.owner.owner_desk import OwnerDesk
 from dtfm_coordinator.owner.owner_wishes import CheckpointWanted, FinishWanted, Paused, PlanWanted, Resumed
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
@@ -36,6 +37,7 @@ class Standstill:
         steps: Callable[[], int],
         *,
         is_receiving: Callable[[], bool],
+        keep_for_good: Callable[[int], None],
         timeouts: Timeouts = TIMEOUTS,
     ) -> None:
         """Take what to bring to a stand; nothing is stopped before `hold`.
@@ -45,9 +47,11 @@ class Standstill:
             say: tells the swarm what is done, as `Announcer.say`.
             steps: returns the number of the job's last step.
             is_receiving: tells whether a share of a checkpoint is coming in.
+            keep_for_good: has the checkpoint of a step never deleted; raises a UserError where that cannot be noted.
         """
         self._state, self._driver, self._rows, self._owner = state, driver, rows, owner
         self._say, self._steps, self._is_receiving, self._timeouts = say, steps, is_receiving, timeouts
+        self._keep_for_good = keep_for_good
         self._attempts = 0
         self._is_ended = False
 
@@ -165,11 +169,20 @@ class Standstill:
             await self._state.wait(is_news)
 
     def _answer_checkpoints(self) -> None:
-        step = self._state.kept.step
-        text = f"the state after step {step} is kept" if step else "there is no step yet whose state could be kept"
-        if not self._is_kept:
+        if not self._owner.wishes.open(CheckpointWanted):
+            return
+        step, done = self._state.kept.step, self._is_kept
+        if not step:
+            done, text = False, "there is no step yet whose state could be kept"
+        elif not done:
             text = f"the state after step {self._rows.last} could not be kept; that after step {step} is"
-        self._owner.answer_all(CheckpointWanted, text, done=self._is_kept and bool(step))
+        else:
+            text = f"the state after step {step} is kept for good; `checkpoints keep {step} --undo` lets it go again"
+            try:
+                self._keep_for_good(step)
+            except UserError as error:
+                done, text = False, f"the state after step {step} is kept until newer ones come: {error}"
+        self._owner.answer_all(CheckpointWanted, text, done=done)
 
     @property
     def _is_kept(self) -> bool:

@@ -126,6 +126,14 @@ class CheckpointCollector:
         """Whether a file of a share is coming in."""
         return bool(self._sending)
 
+    def keep_for_good(self, step: int) -> None:
+        """Have the checkpoint of `step` never deleted.
+
+        Raises:
+            UserError: that cannot be written down.
+        """
+        self._store.keep_for_good(step)
+
     def newest(self) -> Manifest | None:
         """Return the newest whole checkpoint; None: there is none."""
         manifest = self._store.newest()

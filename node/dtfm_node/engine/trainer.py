@@ -63,8 +63,7 @@ class Trainer:
         Raises:
             UserError: the plan's amendments do not fit the job.
         """
-        first = plan.resume.mark.step + 1
-        self._timeline = JobTimeline(job, plan.amendments)
+        self._timeline, first = JobTimeline(job, plan.amendments), plan.resume.mark.step + 1
         self._training = self._timeline.training_at(first)
         self.last_step = self._timeline.plan_end(first)
         """Last step of this plan: the job's, or that before one which needs another layout."""
@@ -162,7 +161,7 @@ class Trainer:
         point("after-apply", step)
         self.over, self.kept = commit.last, commit.kept
         begun = time.monotonic()
-        eval_loss = await self._evaluate(step) if self.evaluates(step) else None
+        eval_loss = await self._evaluate(step) if self._timeline.evaluates(step) else None
         self._begun += time.monotonic() - begun
         return row.model_copy(update={"eval_loss": eval_loss})
 
@@ -180,10 +179,6 @@ class Trainer:
             predicted_seconds=self._plan.cost.total if self._plan.cost is not None else None,
             bytes_sent=commit.bytes_sent,
         )
-
-    def evaluates(self, step: int) -> bool:
-        """Whether an evaluation follows `step`."""
-        return self._timeline.evaluates(step)
 
     def _keeps(self, step: int) -> bool:
         """Whether the state after `step` is kept: the commit on it is audited in any case."""
@@ -228,7 +223,7 @@ class Trainer:
         buckets = chain.from_iterable(self._state.gradients.buckets)
         self._post(step_frames(self._plan, self._me, step, self._training, self._hidden, buckets))
         self._post(ballot_frames(self._plan, self._me, step, Ballot.STEP))
-        if self.evaluates(step):
+        if self._timeline.evaluates(step):
             sizes = list(self._batches.evaluation_batch_sizes)
             length = self._training.sequence_length
             self._post(evaluation_frames(self._plan, self._me, step, sizes, length, self._hidden))

@@ -5,14 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from dtfm_protocol.bounds import MOST_AMOUNT, MOST_UINT32
 from dtfm_protocol.errors import UserError
@@ -89,8 +82,9 @@ class Training(Schema):
     learning_rate: Annotated[float, Field(gt=0, le=1e38)]
     """The peak learning rate, reached at step `warmup_steps`; a cosine leads from there to a tenth of it at step
     `schedule_end`."""
-    schedule_end: Positive | None = None
-    """Step at which the learning rate has come down to a tenth of its peak, where it stays; None: the last step."""
+    schedule_end: Positive | None = Field(default=None, exclude_if=lambda step: step is None)
+    """Step at which the learning rate has come down to a tenth of its peak, where it stays; None: the last step. It is
+    left out of messages where the job does not set it, so that programs that do not know it read the rest."""
     weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.1
     """AdamW's weight decay, on matrices only."""
     warmup_steps: NotNegative = 0
@@ -113,14 +107,6 @@ class Training(Schema):
         if self.warmup_steps > self.last_decay:
             raise ValueError(f"schedule_end: {self.last_decay} is less than warmup_steps ({self.warmup_steps})")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_the_default(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `schedule_end` out where the job does not set it: programs that do not know it read the rest."""
-        values: dict[str, Any] = written(self)
-        if values.get("schedule_end", 0) is None:
-            del values["schedule_end"]
-        return values
 
     @property
     def last_decay(self) -> int:

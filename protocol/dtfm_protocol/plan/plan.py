@@ -4,16 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    computed_field,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, computed_field, field_validator, model_validator
 
 from dtfm_protocol.bounds import (
     MOST_INT64,
@@ -108,9 +101,10 @@ class Plan(Schema):
     Empty where there is no stage such as that."""
     lineage: Annotated[tuple[Ancestor, ...], Field(max_length=LINEAGE_LIMIT)] = ()
     """Plans that led to the state with which this one begins, oldest first, as far as they are remembered."""
-    amendments: Annotated[tuple[Amendment, ...], Field(max_length=MOST_AMENDMENTS)] = ()
-    """Changes of the job since it began, those that are yet to hold among them. A plan has all of the plan that it
-    follows, as they were, and adds none to steps that may have been made without it."""
+    amendments: tuple[Amendment, ...] = Field(default=(), max_length=MOST_AMENDMENTS, exclude_if=lambda some: not some)
+    """Changes of the job since it began, also those that are yet to hold. A plan has all of the plan that it follows, as
+    they were, and adds none to steps that may have been made without it. Where there are none it is left out, so that
+    programs that do not know of them read the plan."""
     author: PeerName = ""
     """Peer id of the coordinator that made the plan."""
     cost: Cost | None = None
@@ -153,14 +147,6 @@ class Plan(Schema):
                 raise ValueError(f"stages: layers {first} to {end} do not follow layer {layer}")
             layer = end
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_no_amendments(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `amendments` out where there are none: programs that do not know of them read the plan."""
-        values: dict[str, Any] = written(self)
-        if not values.get("amendments", True):
-            del values["amendments"]
-        return values
 
     @computed_field  # type: ignore[prop-decorator]
     @property

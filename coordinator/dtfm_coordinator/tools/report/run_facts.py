@@ -24,6 +24,7 @@ from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.state_dir import is_live
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class RunFacts:
     """Last status of the coordinator; empty before the first."""
     parameters: int | None
     """Number of the model's parameters; None before the first checkpoint."""
+    is_live: bool
+    """Whether the coordinator runs."""
 
     @classmethod
     def of(cls, folder: Path) -> "RunFacts":
@@ -68,6 +71,7 @@ class RunFacts:
             plan=Plan.load(path) if path.exists() else None,
             status=_status(folder / "status.json"),
             parameters=_parameters(folder, [one.step for one in listed if not one.fault]),
+            is_live=is_live(folder),
         )
 
     @property
