@@ -12,7 +12,7 @@ Check = Callable[[Settings], None]
 """Raises a UserError where no step can have such settings."""
 
 
-class Refusal(NamedTuple):
+class RefusedWish(NamedTuple):
     """A wish that cannot be fulfilled, and why, in one line."""
 
     wish: Amended
@@ -21,7 +21,7 @@ class Refusal(NamedTuple):
 
 def place(
     timeline: JobTimeline, wishes: Iterable[Amended], resumed: int, recorded: int, check: Check
-) -> tuple[JobTimeline, tuple[Refusal, ...]]:
+) -> tuple[JobTimeline, tuple[RefusedWish, ...]]:
     """Return the job with those of `wishes` that can be fulfilled, and the others.
 
     Each holds from the first step that nobody can have made without it. Steps that are made anew after a fault are made
@@ -40,7 +40,7 @@ def place(
         try:
             timeline = _placed(timeline, wish, resumed, recorded, check)
         except UserError as error:
-            refused.append(Refusal(wish, str(error)))
+            refused.append(RefusedWish(wish, str(error)))
     return timeline, tuple(refused)
 
 
