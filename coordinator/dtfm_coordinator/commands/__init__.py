@@ -10,6 +10,7 @@ Late, so that `--help` is there at once and a command whose extra is not install
 - `model_commands`: commands on a swarm's state directory: its model, exported or sampled from, and what is going on
 - `option_types`: arguments and options that several commands take
 - `owner_commands`: commands by which the owner steers a run: pause, resume, checkpoint, replan, finish
+- `page_commands`: command of the owner's page: the links that lead to it
 - `plan_commands`: commands about plans and steps: make a plan, say where its step goes, merge the traces of nodes that
   ran it
 - `swarm_commands`: commands of a running swarm: serve a job, introduce a second coordinator, train on this machine

@@ -29,9 +29,11 @@ from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector, mark_of
 from dtfm_coordinator.records.event_log import PlanEvent
+from dtfm_coordinator.records.member_records import append_shares
 from dtfm_coordinator.records.metrics_recorder import MetricsRecorder
 from dtfm_coordinator.swarm.announcer import Announcer
 from dtfm_coordinator.swarm.message_handlers import MessageHandlers
+from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
 from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import Refused, UserError
@@ -60,6 +62,7 @@ def hold(folder: Path, rows: MetricsFile, state: SwarmState, event: PlanEvent, p
     write_atomically(folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
     write_amendments(folder / amendments_file.NAME, plan.amendments)
     rows.forget_after(event.step)
+    append_shares(folder, plan, rows)
     state.plan = plan
     state.event = event.model_copy(update={"in_force_at": time.time()})
 
@@ -116,7 +119,7 @@ class Controller:
         )  # fmt: skip
         self._is_binding = False
         """Whether a plan is being offered, or put in force, which nothing may break off."""
-        self._status = StatusFile(context, state, self._announcer, self._rows, lambda: self._steps)
+        self._status = StatusFile(context, state, self._announcer, self._rows, lambda: self._amender.job)
         recorder = MetricsRecorder(self._rows, lambda: state.plan, lambda: self._amender.timeline.last_step)
         handlers = MessageHandlers(
             state,
@@ -139,6 +142,10 @@ class Controller:
     async def attend(self, seconds: float) -> None:
         """Look for profiles every `seconds`, keep the status file fresh, and carry out what is decided, until
         cancelled."""
+        with self._status.listening():
+            await self._attend(seconds)
+
+    async def _attend(self, seconds: float) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._announcer.run())
             tasks.create_task(self._driver.run())
@@ -151,6 +158,11 @@ class Controller:
                 except UserError as error:
                     log.warning("%s", error)
                 await asyncio.sleep(seconds)
+
+    @property
+    def overviews(self) -> OverviewFeed:
+        """Overviews of the run, as the status file has them."""
+        return self._status.feed
 
     def peers_in_force(self) -> frozenset[str]:
         """Return the peers that the plan in force names; none before the first."""

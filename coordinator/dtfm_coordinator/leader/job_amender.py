@@ -42,6 +42,11 @@ class JobAmender:
         """The job with the owner's open wishes."""
         return self._with_wishes(self.timeline, self._rows.last)
 
+    @property
+    def job(self) -> ResolvedJob:
+        """The job as it is for the next step, with the number of steps that it has in all."""
+        return self.wanted.job_at(self._rows.last + 1)
+
     def recall(self, plan: Plan) -> JobTimeline:
         """Take up the amendments of the last plan of an earlier process, and return the job as it has it."""
         self._former = plan.amendments

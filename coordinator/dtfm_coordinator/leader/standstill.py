@@ -158,10 +158,10 @@ class Standstill:
         wishes, asked = self._owner.wishes, (Paused, CheckpointWanted, PlanWanted)
         while wishes.is_paused:
             said = self._said
+            await self._say("waiting", f"paused by the owner {said}", paused=True)
             self._owner.answer_all(Paused, f"paused {said}")
             self._answer_checkpoints()
             self._owner.answer_all(PlanWanted, "the run is paused: `resume` makes a plan anew", done=False)
-            await self._say("waiting", f"paused by the owner {said}", paused=True)
 
             def is_news(said: str = said) -> bool:
                 return not wishes.is_paused or self._said != said or any(wishes.open(kind) for kind in asked)

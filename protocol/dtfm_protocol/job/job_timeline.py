@@ -93,6 +93,12 @@ class JobTimeline:
         """Return the values that hold for `step`, from 1."""
         return self._stretch(step).settings
 
+    def job_at(self, step: int) -> ResolvedJob:
+        """Return the job with the values that hold for `step`, and the number of steps that it has in all."""
+        settings = self.settings_at(step)
+        training = settings.training.model_copy(update={"steps": self.last_step})
+        return self.job.model_copy(update={**settings._asdict(), "training": training})
+
     def training_at(self, step: int) -> Training:
         """Return the mathematics of `step`, from 1."""
         return self.settings_at(step).training

@@ -103,9 +103,9 @@ class Plan(Schema):
     lineage: Annotated[tuple[Ancestor, ...], Field(max_length=LINEAGE_LIMIT)] = ()
     """Plans that led to the state with which this one begins, oldest first, as far as they are remembered."""
     amendments: tuple[Amendment, ...] = Field(default=(), max_length=MOST_AMENDMENTS, exclude_if=not_)
-    """Changes of the job since it began, also those that are yet to hold. A plan has all of the plan that it follows, as
-    they were, and adds none to steps that may have been made without it. Where there are none it is left out, so that
-    programs that do not know of them read the plan."""
+    """Changes of the job since it began, also those that are yet to hold. A plan has all of the plan that it follows,
+    as they were, and adds none to steps that may have been made without it. Where there are none it is left out, so
+    that programs that do not know of them read the plan."""
     author: PeerName = ""
     """Peer id of the coordinator that made the plan."""
     cost: Cost | None = None
