@@ -85,6 +85,8 @@ class OverviewMaker:
             job=self._job().name,
             phase=phase.name,
             text=phase.text,
+            is_paused=phase.paused,
+            has_diverged=bool(self._state.divergence.verdict),
             health=health(phase.name, phase.text, progress, figures, self._quiet(progress.step)),
             progress=progress,
             figures=figures,
