@@ -93,13 +93,15 @@ def test_weights_and_biases_stays_on_this_machine_unless_the_environment_says_ot
     logged: list[dict[str, Any]] = []
     run = SimpleNamespace(define_metric=lambda *_, **__: None, log=logged.append, finish=lambda: None)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **values: begun.append(values) or run))
+    monkeypatch.setitem(
+        sys.modules, "wandb", SimpleNamespace(init=lambda **values: begun.append(values) or run, Settings=dict)
+    )
     (board,) = open_boards(BoardOptions(wandb="volunteers"), tmp_path, "swarm-1", "demo")
     board.write(row(7, 1))
     board.close()
     assert begun == [
         {"project": "volunteers", "id": "swarm-1", "name": "demo", "dir": str(tmp_path), "mode": "offline",
-         "resume": "allow"}
+         "resume": "allow", "settings": {"silent": True}}
     ]  # fmt: skip
     assert logged[0]["step"] == 7
     assert logged[0]["train/loss"] == row(7, 1).loss

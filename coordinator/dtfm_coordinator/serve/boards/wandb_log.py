@@ -27,7 +27,10 @@ class WandbLog:
 
         mode: Any = os.environ.get("WANDB_MODE", "offline")
         try:
-            self._run = wandb.init(project=project, id=swarm, name=name, dir=str(folder), mode=mode, resume="allow")
+            self._run = wandb.init(
+                project=project, id=swarm, name=name, dir=str(folder), mode=mode, resume="allow",
+                settings=wandb.Settings(silent=True),
+            )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - it is a package of many parts, and all that it cannot do is said
             raise UserError(f"--wandb: cannot begin: {error}") from None
         # By a step of their own, for a run may go back, which wandb's own count does not.
