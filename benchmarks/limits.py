@@ -37,7 +37,7 @@ SILENT_BYTES, SILENT_CORES = 3000.0, 0.1
 SILENT_SECONDS = 5.0
 """Seconds for which it must be, so that a moment between two steps is none."""
 BURNER = "while True: pass  # stands for a game"
-PACE = ("--pace", "0.5")
+PACE = ("--pace", "5")
 """GFLOP/s: the processors of this machine, which others use, too, are no bottleneck then."""
 CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "no caps": ((), (), ()),
@@ -81,7 +81,7 @@ class Traffic:
 
 @contextlib.asynccontextmanager
 async def running(
-    options: Sequence[tuple[str, ...]], program: tuple[str, ...]
+    options: Sequence[tuple[str, ...]], program: tuple[str, ...] = ("dtfm-node",), stages: int | None = None
 ) -> AsyncIterator[tuple[EmulatedNetwork, Swarm]]:
     """Run a swarm that trains: a node for each of `options`, and the coordinator on the host behind."""
     count = len(options)
@@ -91,8 +91,11 @@ async def running(
     wiring = Wiring(delay=delay, rate=rate, up=[None] * hosts, down=[None] * hosts)
     async with EmulatedNetwork.running(wiring) as lab, Swarm.running(JOB) as swarm:
         swarm.coordinator.within = lab.within(count)
+        job = swarm.job(steps=100_000)
+        if stages is not None:
+            job.write_text(f"{job.read_text()}[plan]\nstages = {stages}\n")
         await swarm.serve(
-            swarm.job(steps=100_000), "--announce", lab.address(count), "--min-nodes", count, listen="0.0.0.0"
+            job, "--announce", lab.address(count), "--min-nodes", count, listen="0.0.0.0"
         )
         for host, given in enumerate(options):
             await swarm.join(*PACE, *given, within=lab.within(host), program=program)
@@ -104,7 +107,7 @@ async def caps(seconds: float) -> tuple[list[list[str]], list[list[str]]]:
     """Train under caps; return what went over the network, and what steps took."""
     went, took = list[list[str]](), list[list[str]]()
     for name, options in CASES.items():
-        async with running(options, ("dtfm-node",)) as (lab, swarm):
+        async with running(options, stages=len(options)) as (lab, swarm):
             traffic = Traffic()
             watching = asyncio.create_task(traffic.watch(lab))
             since, first, version = time.monotonic(), swarm.step, swarm.layout()["version"]
@@ -167,18 +170,20 @@ async def to_silence(lab: EmulatedNetwork, node: Daemon, host: int, limit: float
 async def pauses() -> list[list[str]]:
     """Pause a node in each way."""
     rows = []
-    for what, given in {"`pause`": (), "`pause --now`": ("--now",), "`pause`, upload capped to 4 Mbit/s": ()}.items():
+    for what, given in {"`pause`": (), "`pause --now`": ("--now",), "`pause`, uploads capped to 4 Mbit/s": ()}.items():
         capped = ("--upload", "4Mbit") if "capped" in what else ()
-        async with running((capped, (), ()), ("dtfm-node",)) as (lab, swarm):
-            node = swarm.nodes[0]
+        async with running((capped,) * 3) as (lab, swarm):
+            number = next(number for number, node in enumerate(swarm.nodes) if node not in swarm.spares())
+            node = swarm.nodes[number]
             asking = asyncio.create_task(swarm.run("dtfm-node", "pause", *given, "--state-dir", node.folder))
-            rows.append([what, *await to_silence(lab, node, 0)])
+            rows.append([what, *await to_silence(lab, node, number)])
             print(*rows[-1], await asking, swarm.statuses(), sep="  ", flush=True)
     own_program = (sys.executable, "-m", "benchmarks.limits")
-    async with running((("--when-idle",), (), ()), own_program) as (lab, swarm):
+    async with running((("--when-idle",),) * 3, own_program) as (lab, swarm):
+        number = next(number for number, node in enumerate(swarm.nodes) if node not in swarm.spares())
         burning = [await asyncio.create_subprocess_exec(sys.executable, "-c", BURNER) for _ in range(2)]
         try:
-            rows.append(["both cores taken, `--when-idle`", *await to_silence(lab, swarm.nodes[0], 0)])
+            rows.append(["both cores taken, `--when-idle`", *await to_silence(lab, swarm.nodes[number], number)])
         finally:
             for process in burning:
                 process.kill()

@@ -21,9 +21,13 @@ GpuMemory = Annotated[
 Disk = Annotated[
     float | None, typer.Option("--disk", help="Keep at most so many GiB on disk (default: half of what is free).")
 ]
-Upload = Annotated[str | None, typer.Option("--upload", help="Send at most so much: 10Mbit, 1.2MB/s.")]
-Download = Annotated[str | None, typer.Option("--download", help="Receive at most so much: 50Mbit, 6MB/s.")]
-WorkHours = Annotated[str | None, typer.Option("--hours", help="Work in these hours only: 22-7, or 22:30-6:45,12-13.")]
+Upload = Annotated[str | None, typer.Option("--upload", metavar="RATE", help="Send at most so much: 10Mbit, 1.2MB/s.")]
+Download = Annotated[
+    str | None, typer.Option("--download", metavar="RATE", help="Receive at most so much: 50Mbit, 6MB/s.")
+]
+WorkHours = Annotated[
+    str | None, typer.Option("--hours", metavar="HOURS", help="Work in these hours only: 22-7, or 22:30-6:45,12-13.")
+]
 NotOnBattery = Annotated[bool, typer.Option("--not-on-battery", help="Pause while the machine runs on battery.")]
 WhenIdle = Annotated[bool, typer.Option("--when-idle", help="Pause while somebody uses the machine.")]
 NotMetered = Annotated[bool, typer.Option("--not-metered", help="Pause while the network is a metered one.")]

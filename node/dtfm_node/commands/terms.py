@@ -14,6 +14,8 @@ from dtfm_protocol.bounds import printable
 from dtfm_protocol.process.memory_limit import MARGIN_BYTES, TIMES_OFFERED
 
 GIB = 1 << 30
+MOST_SPANS = 26
+"""Characters of the hours that fit their line."""
 
 SCREEN = """\
 You are about to lend this machine to the swarm {swarm},
@@ -117,15 +119,16 @@ class Terms:
 
     def _when(self) -> str:
         rules = self.limits.rules
-        hours = f"at {', '.join(map(str, rules.hours))}" if rules.hours else "at any time"
-        chosen = {"nobody uses it": rules.when_idle, "not on battery": rules.not_on_battery}
-        chosen |= {"not on metered networks": rules.not_metered}
+        spans = ", ".join(map(str, rules.hours))
+        hours = (spans if len(spans) <= MOST_SPANS else "in your --hours") if spans else "at any time"
+        chosen = {"when idle": rules.when_idle, "not on battery": rules.not_on_battery}
+        chosen |= {"not metered": rules.not_metered}
         others = ", ".join(words for words, asked in chosen.items() if asked)
         return f"{hours}; {others}" if others else f"{hours} (--hours, --when-idle; dtfm-node pause)"
 
 
 def _mbit(rate: float) -> str:
-    return f"{rate * 8 / 1e6:.3g} Mbit/s"
+    return f"{rate * 8 / 1e6:,.4g} Mbit/s"
 
 
 def terms_here(swarm: str, entrance: str, folder: Path, option: str, limits: ChosenLimits) -> Terms:
