@@ -94,9 +94,7 @@ async def running(
         job = swarm.job(steps=100_000)
         if stages is not None:
             job.write_text(f"{job.read_text()}[plan]\nstages = {stages}\n")
-        await swarm.serve(
-            job, "--announce", lab.address(count), "--min-nodes", count, listen="0.0.0.0"
-        )
+        await swarm.serve(job, "--announce", lab.address(count), "--min-nodes", count, listen="0.0.0.0")
         for host, given in enumerate(options):
             await swarm.join(*PACE, *given, within=lab.within(host), program=program)
         await swarm.until(lambda: swarm.step >= 2, "it trains", 600)

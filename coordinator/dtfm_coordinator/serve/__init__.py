@@ -23,4 +23,5 @@
 - `standby`: follows what another coordinator does, and returns when the swarm has none for a while
 - `start_check`: check of a job before its service starts: whatever needs no text is said before any is tokenized
 - `topic_rules`: who may write and read which topics of the swarm, and how much
+- `web/`: the owner's page: the run in a browser, live, with what an owner may do about it
 """

@@ -76,7 +76,7 @@ class CoordinatorRun:
         """
         self._served, self._key, self._identity = served, key, key.identity
         self._swarm, self._folder, self._options = served.swarm, served.folder, served.options
-        ledger = LedgerFile(self._folder)
+        self._ledger = ledger = LedgerFile(self._folder)
         self._archive = CheckpointCollector(CheckpointStore(self._folder / "checkpoints"), served.job, self._swarm)
         self._invite = served.joined or draft_invite(
             self._options, served.ends, self._swarm, self._identity, self._folder, ledger
@@ -219,6 +219,7 @@ class CoordinatorRun:
             self._registry,
             self._session,
             dials,
+            lambda: self._ledger.ledger.names(),
         )
         return Controller(
             context,
@@ -235,6 +236,10 @@ class CoordinatorRun:
         beside = [controller.attend(DHT_LOOK_SECONDS), self._desk.attend(publish, controller.peers_in_force)]
         if self._options.plan is not None:
             beside.append(follow_forced_plan(self._options.plan, self._served.planner))
+        if self._options.web is not None:
+            from dtfm_coordinator.serve.web.page_server import serve_page  # a second of imports that only a page needs
+
+            beside.append(serve_page(self._options.web, controller.overviews, self._folder))
         async with asyncio.TaskGroup() as tasks:
             meanwhile = [tasks.create_task(work) for work in beside]
             leading, due = tasks.create_task(controller.run()), tasks.create_task(self._key.until_due())
