@@ -8,6 +8,21 @@ from typing import Annotated
 
 import typer
 
+from dtfm_node.commands.limit_options import (
+    Disk,
+    Download,
+    GpuMemory,
+    Memory,
+    Nice,
+    NotMetered,
+    NotOnBattery,
+    Upload,
+    WhenIdle,
+    WorkHours,
+    checked_gib,
+    rate_of,
+    rules_of,
+)
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process import command_line
 from dtfm_protocol.process.logs import LogFormat, log, set_up
@@ -56,10 +71,16 @@ def join(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on (default: --announce's, or any).")] = 0,
     lan: Annotated[bool, typer.Option("--lan", help="Also connect to peers in this machine's own network.")] = False,
     threads: Threads = None,
-    memory: Annotated[float | None, typer.Option(min=0, help="Offer at most so many GiB of memory.")] = None,
-    disk: Annotated[
-        float | None, typer.Option(min=0, help="Keep at most so many GiB on disk (default: half of what is free).")
-    ] = None,
+    memory: Memory = None,
+    gpu_memory: GpuMemory = None,
+    disk: Disk = None,
+    upload: Upload = None,
+    download: Download = None,
+    hours: WorkHours = None,
+    not_on_battery: NotOnBattery = False,
+    when_idle: WhenIdle = False,
+    not_metered: NotMetered = False,
+    nice: Nice = 19,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the coordinator.")] = 30.0,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile decoder layers with torch.compile.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of what this node does to this folder.")] = None,
@@ -74,6 +95,7 @@ def join(
         from dtfm_node.commands.consent import Consent
         from dtfm_node.commands.state_folders import default_folder, option_for
         from dtfm_node.commands.terms import ChosenLimits, terms_here
+        from dtfm_node.limits.work_priority import lower_priority
         from dtfm_protocol.identity.invite import Invite
         from dtfm_protocol.identity.invite_source import invite_text
         from dtfm_protocol.process.state_dir import locked
@@ -81,7 +103,12 @@ def join(
         parsed = Invite.decode(invite_text(invite))
         folder = state_dir or default_folder(parsed.swarm)
         consent = Consent(folder, parsed.swarm)
-        limits = ChosenLimits(device, threads, memory, disk)
+        checked_gib(memory, "--memory")
+        checked_gib(gpu_memory, "--gpu-memory")
+        checked_gib(disk, "--disk")
+        rules = rules_of(hours, not_on_battery=not_on_battery, when_idle=when_idle, not_metered=not_metered)
+        sends, receives = rate_of(upload, "--upload"), rate_of(download, "--download")
+        limits = ChosenLimits(device, threads, memory, disk, sends, receives, rules)
         if not yes and not consent.obtain(
             lambda: terms_here(parsed.swarm, parsed.entrance, folder, option_for(state_dir), limits)
         ):
@@ -89,13 +116,15 @@ def join(
             raise typer.Exit(1)
         with locked(folder), contextlib.ExitStack() as stack:
             consent.keep()
+            lower_priority(nice)  # before there are threads
             log.info("loading what training needs, which takes some seconds")
             from dtfm_node.control.display import Display
             from dtfm_node.daemon import Daemon, NodeOptions
-            from dtfm_node.engine.process_limits import hold_memory, surveyor
+            from dtfm_node.engine.process_limits import hold_memory, memory_of, surveyor
 
             survey = surveyor(stack)
-            hold_memory(device, memory)
+            offered = memory_of(device, memory, gpu_memory)
+            hold_memory(device, offered)
             display = stack.enter_context(Display(log_format.value))
             options = NodeOptions(
                 device=device,
@@ -103,8 +132,11 @@ def join(
                 listen=listen,
                 port=port,
                 threads=threads,
-                memory_gib=memory,
+                memory_gib=offered,
                 disk_gib=disk,
+                upload=sends,
+                download=receives,
+                rules=rules,
                 timeout=timeout,
                 trace=trace,
                 compiled=compiled,
@@ -113,6 +145,33 @@ def join(
             )
             daemon = Daemon(parsed, folder, options, display, surveyor=survey)
             command_line.run(daemon.run(), daemon.leave)
+
+
+@app.command()
+def pause(
+    state_dir: JoinedStateDir = None,
+    span: Annotated[str | None, typer.Option("--for", help="How long: 2h, 90min (default: until `resume`).")] = None,
+    at_once: Annotated[bool, typer.Option("--now", help="Do not wait until others have what the node holds.")] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until it pauses.")] = 90.0,
+) -> None:
+    """Have a node stand still for a while: it stays a member, keeps its files, and computes and sends nothing."""
+    with command_line.guarded():
+        from dtfm_node.commands.pause import pause as ask
+        from dtfm_node.commands.state_folders import folder_of
+        from dtfm_node.limits.pause_order import seconds_of
+
+        seconds = None if span is None else seconds_of(span)
+        typer.echo(ask(folder_of(state_dir, running=True), seconds, timeout, at_once=at_once))
+
+
+@app.command()
+def resume(state_dir: JoinedStateDir = None) -> None:
+    """Have a node that was paused take part again."""
+    with command_line.guarded():
+        from dtfm_node.commands.pause import resume as ask
+        from dtfm_node.commands.state_folders import folder_of
+
+        typer.echo(ask(folder_of(state_dir)))
 
 
 @app.command()

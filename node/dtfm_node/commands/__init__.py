@@ -3,6 +3,8 @@
 - `bench`: `dtfm-node bench`: prints what this device would tell a swarm of its speed and memory
 - `consent`: consent to take part in a swarm: asked for once, before anything is made or sent
 - `leave`: `dtfm-node leave`: asks the daemon of a state dir to drain, and waits until it has ended
+- `limit_options`: options of `join` that limit what the node takes of its machine, and when it works
+- `pause`: `dtfm-node pause` and `dtfm-node resume`: say to the node of a state folder that it is to pause, or to go on
 - `remove`: `dtfm-node remove`: deletes what a node that has left keeps of its swarm, and nothing else
 - `solo`: solo training of a job in one process: the plain training loop that every swarm is compared with
 - `state_folders`: state folders that nobody has named: one for each swarm, where this system keeps programs' data

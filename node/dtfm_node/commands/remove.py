@@ -20,7 +20,7 @@ MARKS = (CONSENT, "credential.json")
 """Files of which one lies in each folder with which a node has joined, and in no other program's."""
 OTHERS = ("swarm", "job.json", "ports.json")
 """Files that a coordinator or `dtfm-node solo` keeps in its state folder."""
-FILES = ("status.json", "promise.json", "plan.json", COUNTER, HEARD, "key", *MARKS, "lock")
+FILES = ("status.json", "pause.json", "promise.json", "plan.json", COUNTER, HEARD, "key", *MARKS, "lock")
 """Files of a node, in the order in which they are deleted: a removal that was cut short can be begun again."""
 FOLDERS = {
     "tokens": ("training text", re.compile(r"\.?[0-9a-f]{64}\.tokens(\.[0-9a-f]+)?")),

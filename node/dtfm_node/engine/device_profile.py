@@ -12,6 +12,7 @@ from dtfm_node.engine.layers import check_compiler
 from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.view.view import LayerSeconds
 
 MEASURING_SECONDS = 120.0
@@ -25,6 +26,7 @@ async def measure_profile(
     memory_gib: float | None,
     addresses: tuple[str, ...],
     session: str,
+    caps: TrafficCaps | None = None,
 ) -> Profile:
     """The profile of `machine`, measured with the job's own layer; of the device that it behaves as, if it is paced.
 
@@ -36,6 +38,7 @@ async def measure_profile(
         memory_gib: most memory to offer; None: all that is free.
         addresses: where the node is reached.
         session: of the daemon.
+        caps: on what the node sends and receives; None: there are none.
 
     Raises:
         UserError: layers are to be compiled, and that does not work here.
@@ -57,6 +60,8 @@ async def measure_profile(
         layer_seconds=layer,
         memory_bytes=memory,
         addresses=addresses,
+        up_gbps=caps.up.gbps if caps is not None else None,
+        down_gbps=caps.down.gbps if caps is not None else None,
         version=version("dtfm"),
         session=session,
     )

@@ -8,6 +8,7 @@ import torch
 
 from dtfm_node.engine.device import choose, free_memory
 from dtfm_node.engine.job_survey import Surveyor, answer, confined_survey, local_survey
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.confined_process import ConfinedProcess, is_possible
 from dtfm_protocol.process.memory_limit import MARGIN_BYTES, TIMES_OFFERED, data_bytes, hold_data_to, most_data
 
@@ -20,6 +21,24 @@ def surveyor(stack: contextlib.ExitStack) -> Surveyor:
     if not is_possible():
         return local_survey
     return partial(confined_survey, stack.enter_context(ConfinedProcess.forked(answer)))
+
+
+def memory_of(device_name: str, memory_gib: float | None, gpu_gib: float | None) -> float | None:
+    """Return the most GiB to offer of the memory of the device that computes; None: all that is free.
+
+    Args:
+        device_name: as `choose` takes it.
+        memory_gib: most memory, of whatever device.
+        gpu_gib: most memory of a GPU.
+
+    Raises:
+        UserError: a GPU's memory is limited, and none computes; or there is no such device.
+    """
+    if gpu_gib is None:
+        return memory_gib
+    if choose(device_name).type == "cpu":
+        raise UserError("--gpu-memory: this node computes on the processor; limit its memory with --memory")
+    return gpu_gib
 
 
 def hold_memory(device_name: str, memory_gib: float | None) -> None:

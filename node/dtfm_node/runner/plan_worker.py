@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from dtfm_node.control.reporter import Reporter
-from dtfm_node.engine.device import is_out_of_memory
+from dtfm_node.engine.device import is_out_of_memory, release_memory
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.part_alarm import Retries
@@ -121,6 +121,10 @@ class PlanWorker:
                 task.result()
         await self._machine.compute(int)  # an update that was under way is through
         self._on_change()
+
+    async def release_memory(self) -> None:
+        """Give the device's memory back that nothing uses any more."""
+        await self._machine.compute(release_memory, self._machine.device)
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
