@@ -4,7 +4,7 @@
 - `explain/`: `dtfm-coordinator explain`: where a plan's step goes, for people who place models on networks
 - `trace/`: `dtfm-coordinator trace`: one timeline of what all nodes did, from the file that each of them wrote
 - `export`: the newest checkpoint as a folder that `transformers` loads
-- `formatting`: formatting of peers, seconds and sizes for people
+- `formatting`: formatting of peers, seconds and counts for people
 - `generate`: text that the model of the newest checkpoint writes after a prompt
 - `local_swarm`: a whole swarm on this machine: a coordinator here, and N `dtfm-node join` processes that know only its
   invite

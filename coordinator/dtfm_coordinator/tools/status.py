@@ -8,9 +8,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from dtfm_protocol.bounds import printable
+from dtfm_protocol.bounds import nickname, printable
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.identity.keys import short
+from dtfm_protocol.identity.keys import called
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.console import console
 from dtfm_protocol.process.state_dir import is_live
@@ -49,8 +49,9 @@ def show(values: dict[str, Any]) -> None:
     table = Table("node", "state", "stage", "micro-batches", "step", "device")
     for node in values["nodes"]:
         stage = "idle" if node["stage"] is None else str(node["stage"] + 1)
+        name = called(printable(node["id"]), nickname(node.get("name") or ""))
         table.add_row(
-            short(printable(node["id"])), node["state"] or "joining", stage, str(node["micro_batches"]),
-            str(node["step"] or 0), printable(node["device"] or "measuring"),
+            name, node["state"] or "joining", stage, str(node["micro_batches"]), str(node["step"] or 0),
+            printable(node["device"] or "measuring"),
         )  # fmt: skip
     out.print(table)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from dtfm_node.control.plain_words import WorkShare
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.engine.device import is_out_of_memory
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
@@ -144,6 +145,7 @@ class PlanWorker:
             self._stall(plan, "stalled", str(error))
             return
         self._checkpointer.serve(plan)
+        self._reporter.given(WorkShare.of_plan(plan, self._me))
         if plan.stage_of(self._me) is None:
             spare = f"plan {plan.version} leaves this node as a spare"
             self._reporter.say("idle", spare, plan_version=plan.version, **_NO_FAULT)
@@ -236,6 +238,7 @@ class PlanWorker:
         if resumed == steps:  # a plan ended between the last step and the checkpoint of it: this one has to hand it in
             rows = self._reporter.unconfirmed()
             await self._checkpointer.keep(state, plan, None, rows, handed_in=True, copied=False, last=True)
+        counted = 0
         for step in range(resumed + 1, steps + 1):
             try:
                 row = await trainer.step(step, prepare)
@@ -244,7 +247,8 @@ class PlanWorker:
                     self._reporter.remember([trainer.final])
             if step == resumed + 1:
                 holdings.begun()
-            self._reporter.committed(row, steps)
+            self._reporter.committed(row, steps, exchange.bytes_sent - counted)
+            counted = exchange.bytes_sent
             self._reporter.note(busy_seconds=machine.take_busy(), received_gbps=exchange.inflow.take())
             self._on_change()
             await self._keep(plan, state, row, parked=trainer.kept)
