@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from dtfm_coordinator.membership.members import Members
 from dtfm_node.control.display import Display
 from dtfm_node.control.plain_words import READY, WorkShare, doing, progress, sentence, swarm_does
 from dtfm_protocol.control.messages import Phase
@@ -74,6 +75,30 @@ def test_each_phase_is_a_sentence(name: str) -> None:
     said = swarm_does(Phase.model_validate({"name": name, "text": "all that there is to say"}))
     assert said[0].isupper()
     assert said.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("waiting for 2 more nodes (0 of 2 are ready)", "Waiting until 2 machines are ready; none so far."),
+        ("waiting for 1 more nodes (2 of 3 are ready; 1 measuring)", "Waiting until 3 machines are ready; 2 so far."),
+        ("waiting for 1 more nodes (0 of 1 are ready)", "Waiting until 1 machine is ready; none so far."),
+    ],
+)
+def test_who_is_waited_for_is_said_in_machines(text: str, words: str) -> None:
+    """As the coordinator's own words have it."""
+    assert swarm_does(Phase.model_validate({"name": "waiting", "text": text})) == words
+
+
+def test_the_words_that_are_read_are_those_that_a_coordinator_says() -> None:
+    assert swarm_does(Phase(name="waiting", text=Members().waiting_for(2))).startswith("Waiting until 2 machines")
+
+
+@pytest.mark.parametrize(("text", "words"), [("all 60 steps are done; it is in /x", "Thank you"), ("plan 1", "left")])
+def test_the_end_is_thanks_or_a_goodbye_and_no_path_of_the_owners(text: str, words: str) -> None:
+    said = doing("finished", text, WorkShare.of_plan(PLAN, "a"))
+    assert words in said
+    assert "/x" not in said
 
 
 @pytest.mark.parametrize(("text", "words"), [("", ""), ("a", "A."), ("a!", "A!"), (" b. ", "B.")])

@@ -79,7 +79,7 @@ def read(path: Path, *, must_exist: bool) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if must_exist:
             raise UserError(f"there is no file {path}: check what --config says") from None
         return {}

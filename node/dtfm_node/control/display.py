@@ -94,7 +94,6 @@ class Display:
     def share(self, share: WorkShare) -> None:
         """Take the part of the work that a new plan gives to this node; the state that follows shows it."""
         self._share = share
-        self._seconds.clear()
 
     def sent(self, size: int) -> None:
         """Count bytes that this node has sent to others."""
@@ -110,6 +109,8 @@ class Display:
 
     def step(self, row: StepMetrics, steps: int) -> None:
         """Show a committed step, of `steps` that the job has."""
+        if self._row is not None and row.plan_version != self._row.plan_version:
+            self._seconds.clear()  # under another plan steps take another time
         self._row, self._steps = row, steps
         self._seconds.append(row.seconds)
         self._draw()

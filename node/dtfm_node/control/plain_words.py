@@ -3,6 +3,7 @@
 The planner's own words (plans, stages, replicas) are for `--verbose`.
 """
 
+import re
 from collections.abc import Collection
 from statistics import median
 from typing import NamedTuple, Self
@@ -12,6 +13,8 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.quantities import bytes_in_words, time_in_words
 
+_COUNTS = re.compile(r"waiting for \d+ more nodes \((\d{1,9}) of (\d{1,9}) are ready")
+"""What a coordinator says that waits for nodes."""
 READY = "ready; waiting for work"
 """What a node says that has not been given anything, and could take some."""
 PACE_STEPS = 20
@@ -65,6 +68,11 @@ def doing(state: str, text: str, share: WorkShare | None, obstacle: str = "") ->
         if text.startswith("all steps done"):
             return "All steps are done. The coordinator is saving the result."
         return f"You compute {share.in_words}."
+    if state == "measuring":
+        return f"Measuring how fast this machine is ({text.removeprefix('measuring ')})."
+    if state == "finished":
+        is_done = text.startswith("all ") and "steps are done" in text
+        return "The model is trained. Thank you for your part in it." if is_done else "This machine has left the swarm."
     if state in {"stalled", "diverged"}:
         return f"The step under way broke off: {text}. The work is being divided anew; there is nothing to do for you."
     return sentence(text or state)
@@ -99,6 +107,11 @@ def swarm_does(phase: Phase) -> str:
             return "The work is being divided among the machines."
         case "training":
             return "The model is being trained."
+        case "done":
+            return "The model is trained."
+        case "waiting" if (counts := _COUNTS.match(phase.text)) is not None:
+            ready, needed = map(int, counts.groups())
+            return f"Waiting until {needed} machine{'s are' if needed != 1 else ' is'} ready; {ready or 'none'} so far."
         case _:
             return sentence(phase.text)
 
