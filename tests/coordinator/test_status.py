@@ -3,7 +3,6 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -47,12 +46,26 @@ async def test_a_nodes_words_neither_end_the_owners_status_nor_act_on_its_termin
 
 
 @pytest.mark.parametrize("words", HOSTILE)
-def test_a_status_that_nobody_has_cleaned_does_not_act_on_a_terminal_either(tmp_path: Path, words: str) -> None:
-    """An earlier version has written it."""
-    node: dict[str, Any] = {"id": words, "state": None, "device": words, "stage": 0, "micro_batches": 1, "step": None}
-    values = {"at": time.time(), "phase": "training", "text": words, "step": 0, "steps": 1, "checkpoint": 0}
-    (tmp_path / "status.json").write_text(json.dumps(values | {"nodes": [node]}))
-    assert not acts(shown(tmp_path))
+async def test_a_status_that_nobody_has_cleaned_does_not_act_on_a_terminal_either(tmp_path: Path, words: str) -> None:
+    """Some other program has written it."""
+    peers = Peers(tmp_path)
+    await peers.join("a")
+    StatusFile(peers.context, peers.state, peers.announcer, peers.rows).write()
+    values = json.loads((tmp_path / "status.json").read_text())
+    overview = values["overview"]
+    overview["members"]["a"] |= {"name": words, "device": words, "does": words}
+    overview["members"][words] = overview["members"]["a"]
+    overview["health"] |= {"sentence": words, "advice": words}
+    overview["news"] = {words: {"at": 0.0, "level": "bad", "text": words, "advice": words}}
+    (tmp_path / "status.json").write_text(json.dumps(values))
+    result = CliRunner().invoke(app, ["status", "--state-dir", str(tmp_path)])
+    assert not acts(result.output)
+
+
+def test_a_status_of_another_version_is_said_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text(json.dumps({"at": time.time(), "phase": "training", "nodes": []}))
+    result = CliRunner().invoke(app, ["status", "--state-dir", str(tmp_path)])
+    assert (result.exit_code, "another version" in result.output) == (2, True)
 
 
 def test_a_report_is_cleaned_where_it_is_read() -> None:

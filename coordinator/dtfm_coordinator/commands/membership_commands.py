@@ -15,7 +15,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.process import command_line
 
 if TYPE_CHECKING:
-    from dtfm_coordinator.membership.membership_ledger import MembershipLedger, Redeemed
+    from dtfm_coordinator.membership.membership_ledger import MembershipLedger
     from dtfm_protocol.identity.invite import Invite
     from dtfm_protocol.identity.keys import Identity
 
@@ -30,17 +30,10 @@ def invite(
     name: Annotated[str, typer.Option(help="Whom it is for; `members` shows it.")] = "",
 ) -> None:
     """Make an invite; whoever has its text can enter with it."""
-    from dtfm_coordinator.membership.ledger_file import LedgerFile
-    from dtfm_coordinator.membership.membership_ledger import Invited
-    from dtfm_protocol.identity.entry_token import EntryToken
-    from dtfm_protocol.identity.invite import Invite
+    from dtfm_coordinator.membership.ledger_acts import make_invite
 
     with command_line.guarded():
-        served = Invite.decode(f"@{_served(state_dir)}")
-        identity = _identity(state_dir)
-        token = EntryToken.issue(identity, served.swarm, uses, int(time.time() + days * 86_400))
-        LedgerFile(state_dir).append(Invited(token=token.id, uses=uses, expires=token.expires, name=name))
-        typer.echo(served.model_copy(update={"token": token}).encode())
+        typer.echo(make_invite(state_dir, uses, days, name))
 
 
 def members(
@@ -88,29 +81,18 @@ def revoke(
     token: Annotated[str, typer.Argument(help="The invite's token, as `members` shows it.")], state_dir: StateDir
 ) -> None:
     """Take an invite back: nobody else enters with it; those who have stay."""
-    from dtfm_coordinator.membership.ledger_file import LedgerFile
-    from dtfm_coordinator.membership.membership_ledger import Revoked
+    from dtfm_coordinator.membership.ledger_acts import revoke_invite
 
     with command_line.guarded():
-        _served(state_dir)
-        file = LedgerFile(state_dir)
-        if token not in file.ledger.invited:
-            raise UserError(f"there is no invite {token}: `dtfm-coordinator members` lists them")
-        file.append(Revoked(token=token))
-        typer.echo(f"invite {token} is taken back; {len(file.ledger.users(token))} who entered with it stay")
+        typer.echo(revoke_invite(state_dir, token))
 
 
 def kick(peer: Peer, state_dir: StateDir) -> None:
     """Have the swarm go on without a member; it may come back."""
-    from dtfm_coordinator.membership.ledger_file import LedgerFile
-    from dtfm_coordinator.membership.membership_ledger import Kicked
+    from dtfm_coordinator.membership.ledger_acts import kick_member
 
     with command_line.guarded():
-        _served(state_dir)
-        file = LedgerFile(state_dir)
-        found = _member(file.ledger.members, peer)
-        file.append(Kicked(peer=found, at=time.time()))
-        typer.echo(f"{found} is sent away; it may come back")
+        typer.echo(kick_member(state_dir, peer))
 
 
 def ban(
@@ -121,21 +103,10 @@ def ban(
     ] = False,
 ) -> None:
     """Ban a member for good, and all others who entered with its invite."""
-    from dtfm_coordinator.membership.ledger_file import LedgerFile
-    from dtfm_coordinator.membership.membership_ledger import Banned
-    from dtfm_protocol.identity.ban import Ban
-    from dtfm_protocol.identity.invite import Invite
+    from dtfm_coordinator.membership.ledger_acts import ban_member
 
     with command_line.guarded():
-        swarm = Invite.decode(f"@{_served(state_dir)}").swarm
-        file, identity = LedgerFile(state_dir), _identity(state_dir)
-        found = _member(file.ledger.members, peer)
-        token = file.ledger.members[found].token
-        others = [one for one in file.ledger.users(token) if one != found]
-        for subject in (f"peer:{found}", *(() if key_only else (f"token:{token}",))):
-            file.append(Banned(ban=Ban.of(identity, swarm, subject)))
-        also = f", and {len(others)} others of the same invite" if others and not key_only else ""
-        typer.echo(f"{found} is banned{also}")
+        typer.echo(ban_member(state_dir, peer, key_only=key_only))
 
 
 def rotate(state_dir: StateDir) -> None:
@@ -195,24 +166,15 @@ def _tell_broker(folder: Path, served: "Invite") -> None:
 
 
 def _served(folder: Path) -> Path:
-    path = folder / "invite"
-    if not path.exists():
-        raise UserError(f"{folder} is no coordinator's that has served: `dtfm-coordinator serve` makes the swarm")
-    return path
+    from dtfm_coordinator.membership.ledger_acts import served_invite
+
+    return served_invite(folder)
 
 
 def _identity(folder: Path) -> "Identity":
-    from dtfm_protocol.identity.keys import Identity
+    from dtfm_coordinator.membership.ledger_acts import own_identity
 
-    return Identity.load_or_create(folder / "key")
-
-
-def _member(known: "dict[str, Redeemed]", wanted: str) -> str:
-    found = [peer for peer in known if peer.endswith(wanted)] if wanted else []
-    if len(found) != 1:
-        what = "is no member" if not found else f"could be any of {len(found)} members"
-        raise UserError(f"{wanted!r} {what}: `dtfm-coordinator members` lists them")
-    return found[0]
+    return own_identity(folder)
 
 
 def _day(seconds: float) -> str:

@@ -1,13 +1,16 @@
 """Commands of a running swarm: serve a job, introduce a second coordinator, train on this machine alone."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dtfm_coordinator.commands.option_types import Format, JobFile, Seed, StateDir
 from dtfm_protocol.process import command_line
 from dtfm_protocol.process.logs import LogFormat, log, set_up
+
+if TYPE_CHECKING:
+    from dtfm_coordinator.serve.web.page_address import PageOptions
 
 
 def serve(
@@ -33,6 +36,28 @@ def serve(
         str | None, typer.Option(metavar="INVITE", help="Take over this swarm (@FILE, - or text) when nobody leads it.")
     ] = None,
     lan: Annotated[bool, typer.Option("--lan", help="Also connect to peers in this machine's own network.")] = False,
+    web: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Serve the owner's page there; a port alone is for this machine."),
+    ] = None,
+    web_cert: Annotated[
+        Path | None, typer.Option(help="PEM certificate of the page, with its key or --web-key.")
+    ] = None,
+    web_key: Annotated[Path | None, typer.Option(help="PEM key of that certificate.")] = None,
+    on_event: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Run this when the run is done, fails or stalls, or a member is lost."),
+    ] = None,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Post the same there, as JSON.")] = None,
+    stalled_after: Annotated[
+        float, typer.Option(metavar="MINUTES", min=0.1, help="Minutes without a step after which a run is stalled.")
+    ] = 10.0,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the metrics there for TensorBoard.")
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Log the metrics for Weights & Biases, on this machine.")
+    ] = None,
     seed: Seed = 0,
     log_format: Format = LogFormat.plain,
 ) -> None:
@@ -43,14 +68,18 @@ def serve(
 
     set_up(log_format.value)
     with command_line.guarded():
-        parsed = Job.load(job)
+        parsed, page = Job.load(job), _page(web, announce, web_cert, web_key)
         with locked(state_dir):
             check_start(parsed, state_dir, plan)  # before seconds of importing, and a minute of compiling
             from dtfm_coordinator.allocator.allocate import compile_now
+            from dtfm_coordinator.serve.boards.board_feed import BoardOptions
+            from dtfm_coordinator.serve.notices.notice_sender import NoticeOptions
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.serve.service import Coordinator
             from dtfm_protocol.identity.invite_source import invite_text
 
+            notices, boards = NoticeOptions.parse(on_event, webhook, stalled_after), BoardOptions(tensorboard, wandb)
+            boards.check()
             compile_now(log.info)
             options = ServeOptions(
                 listen,
@@ -66,6 +95,9 @@ def serve(
                 tuple(card or ()),
                 invite_text(standby) if standby is not None else None,
                 lan,
+                page,
+                notices,
+                boards,
             )
             command_line.run(Coordinator(parsed, state_dir, options).run(_say_invite))
 
@@ -85,6 +117,14 @@ def card(
         from dtfm_coordinator.serve.serve_options import ServeOptions
 
         typer.echo(made(state_dir, ServeOptions(listen, port, announce, broker)).encode())
+
+
+def _page(web: str | None, announced: str | None, certificate: Path | None, key: Path | None) -> "PageOptions | None":
+    from dtfm_coordinator.serve.web.page_address import PageAddress, PageOptions
+
+    if web is None:
+        return None
+    return PageOptions(PageAddress.parse(web), announced.strip("[]") if announced else None, certificate, key)
 
 
 def _say_invite(invite: str) -> None:

@@ -1,6 +1,6 @@
 """Context in which a coordinator leads: its job, folder and planes."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,3 +32,5 @@ class LeadContext:
     """Random text of this run of the coordinator, as it says it of itself."""
     dials: DialRule = ANYWHERE
     """Rule by which addresses that peers announce are dialled."""
+    names: Callable[[], Mapping[str, str]] = dict
+    """Returns whom the invites were for with which members have entered, by peer id."""

@@ -1,22 +1,34 @@
 """Writer of `status.json`, which `dtfm-coordinator status` reads."""
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import Any
 
 from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.swarm.announcer import Announcer
+from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
+from dtfm_coordinator.swarm.overview.overview_maker import OverviewMaker
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.state_dir import write_atomically
 
 
 class StatusFile:
-    """Status of the swarm in a file, for people and for tests."""
+    """Status of the swarm in a file, for people and for tests: its overview, and what only programs want to know."""
 
     def __init__(self, context: LeadContext, state: SwarmState, announcer: Announcer, rows: MetricsFile) -> None:
         self._context, self._state, self._announcer, self._rows = context, state, announcer, rows
+        self._maker = OverviewMaker(
+            context.folder, context.swarm, lambda: context.job, state, lambda: announcer.phase, context.names
+        )
+        self.feed = OverviewFeed(self._maker.history)
+        """Each overview that was written, for whoever looks at the page."""
+
+    def listening(self) -> contextlib.AbstractContextManager[None]:
+        """Have the log's warnings told in overviews, within the block."""
+        return self._maker.listening()
 
     def write(self) -> None:
         """Write the present status.
@@ -25,13 +37,16 @@ class StatusFile:
             UserError: there is no room on the disk.
         """
         context, state, phase = self._context, self._state, self._announcer.phase
-        plan = state.plan
+        plan, overview = state.plan, self._maker.make()
+        values = overview.model_dump(mode="json")
+        self.feed.put(overview, values)
         status: dict[str, Any] = {
             "at": time.time(),
             "tasks": len(asyncio.all_tasks()),
             "swarm": context.swarm,
             "phase": phase.name,
             "text": phase.text,
+            "paused": phase.paused,
             "step": self._rows.last,
             "steps": context.job.training.steps,
             "checkpoint": state.kept.step,
@@ -52,5 +67,6 @@ class StatusFile:
                 }
                 for member in state.members.online()
             ],
+            "overview": values,
         }
         write_atomically(context.folder / "status.json", json.dumps(status, indent=1))

@@ -85,6 +85,11 @@ class LinkTable:
         """As measured; None where it was not, or in vain."""
         return self._gbps.get((sender, receiver))
 
+    def figures(self, sender: str, receiver: str) -> tuple[float | None, float | None, Way]:
+        """Gbit/s, milliseconds one way, and the way, as measured; None where a link was not, or in vain."""
+        pair = (sender, receiver)
+        return self._gbps.get(pair), self._latency_ms.get(pair), self._ways.get(pair, "direct")
+
     def reported(self, reporter: str, report: LinkReport) -> None:
         """Take over what a peer has measured, but for what the other end has measured since.
 

@@ -119,6 +119,10 @@ class Members:
         """Return what is known of `peer`; None if it was never seen."""
         return self._members.get(peer)
 
+    def known(self) -> list[Member]:
+        """Return all members of which something is remembered, whether they are connected or not."""
+        return list(self._members.values())
+
     def online(self) -> list[Member]:
         """Return the members that are connected, oldest first."""
         return [member for member in self._members.values() if member.is_here]

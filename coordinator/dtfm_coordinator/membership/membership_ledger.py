@@ -133,6 +133,11 @@ class MembershipLedger:
         found = [one.peer for one in self.members.values() if one.token == token]
         return sorted(found, key=lambda peer: (self.entered[token, peer], peer))
 
+    def names(self) -> dict[str, str]:
+        """Return whom the invite was for with which each member has entered, by peer id, as far as that was said."""
+        named = {one.token: one.name for one in self.invited.values() if one.name}
+        return {one.peer: named[one.token] for one in self.members.values() if one.token in named}
+
     def surplus(self) -> list[tuple[str, str]]:
         """Return who has entered with an invite that was used up, as pairs of token and peer.
 

@@ -5,15 +5,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from dtfm_protocol.bounds import nickname, printable
+from dtfm_coordinator.swarm.overview.overview import MemberView, Overview
+from dtfm_coordinator.swarm.overview.spoken_numbers import duration, many
+from dtfm_protocol.bounds import printable
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import called
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.console import console
+from dtfm_protocol.process.quantities import bytes_in_words
 from dtfm_protocol.process.state_dir import is_live
+
+NEWS = 5
+"""Newest items that are shown."""
+STYLES = {"good": "green", "wait": "cyan", "warn": "yellow", "bad": "red", "done": "green"}
 
 
 def read(state_dir: Path) -> dict[str, Any]:
@@ -33,25 +41,64 @@ def read(state_dir: Path) -> dict[str, Any]:
 
 
 def show(values: dict[str, Any]) -> None:
-    """Print a status for people. What nodes say of themselves is shown as it is: it is no markup."""
+    """Print a status for people. What nodes say of themselves is shown as it is: it is no markup.
+
+    Raises:
+        UserError: another version of the program has written it.
+    """
+    try:
+        overview = Overview.model_validate(values.get("overview"))
+    except ValidationError:
+        raise UserError(
+            "another version of dtfm-coordinator has written this status: start `serve` with this one, or use that one"
+        ) from None
     out = console()
-    running = "running" if values["running"] else f"not running, last seen {time.time() - values['at']:.0f} s ago"
-    out.print(Text.assemble((values["phase"], "bold"), printable(f" ({running}): {values['text']}")))
-    last = values["last"]
-    if last is not None:
-        predicted = f", predicted {last['predicted_seconds']:.2f} s" if last["predicted_seconds"] else ""
-        out.print(
-            f"step {values['step']} of {values['steps']}: loss {last['loss']:.4f}, {last['seconds']:.2f} s{predicted}, "
-            f"{last['tokens'] / max(last['seconds'], 1e-9):.0f} tokens/s; checkpoint of step {values['checkpoint']}"
-        )
-    if not values["nodes"]:
+    if not values["running"]:
+        out.print(Text(f"The coordinator is not running; this is from {duration(time.time() - overview.at)} ago."))
+    style = STYLES[overview.health.level]
+    out.print(Text.assemble(("● ", style), (printable(overview.health.sentence), "bold")))
+    if overview.health.advice:
+        out.print(Text(f"  {printable(overview.health.advice)}"))
+    _show_figures(overview)
+    _show_members(overview)
+    for item in list(overview.news.values())[-NEWS:]:
+        clock = time.strftime("%H:%M:%S", time.localtime(item.at))
+        advice = f" {item.advice}" if item.advice else ""
+        out.print(Text.assemble((f"{clock} ", "dim"), printable(f"{item.text}{advice}")))
+
+
+def _show_figures(overview: Overview) -> None:
+    progress, figures, parts = overview.progress, overview.figures, list[str]()
+    if figures.loss is not None:
+        parts.append(f"loss {figures.loss:.4f}")
+    if figures.eval_loss is not None:
+        parts.append(f"eval loss {figures.eval_loss:.4f} after step {figures.eval_step:,}")
+    if progress.step_seconds is not None:
+        predicted = f" (planned {duration(figures.predicted_seconds)})" if figures.predicted_seconds else ""
+        parts.append(f"a step takes {duration(progress.step_seconds)}{predicted}")
+    if figures.tokens_per_second is not None:
+        parts.append(f"{figures.tokens_per_second:,.0f} tokens/s")
+    if progress.tokens:
+        parts.append(f"{many(progress.tokens)} tokens so far")
+    newest = next(iter(overview.storage.checkpoints), None)
+    if newest is not None:
+        parts.append(f"checkpoint of step {newest.step:,} ({bytes_in_words(newest.size)})")
+    if parts:
+        console().print(Text(", ".join(parts)))
+
+
+def _show_members(overview: Overview) -> None:
+    here = {peer: one for peer, one in overview.members.items() if one.role != "gone"}
+    if not here:
         return
-    table = Table("node", "state", "stage", "micro-batches", "step", "device")
-    for node in values["nodes"]:
-        stage = "idle" if node["stage"] is None else str(node["stage"] + 1)
-        name = called(printable(node["id"]), nickname(node.get("name") or ""))
+    table = Table("member", "what it does", "step", "share", "device")
+    for peer, one in here.items():
         table.add_row(
-            name, node["state"] or "joining", stage, str(node["micro_batches"]), str(node["step"] or 0),
-            printable(node["device"] or "measuring"),
+            Text(_named(peer, one)), Text(printable(one.does), style=STYLES[one.level]), str(one.step),
+            f"{one.share:.0%}", Text(printable(one.device or "measuring")),
         )  # fmt: skip
-    out.print(table)
+    console().print(table)
+
+
+def _named(peer: str, member: MemberView) -> str:
+    return printable(called(peer, member.name))

@@ -1,0 +1,116 @@
+"""Acts of the owner on who is a member, for commands and the owner's page: each is written to the ledger.
+
+A coordinator that runs takes them up at once.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from dtfm_coordinator.membership.ledger_file import LedgerFile
+from dtfm_coordinator.membership.membership_ledger import DAY_SECONDS, Banned, Invited, Kicked, Redeemed, Revoked
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.entry_token import EntryToken
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.identity.keys import Identity
+
+
+def served_invite(folder: Path) -> Path:
+    """Return the file of the invite that a coordinator with this state folder has served.
+
+    Raises:
+        UserError: there is none.
+    """
+    path = folder / "invite"
+    if not path.exists():
+        raise UserError(f"{folder} is no coordinator's that has served: `dtfm-coordinator serve` makes the swarm")
+    return path
+
+
+def own_identity(folder: Path) -> Identity:
+    """Return the coordinator's key.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    return Identity.load_or_create(folder / "key")
+
+
+def make_invite(folder: Path, uses: int, days: float, name: str) -> str:
+    """Make an invite, and return its text.
+
+    Args:
+        folder: the state folder.
+        uses: nodes that may enter with it.
+        days: days within which they may.
+        name: whom it is for.
+
+    Raises:
+        UserError: no coordinator has served there, or the ledger cannot be written.
+    """
+    served = Invite.decode(f"@{served_invite(folder)}")
+    token = EntryToken.issue(own_identity(folder), served.swarm, uses, int(time.time() + days * DAY_SECONDS))
+    LedgerFile(folder).append(Invited(token=token.id, uses=uses, expires=token.expires, name=name))
+    return served.model_copy(update={"token": token}).encode()
+
+
+def revoke_invite(folder: Path, token: str) -> str:
+    """Take an invite back, and return what that means in a line.
+
+    Raises:
+        UserError: there is none, or the ledger cannot be written.
+    """
+    served_invite(folder)
+    file = LedgerFile(folder)
+    if token not in file.ledger.invited:
+        raise UserError(f"there is no invite {token}: `dtfm-coordinator members` lists them")
+    file.append(Revoked(token=token))
+    return f"invite {token} is taken back; {len(file.ledger.users(token))} who entered with it stay"
+
+
+def kick_member(folder: Path, peer: str) -> str:
+    """Send a member away until it comes back, and return what that means in a line.
+
+    Args:
+        folder: the state folder.
+        peer: its peer id, or the last characters of it.
+
+    Raises:
+        UserError: there is no one such member, or the ledger cannot be written.
+    """
+    served_invite(folder)
+    file = LedgerFile(folder)
+    found = _member(file.ledger.members, peer)
+    file.append(Kicked(peer=found, at=time.time()))
+    return f"{found} is sent away; it may come back"
+
+
+def ban_member(folder: Path, peer: str, *, key_only: bool) -> str:
+    """Ban a member for good, and return what that means in a line.
+
+    Args:
+        folder: the state folder.
+        peer: its peer id, or the last characters of it.
+        key_only: whether the others who entered with the same invite stay.
+
+    Raises:
+        UserError: there is no one such member, or the ledger cannot be written.
+    """
+    swarm = Invite.decode(f"@{served_invite(folder)}").swarm
+    file, identity = LedgerFile(folder), own_identity(folder)
+    found = _member(file.ledger.members, peer)
+    token = file.ledger.members[found].token
+    others = [one for one in file.ledger.users(token) if one != found]
+    for subject in (f"peer:{found}", *(() if key_only else (f"token:{token}",))):
+        file.append(Banned(ban=Ban.of(identity, swarm, subject)))
+    also = f", and {len(others)} others of the same invite" if others and not key_only else ""
+    return f"{found} is banned{also}"
+
+
+def _member(known: Mapping[str, Redeemed], wanted: str) -> str:
+    found = [peer for peer in known if peer.endswith(wanted)] if wanted else []
+    if len(found) != 1:
+        what = "is no member" if not found else f"could be any of {len(found)} members"
+        raise UserError(f"{wanted!r} {what}: `dtfm-coordinator members` lists them")
+    return found[0]

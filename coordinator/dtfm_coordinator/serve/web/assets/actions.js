@@ -1,0 +1,126 @@
+// What an owner may do, each after a question.
+import { element, find, say, show } from "./elements.js";
+import { clock } from "./words.js";
+
+let requestKey = null;
+
+export const mayAct = () => requestKey !== null;
+
+export function asOwner(key) {
+  requestKey = key;
+  show("invite", mayAct());
+  show("role", true);
+  say("role", mayAct() ? "you may act" : "you may look");
+  if (mayAct()) drawInvites();
+}
+
+export async function act(values) {
+  const answer = await fetch("/api/act", {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-dtfm-request": requestKey },
+    body: JSON.stringify(values),
+  });
+  const said = await answer.json();
+  if (!answer.ok) throw new Error(said.error);
+  return said;
+}
+
+// Asks, with what `body` holds; `go` returns what to send.
+function ask(title, body, button, danger, values, done) {
+  const dialog = find("dialog"), form = find("dialog-form"), go = find("dialog-go"), said = find("dialog-said");
+  say("dialog-title", title);
+  find("dialog-body").replaceChildren(...body);
+  say(said, "");
+  said.dataset.level = "";
+  go.hidden = false;
+  go.disabled = false;
+  go.className = danger ? "danger" : "";
+  say(go, button);
+  say("dialog-cancel", "Cancel").onclick = () => dialog.close();
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    go.disabled = true;
+    said.dataset.level = "";
+    say(said, "One moment.");
+    try {
+      const answer = await act(values());
+      say(said, answer.said);
+      go.hidden = true;
+      say("dialog-cancel", "Close").focus();
+      if (done) done(answer);
+    } catch (error) {
+      said.dataset.level = "bad";
+      say(said, error.message || "The coordinator does not answer.");
+      go.disabled = false;
+    }
+  };
+  dialog.showModal();
+}
+
+export function kick(peer, name) {
+  ask(`Send ${name} away?`, [element("p", {}, "Its connections end at once and the swarm goes on without it. It may come back by itself.")], "Send away", true, () => ({ action: "kick", peer }));
+}
+
+export function ban(peer, name) {
+  const alone = element("input", { type: "checkbox", id: "ban-alone" });
+  ask(
+    `Ban ${name} for good?`,
+    [
+      element("p", {}, "It cannot come back, and neither can the others who came with the same invite: somebody may have made several keys."),
+      element("label", { class: "check" }, alone, "Ban this one alone; the others of its invite stay"),
+    ],
+    "Ban",
+    true,
+    () => ({ action: "ban", peer, key_only: alone.checked }),
+  );
+}
+
+export function invite() {
+  const name = element("input", { maxlength: "80", autocomplete: "off" });
+  const uses = element("input", { type: "number", min: "1", max: "10000", value: "1", required: true });
+  const days = element("input", { type: "number", min: "1", max: "3650", value: "7", required: true });
+  ask(
+    "Invite somebody",
+    [element("label", {}, "Whom it is for", name), element("label", {}, "For how many machines", uses), element("label", {}, "Days within which they may join", days)],
+    "Make the invite",
+    false,
+    () => ({ action: "invite", name: name.value, uses: Number(uses.value), days: Number(days.value) }),
+    (answer) => {
+      const text = element("textarea", { readonly: true, "aria-label": "The invite" });
+      text.value = `dtfm-node join ${answer.invite}`;
+      const copy = element("button", { type: "button", onclick: () => copied(text, copy) }, "Copy");
+      find("dialog-body").replaceChildren(text, copy);
+      drawInvites();
+    },
+  );
+}
+
+async function copied(text, button) {
+  text.select();
+  try {
+    await navigator.clipboard.writeText(text.value);
+  } catch {
+    document.execCommand("copy");
+  }
+  say(button, "Copied");
+}
+
+export async function drawInvites() {
+  const answer = await fetch("/api/invites");
+  if (!answer.ok) return;
+  const { invites } = await answer.json();
+  show("invites-section", invites.length > 0);
+  find("invites").replaceChildren(
+    ...invites.slice(0, 50).map((one) => {
+      const isOver = one.expires * 1000 < Date.now();
+      const state = one.revoked ? "taken back" : `${one.used} of ${one.uses} used, ${isOver ? "over since" : "until"} ${clock(one.expires)}`;
+      const row = element("li", {}, element("span", {}, one.name || "Without a name"), element("code", {}, one.token), element("span", { class: "quiet" }, state));
+      if (!one.revoked && !isOver) row.append(element("button", { type: "button", class: "plain", "aria-label": `Take back the invite ${one.name || one.token}`, onclick: () => takeBack(one) }, "Take back"));
+      return row;
+    }),
+  );
+}
+
+function takeBack(one) {
+  ask(`Take back the invite ${one.name || one.token}?`, [element("p", {}, "Nobody else can join with it. Those who have stay.")], "Take back", true, () => ({ action: "revoke", token: one.token }), drawInvites);
+}

@@ -1,0 +1,124 @@
+"""News for people: what has changed between two overviews, in plain words, with what to do. Pure."""
+
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from dtfm_coordinator.records.event_log import PlanEvent
+from dtfm_coordinator.swarm.overview.overview import Level, NewsItem, Overview
+from dtfm_coordinator.swarm.overview.spoken_numbers import counted
+from dtfm_protocol.bounds import printable
+from dtfm_protocol.identity.keys import called
+
+KEPT = 200
+"""Items that are shown."""
+WARNING_CHARACTERS = 500
+TOO_MANY = 20
+"""Members that come or go at once of which each is named; of more, their number is told."""
+
+Said = tuple[Level, str, str]
+
+ADVICE = (
+    (r"no space|no room|disk is full", "Make room on the disk of the state folder; nothing is lost meanwhile."),
+    (r"accuses|has fallen out|signed two states|different (weights|states)", "The swarm keeps the two apart by itself. "
+     "If one name comes again and again, ban it."),
+    (r"hands in|its share of a checkpoint|shares? .* late", "If that goes on, kick the member: its machine or its "
+     "upload may be too slow."),
+    (r"measurements was not finished", "A member may be behind a strict router: `dtfm-node doctor` on its machine says "
+     "what to do."),
+    (r"metrics of steps", "The curve has a gap there; the training itself has none."),
+    (r"broker", "If nodes stay away, look whether this machine's port is open and its network is up."),
+)  # fmt: skip
+"""What to do where a warning has such words."""
+
+
+def news(before: Overview | None, after: Overview) -> Iterator[Said]:
+    """Yield what has changed from one overview to the next: level, text, and what to do.
+
+    Args:
+        before: the earlier overview; None: there was none, and what is there is no news.
+        after: the later one.
+    """
+    if before is None:
+        return
+    yield from _comings(before, after)
+    if after.plan is not None and (before.plan is None or before.plan.version != after.plan.version):
+        stages = counted(len(after.plan.stages), "stage")
+        members = counted(len({one for stage in after.plan.stages for one in stage.members}), "machine")
+        yield "good", f"A new plan is in force: {members} in {stages}. Reason: {after.plan.reason}", ""
+    kept = {one.step for one in before.storage.checkpoints}
+    for checkpoint in after.storage.checkpoints:
+        if checkpoint.step not in kept and checkpoint.step > max(kept, default=0):
+            yield "good", f"The model after step {checkpoint.step:,} is safe on this disk.", ""
+    if after.figures.eval_step != before.figures.eval_step and after.figures.eval_loss is not None:
+        yield "good", f"Evaluation after step {after.figures.eval_step:,}: loss {after.figures.eval_loss:.4f}.", ""
+    if after.health.level in {"warn", "bad", "done"} and after.health.level != before.health.level:
+        yield after.health.level, after.health.sentence, after.health.advice
+    elif before.health.level == "warn" and after.health.level == "good":
+        yield "good", after.health.sentence, ""
+
+
+def _comings(before: Overview, after: Overview) -> Iterator[Said]:
+    here_before = {peer for peer, one in before.members.items() if one.role != "gone"}
+    here = {peer for peer, one in after.members.items() if one.role != "gone"}
+    for peers, word, view in ((here - here_before, "joined", after), (here_before - here, "left", before)):
+        if len(peers) > TOO_MANY:
+            yield "good" if word == "joined" else "wait", f"{len(peers)} members {word}.", ""
+            continue
+        for peer in sorted(peers):
+            member = view.members[peer]
+            who = called(peer, member.name)
+            lost = word == "left" and member.stage is not None
+            advice = "The others go on without it, from the newest step that they hold." if lost else ""
+            yield "warn" if lost else "good" if word == "joined" else "wait", f"{who} {word}.", advice
+
+
+def told_plan(event: PlanEvent) -> NewsItem:
+    """Return a plan of an earlier life of the coordinator as it is told."""
+    text = f"Plan {event.plan} went on from step {event.step:,}{event.said}. Reason: {printable(event.why)}"
+    return NewsItem(at=event.in_force_at, level="wait", text=text)
+
+
+def advice_for(warning: str) -> str:
+    """Return what to do about a warning of the log; "": nothing that is known."""
+    return next((advice for words, advice in ADVICE if re.search(words, warning)), "")
+
+
+class NewsBoard:
+    """Board of the newest items, with the warnings of a log among them."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._items: deque[tuple[int, NewsItem]] = deque(maxlen=KEPT)
+        self._number = 0
+
+    def put(self, item: NewsItem) -> None:
+        """Take an item; what was said last is not said again at once."""
+        if self._items and (self._items[-1][1].text, self._items[-1][1].level) == (item.text, item.level):
+            return
+        self._number += 1
+        self._items.append((self._number, item))
+
+    def say(self, level: Level, text: str, advice: str = "") -> None:
+        """Take an item of now."""
+        self.put(NewsItem(at=self._clock(), level=level, text=text, advice=advice))
+
+    @property
+    def items(self) -> dict[str, NewsItem]:
+        """Items by running number, oldest first."""
+        return {str(number): item for number, item in self._items}
+
+
+class WarningListener(logging.Handler):
+    """Listener to a log, whose warnings it puts on the board."""
+
+    def __init__(self, board: NewsBoard) -> None:
+        super().__init__(logging.WARNING)
+        self._board = board
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Put a warning on the board."""
+        text = printable(record.getMessage())[:WARNING_CHARACTERS]
+        self._board.say("warn" if record.levelno < logging.ERROR else "bad", text, advice_for(text))

@@ -1,0 +1,177 @@
+"""Maker of overviews, of what the coordinator knows."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from dtfm_coordinator.membership.members import Member
+from dtfm_coordinator.records import event_log
+from dtfm_coordinator.records.member_records import Contribution, MemberRecords
+from dtfm_coordinator.records.step_history import StepHistory
+from dtfm_coordinator.swarm.overview.health import health
+from dtfm_coordinator.swarm.overview.member_views import Around, Known, member_view
+from dtfm_coordinator.swarm.overview.news import NewsBoard, WarningListener, news, told_plan
+from dtfm_coordinator.swarm.overview.overview import Figures, MemberView, Overview, PlanView, Progress
+from dtfm_coordinator.swarm.overview.plan_map import plan_map
+from dtfm_coordinator.swarm.overview.storage_watch import StorageWatch
+from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.control.messages import Phase
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.process.logs import log
+
+MOST_GONE = 100
+"""Members that have left of which is told."""
+PLANS_TOLD = 20
+"""Plans of an earlier life of the coordinator that are told."""
+
+
+class OverviewMaker:
+    """Maker of overviews of one run."""
+
+    def __init__(
+        self,
+        folder: Path,
+        swarm: str,
+        job: Callable[[], ResolvedJob],
+        state: SwarmState,
+        phase: Callable[[], Phase],
+        names: Callable[[], Mapping[str, str]] = dict,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Read what an earlier life of the coordinator has written.
+
+        Args:
+            folder: the state folder.
+            swarm: the swarm's id.
+            job: returns the job as it is now.
+            state: the swarm as the coordinator knows it.
+            phase: returns what the coordinator does now.
+            names: returns whom the invites were for with which members have entered, by peer id.
+            clock: gives Unix seconds.
+        """
+        self._swarm, self._job, self._state, self._phase = swarm, job, state, phase
+        self._names, self._clock = names, clock
+        self.history = StepHistory(folder / "metrics.jsonl")
+        """Steps so far, as the last overview had them."""
+        self._records, self._storage = MemberRecords(folder), StorageWatch(folder, state.clock.now)
+        self._board = NewsBoard(clock)
+        self._before: Overview | None = None
+        self._step, self._stepped = -1, 0.0
+        try:
+            for event in event_log.read(folder)[-PLANS_TOLD:]:
+                self._board.put(told_plan(event))
+        except (UserError, ValueError) as error:
+            log.warning("cannot read what has happened so far: %s", error)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Have the log's warnings told in overviews, within the block."""
+        listener = WarningListener(self._board)
+        log.addHandler(listener)
+        try:
+            yield
+        finally:
+            log.removeHandler(listener)
+
+    def make(self) -> Overview:
+        """Return the overview of now."""
+        self.history.take_up()
+        phase, progress, figures = self._phase(), self._progress(), self._figures()
+        overview = Overview(
+            at=self._clock(),
+            swarm=self._swarm,
+            job=self._job().name,
+            phase=phase.name,
+            text=phase.text,
+            is_paused=phase.paused,
+            has_diverged=bool(self._state.divergence.verdict),
+            health=health(phase.name, phase.text, progress, figures, self._quiet(progress.step)),
+            progress=progress,
+            figures=figures,
+            plan=self._plan_map(),
+            members=self._members(phase.name),
+            news={},
+            storage=self._storage.look(self._state.kept.step),
+        )
+        for level, text, advice in news(self._before, overview):
+            self._board.say(level, text, advice)
+        self._before = overview
+        return overview.model_copy(update={"news": self._board.items})
+
+    def _quiet(self, step: int) -> float | None:
+        """Return the seconds since the newest step came; None: none has come since this coordinator began."""
+        now = self._state.clock.now()
+        if step != self._step:
+            self._stepped = now if self._step >= 0 else 0.0
+            self._step = step
+        return now - self._stepped if self._stepped else None
+
+    def _progress(self) -> Progress:
+        history, steps = self.history, self._job().training.steps
+        step, usual = history.last.step if history.last else 0, history.step_seconds
+        left = max(0, steps - step) * usual if usual is not None else None
+        trains = self._phase().name == "training" and left is not None
+        return Progress(
+            step=step,
+            steps=steps,
+            tokens=history.tokens,
+            step_seconds=usual,
+            seconds_left=left,
+            ends_at=round(self._clock() + (left or 0.0)) if trains else None,
+        )
+
+    def _figures(self) -> Figures:
+        history, last = self.history, self.history.last
+        if last is None:
+            return Figures()
+        evaluated = history.evaluated
+        return Figures(
+            loss=last.loss,
+            eval_loss=evaluated.eval_loss if evaluated else None,
+            eval_step=evaluated.step if evaluated else None,
+            learning_rate=last.learning_rate,
+            grad_norm=last.grad_norm,
+            tokens_per_second=history.tokens_per_second,
+            seconds=last.seconds,
+            predicted_seconds=last.predicted_seconds,
+            sent_bytes=last.bytes_sent,
+        )
+
+    def _plan_map(self) -> PlanView | None:
+        plan = self._state.plan
+        return plan_map(plan, self._state.links.figures) if plan is not None else None
+
+    def _members(self, phase: str) -> dict[str, MemberView]:
+        state, plan = self._state, self._state.plan
+        heard = {member.peer for member in state.members.heard()}
+        around = Around.of(plan, heard, state.pace.slow(), state.doubted, phase)
+        contributions = self._records.contributions(self.history.work)
+        whole = sum(one.layer_tokens for one in contributions.values())
+        shown = self._shown(contributions)
+        names = self._names()
+        ago = self._clock() - state.clock.now()
+        nobody = Contribution()
+        found = {}
+        for member in shown:
+            mine = contributions.get(member.peer, nobody)
+            known = Known(
+                name=", ".join(dict.fromkeys(filter(None, (names.get(member.peer, ""), member.name)))),
+                contribution=mine,
+                share=mine.layer_tokens / whole if whole else 0.0,
+                limits=state.links.limits.of(member.peer),
+                seen_at=round(member.heard + ago, 1) if member.heard else 0.0,
+                now=self._clock(),
+            )
+            found[member.peer] = member_view(member, around, known)
+        return found
+
+    def _shown(self, contributions: Mapping[str, Contribution]) -> list[Member]:
+        """Return the members of which is told: who is here, and the last of those who have left, also those whom this
+        coordinator has not seen itself."""
+        members = self._state.members
+        here, gone = members.online(), [one for one in members.known() if not one.is_here]
+        unseen = [Member(peer, 0) for peer in contributions if members.get(peer) is None]
+        gone.sort(key=lambda one: -one.heard)
+        return [*here, *(gone + unseen)[:MOST_GONE]]
