@@ -1,11 +1,12 @@
 """One member of a swarm: joins by invite, says what it can do, serves the tasklets it is given, says goodbye."""
 
 import asyncio
+import math
 import secrets
 import shutil
 from collections.abc import Awaitable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +24,10 @@ from dtfm_node.engine.device_profile import availability, measure_profile
 from dtfm_node.engine.job_survey import Surveyor, local_survey
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.tracer import NO_TRACE, TraceFile, Tracer
+from dtfm_node.limits.availability import Rules
+from dtfm_node.limits.availability_watch import AvailabilityWatch
+from dtfm_node.limits.draining import Draining
+from dtfm_node.limits.machine_readings import SystemReadings
 from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
@@ -39,7 +44,7 @@ from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
 from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.discovery.dht import go_by
 from dtfm_protocol.discovery.registry import Registry
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
@@ -54,6 +59,8 @@ from dtfm_protocol.transport.dial_rule import dial_rule
 from dtfm_protocol.transport.dialling import multiaddresses_to_dial
 from dtfm_protocol.transport.ip_addresses import own_addresses
 from dtfm_protocol.transport.multiaddress import announced_port
+from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
+from dtfm_protocol.wire.stream import Handler, Stream
 
 T = TypeVar("T")
 
@@ -75,9 +82,15 @@ class NodeOptions:
     """To listen on; 0 is the port of `announce`, which a router is told to forward, or else any."""
     threads: int | None = None
     memory_gb: float | None = None
-    """Most memory to offer."""
+    """Most memory to offer, of the device that computes."""
     disk_gb: float | None = None
     """Most disk to keep tokens, snapshots and copies on; None: half of what is free."""
+    upload: float = math.inf
+    """Most bytes a second to send."""
+    download: float = math.inf
+    """Most bytes a second to receive."""
+    rules: Rules = field(default_factory=Rules)
+    """When the node may work."""
     timeout: float | None = None
     """Seconds to wait for the coordinator before giving up; None: `PATIENCE_SECONDS`, or as soon as a newcomer can tell
     that nobody will answer."""
@@ -116,6 +129,8 @@ class Daemon:
         self._inbox = Inbox(invite, self._me, display, self._reporter, self._session)
         self._twin: str | None = None
         """The session of another daemon with this identity."""
+        self._plan_loop: PlanLoop | None = None
+        """Loop over plans; None before it begins."""
         self._leave = asyncio.Event()
         self._serving = False
         self._is_newcomer = True
@@ -136,6 +151,12 @@ class Daemon:
         admission = await self._unless_closed(credentials.obtain(self._patience), BrokerAddress.entrances(self._invite))
         credentials.keep(admission)
         self._inbox.knows(admission)
+        watch = AvailabilityWatch(
+            self._folder, self._options.rules, SystemReadings(gpu=device.index if device.type == "cuda" else None)
+        )
+        await watch.check()
+        await watch.until_available(self._waits)
+        self._reporter.end_pause()
         control = self._control(admission)
         with self._tracer() as tracer, self._machine(device, tracer) as machine:
             async with asyncio.TaskGroup() as tasks:
@@ -144,7 +165,7 @@ class Daemon:
                     tasks.create_task(credentials.keep_fresh(admission, control.refused)),
                 ]
                 await self._enter(control)
-                await self._serve(machine, control, admission)
+                await self._serve(machine, control, admission, watch)
                 for task in background:
                     task.cancel()
 
@@ -155,12 +176,15 @@ class Daemon:
         folder = self._options.trace
         return nullcontext(NO_TRACE) if folder is None else TraceFile.open(folder, self._me)
 
-    async def _serve(self, machine: Runtime, control: ControlPlane, admission: Admission) -> None:
+    async def _serve(
+        self, machine: Runtime, control: ControlPlane, admission: Admission, watch: AvailabilityWatch
+    ) -> None:
         """Be a member: offer what this machine has, and do what plans say."""
         job = await self._inbox.job()
         survey = await self._surveyor(job)
         registry = Registry(self._invite.swarm, self._post)
-        port = self._options.port
+        port, caps = self._options.port, TrafficCaps(RateCap(self._options.upload), RateCap(self._options.download))
+        self._display.sent_bytes = lambda: caps.up.total
         # Where the connection to the broker leads is no matter of what an invite, or its name server, says.
         dials = dial_rule(own_addresses(), (control.remote,) if control.remote else (), lan=self._options.lan)
         doors = admission.coordinators.renamed(self._invite.doors)
@@ -176,17 +200,20 @@ class Daemon:
             direct_port=port + 1 if port else 0,
             announce=self._options.announce,
             bootstrap=doors,
+            caps=caps,
         )
         async with opening as planes:
             plane = planes.data
             shards, budget = ShardFolder(self._folder / "tokens"), self._disk_budget()
             budget.counts(lambda: sum(shards.sizes().values()))
             uplink = UplinkPacer()
-            await plane.serve(probe.PROBE, lambda stream: probe.answer(stream, uplink))
-            await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
+            await plane.serve(probe.PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink)))
+            await plane.serve(SHARDS, self._unless_paused(lambda stream: serve_shards(stream, shards.find)))
             addresses = await plane.addresses()
             self._reporter.say("measuring", f"measuring {describe(machine.device)}")
-            profile = await measure_profile(job, survey, machine, self._options.memory_gb, addresses, self._session)
+            profile = await measure_profile(
+                job, survey, machine, self._options.memory_gb, addresses, self._session, caps
+            )
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute)
@@ -195,7 +222,7 @@ class Daemon:
             keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes, signer)
             async with keeping as checkpointer, asyncio.TaskGroup() as tasks:
                 self._inbox.when_kept(checkpointer.confirm)
-                await plane.serve(STATE, lambda stream: serve_state(stream, holdings))
+                await plane.serve(STATE, self._unless_paused(lambda stream: serve_state(stream, holdings)))
                 publisher = Publisher(plane, planes.discovery, registry, profile, uplink)
                 promise_store = PromiseStore(self._folder / "promise.json", holdings, self._reporter)
                 say_standing = promise_store.say_standing
@@ -214,6 +241,7 @@ class Daemon:
                 )
                 await worker.listen()
                 plan_loop = PlanLoop(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)
+                self._plan_loop = plan_loop
                 snapshots.when_added(say_standing)
                 self._reporter.say("idle", availability(survey, profile))
                 self._serving = True
@@ -227,7 +255,10 @@ class Daemon:
                 say_standing()
                 await control.publish(PRESENCE, self._presence())
                 following = tasks.create_task(plan_loop.follow())
-                leaving = tasks.create_task(self._drain(plan_loop, control))
+                background.append(
+                    tasks.create_task(watch.run(plan_loop, control.connected.is_set, lambda: caps.up.total))
+                )
+                leaving = tasks.create_task(self._drain(plan_loop, control, caps.up))
                 try:
                     await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -242,6 +273,21 @@ class Daemon:
     def _presence(self) -> Presence:
         return Presence(online=True, session=self._session, name=self._options.name)
 
+    def _waits(self, why: str) -> None:
+        """Say why this node does not even connect yet."""
+        self._reporter.pause(why)
+        self._reporter.save()
+
+    def _unless_paused(self, handler: Handler) -> Handler:
+        """Return a handler that sends nothing while this node pauses."""
+
+        async def answer(stream: Stream) -> None:
+            if self._plan_loop is not None and self._plan_loop.is_paused:
+                raise Refused("asked of a node that pauses")
+            await handler(stream)
+
+        return answer
+
     def _disk_budget(self) -> DiskBudget:
         held = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
         return DiskBudget(most_disk(self._options.disk_gb, shutil.disk_usage(self._folder).free, held))
@@ -251,16 +297,16 @@ class Daemon:
         self._leave.set()
         return self._serving
 
-    async def _drain(self, plan_loop: PlanLoop, control: ControlPlane) -> None:
+    async def _drain(self, plan_loop: PlanLoop, control: ControlPlane, up: RateCap) -> None:
         """Once this node is asked to leave, return when waiting for the others has no more use."""
         await self._leave.wait()
         self._display.note("leaving: waiting until others have what this node holds (Ctrl+C again: at once)")
         plan_loop.leave()
-        loop = asyncio.get_running_loop()
-        end, alone = loop.time() + self._timeouts.leave, 0.0
-        while loop.time() < end and alone < self._timeouts.leave_alone:
+        clock = asyncio.get_running_loop().time
+        draining = Draining(self._timeouts.leave, self._timeouts.leave_alone, clock(), up.total)
+        while not draining.is_vain(clock()):
             await asyncio.sleep(ALONE_LOOK_SECONDS)
-            alone = 0.0 if control.connected.is_set() else alone + ALONE_LOOK_SECONDS
+            draining = draining.looked(clock(), up.total, works=plan_loop.works, connected=control.connected.is_set())
 
     def _control(self, admission: Admission) -> ControlPlane:
         """The connection to the broker, with what this node reads there."""

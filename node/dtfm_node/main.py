@@ -9,6 +9,21 @@ from typing import Annotated, cast
 import typer
 
 from dtfm_node.commands.join_command import JoinCommand
+from dtfm_node.commands.limit_options import (
+    Disk,
+    Download,
+    GpuMemory,
+    Memory,
+    Nice,
+    NotMetered,
+    NotOnBattery,
+    Upload,
+    WhenIdle,
+    WorkHours,
+    checked_gb,
+    rate_of,
+    rules_of,
+)
 from dtfm_protocol.bounds import NICKNAME_LIMIT, nickname
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process import command_line
@@ -74,10 +89,16 @@ def join(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on (default: --announce's, or any).")] = 0,
     lan: Annotated[bool, typer.Option("--lan", help="Also connect to peers in this machine's own network.")] = False,
     threads: Threads = None,
-    memory: Annotated[float | None, typer.Option(min=0, help="Offer at most so many GB of memory.")] = None,
-    disk: Annotated[
-        float | None, typer.Option(min=0, help="Keep at most so many GB on disk (default: half of what is free).")
-    ] = None,
+    memory: Memory = None,
+    gpu_memory: GpuMemory = None,
+    disk: Disk = None,
+    upload: Upload = None,
+    download: Download = None,
+    hours: WorkHours = None,
+    not_on_battery: NotOnBattery = False,
+    when_idle: WhenIdle = False,
+    not_metered: NotMetered = False,
+    nice: Nice = 19,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -98,6 +119,7 @@ def join(
         from dtfm_node.commands.consent import Consent
         from dtfm_node.commands.state_folders import default_folder, option_for
         from dtfm_node.commands.terms import ChosenLimits, terms_here
+        from dtfm_node.limits.work_priority import lower_priority
         from dtfm_protocol.identity.invite import Invite
         from dtfm_protocol.identity.invite_source import invite_text
         from dtfm_protocol.process.state_dir import locked
@@ -105,7 +127,12 @@ def join(
         parsed = Invite.decode(invite_text(invite))
         folder = state_dir or default_folder(parsed.swarm)
         consent = Consent(folder, parsed.swarm)
-        limits = ChosenLimits(device, threads, memory, disk)
+        checked_gb(memory, "--memory")
+        checked_gb(gpu_memory, "--gpu-memory")
+        checked_gb(disk, "--disk")
+        rules = rules_of(hours, not_on_battery=not_on_battery, when_idle=when_idle, not_metered=not_metered)
+        sends, receives = rate_of(upload, "--upload"), rate_of(download, "--download")
+        limits = ChosenLimits(device, threads, memory, disk, sends, receives, rules)
         if not yes and not consent.obtain(
             lambda: terms_here(parsed.swarm, parsed.entrance, folder, option_for(state_dir), limits)
         ):
@@ -115,13 +142,15 @@ def join(
             consent.keep()
             kept_invite.keep(parsed, folder)
             keep_template(cast(JoinCommand, context.command).template(context), folder)
+            lower_priority(nice)  # before there are threads
             log.info("loading what training needs, which takes some seconds")
             from dtfm_node.control.display import Display
             from dtfm_node.daemon import Daemon, NodeOptions
-            from dtfm_node.engine.process_limits import hold_memory, surveyor
+            from dtfm_node.engine.process_limits import hold_memory, memory_of, surveyor
 
             survey = surveyor(stack)
-            hold_memory(device, memory)
+            offered = memory_of(device, memory, gpu_memory)
+            hold_memory(device, offered)
             display = stack.enter_context(Display(log_format.value))
             options = NodeOptions(
                 device=device,
@@ -129,8 +158,11 @@ def join(
                 listen=listen,
                 port=port,
                 threads=threads,
-                memory_gb=memory,
+                memory_gb=offered,
                 disk_gb=disk,
+                upload=sends,
+                download=receives,
+                rules=rules,
                 timeout=timeout,
                 trace=trace,
                 name=name,
@@ -176,6 +208,33 @@ def service_status(state_dir: JoinedStateDir = None) -> None:
         from dtfm_node.commands.state_folders import folder_of
 
         typer.echo(NodeService.of(folder_of(state_dir)).status())
+
+
+@app.command()
+def pause(
+    state_dir: JoinedStateDir = None,
+    span: Annotated[str | None, typer.Option("--for", help="How long: 2h, 90min (default: until `resume`).")] = None,
+    at_once: Annotated[bool, typer.Option("--now", help="Do not wait until others have what the node holds.")] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until it pauses.")] = 90.0,
+) -> None:
+    """Have a node stand still for a while: it stays a member, keeps its files, and computes and sends nothing."""
+    with command_line.guarded():
+        from dtfm_node.commands.pause import pause as ask
+        from dtfm_node.commands.state_folders import folder_of
+        from dtfm_node.limits.pause_order import seconds_of
+
+        seconds = None if span is None else seconds_of(span)
+        typer.echo(ask(folder_of(state_dir, running=True), seconds, timeout, at_once=at_once))
+
+
+@app.command()
+def resume(state_dir: JoinedStateDir = None) -> None:
+    """Have a node that was paused take part again."""
+    with command_line.guarded():
+        from dtfm_node.commands.pause import resume as ask
+        from dtfm_node.commands.state_folders import folder_of
+
+        typer.echo(ask(folder_of(state_dir)))
 
 
 @app.command()

@@ -229,6 +229,25 @@ def test_who_wants_to_leave_is_given_no_work_and_is_named_while_it_is_there() ->
     assert members.leaving(("a", "b")) == []
 
 
+def test_who_pauses_is_given_no_work_and_is_waited_for_by_nobody() -> None:
+    clock = Clock()
+    members = Members(clock)
+    members.listed({"a": PROFILE, "b": PROFILE})
+    for peer in ("a", "b"):
+        members.seen(peer, here())
+        members.reported(peer, report("one", "training"))
+    members.reported("a", report("one", "paused", leaving=True))
+    assert (ready(members), online(members)) == (["b"], ["a", "b"])
+    assert (members.paused(), members.paused(("b",)), members.paused(("a", "b"))) == (["a"], [], ["a"])
+    assert members.waiting_for(2) == "waiting for 1 more nodes (1 of 2 are ready; 1 paused)"
+    assert members.settled() == ["b"]
+    clock.now += 10 * TIMEOUTS.cut_off
+    members.reported("b", report("one", "training"))
+    assert members.paused() == ["a"], "it says little, and stays a member"
+    members.reported("a", report("one", "idle"))
+    assert members.newcomers({"b"}) == ["a"]
+
+
 def test_who_is_new_is_named_once_nobody_else_is_still_coming() -> None:
     """Volunteers arrive in bursts: one plan for all of them is enough."""
     members = Members()

@@ -44,7 +44,7 @@ def test_the_file_sets_what_the_command_line_leaves_alone(tmp_path: Path) -> Non
         ("memroy = 4", "no option memroy; did you mean memory"),
         ("zzz = 4", "--help"),
         ("yes = true", "no option yes"),
-        ("memory = -1", "memory: "),
+        ("port = -1", "port: "),
         ("memory = true", "memory is to be one number or text"),
         ("memory = [4]", "memory is to be one number or text"),
         ('lan = "yes"', "lan is to be true or false"),

@@ -10,6 +10,8 @@ import pytest
 
 from dtfm_node.commands.consent import CONSENT, Consent
 from dtfm_node.commands.terms import ChosenLimits, Terms, terms_here
+from dtfm_node.limits.availability import Rules
+from dtfm_node.limits.hours import Hours
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.quantities import GB
@@ -34,6 +36,13 @@ def terms(limits: ChosenLimits, folder: str = "/home/ann/.local/share/dtfm/nodes
         (ChosenLimits("auto", 16), ["or else 16 threads of the processor"]),
         (ChosenLimits("cuda:1", memory_gb=4), ["the device cuda:1", "at most 4 GB", "for moments 10.1 GB"]),
         (ChosenLimits(disk_gb=100), ["at most 100 GB (--disk)"]),
+        (ChosenLimits(upload=1.25e6, download=1.25e8), ["sends at most 10 Mbit/s, receives at most 1,000 Mbit/s"]),
+        (ChosenLimits(upload=1.25e6), ["sends at most 10 Mbit/s, receives as fast as it can"]),
+        (
+            ChosenLimits(rules=Rules(Hours.parsed("22:30-6:45,12-13"), True, True, True)),
+            ["22:30-6:45, 12-13; when idle, not on battery, not metered"],
+        ),
+        (ChosenLimits(rules=Rules(Hours.parsed("1:10-2:20,3:30-4:40,5:50-6:10"))), ["in your --hours"]),
     ],
 )
 def test_the_terms_fit_a_small_terminal_and_say_the_limits_in_force(limits: ChosenLimits, words: list[str]) -> None:

@@ -134,7 +134,7 @@ def test_the_planners_words_are_for_verbose(caplog: pytest.LogCaptureFixture, mo
         display.share(WorkShare.of_plan(PLAN, "a"))
         display.state("starting", "plan 3: 2 pipelines")
         display.state("training", "stage 1 of 3")
-        display.sent(1_200_000_000)
+        display.sent_bytes = lambda: 1_200_000_000
         display.step(row(411), 1500)
     plain = [one.getMessage() for one in caplog.records if one.levelno >= logging.INFO]
     assert plain[:3] == [

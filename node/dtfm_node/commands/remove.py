@@ -26,7 +26,7 @@ OTHERS = ("swarm", "job.json", "ports.json")
 LOGS = ("node.log", *(f"node.log.{part + 1}" for part in range(LOG_PARTS)))
 """Names of the log of a node that runs as a service, and of its older parts."""
 FILES = (
-    "status.json", "promise.json", "plan.json", COUNTER, HEARD, CONFIG, *LOGS, "windows-task.xml",
+    "status.json", "pause.json", "promise.json", "plan.json", COUNTER, HEARD, CONFIG, *LOGS, "windows-task.xml",
     INVITE, "key", *MARKS, "lock",
 )  # fmt: skip
 """Files of a node, in the order in which they are deleted: a removal that was cut short can be begun again."""

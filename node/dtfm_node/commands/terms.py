@@ -1,16 +1,21 @@
 """Terms of taking part: one screen on what a node does with the machine, keeps, sends, and shows to others."""
 
+import math
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from dtfm_node.doctor.checks.leftovers import nearest
+from dtfm_node.limits.availability import Rules
 from dtfm_node.state.disk_budget import most_disk
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.process.memory_limit import MARGIN_BYTES, TIMES_OFFERED
 from dtfm_protocol.process.quantities import GB, bytes_in_words
+
+MOST_SPANS = 26
+"""Characters of the hours that fit their line."""
 
 SCREEN = """\
 You are about to lend this machine to the swarm {swarm},
@@ -19,7 +24,8 @@ WHAT IT DOES until the model is trained or you stop it (options that limit it)
   Computes  on {device}
   Memory    {memory}
   Disk      {disk}
-  Network   sends and receives most of the time, as fast as your line allows
+  Network   {network}
+  When      {when}
 WHAT IT KEEPS in {folder}
   The training text (piece by piece, in the end all of it, as token numbers),
   parts of the model, and a key. Other users of this machine cannot read them.
@@ -43,6 +49,11 @@ class ChosenLimits:
     threads: int | None = None
     memory_gb: float | None = None
     disk_gb: float | None = None
+    upload: float = math.inf
+    """Bytes a second."""
+    download: float = math.inf
+    """Bytes a second."""
+    rules: Rules = field(default_factory=Rules)
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,8 @@ class Terms:
             device=self._device(),
             memory=self._memory(),
             disk=self._disk(),
+            network=self._network(),
+            when=self._when(),
             option=printable(self.option),
         )
 
@@ -95,6 +108,27 @@ class Terms:
     def _disk(self) -> str:
         why = ", half of what is free" if self.limits.disk_gb is None else ""
         return f"at most {bytes_in_words(self.disk_most)}{why} (--disk)"
+
+    def _network(self) -> str:
+        up, down = self.limits.upload, self.limits.download
+        if math.isinf(up) and math.isinf(down):
+            return "all that your line has, most of the time (--upload, --download)"
+        sends = "as fast as it can" if math.isinf(up) else f"at most {_mbit(up)}"
+        receives = "as fast as it can" if math.isinf(down) else f"at most {_mbit(down)}"
+        return f"sends {sends}, receives {receives}"
+
+    def _when(self) -> str:
+        rules = self.limits.rules
+        spans = ", ".join(map(str, rules.hours))
+        hours = (spans if len(spans) <= MOST_SPANS else "in your --hours") if spans else "at any time"
+        chosen = {"when idle": rules.when_idle, "not on battery": rules.not_on_battery}
+        chosen |= {"not metered": rules.not_metered}
+        others = ", ".join(words for words, asked in chosen.items() if asked)
+        return f"{hours}; {others}" if others else f"{hours} (--hours, --when-idle; dtfm-node pause)"
+
+
+def _mbit(rate: float) -> str:
+    return f"{rate * 8 / 1e6:,.4g} Mbit/s"
 
 
 def terms_here(swarm: str, entrance: str, folder: Path, option: str, limits: ChosenLimits) -> Terms:

@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +44,9 @@ class Display:
         self._told = {"node": "", "swarm": ""}
         """What was last said of this node, and of the swarm."""
         self._row: StepMetrics | None = None
-        self._steps = self._sent = 0
+        self._steps = 0
+        self.sent_bytes: Callable[[], int] = int
+        """Function that returns how many bytes this node has sent to others."""
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._last_line = 0.0
 
@@ -95,10 +98,6 @@ class Display:
         """Take the part of the work that a new plan gives to this node; the state that follows shows it."""
         self._share = share
 
-    def sent(self, size: int) -> None:
-        """Count bytes that this node has sent to others."""
-        self._sent += size
-
     def phase(self, phase: Phase) -> None:
         """Show the swarm's new phase, if it has changed."""
         if self._phase is not None and (phase.name, phase.text) == (self._phase.name, self._phase.text):
@@ -116,7 +115,7 @@ class Display:
         self._draw()
         if time.monotonic() - self._last_line >= LINE_SECONDS or row.step == steps or row.eval_loss is not None:
             self._last_line = time.monotonic()
-            told = f"{progress(row, steps, self._seconds)} {sent(self._sent)}".strip()
+            told = f"{progress(row, steps, self._seconds)} {sent(self.sent_bytes())}".strip()
             self._tell(told, row.model_dump(mode="json"))
 
     def save(self, path: Path, report: Report, timeouts: dict[str, dict[str, float]]) -> None:
@@ -125,7 +124,7 @@ class Display:
         values = report.model_dump(mode="json", exclude={"rows"})
         phase = self._phase.text if self._phase is not None else ""
         values |= {"at": time.time(), "swarm": phase, "steps": self._steps, "tasks": len(asyncio.all_tasks())}
-        values |= {"timeouts": timeouts, "sent_bytes": self._sent, "words": self._words()}
+        values |= {"timeouts": timeouts, "sent_bytes": self.sent_bytes(), "words": self._words()}
         values["last"] = self._row.model_dump(mode="json") if self._row else None
         write_atomically(path, json.dumps(values, indent=1))
 
@@ -139,7 +138,7 @@ class Display:
             told.append(progress(self._row, self._steps, self._seconds))
         elif self._phase is not None:
             told.append(f"The swarm: {swarm_does(self._phase)}")
-        return [printable(words) for words in (*told, sent(self._sent)) if words]
+        return [printable(words) for words in (*told, sent(self.sent_bytes())) if words]
 
     def _draw(self) -> None:
         if self._live is None:
@@ -154,8 +153,8 @@ class Display:
             bar = f"{'█' * done}{'░' * (BAR_CELLS - done)} {100 * part:.0f} %"
             table.add_row(Text("progress", style="dim"), Text(bar))
             table.add_row("", Text(progress(self._row, self._steps, self._seconds)))
-        if self._sent:
-            table.add_row(Text("network", style="dim"), Text(sent(self._sent)))
+        if traffic := sent(self.sent_bytes()):
+            table.add_row(Text("network", style="dim"), Text(traffic))
         self._live.update(table)
 
 

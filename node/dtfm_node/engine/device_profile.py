@@ -14,6 +14,7 @@ from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.process.quantities import GB, bytes_in_words
+from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.view.view import LayerSeconds
 
 MEASURING_SECONDS = 120.0
@@ -27,6 +28,7 @@ async def measure_profile(
     memory_gb: float | None,
     addresses: tuple[str, ...],
     session: str,
+    caps: TrafficCaps | None = None,
 ) -> Profile:
     """The profile of `machine`, measured with the job's own layer; of the device that it behaves as, if it is paced.
 
@@ -38,6 +40,7 @@ async def measure_profile(
         memory_gb: most memory to offer; None: all that is free.
         addresses: where the node is reached.
         session: of the daemon.
+        caps: on what the node sends and receives; None: there are none.
 
     Raises:
         UserError: layers are to be compiled, and that does not work here.
@@ -59,6 +62,8 @@ async def measure_profile(
         layer_seconds=layer,
         memory_bytes=memory,
         addresses=addresses,
+        up_gbps=caps.up.gbps if caps is not None else None,
+        down_gbps=caps.down.gbps if caps is not None else None,
         version=version("dtfm"),
         session=session,
     )

@@ -8,6 +8,7 @@ import torch
 
 from dtfm_node.engine.device import choose, free_memory
 from dtfm_node.engine.job_survey import Surveyor, answer, confined_survey, local_survey
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.confined_process import ConfinedProcess, is_possible
 from dtfm_protocol.process.memory_limit import MARGIN_BYTES, TIMES_OFFERED, data_bytes, hold_data_to, most_data
 from dtfm_protocol.process.quantities import GB
@@ -21,6 +22,24 @@ def surveyor(stack: contextlib.ExitStack) -> Surveyor:
     if not is_possible():
         return local_survey
     return partial(confined_survey, stack.enter_context(ConfinedProcess.forked(answer)))
+
+
+def memory_of(device_name: str, memory_gb: float | None, gpu_gb: float | None) -> float | None:
+    """Return the most GB to offer of the memory of the device that computes; None: all that is free.
+
+    Args:
+        device_name: as `choose` takes it.
+        memory_gb: most memory, of whatever device.
+        gpu_gb: most memory of a GPU.
+
+    Raises:
+        UserError: a GPU's memory is limited, and none computes; or there is no such device.
+    """
+    if gpu_gb is None:
+        return memory_gb
+    if choose(device_name).type == "cpu":
+        raise UserError("--gpu-memory: this node computes on the processor; limit its memory with --memory")
+    return gpu_gb
 
 
 def hold_memory(device_name: str, memory_gb: float | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dtfm_node.control.plain_words import WorkShare
 from dtfm_node.control.reporter import Reporter
-from dtfm_node.engine.device import is_out_of_memory
+from dtfm_node.engine.device import is_out_of_memory, release_memory
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.part_alarm import Retries
@@ -120,6 +120,10 @@ class PlanWorker:
                 task.result()
         await self._machine.compute(int)  # an update that was under way is through
         self._on_change()
+
+    async def release_memory(self) -> None:
+        """Give the device's memory back that nothing uses any more."""
+        await self._machine.compute(release_memory, self._machine.device)
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
@@ -238,7 +242,6 @@ class PlanWorker:
         if resumed == steps:  # a plan ended between the last step and the checkpoint of it: this one has to hand it in
             rows = self._reporter.unconfirmed()
             await self._checkpointer.keep(state, plan, None, rows, handed_in=True, copied=False, last=True)
-        counted = 0
         for step in range(resumed + 1, steps + 1):
             try:
                 row = await trainer.step(step, prepare)
@@ -247,8 +250,7 @@ class PlanWorker:
                     self._reporter.remember([trainer.final])
             if step == resumed + 1:
                 holdings.begun()
-            self._reporter.committed(row, steps, exchange.bytes_sent - counted)
-            counted = exchange.bytes_sent
+            self._reporter.committed(row, steps)
             self._reporter.note(busy_seconds=machine.take_busy(), received_gbps=exchange.inflow.take())
             self._on_change()
             await self._keep(plan, state, row, parked=trainer.kept)

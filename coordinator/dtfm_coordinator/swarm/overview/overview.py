@@ -12,7 +12,9 @@ Level = Literal["good", "wait", "warn", "bad", "done"]
 """How well something is. wait: nothing is wrong, and nothing is done yet; warn: somebody should look; bad: it has
 failed."""
 
-MemberRole = Literal["trains", "starting", "spare", "measuring", "joining", "leaving", "silent", "stalled", "gone"]
+MemberRole = Literal[
+    "trains", "starting", "spare", "measuring", "joining", "leaving", "paused", "silent", "stalled", "gone"
+]
 """What a member does, in one word."""
 
 
