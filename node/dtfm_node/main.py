@@ -1,5 +1,6 @@
 """`dtfm-node`: the volunteer's command line."""
 
+import asyncio
 import contextlib
 import json
 import time
@@ -119,6 +120,7 @@ def join(
         from dtfm_node.commands.consent import Consent
         from dtfm_node.commands.state_folders import default_folder, option_for
         from dtfm_node.commands.terms import ChosenLimits, terms_here
+        from dtfm_node.doctor.closed_ports import look_ahead
         from dtfm_node.limits.work_priority import lower_priority
         from dtfm_protocol.identity.invite import Invite
         from dtfm_protocol.identity.invite_source import invite_text
@@ -143,6 +145,8 @@ def join(
             kept_invite.keep(parsed, folder)
             keep_template(cast(JoinCommand, context.command).template(context), folder)
             lower_priority(nice)  # before there are threads
+            if timeout is None and not (folder / "credential.json").exists():
+                asyncio.run(look_ahead(parsed, lan=lan))
             log.info("loading what training needs, which takes some seconds")
             from dtfm_node.control.display import Display
             from dtfm_node.daemon import Daemon, NodeOptions

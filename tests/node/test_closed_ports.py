@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from dtfm_node.doctor.closed_ports import advice_once_closed, check_data_ports, unless_closed
+from dtfm_node.doctor.closed_ports import advice_once_closed, check_data_ports, look_ahead, split, unless_closed
 from dtfm_node.doctor.host_lookup import Host
 from dtfm_protocol.errors import UserError
-from tests.node.doctor_hosts import host
+from tests.node.doctor_hosts import HOST, INVITE, host
 
 PORT = ("train.example.org", 7700)
 AFAR = "93.184.216.34"
@@ -103,3 +103,18 @@ async def test_a_closed_data_port_is_said_to_be_that() -> None:
 
 async def test_doors_over_a_relay_alone_are_no_matter_of_a_port() -> None:
     await check_data_ports(["/ip4/198.51.100.1/tcp/1/p2p/x/p2p-circuit/p2p/y"], Looks(host("refused")), pause)
+
+
+async def test_before_the_slow_imports_both_ports_are_looked_at_and_the_entrance_first() -> None:
+    shut = Looks(host("refused", HOST, 9))
+    with pytest.raises(UserError, match=r"no coordinator answers: nothing listens at 127\.0\.0\.1:9"):
+        await look_ahead(INVITE, lan=False, look=shut, pause=pause)
+    assert shut.asked == [(HOST, 9)] * 2
+    data = Looks(host("open", HOST, 9), host("refused", HOST, 9))
+    with pytest.raises(UserError, match="entrance answers, but not its data port"):
+        await look_ahead(INVITE, lan=False, look=data, pause=pause)
+    await look_ahead(INVITE, lan=False, look=Looks(host("open", HOST, 9)), pause=pause)
+
+
+def test_an_entrance_may_have_a_name_or_an_ipv6_address() -> None:
+    assert [split("train.example.org:7700"), split("[2001:db8::1]:7700")] == [PORT, ("2001:db8::1", 7700)]

@@ -6,6 +6,8 @@ from typing import TypeVar
 
 from dtfm_node.doctor.host_lookup import Host, closed_because, host_and_port, visit
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.transport.dialling import multiaddresses_to_dial, rule_around
 
 T = TypeVar("T")
 Port = tuple[str, int]
@@ -78,6 +80,30 @@ async def check_data_ports(doors: Sequence[str], look: Look = visit, pause: Paus
             f"the coordinator's entrance answers, but not its data port: {_advice(closed)}; it is the port after the "
             "entrance's, unless the owner has chosen others"
         )
+
+
+async def look_ahead(invite: Invite, *, lan: bool, look: Look = visit, pause: Pause = asyncio.sleep) -> None:
+    """Look at the ports of an invite's coordinators before the seconds of importing that training needs.
+
+    Args:
+        lan: whether addresses in this machine's own network are dialled on others' word.
+
+    Raises:
+        UserError: it is plain that nobody can be joined there; with what to do.
+    """
+    entrances = [split(invite.entrance), *(split(standby.card.entrance) for standby in invite.standbys)]
+    if await _closed(entrances, look) is not None:
+        await pause(PATIENCE_SECONDS)
+        if (closed := await _closed(entrances, look)) is not None:
+            raise UserError(f"no coordinator answers: {_advice(closed)}")
+    rule = await rule_around(entrances[0][0], lan=lan)
+    await check_data_ports(await multiaddresses_to_dial(invite.doors, rule), look, pause)
+
+
+def split(entrance: str) -> Port:
+    """Split HOST:PORT."""
+    host, _, port = entrance.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 async def _closed(ports: Sequence[Port], look: Look) -> list[Host] | None:
