@@ -73,6 +73,7 @@ def serve(
             check_start(parsed, state_dir, plan)  # before seconds of importing, and a minute of compiling
             from dtfm_coordinator.allocator.allocate import compile_now
             from dtfm_coordinator.serve.boards.board_feed import BoardOptions
+            from dtfm_coordinator.serve.endpoints import Endpoints
             from dtfm_coordinator.serve.notices.notice_sender import NoticeOptions
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.serve.service import Coordinator
@@ -80,7 +81,6 @@ def serve(
 
             notices, boards = NoticeOptions.parse(on_event, webhook, stalled_after), BoardOptions(tensorboard, wandb)
             boards.check()
-            compile_now(log.info)
             options = ServeOptions(
                 listen,
                 port,
@@ -99,6 +99,8 @@ def serve(
                 notices,
                 boards,
             )
+            Endpoints.choose(state_dir, options)  # that a port is taken is said before the minute of compiling, too
+            compile_now(log.info)
             command_line.run(Coordinator(parsed, state_dir, options).run(_say_invite))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from dtfm_node.control.plain_words import WorkShare
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.engine.device import is_out_of_memory, release_memory
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
@@ -150,6 +151,7 @@ class PlanWorker:
             self._stall(plan, "stalled", str(error))
             return
         self._checkpointer.serve(plan)
+        self._reporter.given(WorkShare.of_plan(plan, self._me))
         if plan.stage_of(self._me) is None:
             spare = f"plan {plan.version} leaves this node as a spare"
             self._reporter.say("idle", spare, plan_version=plan.version, **_NO_FAULT)
