@@ -73,7 +73,7 @@ class Comparison:
 
     async def _park(self, leaving: str, why: UserError) -> None:
         """Have all stop at the end of a step with a checkpoint of it, so that peers that leave take nothing along."""
-        await self._say("planning", f"{leaving} leaves, and without it {why}: keeping a checkpoint first")
+        await self._say("planning", f"{leaving} leaves or pauses, and without it {why}: keeping a checkpoint first")
         await self._driver.call(gently=True, parked=True)
         reached = self._rows.last
         await self._state.wait(lambda: self._state.kept.step >= max(reached, self._rows.last), TIMEOUTS.park)

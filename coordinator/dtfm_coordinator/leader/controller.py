@@ -153,11 +153,14 @@ class Controller:
                 await self._profiles.look(seconds)
                 self._owner.look()
                 self._state.notify()
-                try:
-                    self._status.write()
-                except UserError as error:
-                    log.warning("%s", error)
+                self._write_status()
                 await asyncio.sleep(seconds)
+
+    def _write_status(self) -> None:
+        try:
+            self._status.write()
+        except UserError as error:
+            log.warning("%s", error)
 
     @property
     def overviews(self) -> OverviewFeed:
@@ -205,6 +208,7 @@ class Controller:
                 change = Change("resumed by the owner" if self._state.plan is not None else "the first plan")
         except Failed as error:
             await self._say("failed", str(error))
+            self._write_status()
             await self._farewell()
             raise
 

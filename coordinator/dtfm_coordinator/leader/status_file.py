@@ -67,6 +67,7 @@ class StatusFile:
             "nodes": [
                 {
                     "id": member.peer,
+                    "name": member.name,
                     "listed": member.is_listed,
                     "device": member.profile.device if member.profile else None,
                     "state": member.report.state if member.report else None,

@@ -100,6 +100,7 @@ class Solo:
             grad_norm=norm,
             predicted_seconds=None,
             eval_loss=self._evaluate() if self.timeline.evaluates(step) else None,
+            at=round(time.time(), 3),
         )
 
     def _micro_batch(self, step: int, index: int, tokens: int) -> float:

@@ -178,6 +178,7 @@ class Trainer:
             grad_norm=commit.grad_norm,
             predicted_seconds=self._plan.cost.total if self._plan.cost is not None else None,
             bytes_sent=commit.bytes_sent,
+            at=round(time.time(), 3),
         )
 
     def _keeps(self, step: int) -> bool:

@@ -7,6 +7,7 @@ from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.model.stage_demand import stage_demand
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.quantities import bytes_in_words
 
 TOLERANCE = 1.1
 """How many times the offer a plan may ask for: another version of torch may count activations a little differently."""
@@ -35,6 +36,6 @@ def why_refused(job: ResolvedJob, plan: Plan, me: str, offered: float) -> str | 
     if demand <= TOLERANCE * offered:
         return None
     return (
-        f"plan {plan.version} asks for {demand / 1e9:.3g} GB of memory and this node offers {offered / 1e9:.3g} GB: "
-        "not begun; plan with less for it, or have it offer more with --memory"
+        f"plan {plan.version} asks for {bytes_in_words(demand)} of memory and this node offers "
+        f"{bytes_in_words(offered)}: not begun; plan with less for it, or have it offer more with --memory"
     )

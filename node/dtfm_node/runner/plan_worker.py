@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from dtfm_node.control.plain_words import WorkShare
 from dtfm_node.control.reporter import Reporter
-from dtfm_node.engine.device import is_out_of_memory
+from dtfm_node.engine.device import is_out_of_memory, release_memory
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.part_alarm import Retries
@@ -122,6 +123,10 @@ class PlanWorker:
         await self._machine.compute(int)  # an update that was under way is through
         self._on_change()
 
+    async def release_memory(self) -> None:
+        """Give the device's memory back that nothing uses any more."""
+        await self._machine.compute(release_memory, self._machine.device)
+
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
         """Tasks that are under way, to be waited for; one at most."""
@@ -146,6 +151,7 @@ class PlanWorker:
             self._stall(plan, "stalled", str(error))
             return
         self._checkpointer.serve(plan)
+        self._reporter.given(WorkShare.of_plan(plan, self._me))
         if plan.stage_of(self._me) is None:
             spare = f"plan {plan.version} leaves this node as a spare"
             self._reporter.say("idle", spare, plan_version=plan.version, **_NO_FAULT)

@@ -9,11 +9,12 @@ from html import escape
 from typing import Any
 
 from dtfm_coordinator.owner.amending import described
-from dtfm_coordinator.tools.formatting import amount, duration, named, size
+from dtfm_coordinator.tools.formatting import amount, duration, named
 from dtfm_coordinator.tools.report.curve_chart import Curve, chart
 from dtfm_coordinator.tools.report.run_facts import RunFacts
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.job.job_timeline import JobTimeline
+from dtfm_protocol.process.quantities import bytes_in_words
 
 MOST_ROWS = 500
 """Lines of a table that are shown; of more, the newest."""
@@ -105,7 +106,7 @@ def _numbers(facts: RunFacts) -> str:
         "Parameters": amount(facts.parameters) if facts.parameters else "",
         "Tokens a second": amount(speed) if speed else "",
         "Time in steps": duration(facts.training_seconds) if facts.rows else "",
-        "Sent between nodes": size(sum(row.bytes_sent for row in facts.rows)) if facts.rows else "",
+        "Sent between nodes": bytes_in_words(sum(row.bytes_sent for row in facts.rows)) if facts.rows else "",
         "Members": f"{len(facts.ledger.members):,}" if facts.ledger.members else "",
         "Plans": f"{len(facts.events):,}" if facts.events else "",
     }
@@ -121,7 +122,7 @@ def _plans(facts: RunFacts) -> str:
             event.why,
             f"{event.step:,}",
             f"{event.repeated:,}",
-            size(event.moved_bytes),
+            bytes_in_words(event.moved_bytes),
             duration(event.started_at - event.called_at) if event.started_at else "",
         )
         for event in facts.events
@@ -162,7 +163,7 @@ def _checkpoints(facts: RunFacts) -> str:
         (
             f"{one.step:,}",
             _moment(one.at) if one.at is not None else "",
-            size(one.bytes),
+            bytes_in_words(one.bytes),
             f"{one.eval_loss:.4f}" if one.eval_loss is not None else "",
             one.fault or ("for good" if one.for_good else "until newer ones come"),
         )
