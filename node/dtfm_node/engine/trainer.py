@@ -167,11 +167,10 @@ class Trainer:
 
     def _row(self, step: int, commit: Commit) -> StepMetrics:
         """Return the metrics of a step that are known as soon as it is final."""
-        training = self._training
         return StepMetrics(
             step=step,
-            loss=commit.loss / training.tokens,
-            tokens=training.tokens,
+            loss=commit.loss / self._training.tokens,
+            tokens=self._training.tokens,
             seconds=commit.seconds,
             plan_version=self._plan.version,
             learning_rate=self._timeline.learning_rate_at(step),
