@@ -90,8 +90,8 @@ def prepare(
     Raises:
         UserError: the job cannot be trained, or `folder` belongs to another one.
     """
-    stamp = _stamp(job)
-    if (before := _made_before(folder, stamp)) is not None:
+    stamp, settled = _stamp(job), _stamp(job, without=alterable)
+    if (before := _made_before(folder, stamp, settled if keeps_first else None)) is not None:
         return before
     resolved, tokenizer = _resolve(job, folder, say)
     if (first := _prepared_for(folder)) is not None:
@@ -102,25 +102,35 @@ def prepare(
     write_atomically(folder / "job.json", resolved.model_dump_json(indent=1))
     if resolved.pretrained:
         _keep_pretrained(resolved, job, folder, say)
-    write_atomically(folder / "prepared", f"{stamp}\n{_digest(_made(folder))}\n")
+    write_atomically(folder / "prepared", f"{stamp}\n{_digest(_made(folder))}\n{settled}\n")
     return resolved
 
 
-def _stamp(job: Job) -> str:
-    """Hash all that a prepared folder is made from: the job, its files as they lie there, and the programs."""
+def _stamp(job: Job, without: Collection[str] = ()) -> str:
+    """Hash all that a prepared folder is made from: the job but for some keys, its files as they lie there, and the
+    programs."""
+    values: dict[str, Any] = job.model_dump(mode="json")
+    for key in without:
+        *path, last = key.split(".")
+        table = values
+        for name in path:
+            table = table[name]
+        table.pop(last, None)
     folders = [folder for folder in (job.model.path, job.data.tokenizer_folder) if folder is not None]
     files = text_files(job.data) + sorted(file for folder in folders for file in folder.glob("*") if file.is_file())
     seen = [(str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
     programs = [platform.python_version(), sources_digest(*map(Path, dtfm_protocol.__path__))]
     programs += map(version, ("transformers", "tokenizers"))
-    return hashlib.sha256(json.dumps([job.model_dump(mode="json"), seen, programs]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([values, seen, programs]).encode()).hexdigest()
 
 
-def _made_before(folder: Path, stamp: str) -> ResolvedJob | None:
-    """Return the job for which `folder` was prepared, if from the same `stamp`, and all of it is still there."""
+def _made_before(folder: Path, stamp: str, settled: str | None) -> ResolvedJob | None:
+    """Return the job for which `folder` was prepared, if from the same `stamp`, or from one that is the same in what is
+    `settled` for good, and all of it is still there."""
     shards, store = ShardFolder(folder / "tokens"), CheckpointStore(folder / "checkpoints")
     try:
-        if (folder / "prepared").read_text(encoding="ascii").split() != [stamp, _digest(_made(folder))]:
+        made_from, digest, had_settled = (folder / "prepared").read_text(encoding="ascii").split()
+        if digest != _digest(_made(folder)) or (made_from != stamp and had_settled != settled):
             return None
         job = ResolvedJob.model_validate_json((folder / "job.json").read_bytes())
     except (OSError, ValueError):
