@@ -195,7 +195,7 @@ def node() -> None:
     from dtfm_node.limits import machine_readings
     from dtfm_node.main import main as dtfm_node
 
-    def core_seconds() -> float:
+    def core_seconds(own_processes: Sequence[psutil.Process]) -> float:
         used = 0.0
         for process in psutil.process_iter(["cmdline", "cpu_times"]):
             times = process.info["cpu_times"]
@@ -203,7 +203,7 @@ def node() -> None:
                 used += times.user + times.system
         return used
 
-    machine_readings._core_seconds_of_others = core_seconds
+    machine_readings.core_seconds_of_others = core_seconds
     dtfm_node()
 
 

@@ -8,6 +8,7 @@ Python and its libraries are loaded.
 import argparse
 import asyncio
 import re
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -116,8 +117,8 @@ class Mistakes:
             seconds = time.monotonic() - begun
             code = None if daemon.alive else await daemon.exit_code(1.0)
         finally:
-            if daemon.alive and daemon.process is not None:
-                daemon.process.kill()
+            if daemon.alive:
+                daemon.signal(signal.SIGKILL)
                 await daemon.exit_code()
         return Mistake(name, self._line(daemon.said(), until), seconds, code)
 

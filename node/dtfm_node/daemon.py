@@ -151,9 +151,9 @@ class Daemon:
         admission = await self._unless_closed(credentials.obtain(self._patience), BrokerAddress.entrances(self._invite))
         credentials.keep(admission)
         self._inbox.knows(admission)
-        watch = AvailabilityWatch(
-            self._folder, self._options.rules, SystemReadings(gpu=device.index if device.type == "cuda" else None)
-        )
+        rules, gpu = self._options.rules, device.index if device.type == "cuda" else None
+        readings = SystemReadings(use=rules.when_idle, network=rules.not_metered, gpu=gpu)
+        watch = AvailabilityWatch(self._folder, rules, readings)
         await watch.check()
         await watch.until_available(self._waits)
         self._reporter.end_pause()

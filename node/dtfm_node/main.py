@@ -275,6 +275,9 @@ def solo(
     state_dir: StateDir,
     device: Device = "auto",
     threads: Threads = None,
+    amendments: Annotated[
+        Path | None, typer.Option(help="Replay the changes of a run: its amendments.jsonl, beside its job.json.")
+    ] = None,
     log_format: Format = LogFormat.plain,
 ) -> None:
     """Train a job in this process alone: the reference that every swarm is compared with."""
@@ -294,7 +297,7 @@ def solo(
             if threads is not None:
                 torch.set_num_threads(threads)
             with Display(log_format.value) as display:
-                run(parsed, state_dir, choose(device), display)
+                run(parsed, state_dir, choose(device), display, amendments)
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """What the machine tells of its battery, its users and its network, and what others' words for that mean."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from dtfm_node.limits.machine_readings import (
     TOOL_SECONDS,
     SystemReadings,
+    core_seconds_of_others,
     gpu_is_taken,
     idle_since,
     metered,
@@ -80,9 +81,38 @@ async def test_programs_that_are_not_there_tell_nothing_and_are_asked_seldom() -
     assert second.load_of_others >= 0.0
 
 
+async def test_what_nobody_wants_to_know_is_not_asked_for() -> None:
+    async def ask(program: str, *arguments: Any) -> str | None:
+        raise AssertionError(program)
+
+    reading = await SystemReadings(use=False, network=False, gpu=0, ask=ask).read()
+    assert reading[1:] == (None, None, None, None)
+
+
 async def test_a_program_that_is_there_is_believed() -> None:
     async def ask(program: str, *arguments: Any) -> str | None:
         return {"busctl": "u 1", "loginctl": "IdleHint=no", "nvidia-smi": PMON.format(sm=50)}[program]
 
     reading = await SystemReadings(gpu=0, ask=ask).read()
     assert (reading.idle_seconds, reading.other_gpu_use, reading.is_metered) == (0.0, True, True)
+
+
+def test_own_work_is_no_load_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Times(NamedTuple):
+        user: float
+        system: float
+
+    class Own:
+        """A process of the node's."""
+
+        def __init__(self, nice: int) -> None:
+            self.nice = lambda: nice
+
+        def cpu_times(self) -> Times:
+            return Times(user=300.0, system=40.0)
+
+    monkeypatch.setattr(psutil, "cpu_times", lambda: Times(user=500.0, system=100.0))
+    for nice, others in ((0, 600.0 - 340.0), (19, 600.0 - 40.0)):  # what is nice is not in the system's `user`
+        own: Any = Own(nice)
+        monkeypatch.setattr(psutil, "Process", lambda own=own: own)
+        assert core_seconds_of_others((own,)) == others

@@ -13,6 +13,7 @@
 - `first_invite`: invite that `serve` prints: the addresses of a coordinator and of its standbys, and a token that lets
   nodes in
 - `forced_plan`: plan that the owner forces: its file is read at the start, and again whenever it is written
+- `job_edits`: edits of a job file that is served again, which become wishes of the owner
 - `key_replacement`: replacement of a coordinator's key by a new one, in its state folder
 - `message_router`: who is to get a message, and which messages are kept for those to come
 - `mosquitto_files`: files with which Mosquitto keeps to the same rules as the embedded broker

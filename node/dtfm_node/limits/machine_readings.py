@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import sys
 import time
@@ -59,14 +60,20 @@ class SystemReadings:
     """Readings of this system: by psutil, and on Linux by programs that are there or not (`loginctl`, `busctl`,
     `nvidia-smi`)."""
 
-    def __init__(self, *, gpu: int | None = None, ask: Ask | None = None) -> None:
+    def __init__(
+        self, *, use: bool = True, network: bool = True, gpu: int | None = None, ask: Ask | None = None
+    ) -> None:
         """Read nothing yet.
 
         Args:
+            use: whether it is to tell who uses the machine.
+            network: whether it is to tell whether the network is metered.
             gpu: number of the CUDA device that computes; None: none does.
             ask: runs a program.
         """
-        self._gpu, self._ask = gpu, ask or answer_of
+        self._reads_use, self._reads_network, self._gpu, self._ask = use, network, gpu, ask or answer_of
+        self._own: tuple[float, tuple[psutil.Process, ...]] = (-math.inf, ())
+        """When this process and its children were last looked up, and they: that takes a look at all processes."""
         self._busy: tuple[float, float] | None = None
         """Seconds of a clock, and core seconds that other programs had used by then."""
         self._idle, self._metered = _ToolAnswer(self._idle_since), _ToolAnswer(self._is_metered)
@@ -75,18 +82,25 @@ class SystemReadings:
     async def read(self) -> MachineReading:
         """Return what the machine says now."""
         now = time.monotonic()
-        since, metered, taken = await self._idle.read(now), await self._metered.read(now), await self._taken.read(now)
-        return MachineReading(
-            on_battery=on_battery(),
+        reading = MachineReading(on_battery=on_battery())
+        if self._reads_network:
+            metered = await self._metered.read(now)
+            reading = reading._replace(is_metered=None if metered is None else bool(metered))
+        if not self._reads_use:
+            return reading
+        since, taken = await self._idle.read(now), await self._taken.read(now)
+        return reading._replace(
             idle_seconds=None if since is None else max(0.0, time.time() - since) if since else 0.0,
             other_gpu_use=None if taken is None else bool(taken),
             load_of_others=self._load(now),
-            is_metered=None if metered is None else bool(metered),
         )
 
     def _load(self, now: float) -> float | None:
         """Return the cores that others have used since the last time; None the first time."""
-        before, self._busy = self._busy, (now, _core_seconds_of_others())
+        if now >= self._own[0] + TOOL_SECONDS:
+            me = psutil.Process()
+            self._own = (now, (me, *me.children(recursive=True)))
+        before, self._busy = self._busy, (now, core_seconds_of_others(self._own[1]))
         if before is None or now <= before[0]:
             return None
         return max(0.0, (self._busy[1] - before[1]) / (now - before[0]))
@@ -120,14 +134,13 @@ def on_battery() -> bool | None:
     return None if battery.power_plugged is None else not battery.power_plugged
 
 
-def _core_seconds_of_others() -> float:
-    """Return the core seconds that programs of ordinary priority have used, but for this one and its children."""
+def core_seconds_of_others(own_processes: Sequence[psutil.Process]) -> float:
+    """Return the core seconds that programs of ordinary priority have used, but for `own_processes`, of which the first
+    is this one."""
     times, own = psutil.cpu_times(), 0.0
-    me = psutil.Process()
-    processes: Sequence[psutil.Process] = [me, *me.children(recursive=True)]
     # Linux counts what programs of low priority compute as `nice`, and what the kernel does for them as `system`.
-    is_nice = sys.platform.startswith("linux") and me.nice() > 0
-    for one in processes:
+    is_nice = sys.platform.startswith("linux") and psutil.Process().nice() > 0
+    for one in own_processes:
         with contextlib.suppress(psutil.Error):
             used = one.cpu_times()
             own += used.system if is_nice else used.system + used.user

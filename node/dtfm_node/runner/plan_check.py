@@ -1,6 +1,8 @@
 """Check of a plan against what this node has offered, before memory is taken for it. Pure but for the model's sizes."""
 
+from dtfm_protocol.data.batches import check_enough
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.model.stage_demand import stage_demand
@@ -20,12 +22,14 @@ def why_refused(job: ResolvedJob, plan: Plan, me: str, offered: float) -> str | 
     if plan.stage_of(me) is None:
         return None
     try:
-        sizes, training = model_sizes(job.config), job.training
+        timeline = JobTimeline(job, plan.amendments)
+        sizes, training = model_sizes(job.config), timeline.settings_at(plan.resume.mark.step + 1).training
         if plan.layers != sizes.layers or len(plan.routes) != training.micro_batches:
             return (
                 f"plan {plan.version} is of {plan.layers} layers and {len(plan.routes)} micro-batches, the job of "
                 f"{sizes.layers} and {training.micro_batches}: not begun"
             )
+        check_enough(job.corpus.tokens, training, job.evaluation)
         demand = stage_demand(job.config, training, plan, me)
     except UserError as error:
         return f"plan {plan.version}: {error}"
