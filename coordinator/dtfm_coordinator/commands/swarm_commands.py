@@ -46,12 +46,11 @@ def serve(
         parsed = Job.load(job)
         with locked(state_dir):
             check_start(parsed, state_dir, plan)  # before seconds of importing, and a minute of compiling
-            from dtfm_coordinator.allocator.allocate import compile_now
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.serve.service import Coordinator
             from dtfm_protocol.identity.invite_source import invite_text
 
-            compile_now(log.info)
+            _make_ready_to_search(plan)
             options = ServeOptions(
                 listen,
                 port,
@@ -87,6 +86,14 @@ def card(
         typer.echo(made(state_dir, ServeOptions(listen, port, announce, broker)).encode())
 
 
+def _make_ready_to_search(forced: Path | None) -> None:
+    """Compile the allocator before anybody waits for a plan, unless the owner has fixed the layout."""
+    if forced is None:
+        from dtfm_coordinator.allocator.allocate import compile_now
+
+        compile_now(log.info)
+
+
 def _say_invite(invite: str) -> None:
     typer.echo(f"dtfm-node join {invite}")
 
@@ -114,11 +121,10 @@ def swarm(
             parsed = parsed.model_copy(update={"data": parsed.data.model_copy(update={"text": [str(text.resolve())]})})
         with locked(state_dir):
             check_start(parsed, state_dir, plan, nodes)
-            from dtfm_coordinator.allocator.allocate import compile_now
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.tools.local_swarm import run
 
-            compile_now(log.info)
+            _make_ready_to_search(plan)
             options = ServeOptions("127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed)
             command_line.run(run(parsed, state_dir, nodes, options, trace))
             if sample is not None:
