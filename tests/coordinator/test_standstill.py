@@ -260,7 +260,7 @@ async def test_a_share_that_comes_in_is_waited_for_however_long_it_takes(steered
     await steered.wishes(Paused)
     holding = await steered.holding()
     steered.is_receiving = True
-    await steered.clock.advance(100 * TIMEOUTS.checkpoint_share)
+    await steered.clock.advance(TIMEOUTS.checkpoint_share + 10)
     assert not holding.done()
     steered.keeps(7)
     await settle()

@@ -22,7 +22,7 @@ MOST_ATTEMPTS = 2
 """Number of plans that are made, at most, only for a state to be handed in that a fault has kept from it."""
 
 LOOK_SECONDS = 1.0
-"""Shortest interval of looks at whether a checkpoint still comes in."""
+"""Interval of looks at whether a checkpoint still comes in."""
 
 
 class Standstill:
@@ -153,7 +153,7 @@ class Standstill:
 
     async def _wait_until_kept(self, patience: float) -> None:
         """Wait until the newest step is kept, or nobody can be expected to hand it in any more."""
-        clock, look = self._state.clock, max(LOOK_SECONDS, min(patience, self._timeouts.park))
+        clock = self._state.clock
         end = clock.now() + patience
 
         def settled() -> bool:
@@ -161,8 +161,10 @@ class Standstill:
 
         if not settled():
             await self._say("waiting", f"{self._why}: step {self._rows.last} is on its way to the coordinator")
-        while not await self._state.wait(settled, look):
-            if not self._is_receiving() and (clock.now() >= end or self._has_lost_peer()):
+        while not await self._state.wait(settled, LOOK_SECONDS):
+            if self._has_lost_peer():  # its share may be here already, and only others' on their way
+                end = min(end, clock.now() + self._timeouts.checkpoint_confirm)
+            if not self._is_receiving() and clock.now() >= end:
                 break
 
     async def _stay_paused(self) -> None:
