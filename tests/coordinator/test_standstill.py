@@ -57,7 +57,7 @@ class Steered(Peers):
             self.rows,
             self.desk,
             self.announcer.say,
-            90,
+            lambda: 90,
             is_receiving=lambda: self.is_receiving,
             can_plan=lambda: self.can_plan,
             keep_for_good=self.noted.append,

@@ -35,7 +35,7 @@ class Standstill:
         rows: MetricsFile,
         owner: OwnerDesk,
         say: Callable[..., Awaitable[None]],
-        steps: int,
+        steps: Callable[[], int],
         *,
         is_receiving: Callable[[], bool],
         can_plan: Callable[[], bool],
@@ -47,7 +47,7 @@ class Standstill:
         Args:
             owner: tells what is wished for, and is answered.
             say: tells the swarm what is done, as `Announcer.say`.
-            steps: number of the job's last step.
+            steps: returns the number of the job's last step.
             is_receiving: tells whether a share of a checkpoint is coming in.
             can_plan: tells whether there are enough nodes for a plan.
             keep_for_good: has the checkpoint of a step never deleted; raises a UserError where that cannot be noted.
@@ -204,7 +204,7 @@ class Standstill:
 
     @property
     def _said(self) -> str:
-        return where_it_stands(self._rows.last, self._state.kept.step, self._steps)
+        return where_it_stands(self._rows.last, self._state.kept.step, self._steps())
 
     @property
     def _why(self) -> str:

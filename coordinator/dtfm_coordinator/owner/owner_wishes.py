@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from dtfm_protocol.bounds import MOST_UINT32
+from dtfm_protocol.job.amendment import MOST_VALUES, Values
 from dtfm_protocol.schema import Schema
 
 TEXT_LIMIT = 2000
@@ -62,6 +63,17 @@ class PlanWanted(OwnerRecord):
     word: ClassVar[str] = "replan"
 
 
+class Amended(OwnerRecord):
+    """Wish: values of the job are to be others from a step on."""
+
+    word: ClassVar[str] = "set"
+    kind: Literal["amended"] = "amended"
+    values: Annotated[Values, Field(min_length=1, max_length=MOST_VALUES)]
+    """New values by the job file's keys."""
+    from_step: Annotated[int, Field(ge=1, le=MOST_UINT32)] | None = None
+    """The first step for which they are to hold; None: as soon as can be."""
+
+
 class WishAnswer(OwnerRecord):
     """Record of the coordinator: what has become of a wish."""
 
@@ -76,7 +88,7 @@ class WishAnswer(OwnerRecord):
 
 Course = Paused | Resumed | FinishWanted
 """Wish of which the newest one says whether the run goes on."""
-Wish = Course | CheckpointWanted | PlanWanted
+Wish = Course | CheckpointWanted | PlanWanted | Amended
 """Any wish; the coordinator answers each."""
 WishRecord = Annotated[Wish | WishAnswer, Field(discriminator="kind")]
 

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from dtfm_coordinator.tools.formatting import amount, duration, named, size
+from dtfm_coordinator.owner.amending import described
+from dtfm_coordinator.tools.formatting import amount, duration, named
 from dtfm_coordinator.tools.report.curve_chart import Curve, chart
 from dtfm_coordinator.tools.report.run_facts import RunFacts
 from dtfm_protocol.bounds import printable
-from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.job.job_timeline import JobTimeline
+from dtfm_protocol.process.quantities import bytes_in_words
 
 MOST_ROWS = 500
 """Lines of a table that are shown; of more, the newest."""
@@ -79,7 +81,7 @@ def page(facts: RunFacts, made_at: float) -> str:
         _section("Members", _members(facts)),
         _section("Checkpoints", _checkpoints(facts)),
         _section("What the owner has asked for", _wishes(facts)),
-        _section("Job", _job(job)),
+        _section("Job", _job(facts)),
         f"<footer>Made {_moment(made_at)} by dtfm-coordinator report.</footer>",
     ]
     policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -97,14 +99,14 @@ def _numbers(facts: RunFacts) -> str:
     last = facts.rows[-1] if facts.rows else None
     evaluated, speed = facts.eval_losses, facts.tokens_a_second
     shown = {
-        "Steps": f"{last.step if last else 0:,} of {facts.job.training.steps:,}",
+        "Steps": f"{last.step if last else 0:,} of {facts.timeline.last_step:,}",
         "Tokens": amount(facts.tokens),
         "Loss": f"{last.loss:.4f}" if last else "",
         "Evaluation loss": f"{evaluated[-1][1]:.4f}" if evaluated else "",
         "Parameters": amount(facts.parameters) if facts.parameters else "",
         "Tokens a second": amount(speed) if speed else "",
         "Time in steps": duration(facts.training_seconds) if facts.rows else "",
-        "Sent between nodes": size(sum(row.bytes_sent for row in facts.rows)) if facts.rows else "",
+        "Sent between nodes": bytes_in_words(sum(row.bytes_sent for row in facts.rows)) if facts.rows else "",
         "Members": f"{len(facts.ledger.members):,}" if facts.ledger.members else "",
         "Plans": f"{len(facts.events):,}" if facts.events else "",
     }
@@ -120,7 +122,7 @@ def _plans(facts: RunFacts) -> str:
             event.why,
             f"{event.step:,}",
             f"{event.repeated:,}",
-            size(event.moved_bytes),
+            bytes_in_words(event.moved_bytes),
             duration(event.started_at - event.called_at) if event.started_at else "",
         )
         for event in facts.events
@@ -161,7 +163,7 @@ def _checkpoints(facts: RunFacts) -> str:
         (
             f"{one.step:,}",
             _moment(one.at) if one.at is not None else "",
-            size(one.bytes),
+            bytes_in_words(one.bytes),
             f"{one.eval_loss:.4f}" if one.eval_loss is not None else "",
             one.fault or ("for good" if one.for_good else "until newer ones come"),
         )
@@ -179,8 +181,12 @@ def _wishes(facts: RunFacts) -> str:
     return _table(("when:d", "what:d", "what became of it:w"), rows)
 
 
-def _job(job: ResolvedJob) -> str:
-    training, config = job.training, job.config
+def _job(facts: RunFacts) -> str:
+    """The job as it is for the newest step, and how it came to be so."""
+    job, timeline = facts.job, facts.timeline
+    settings = timeline.settings_at(facts.rows[-1].step if facts.rows else 1)
+    training, config = settings.training, job.config
+    changes = described(JobTimeline(job), timeline)
     layers = config.get("num_hidden_layers", config.get("n_layer", "?"))
     pairs = {
         "Model": f"{config.get('model_type', '')}, {layers} layers",
@@ -191,10 +197,11 @@ def _job(job: ResolvedJob) -> str:
         "Weight decay": f"{training.weight_decay:g}",
         "Gradients clipped at": f"{training.clip_norm:g}" if training.clip_norm else "no clipping",
         "Arithmetic": training.precision,
-        "Sent as": str(job.plan.wire),
+        "Sent as": str(settings.plan.wire),
         "Seed": str(training.seed),
     }
-    return _table((":d", ":w"), pairs.items())
+    changed = (("changed" if not turn else "", line) for turn, line in enumerate(changes))
+    return _table((":d", ":w"), (*pairs.items(), *changed))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -19,6 +19,7 @@ from dtfm_coordinator.tools.checkpoint_list import ListedCheckpoint, checkpoints
 from dtfm_coordinator.tools.export import CHECKPOINTS
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
@@ -77,6 +78,11 @@ class RunFacts:
     def tokens(self) -> int:
         """Number of tokens that the model has been trained on."""
         return sum(row.tokens for row in self.rows)
+
+    @property
+    def timeline(self) -> JobTimeline:
+        """The job with what was changed while it trained."""
+        return JobTimeline(self.job, self.plan.amendments if self.plan is not None else ())
 
     @property
     def training_seconds(self) -> float:
