@@ -120,6 +120,16 @@ def test_a_job_that_is_refused_costs_nothing(home: Path) -> None:
     assert prepared(home)[1] == []
 
 
+def test_another_job_is_refused_before_its_text_is_read(home: Path) -> None:
+    prepared(home)
+    rewrite_text(home)
+    (home / "job.toml").write_text(JOB.format(steps=5).replace("1e-3", "2e-3"))
+    said: list[str] = []
+    with pytest.raises(UserError, match=r"another job \(training\.learning_rate differs\)"):
+        prepare(Job.load(home / "job.toml"), home / "state", said.append)
+    assert said == ["checking the model"]
+
+
 def test_more_steps_are_taken_up(home: Path) -> None:
     prepared(home)
     (home / "job.toml").write_text(JOB.format(steps=7))
