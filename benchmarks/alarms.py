@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 from rich.console import Console
 from rich.progress import track
+from tests.harness.named_peers import signer_of
 
 from benchmarks.runs import machine
 from benchmarks.tables import keep, markdown, show
@@ -35,6 +36,7 @@ from dtfm_node.engine.lone_stage_alarm import LoneStageAlarm
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.part_alarm import PartAlarm, PartsSeen, Strain, compare_parts
 from dtfm_node.engine.runtime import Runtime
+from dtfm_node.engine.step_evidence import StepEvidence
 from dtfm_node.engine.trainer import Trainer
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_protocol.data.token_shards import ShardFolder, TokenReader, write_shards
@@ -199,6 +201,7 @@ class Member:
 
     def __init__(self, network: MemoryNetwork, folder: Path, job: ResolvedJob, plan: Plan, me: str) -> None:
         self._plane, self._job, self._plan, self._me = MemoryDataPlane(network, me), job, plan, me
+        self._evidence = StepEvidence(signer_of(me), self._plane)
         self._tokens = TokenReader(job.corpus, ShardFolder(folder / "tokens"))
         self._machine = Runtime(CPU, _inline, _inline, HostCopies(CPU))
         self._exchange: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
@@ -211,6 +214,7 @@ class Member:
     async def listen(self) -> None:
         """Take the other peers' streams."""
         await self._plane.serve(TRAINING, self._answer)
+        await self._evidence.listen()
 
     async def train(self, steps: int, together: asyncio.Barrier, found: Found) -> None:
         """Train up to `steps`, or until somebody is refused."""
@@ -218,7 +222,7 @@ class Member:
             state = TrainingStage(self._job.config, self._plan, self._me, self._job.training, CPU)
             state.initialise()
             reader = self._tokens if state.is_first or state.is_last else None
-            trainer = Trainer(self._job, self._plan, self._me, state, reader, exchange, self._machine)
+            trainer = Trainer(self._job, self._plan, self._me, state, reader, exchange, self._machine, self._evidence)
             trainer.expect_first()
             self._exchange.set_result(exchange)
             await trainer.start()
@@ -249,7 +253,7 @@ async def train(setting: Setting, seed: int, steps: int, *, odd: bool = False, l
         async def run(self, bucket: Bucket, step: int, gradient: torch.Tensor) -> float:
             if lie is not None and self._me == LIAR and step > BEGINS:
                 lie(gradient)
-                self._alarm = None  # it accuses nobody
+                self._alarm = None  # type: ignore[assignment]  # it accuses nobody
             return await super().run(bucket, step, gradient)
 
     with (

@@ -152,11 +152,8 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 def _largest(rows: list[dict[str, Any]], reference: list[dict[str, Any]], key: str) -> float:
     """Largest relative difference over the steps that have a value."""
-    return max(
-        abs(row[key] - other[key]) / abs(other[key])
-        for row, other in zip(rows, reference, strict=True)
-        if other[key] is not None
-    )
+    pairs = [(row[key], other[key]) for row, other in zip(rows, reference, strict=True) if other[key] is not None]
+    return float(max(abs(ours - other) / abs(other) for ours, other in pairs))
 
 
 def _weights(swarm: Path, alone: Path) -> float:

@@ -42,7 +42,8 @@ def installed(source: Path, extra: str, folder: Path) -> tuple[Installed, Instal
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     empty = measure(site)
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", source / "constraints.txt"]
+    python, pinned = str(folder / "bin" / "python"), str(source / "constraints.txt")
+    pip = [python, "-m", "pip", "install", "--quiet", "--constraint", pinned]
     subprocess.run([*pip, "torch"], check=True)
     torch = measure(site)
     subprocess.run([*pip, f"{source}[{extra}]" if extra else str(source)], check=True)

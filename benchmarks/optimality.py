@@ -7,6 +7,7 @@ stages, shares and layers following speeds); it may come out below, as it also m
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -37,7 +38,7 @@ DEMAND = ModelDemand(
 
 def by_paper(views: int, *, symmetric: bool) -> list[tuple[str, ...]]:
     """A row for each grid."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for stages, replicas in GRIDS:
         ratios = []
         for seed in range(views):
@@ -45,7 +46,8 @@ def by_paper(views: int, *, symmetric: bool) -> list[tuple[str, ...]]:
             alpha, beta = view.alpha(), view.beta()
             if symmetric:
                 alpha, beta = np.maximum(alpha, alpha.T), np.minimum(beta, beta.T)
-            sizes = {"activation_bytes": 10.0**7, "gradient_bytes": 10.0**7, "stages": stages, "replicas": replicas}
+            sizes: dict[str, Any] = {"activation_bytes": 1e7, "gradient_bytes": 1e7}
+            sizes |= {"stages": stages, "replicas": replicas}
             optimum = search(alpha, beta, **sizes)
             found = search(alpha, beta, **sizes, seed=seed, evaluations=EVALUATIONS, enumerate_up_to=0)
             assert optimum.proven

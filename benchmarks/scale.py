@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -60,7 +61,7 @@ def grow(name: str, devices: int) -> Grown:
     stages, replicas = GRIDS[devices]
     view = network(name, devices, 0)
     alpha, beta = view.alpha(), view.beta()
-    sizes = {"activation_bytes": float(AUTHORS_ACTIVATION_BYTES), "gradient_bytes": GRADIENT_BYTES}
+    sizes: dict[str, Any] = {"activation_bytes": float(AUTHORS_ACTIVATION_BYTES), "gradient_bytes": GRADIENT_BYTES}
     found = search(alpha, beta, stages=stages, replicas=replicas, seconds=BUDGETS[devices], **sizes)
     seconds, peak = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     known: list[PaperCost] = []

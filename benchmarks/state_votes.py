@@ -105,7 +105,7 @@ def rows(parameters: int, rounds: int) -> list[tuple[str, ...]]:
         for _ in range(rounds):
             for name, (part, way) in ways.items():
                 found[name].append(measure(part, way))
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for name, (part, _) in ways.items():
         cpu, waited = (statistics.median(each) for each in zip(*found[name], strict=True))
         size = sum(tensor.nbytes for tensor in part.values())

@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from statistics import median
@@ -128,6 +129,14 @@ def _until(condition: Callable[[], Any], what: str) -> Any:
     return found
 
 
+def _has_steps(rows: Path, steps: int) -> bool:
+    return len(_read(rows)) >= steps
+
+
+def _has_come_to(swarm: Swarm, step: int) -> bool:
+    return swarm.step >= step
+
+
 def _read(path: Path) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
@@ -189,7 +198,7 @@ def restarts(work: Path, folder: Path, kills: int, chance: random.Random) -> Res
     rows = start(0)
     try:
         for attempt in range(1, kills + 1):
-            _until(lambda rows=rows: len(_read(rows)) >= CALM_STEPS, "DDP trains")
+            _until(partial(_has_steps, rows, CALM_STEPS), "DDP trains")
             time.sleep(chance.uniform(*CALM_SECONDS))
             at = time.time()
             while ranks:
@@ -343,7 +352,7 @@ async def here(kills: int, spares: int, chance: random.Random) -> Result:
             case = killed(0, "one of two")
             while len(costs) < kills and len(swarm.serving(0)) == PROCESSES:
                 first = swarm.step
-                await swarm.until(lambda first=first: swarm.step >= first + CALM_STEPS, "training goes on", 90)
+                await swarm.until(partial(_has_come_to, swarm, first + CALM_STEPS), "training goes on", 90)
                 await asyncio.sleep(chance.uniform(*CALM_SECONDS))
                 paces += [row["seconds"] for row in swarm.rows()[-CALM_STEPS:]]
                 costs.append(await _strike(swarm, case.strike))

@@ -112,7 +112,7 @@ def difference(rows: list[dict[str, Any]], reference: list[dict[str, Any]], firs
     """Largest relative difference of the loss over steps `first` to `end`, as far as both have recorded them."""
     losses = {row["step"]: row["loss"] for row in reference}
     pairs = [(row["loss"], losses[row["step"]]) for row in rows if first <= row["step"] <= end]
-    return max(abs(loss - other) / abs(other) for loss, other in pairs)
+    return float(max(abs(loss - other) / abs(other) for loss, other in pairs))
 
 
 def _line(outcome: Outcome) -> str:

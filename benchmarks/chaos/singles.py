@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from tests.harness.daemon import Daemon
@@ -264,12 +265,12 @@ async def _split(swarm: Swarm, sites: TwoSites, sides: tuple[int, ...]) -> None:
     await swarm.serve(swarm.job(4000, checkpoint=20), *arguments, listen="0.0.0.0")
     for number, side in enumerate(sides):
         await swarm.join(within=sites.within(side))
-        await swarm.until(lambda ready=number: len(_idle(swarm)) > ready, "the node is ready", 120)
+        await swarm.until(partial(_are_idle, swarm, number + 1), "the node is ready", 120)
     await swarm.until(lambda: swarm.step >= 20, "the first steps are done", 120)
 
 
-def _idle(swarm: Swarm) -> list[str]:
-    return [peer for peer, state in swarm.statuses().items() if state not in {"", "measuring"}]
+def _are_idle(swarm: Swarm, nodes: int) -> bool:
+    return sum(state not in {"", "measuring"} for state in swarm.statuses().values()) >= nodes
 
 
 async def split_without_a_trainer(swarm: Swarm) -> str:

@@ -14,10 +14,11 @@ import argparse
 import random
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from benchmarks.fuzzing.swarm_sides import Sides
 from benchmarks.fuzzing.targets import all_targets
@@ -44,7 +45,7 @@ def campaign(options: argparse.Namespace) -> list[Outcome]:
                 own = options.inputs // target.cost
                 task = progress.add_task(target.name, total=own)
                 rng = random.Random(f"{options.seed} {target.name}")
-                outcome = measured(target, own, rng, lambda done, task=task: progress.update(task, completed=done))
+                outcome = measured(target, own, rng, partial(_show, progress, task))
                 kept[target.name] = outcome
                 values_with(options.out, target.name, outcome.kept())  # at once: all take hours
                 progress.remove_task(task)
@@ -53,6 +54,10 @@ def campaign(options: argparse.Namespace) -> list[Outcome]:
     finally:
         sides.close()
     return [kept[target.name] for target in targets if target.name in kept]
+
+
+def _show(progress: Progress, task: TaskID, done: int) -> None:
+    progress.update(task, completed=done)
 
 
 def _is_done(outcome: Outcome | None, target: Target, options: argparse.Namespace) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 import base58
@@ -79,12 +79,12 @@ class _Calls:
 
     def __init__(self, answer: bytes = b"") -> None:
         self.answer = answer
-        self.answers: dict[str, Callable[[str, bytes], Awaitable[bytes]]] = {}
+        self.answers: dict[str, Callable[[str, bytes], Coroutine[Any, Any, bytes]]] = {}
 
     async def call(self, peer: str, name: str, request: bytes = b"") -> bytes:
         return self.answer
 
-    async def serve(self, name: str, answer: Callable[[str, bytes], Awaitable[bytes]], limit: int) -> None:
+    async def serve(self, name: str, answer: Callable[[str, bytes], Coroutine[Any, Any, bytes]], limit: int) -> None:
         self.answers[name] = answer
 
 

@@ -18,7 +18,7 @@ from benchmarks.fuzzing.training import ENDS_EARLY, on_a_stream
 from benchmarks.fuzzing.trial import Target
 from dtfm_node.engine.job_survey import JobSurvey, confined_survey
 from dtfm_node.state.snapshots import Snapshots
-from dtfm_protocol.checkpoint.manifest import Manifest
+from dtfm_protocol.checkpoint.manifest import Manifest, TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, encode_shard
 from dtfm_protocol.checkpoint.transfers import (
     CATALOGUE_LIMIT,
@@ -73,7 +73,7 @@ def _described(data: bytes) -> None:
 
 def _adopted(sides: Sides, data: bytes) -> None:
     """Keep a copy of a snapshot, as `ShadowReplication` does, from a peer that has signed whatever is in it."""
-    entries = {}
+    entries: dict[str, TensorEntry] = {}
     with contextlib.suppress(Refused):
         _, entries = describe_shard(NAME, data)
     digest = digest_of_state({key: entry.sha256 for key, entry in entries.items()})

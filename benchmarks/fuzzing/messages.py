@@ -14,6 +14,7 @@ from benchmarks.fuzzing.trial import Target
 from dtfm_node.control.display import Display
 from dtfm_node.control.inbox import Inbox
 from dtfm_node.control.reporter import Reporter
+from dtfm_protocol.bounds import Addresses
 from dtfm_protocol.control.messages import (
     ANSWERS,
     CHALLENGE,
@@ -188,7 +189,7 @@ def _bodies(sides: Sides) -> dict[str, Schema]:
     )
     probed = ProbeResult(round=3, link=LINK, limits=Limits(up_gbps=1.0, down_gbps=2.0))
     fan = Fan(centre=peers[0], gbps={peers[1]: (1.0, 2.0)})
-    where = {peer: (f"/ip4/192.0.2.1/tcp/7/p2p/{peer}",) for peer in peers}
+    where: dict[str, Addresses] = {peer: (f"/ip4/192.0.2.1/tcp/7/p2p/{peer}",) for peer in peers}
     return {
         RESOLVED.name: JOB,
         PLAN.name: plan,

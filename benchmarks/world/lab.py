@@ -8,9 +8,10 @@ import argparse
 import asyncio
 import statistics
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 from benchmarks.tables import keep, markdown, show
 from dtfm_lab.emulation.accuracy import PAYLOAD, Gauge
@@ -128,7 +129,7 @@ async def both_ways_each() -> list[list[str]]:
     return list(await asyncio.gather(*(both_ways(stretch, paced) for stretch in (1.0, FURTHER) for paced in PACES)))
 
 
-TABLES: dict[str, tuple[str, list[str], Callable[[], Awaitable[list[list[str]]]]]] = {
+TABLES: dict[str, tuple[str, list[str], Callable[[], Coroutine[Any, Any, list[list[str]]]]]] = {
     "links": ("One link", PAIRS, pairs),
     "shares": ("Flows that share a line", SHARES, shares),
     "both": (

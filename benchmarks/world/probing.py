@@ -47,11 +47,11 @@ class Errors:
 async def measure(running: Running) -> tuple[list[Errors], str]:
     """Have a swarm gather in its world, and compare its view with it."""
     world, swarm, lab = running.world, running.swarm, running.lab
-    await swarm.until(lambda: running.phase == "probing", 120, "links are measured")
+    await swarm.until(lambda: running.phase == "probing", "links are measured", 120)
     begun, before = time.monotonic(), await lab.counts()
-    await swarm.until(lambda: running.phase != "probing", 900, "all links are measured")
+    await swarm.until(lambda: running.phase != "probing", "all links are measured", 900)
     seconds, after = time.monotonic() - begun, await lab.counts()
-    await swarm.until(lambda: (swarm.coordinator.folder / "view.json").exists(), 60, "there is a view")
+    await swarm.until(lambda: (swarm.coordinator.folder / "view.json").exists(), "there is a view", 60)
     probed = running.probed
     spent = sum(after.bytes.values()) - sum(before.bytes.values())
     names, wiring = world.view.ids, world.wiring()

@@ -93,7 +93,7 @@ def at_64() -> tuple[list[str], list[list[str]]]:
     machine = fitted_on_64(list(variants(fitted_on_single_pipelines()).values())[FINAL])
     rows = []
     for batch in (1024, 4096):
-        cells: dict[str, Cell] = {name: (5, name, 24, batch) for name in ("scheduled", "random", "megatron")}  # type: ignore[dict-item]
+        cells: dict[str, Cell] = {name: (5, name, 24, batch) for name in ("scheduled", "random", "megatron")}
         ours = {name: step_seconds(*cell, machine) for name, cell in cells.items()}
         paper = {name: CELLS[cell] for name, cell in cells.items()}
         for name in ("random", "megatron"):

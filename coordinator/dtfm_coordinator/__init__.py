@@ -6,6 +6,7 @@
 - `leader/`: what a coordinator decides: when to measure, which plan comes next, and when another is better
 - `links/`: the links between peers: which are known, asked for, or to be looked at again
 - `membership/`: who is in the swarm, and where they are reached
+- `owner/`: what the owner asks of a run while it goes on, on disk and summed up
 - `plan_change/`: how one plan follows another, and from which state training goes on
 - `records/`: what a run leaves on the coordinator's disk
 - `serve/`: a running coordinator: its planes, its broker, and who takes over when it is gone

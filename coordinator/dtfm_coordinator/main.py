@@ -2,10 +2,12 @@
 
 import typer
 
+from dtfm_coordinator.commands.checkpoint_commands import checkpoints
 from dtfm_coordinator.commands.job_commands import check
 from dtfm_coordinator.commands.lab_commands import compare, lab, network
 from dtfm_coordinator.commands.membership_commands import ban, invite, kick, members, revoke, rotate
-from dtfm_coordinator.commands.model_commands import export, generate, status
+from dtfm_coordinator.commands.model_commands import export, generate, report, status
+from dtfm_coordinator.commands.owner_commands import checkpoint, finish, pause, replan, resume
 from dtfm_coordinator.commands.page_commands import page
 from dtfm_coordinator.commands.plan_commands import explain, plan, trace
 from dtfm_coordinator.commands.swarm_commands import card, serve, swarm
@@ -33,6 +35,11 @@ def _begin(context: typer.Context, version: VersionOption = False) -> None:
 for _command in (
     check,
     serve,
+    pause,
+    resume,
+    checkpoint,
+    replan,
+    finish,
     invite,
     members,
     revoke,
@@ -51,8 +58,10 @@ for _command in (
     export,
     generate,
     status,
+    report,
 ):
     app.command()(_command)  # help lists them in this order
+app.add_typer(checkpoints, name="checkpoints")
 
 
 def main() -> None:

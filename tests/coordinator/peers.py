@@ -137,7 +137,7 @@ class Drawing:
     layers = LAYERS
 
     def __init__(self, fewest_nodes: int) -> None:
-        self.fewest_nodes = self.needed = fewest_nodes
+        self.fewest_nodes = self.fewest_in_run = self.needed = fewest_nodes
         """Of these, only the second refuses views."""
         self.as_missing = True
         """Whether it says how many are missing."""

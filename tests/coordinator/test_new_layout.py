@@ -181,3 +181,31 @@ async def test_links_that_could_not_be_measured_are_tried_again_though_nobody_co
         await swarm.report(peer)
     await swarm.clock.advance(0.1)
     assert ids_of(await laying) == "abc"
+
+
+async def test_a_run_that_has_lost_nodes_waits_a_while_for_others_and_then_goes_on_with_fewer(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, 3)
+    swarm.planner.fewest_in_run, swarm.planner.needed = 1, 1
+    await swarm.trains("a", "b", "c")
+    await swarm.goodbye("c")
+    waiting = asyncio.create_task(swarm.layout())
+    await settle()
+    assert "waiting for 1 more nodes" in swarm.phases[-1].text
+    assert "after 20 s the run goes on with those that are here" in swarm.phases[-1].text
+    await swarm.clock.advance(TIMEOUTS.fewer_nodes - 1)
+    assert not waiting.done()
+    for peer in "ab":
+        await swarm.report(peer)
+    await swarm.clock.advance(1.1)
+    assert ids_of(await waiting) == "ab"
+
+
+async def test_who_was_merely_started_anew_is_waited_for(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, 3)
+    swarm.planner.fewest_in_run = 1
+    await swarm.trains("a", "b", "c")
+    await swarm.goodbye("c")
+    waiting = asyncio.create_task(swarm.layout())
+    await settle()
+    await swarm.join("c")
+    assert ids_of(await waiting) == "abc"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.job_demand import requirements
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.leader import planner as planning
@@ -148,3 +149,42 @@ def test_a_forced_plan_over_a_link_that_could_not_be_measured_is_refused_in_one_
     view = View(nodes=VIEW.nodes, latency_ms=VIEW.latency_ms, bandwidth_gbps=bandwidth)
     with pytest.raises(UserError, match="link could not be measured"):
         for_job(Plan.model_validate(FORCED)).plan(view)
+
+
+@pytest.mark.parametrize(
+    ("choices", "stages", "replicas"),
+    [
+        ({"stages": 2, "replicas": 2}, 2, 3),
+        ({"replicas": 4}, None, 3),
+        ({"stages": 4}, None, None),
+    ],
+)
+def test_a_run_that_has_lost_nodes_goes_on_with_those_that_are_left_and_says_so(
+    choices: dict[str, object], stages: int | None, replicas: int | None
+) -> None:
+    """Three are here, and four were needed."""
+    planner = for_job(None, **choices)
+    assert (planner.fewest_nodes, planner.fewest_in_run) == (4, 1)
+    with pytest.raises(NotEnoughNodes):
+        planner.plan(VIEW)
+    before = Plan.model_validate({"stages": [(0, 2), (2, 4)], "routes": [("a", "b"), ("c", "d")] * 2})
+    plan = planner.plan(VIEW, before)
+    assert "the job's [plan] needs 4 nodes and 3 are here: it goes on with those" in plan.reason
+    assert stages in (None, len(plan.stages))
+    assert replicas in (None, len(plan.peers))
+
+
+def test_a_strict_job_waits_for_what_it_fixes() -> None:
+    planner = for_job(None, stages=2, replicas=2, strict=True)
+    before = Plan.model_validate({"stages": [(0, 2), (2, 4)], "routes": [("a", "b"), ("c", "d")] * 2})
+    assert planner.fewest_in_run == 4
+    with pytest.raises(NotEnoughNodes):
+        planner.plan(VIEW, before)
+
+
+def test_what_the_job_fixes_comes_back_with_the_nodes_whatever_the_move_costs() -> None:
+    planner = for_job(None, stages=1, replicas=3, horizon=1e-6)
+    before = Plan.model_validate({"stages": [(0, 4)], "routes": [("a",), ("b",)] * 2, "idle": ["c"]})
+    plan = planner.plan(VIEW, before)
+    assert [len(plan.replicas(stage)) for stage in range(len(plan.stages))] == [3]
+    assert "the job's [plan] fixes other stages or replicas" in plan.reason

@@ -8,9 +8,22 @@ from typing import Any
 
 import pytest
 
+from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
 from dtfm_coordinator.serve.standby import Standby
-from dtfm_protocol.control.messages import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report, Topic
+from dtfm_protocol.control.messages import (
+    EPOCH,
+    JOB,
+    PHASE,
+    PLAN,
+    PRESENCE,
+    REPORT,
+    Epoch,
+    Phase,
+    Presence,
+    Report,
+    Topic,
+)
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.keys import Identity
@@ -276,3 +289,15 @@ async def test_the_history_is_that_of_the_plan_in_force(tmp_path: Path) -> None:
     heard.say(REPORT, report(row(5, 1)), by="a")  # of the plan that is over
     heard.say(REPORT, report(row(5, 2)), by="b")
     assert MetricsFile(path).rows() == [row(3, 1), row(4, 1), row(5, 2)]
+
+
+async def test_a_run_that_was_paused_stays_so_under_whoever_takes_over_until_it_was_resumed(tmp_path: Path) -> None:
+    heard, standby = standing(tmp_path)
+    for paused in (True, True, False):
+        heard.say(PHASE, Phase(name="waiting", text="paused by the owner after step 7", paused=paused))
+        standby.keep_paused()
+        assert WishFile(tmp_path).wishes.is_paused == paused
+    assert len((tmp_path / "wishes.jsonl").read_text().splitlines()) == 2
+    heard.say(PHASE, Phase(name="waiting", text="its own", paused=True), ME.peer_id)
+    standby.keep_paused()
+    assert not WishFile(tmp_path).wishes.is_paused

@@ -110,7 +110,8 @@ def _serve(path: Path) -> dict[str, Any]:
     print("ready", flush=True)
     children: dict[int, socket.socket] = {}
     while True:
-        found, _, _ = select.select([listener, ended], [], [])
+        waiting: list[Any] = [listener, ended]
+        found, _, _ = select.select(waiting, [], [])
         if ended in found:
             os.read(ended, 1 << 16)
             while children:
@@ -166,7 +167,7 @@ def _run(main: Callable[[], object]) -> NoReturn:
     except BaseException:  # noqa: BLE001 - whatever it is, it is said, as the interpreter would
         traceback.print_exc()
         code = 1
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -76,7 +76,8 @@ class Host:
         held = asyncio.run_coroutine_threadsafe(hold(), self._loop)
         ended = asyncio.wrap_future(held)
         try:
-            await asyncio.wait({entered, ended}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {entered, ended}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not entered.done():
                 await ended  # raises what went wrong
             yield entered.result()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dtfm_coordinator.allocator.foundations.shapes import has_shape
 from dtfm_coordinator.allocator.problem.model_demand import memory_needed
 from dtfm_coordinator.allocator.problem.moving_cost import LayersInForce, moving_seconds, standing
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
@@ -46,6 +47,8 @@ class InForce:
             over = f"it has {len(plan.routes)} micro-batches a step and the job {work.micro_batches}"
         elif plan.schedule not in work.schedules or plan.wire != work.planning.wire:
             over = "the job's schedule or wire is another"
+        elif not has_shape(plan, work.planning):
+            over = "the job's [plan] fixes other stages or replicas"
         elif any(posed.memory[index[peer]] < needed for peer, needed in memory_needed(plan, work.demand).items()):
             over = "it no longer fits in its peers' memory"
         else:

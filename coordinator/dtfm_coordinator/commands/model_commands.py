@@ -1,4 +1,4 @@
-"""Commands on a swarm's state directory: its model, exported or sampled from, and what is going on."""
+"""Commands on a swarm's state directory: its model, exported or sampled from, what is going on, and a report."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,19 @@ def export(state_dir: StateDir, out: Annotated[Path, typer.Argument(help="Folder
 
         manifest = write(state_dir, out)
         typer.echo(f"wrote the model after step {manifest.step} to {out}")
+
+
+def report(
+    state_dir: StateDir,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where it is written (HTML).")] = Path("report.html"),
+) -> None:
+    """Write the run's curves, plans, members and job as one HTML file."""
+    with command_line.guarded():
+        from dtfm_coordinator.tools.report.command import write_report
+        from dtfm_protocol.process.state_dir import check_writable
+
+        check_writable(out)
+        typer.echo(write_report(state_dir, out))
 
 
 def generate(

@@ -8,5 +8,6 @@
 - `plan_watch`: watch over the plan in force: what would make another plan better, or end this one
 - `planner`: planner of a job: from a view of the swarm to the plan that is published, the owner's forced layout or the
   allocator's
+- `standstill`: standstill of a run at the end of a step, as its owner wishes: nodes do nothing, and the state is kept
 - `status_file`: writer of `status.json`, which `dtfm-coordinator status` reads
 """

@@ -5,7 +5,8 @@ No step needs it: peers train on under the plan in force while it is away, and h
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +15,13 @@ from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.next_plan import event_of, next_plan
 from dtfm_coordinator.leader.plan_watch import Change, Failed, PlanWatch
+from dtfm_coordinator.leader.standstill import Standstill
 from dtfm_coordinator.leader.status_file import StatusFile
 from dtfm_coordinator.membership import reachable_addresses
 from dtfm_coordinator.membership.known_peers import KnownPeers
+from dtfm_coordinator.owner.owner_desk import OwnerDesk
+from dtfm_coordinator.owner.owner_wishes import PlanWanted, Resumed
+from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.judged_holdings import Copy
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
@@ -76,6 +81,9 @@ class Controller:
             min_nodes: number of nodes to wait for at the start; None: as many as a plan needs.
             without_quorum: whether peers that do not answer are gone for good.
             taken_over: whether another coordinator has led so far.
+
+        Raises:
+            UserError: what lies in the state folder cannot be read.
         """
         self._context, self._exit_when_done, self._taken_over = context, exit_when_done, taken_over
         self._heard_under = 0
@@ -98,6 +106,13 @@ class Controller:
             is_genuine=partial(_is_genuine, context),
             liveness=EndedProcesses(state.members, partial(reachable_addresses.is_open, dials=context.dials)),
         )
+        self._owner = OwnerDesk(WishFile(context.folder))
+        self._standstill = Standstill(
+            state, self._driver, self._rows, self._owner, self._say, context.job.training.steps,
+            is_receiving=lambda: context.archive.is_receiving,
+        )  # fmt: skip
+        self._is_binding = False
+        """Whether a plan is being offered, or put in force, which nothing may break off."""
         self._status = StatusFile(context, state, self._announcer, self._rows)
         recorder = MetricsRecorder(self._rows, lambda: state.plan, context.job.training.steps)
         handlers = MessageHandlers(
@@ -130,6 +145,7 @@ class Controller:
             tasks.create_task(self._driver.run())
             while True:
                 await self._profiles.look(seconds)
+                self._owner.look()
                 self._state.notify()
                 try:
                     self._status.write()
@@ -173,28 +189,58 @@ class Controller:
         """
         change: Change | None = await self._return()
         try:
-            while not self._is_done():
-                if change is not None:
-                    await self._change(change)
-                change = await self._stay()
+            while True:
+                await self._lead(change)
+                await self._say_done()
+                if self._exit_when_done:
+                    await self._farewell()
+                    return
+                await self._stay_over()
+                change = Change("resumed by the owner" if self._state.plan is not None else "the first plan")
         except Failed as error:
             await self._say("failed", str(error))
             await self._farewell()
             raise
-        done = f"all {self._steps} steps are done; the model is in {self._context.folder / 'checkpoints'}"
-        await self._say("done", done)
+
+    async def _lead(self, change: Change | None) -> None:
+        """Lead until the run is done."""
+        still = self._standstill
+        while not self._is_done():
+            if still.is_wanted and (change is None or not change.keeps):
+                change = await still.hold()
+            elif change is None:
+                change = await self._stay()
+            elif await self._state.unless(self._cut_off(change), self._change(change)):
+                change = None
+            elif change.keeps and still.is_wanted:
+                change = None  # it takes too long
+
+    def _cut_off(self, change: Change) -> Callable[[], bool]:
+        """Return the condition by which the owner's wish that the run stand still breaks off a change."""
+        end = self._state.clock.now() + TIMEOUTS.park if change.keeps else 0.0
+        still, now = self._standstill, self._state.clock.now
+        return lambda: still.is_wanted and not self._is_binding and now() >= end
+
+    async def _say_done(self) -> None:
+        ended = f"ended by the owner after step {self._state.kept.step} of {self._steps}"
+        done = ended if self._standstill.is_over else f"all {self._steps} steps are done"
+        await self._say("done", f"{done}; the model is in {self._context.folder / 'checkpoints'}")
+        self._standstill.answer_over(self._announcer.phase.text)
         self._status.write()
-        if self._exit_when_done:
-            await self._farewell()
-            return
-        await asyncio.Event().wait()
+
+    async def _stay_over(self) -> None:
+        """Wait until the owner wants more of a run that has ended."""
+        while self._is_done():
+            self._standstill.answer_over(self._announcer.phase.text)
+            await self._state.wait(lambda: not self._is_done() or self._standstill.is_asked)
 
     @property
     def _steps(self) -> int:
         return self._context.job.training.steps
 
     def _is_done(self) -> bool:
-        return self._state.kept.step >= self._steps and self._rows.last >= self._steps
+        has_all = self._state.kept.step >= self._steps and self._rows.last >= self._steps
+        return has_all or self._standstill.is_over
 
     async def _farewell(self) -> None:
         """Let the nodes hear the last phase and leave."""
@@ -252,6 +298,9 @@ class Controller:
         else:
             found = change.layout or await self._comparison.better(before, change)
             if found is None:
+                if not self._watch.broken(before):
+                    stays = f"plan {before.version} stays: none better is known for the nodes that are here"
+                    self._owner.answer_all(PlanWanted, stays)
                 return
             await self._say("planning", f"{change.why}: {found.reason}")
             called_at, version = time.time(), await self._driver.call(gently=True)
@@ -265,7 +314,7 @@ class Controller:
             self._context.archive.expect(plan)
             event = event_of(plan, change.why, called_at, self._rows.last, copies)
             keeping = partial(hold, self._context.folder, self._rows, self._state, event)
-            if await self._driver.establish(plan, keeping):
+            if await self._bind(plan, keeping):
                 break
             log.info("plan %d was not taken by all its peers: planning anew", version)
             version = await self._driver.call()
@@ -273,6 +322,16 @@ class Controller:
         self._watch.follows()
         self._announcer.tell_ledger()
         await self._say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
+        for kind in (PlanWanted, Resumed):
+            self._owner.answer_all(kind, f"the nodes begin plan {plan.version}, from step {event.step}: {plan.reason}")
+
+    async def _bind(self, plan: Plan, keeping: Callable[[Plan], None]) -> bool:
+        """Offer `plan`, and put it in force; whether that was done. No wish of the owner breaks it off."""
+        self._is_binding = True
+        try:
+            return await self._driver.establish(plan, keeping)
+        finally:
+            self._is_binding = False
 
     async def _ordered(
         self, layout: Plan, version: int, copies: tuple[Copy, ...], follows: Plan | None, here: Collection[str]
@@ -292,27 +351,32 @@ class Controller:
         return plan.signed(context.identity, context.swarm)
 
     async def _stay(self) -> Change | None:
-        """Stay with the plan until something is to be changed, and return that; None: the job is done.
+        """Stay with the plan until something is to be changed, and return that; None: look again at whether the job is
+        done, and at what the owner wishes.
 
         Raises:
             Failed: the training itself has gone wrong.
         """
-        plan = self._state.plan
+        plan, wishes = self._state.plan, self._owner.wishes
         assert plan is not None
 
         def due() -> bool:
             self._state.look_at_shares()  # while a plan is being made nobody hands anything in
-            return bool(self._is_done() or self._watch.broken(plan) or self._watch.wish(plan))
+            is_asked = self._standstill.is_wanted or wishes.open(PlanWanted) or wishes.open(Resumed)
+            return bool(self._is_done() or is_asked or self._watch.broken(plan) or self._watch.wish(plan))
 
         await self._state.wait(due)
-        if self._is_done():
+        if self._is_done() or self._standstill.is_wanted:
             return None
+        self._owner.answer_all(Resumed, f"the run was not paused: it trains under plan {plan.version}", done=False)
         why = await self._watch.why_broken(plan)
-        if not why:
-            return self._watch.look_into(plan)
-        self._watch.forget_lost(plan)
-        await asyncio.sleep(self._watch.pause(plan, self._rows.last))
-        return Change(why)
+        if why:
+            self._watch.forget_lost(plan)
+            await asyncio.sleep(self._watch.pause(plan, self._rows.last))
+            return Change(why)
+        if wishes.open(PlanWanted):
+            return replace(self._watch.look_into(plan), why="asked for by the owner", links_only=False)
+        return self._watch.look_into(plan) if self._watch.wish(plan) else None
 
 
 async def _newest(archive: CheckpointCollector) -> Mark:

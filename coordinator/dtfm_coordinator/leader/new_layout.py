@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.faults.accusations import Quarrel
 from dtfm_coordinator.leader.lead_context import LeadContext
+from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.link_degradation import Pair
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.swarm.swarm_state import SwarmState
@@ -41,6 +42,8 @@ class LayoutMaker:
         needed = self._context.planner.fewest_nodes
         if self._state.plan is None and self._min_nodes is not None:
             needed = self._min_nodes
+        if self._state.plan is not None:
+            needed = await _enough_in_run(self._context.planner, self._state, needed, self._say, self._timeouts)
         why = ""
         while True:
             members = await self._gather(needed, why)
@@ -217,6 +220,27 @@ class LayoutMaker:
             return
         if record is not None:
             take(peer, record)
+
+
+async def _enough_in_run(
+    planner: Planner,
+    state: SwarmState,
+    needed: int,
+    say: Callable[[str, str], Awaitable[None]],
+    timeouts: Timeouts,
+) -> int:
+    """Return the number of nodes to wait for in the middle of a run: `needed`, unless fewer will do, and others have
+    not come for a while."""
+
+    def are_here() -> bool:
+        return len(state.members.ready()) >= needed
+
+    if planner.fewest_in_run >= needed or are_here():
+        return needed
+    seconds = timeouts.fewer_nodes
+    missing = state.members.waiting_for(needed)
+    await say("waiting", f"{missing}; after {seconds:.0f} s the run goes on with those that are here")
+    return needed if await state.wait(are_here, seconds) else planner.fewest_in_run
 
 
 def _now() -> int:

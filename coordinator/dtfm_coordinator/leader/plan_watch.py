@@ -34,6 +34,8 @@ class Change:
     """Layout of the new plan, where that is known."""
     links_only: bool = False
     """Whether the only reason is links that may have changed."""
+    keeps: bool = False
+    """Whether the run is to stand still, and the plan is made only for the state to be handed in under it."""
 
 
 class Situation(NamedTuple):

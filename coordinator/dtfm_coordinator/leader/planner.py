@@ -10,6 +10,7 @@ from dtfm_coordinator.allocator.foundations.shapes import (
     check_choices,
     check_forced,
     fewest_nodes,
+    for_fewer_nodes,
 )
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload, as_cost, predict
@@ -58,11 +59,17 @@ class Planner:
             return len(self._forced.peers)
         return fewest_nodes(self._job.plan)
 
+    @property
+    def fewest_in_run(self) -> int:
+        """Number of nodes with which a run that has begun may go on, where memory allows it."""
+        return self.fewest_nodes if self.is_forced or self._job.plan.strict else 1
+
     def plan(self, view: View, in_force: Plan | None = None, horizon: float | None = None) -> Plan:
         """Return a plan for the peers of `view`, without version.
 
         Args:
-            in_force: plan under which peers hold their state now.
+            in_force: plan under which peers hold their state now; None: there was none, and no fewer nodes than the
+                owner's choices need will do.
             horizon: seconds within which a move must pay back, if that is less than the job allows.
 
         Raises:
@@ -72,10 +79,14 @@ class Planner:
         self.is_changed = False
         if self._forced is not None:
             return self._place(self._forced, view, in_force)
-        work, planning = self._workload, self._workload.planning
+        planning, nodes, lacking = self._workload.planning, len(view.ids), ""
+        if in_force is not None and self.fewest_in_run <= nodes < self.fewest_nodes:
+            planning = for_fewer_nodes(planning, nodes)
+            lacking = f"; the job's [plan] needs {self.fewest_nodes} nodes and {nodes} are here: it goes on with those"
         if horizon is not None and horizon < planning.horizon:
-            work = replace(work, planning=planning.model_copy(update={"horizon": horizon}))
-        return allocate(view, work, self._seed, in_force=in_force)
+            planning = planning.model_copy(update={"horizon": horizon})
+        plan = allocate(view, replace(self._workload, planning=planning), self._seed, in_force=in_force)
+        return plan.model_copy(update={"reason": f"{plan.reason}{lacking}"})
 
     def _check_forced(self, plan: Plan) -> None:
         check_forced(plan, self._job.training.micro_batches, self._workload.demand.layers)

@@ -46,6 +46,7 @@ class StatusFile:
             "swarm": context.swarm,
             "phase": phase.name,
             "text": phase.text,
+            "paused": phase.paused,
             "step": self._rows.last,
             "steps": context.job.training.steps,
             "checkpoint": state.kept.step,

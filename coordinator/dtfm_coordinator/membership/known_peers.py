@@ -14,7 +14,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
 from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
-from dtfm_protocol.transport.multiaddress import binary
+from dtfm_protocol.transport.multiaddress import CIRCUIT, binary
 
 MOST_PEERS = 64
 """Number of peers whose addresses are kept, at most. One that answers is enough; but many are behind routers, or have
@@ -59,4 +59,4 @@ def _is_usable(peer: str, address: str) -> bool:
         binary(address)
     except ValueError:
         return False
-    return address.endswith(f"/p2p/{peer}") and "/p2p-circuit" not in address
+    return address.endswith(f"/p2p/{peer}") and CIRCUIT not in address

@@ -1,14 +1,12 @@
 """File of the membership ledger: one JSON object a line, written by the running coordinator and by its owner's commands
 beside it, each line at once."""
 
-import fcntl
-import os
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from dtfm_coordinator.membership.membership_ledger import LedgerEntry, MembershipLedger
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.entry_file import EntryFile
 
 NAME = "membership.jsonl"
 _ENTRY: TypeAdapter[LedgerEntry] = TypeAdapter(LedgerEntry)
@@ -25,30 +23,17 @@ class LedgerFile:
         """
         self.ledger = MembershipLedger()
         """Sum of all that was read."""
-        self._path = folder / NAME
-        self._read = 0
-        self.take_up()
+        self._file = EntryFile(folder / NAME, _ENTRY, "a membership ledger")
+        while self.take_up():
+            pass
 
     def take_up(self) -> list[LedgerEntry]:
         """Read what was written since the last time, and return it.
 
         Raises:
-            UserError: as above.
+            UserError: as above; a line that is no entry is passed over the next time.
         """
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._read)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise UserError(f"cannot read {self._path}: {error.strerror}") from None
-        whole = data[: data.rfind(b"\n") + 1]  # a line that is being written is read the next time
-        self._read += len(whole)
-        try:
-            entries = [_ENTRY.validate_json(line) for line in whole.splitlines() if line.strip()]
-        except ValidationError:
-            raise UserError(f"{self._path} has a line that is none of a membership ledger: restore the file") from None
+        entries = self._file.take_up()
         for entry in entries:
             self.ledger.add(entry)
         return entries
@@ -59,14 +44,4 @@ class LedgerFile:
         Raises:
             UserError: they cannot be written.
         """
-        try:
-            with os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "rb+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                data = file.read()
-                if not data.endswith(b"\n"):  # a writer was cut off: its line is no entry
-                    file.truncate(data.rfind(b"\n") + 1)
-                file.write(b"".join(entry.model_dump_json().encode() + b"\n" for entry in entries))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise UserError(f"cannot write {self._path}: {error.strerror}") from None
+        self._file.append(*entries)

@@ -115,6 +115,11 @@ class CheckpointCollector:
         self._pending.clear()
         self.owed.begin(plan.version, plan.peers)
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a file of a share is coming in."""
+        return bool(self._sending)
+
     def newest(self) -> Manifest | None:
         """Return the newest whole checkpoint; None: there is none."""
         manifest = self._store.newest()

@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Collection
 from pathlib import Path
 
+from dtfm_coordinator.owner.owner_wishes import Paused, Resumed
+from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
-from dtfm_protocol.control.messages import EPOCH, JOB, PLAN, PRESENCE, REPORT, Epoch, Presence, Report
+from dtfm_protocol.control.messages import EPOCH, JOB, PHASE, PLAN, PRESENCE, REPORT, Epoch, Phase, Presence, Report
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
@@ -39,6 +42,8 @@ class Standby:
         self._coordinators, self._swarm = coordinators, swarm
         self._rows = MetricsFile(folder / "metrics.jsonl")
         self._leader = ""
+        self._is_paused = False
+        """Whether the owner has paused the run, as the one who led has said last."""
         self._seen = self._clock.now()
         known = folder / "plan.json"
         self._plan = Plan.load(known) if known.exists() else None
@@ -53,6 +58,7 @@ class Standby:
         control.on(EPOCH, self._hear_epoch)
         control.on(PRESENCE, self._hear_presence)
         control.on(REPORT, self._hear_report)
+        control.on(PHASE, self._hear_phase)
 
     async def follow(self, *, is_first: bool) -> bool:
         """Keep the connection to the broker until this coordinator is to lead; return whether another one has led.
@@ -71,6 +77,7 @@ class Standby:
             connection.cancel()
         if self.followed:
             log.warning("nobody leads any more: taking over")
+            self.keep_paused()
         return self.followed
 
     async def until_needed(self, seconds: float) -> None:
@@ -89,6 +96,20 @@ class Standby:
                 first, self.followed = False, True
                 self._seen = self._clock.now()
             await self._clock.sleep(STANDBY_LOOK_SECONDS)
+
+    def keep_paused(self) -> None:
+        """Write down, as the owner's wish, whether the run was paused under whoever led before.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        file = WishFile(self._folder)
+        if self._is_paused != file.wishes.is_paused:
+            file.add((Paused if self._is_paused else Resumed)(at=time.time()))
+
+    def _hear_phase(self, sender: str, phase: Phase) -> None:
+        if sender != self._me:
+            self._is_paused = phase.paused
 
     def _hear_presence(self, peer: str, presence: Presence) -> None:
         if peer == self._me or peer not in self._coordinators:

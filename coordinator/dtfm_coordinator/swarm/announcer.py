@@ -51,11 +51,14 @@ class Announcer:
             await self._control.publish(LEDGER, ledger)
             await self._state.clock.sleep(BREATH_SECONDS)
 
-    async def say(self, name: str, text: str) -> None:
-        """Change the phase to `name`, with `text` for people, for nodes, log and status."""
-        values = {"name": name, "text": text[:480], "session": self._session, "called": self._called()}
+    async def say(self, name: str, text: str, *, paused: bool = False) -> None:
+        """Change the phase to `name`, with `text` for people, for nodes, log and status; `paused`: as the owner
+        wishes."""
+        values = {
+            "name": name, "text": text[:480], "paused": paused, "session": self._session, "called": self._called()
+        }  # fmt: skip
         phase, before = Phase.model_validate(values), self.phase
-        if (phase.name, phase.text) != (before.name, before.text):
+        if (phase.name, phase.text, phase.paused) != (before.name, before.text, before.paused):
             self.phase = phase
             log.info("%s: %s", name, text)
             await self._control.publish(PHASE, phase)

@@ -2,8 +2,10 @@
 
 - `check/`: `dtfm-coordinator check`: what a job file means, before anything is tokenized or served
 - `explain/`: `dtfm-coordinator explain`: where a plan's step goes, for people who place models on networks
+- `report/`: `dtfm-coordinator report`: a run in one file, to read, keep and hand on
 - `trace/`: `dtfm-coordinator trace`: one timeline of what all nodes did, from the file that each of them wrote
-- `export`: the newest checkpoint as a folder that `transformers` loads
+- `checkpoint_list`: which checkpoints of a run there are, and which of them are kept for good
+- `export`: a checkpoint as a folder that `transformers` loads
 - `formatting`: formatting of peers, seconds and sizes for people
 - `generate`: text that the model of the newest checkpoint writes after a prompt
 - `local_swarm`: a whole swarm on this machine: a coordinator here, and N `dtfm-node join` processes that know only its

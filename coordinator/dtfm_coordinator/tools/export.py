@@ -1,4 +1,4 @@
-"""Export of the newest checkpoint as a folder that `transformers` loads."""
+"""Export of a checkpoint as a folder that `transformers` loads."""
 
 import secrets
 import shutil
@@ -21,10 +21,13 @@ TOKENIZER = "tokenizer"
 """Name of the folder of the job's tokenizer in a state dir."""
 
 
-def export(state_dir: Path, out: Path) -> Manifest:
-    """Write the newest checkpoint to `out`, for `AutoModelForCausalLM` and `AutoTokenizer`.
+def export(state_dir: Path, out: Path, step: int | None = None) -> Manifest:
+    """Write a checkpoint to `out`, for `AutoModelForCausalLM` and `AutoTokenizer`.
 
     `out` appears when all of it is written. A coordinator may be running on `state_dir`.
+
+    Args:
+        step: that of the checkpoint; None: the newest one.
 
     Returns:
         The manifest of the checkpoint.
@@ -34,7 +37,7 @@ def export(state_dir: Path, out: Path) -> Manifest:
     """
     out = out.absolute()
     _check_free(out)
-    model, tokenizer, manifest = load_newest(state_dir)
+    model, tokenizer, manifest = load_checkpoint(state_dir, step)
     _set_token_ids(model, tokenizer)
     draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     try:
@@ -52,17 +55,20 @@ def export(state_dir: Path, out: Path) -> Manifest:
     return manifest
 
 
-def load_newest(state_dir: Path) -> tuple[Any, Any, Manifest]:
-    """Return the model of the newest whole checkpoint, its tokenizer and its manifest.
+def load_checkpoint(state_dir: Path, step: int | None = None) -> tuple[Any, Any, Manifest]:
+    """Return the model of a whole checkpoint, its tokenizer and its manifest.
 
     The model is on the CPU in the checkpoint's own precision, ready for inference. At no time is there a second copy of
     its weights in memory.
 
+    Args:
+        step: that of the checkpoint; None: the newest one.
+
     Raises:
-        UserError: there is no checkpoint or no tokenizer, or the checkpoint does not fit its config.
+        UserError: there is no such checkpoint or no tokenizer, or the checkpoint does not fit its config.
     """
     store = CheckpointStore(state_dir / CHECKPOINTS, sweep=False)
-    manifest = store.newest()
+    manifest = store.newest() if step is None else _of_step(store, step)
     if manifest is None:
         raise UserError(
             f"there is no checkpoint in {state_dir / CHECKPOINTS}: "
@@ -70,6 +76,15 @@ def load_newest(state_dir: Path) -> tuple[Any, Any, Manifest]:
         )
     tokenizer = tokenizers.load(state_dir / TOKENIZER)
     return _build(store, manifest), tokenizer, manifest
+
+
+def _of_step(store: CheckpointStore, step: int) -> Manifest:
+    try:
+        if step in store.steps():
+            return store.whole(step)
+    except Refused as error:
+        raise UserError(f"the checkpoint of step {step} cannot be used: {error}") from None
+    raise UserError(f"there is no checkpoint of step {step}: `dtfm-coordinator checkpoints list` shows those there are")
 
 
 def _build(store: CheckpointStore, manifest: Manifest) -> Any:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dtfm_coordinator.tools.export import load_newest
+from dtfm_coordinator.tools.export import load_checkpoint
 from dtfm_protocol.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def generate(state_dir: Path, prompt: str, max_new_tokens: int = 200, temperatur
         raise UserError(f"temperature {temperature} is out of range: give 0 or more")
     if not 0 <= seed < 1 << 63:
         raise UserError(f"seed {seed} is out of range: give 0 or more")
-    model, tokenizer, _ = load_newest(state_dir)
+    model, tokenizer, _ = load_checkpoint(state_dir)
     given = tokenizer(prompt, add_special_tokens=False)["input_ids"] or [tokenizer.eos_token_id]
     written = sample(model, given, max_new_tokens, temperature, seed, tokenizer.eos_token_id, len(tokenizer))
     # Decoded with the prompt before them, because some tokenizers drop a space at the start.

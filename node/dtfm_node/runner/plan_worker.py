@@ -249,7 +249,7 @@ class PlanWorker:
             self._on_change()
             await self._keep(plan, state, row, parked=trainer.kept)
             if trainer.over:
-                self._reporter.say("starting", f"plan {plan.version} ends with step {step}")
+                self._reporter.say("idle" if trainer.kept else "starting", f"plan {plan.version} ends with step {step}")
                 return
         await self._checkpointer.settled()
         self._reporter.say("training", "all steps done; waiting for the coordinator to keep the result")

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class CheckpointStore:
     """Checkpoints as `ROOT/step-00000050/{manifest.json, stage-0.safetensors, ...}`.
 
-    One process writes; any may read. `manifest.json` is the manifest and, as `sha256`, the hash of the rest of it.
+    One process writes; any may read. `manifest.json` is the manifest and, as `sha256`, the hash of the rest of it. An
+    empty file `ROOT/keep-00000050` beside a checkpoint has it kept for good; anybody may put one there.
     """
 
     def __init__(self, root: Path, sweep: bool = True) -> None:
@@ -47,13 +48,7 @@ class CheckpointStore:
         Raises:
             UserError: the folder cannot be read.
         """
-        try:
-            names = [re.fullmatch(r"step-(\d{8,})", name) for name in os.listdir(self._root)]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise UserError(f"cannot read the checkpoints in {self._root}: {error.strerror}") from None
-        return sorted(int(name[1]) for name in names if name)
+        return sorted(int(name[1]) for name in self._names(r"step-(\d{8,})"))
 
     def newest(self) -> Manifest | None:
         """Return the newest checkpoint of which every byte has its hash; a damaged one is skipped with a warning."""
@@ -86,6 +81,44 @@ class CheckpointStore:
                 raise Refused(f"{file.name} cannot be read: {error.strerror}") from None
         self._whole.add(step)
         return manifest
+
+    def described(self, step: int) -> tuple[Manifest, float]:
+        """Return the manifest of the checkpoint of `step`, and when it was written in Unix seconds. Its files are
+        there with their sizes, but were not hashed.
+
+        Raises:
+            Refused: a file of it is not there, or has another size.
+        """
+        folder = self._folder(step)
+        manifest = _read_manifest(folder / MANIFEST)
+        try:
+            for file in manifest.files:
+                if (size := (folder / file.name).stat().st_size) != file.bytes:
+                    raise Refused(f"{file.name} has {size} bytes, not {file.bytes}")
+            return manifest, (folder / MANIFEST).stat().st_mtime
+        except OSError as error:
+            raise Refused(f"a file of the checkpoint cannot be read: {error.strerror}") from None
+
+    def kept_for_good(self) -> set[int]:
+        """Return the steps whose checkpoints are never deleted.
+
+        Raises:
+            UserError: the folder cannot be read.
+        """
+        return {int(name[1]) for name in self._names(r"keep-(\d{8,})")}
+
+    def keep_for_good(self, step: int, *, kept: bool = True) -> None:
+        """Have the checkpoint of `step` never deleted, or, where it is not to be `kept`, as any other.
+
+        Raises:
+            UserError: it cannot be written down.
+        """
+        mark = self._root / f"keep-{step:08d}"
+        with writing(mark):
+            if kept:
+                mark.touch(mode=0o600)
+            else:
+                mark.unlink(missing_ok=True)
 
     def read(self, manifest: Manifest, key: str, offset: int = 0, size: int | None = None) -> bytes:
         """Read the bytes of one tensor, or `size` of them, without the rest of its file. Their hash is not checked.
@@ -129,12 +162,15 @@ class CheckpointStore:
         )
 
     def prune(self, keep: int) -> None:
-        """Delete checkpoints older than the newest `keep` whole ones; where fewer are whole, none."""
+        """Delete checkpoints older than the newest `keep` whole ones, but for those that are kept for good; where fewer
+        are whole, none."""
         if keep < 1:
             raise ValueError(f"keep at least one checkpoint, not {keep}")
-        whole = 0
+        whole, for_good = 0, self.kept_for_good()
         for step in reversed(self.steps()):
             if whole == keep:
+                if step in for_good:
+                    continue
                 with writing(self._root):
                     take_away(self._folder(step))
                 self._whole.discard(step)
@@ -144,6 +180,20 @@ class CheckpointStore:
                 if step not in self._whole:
                     self.whole(step)
                 whole += 1
+
+    def _names(self, pattern: str) -> list[re.Match[str]]:
+        """Return the names in the folder that are of a pattern.
+
+        Raises:
+            UserError: the folder cannot be read.
+        """
+        try:
+            found = [re.fullmatch(pattern, name) for name in os.listdir(self._root)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UserError(f"cannot read the checkpoints in {self._root}: {error.strerror}") from None
+        return [name for name in found if name]
 
     def _folder(self, step: int) -> Path:
         return self._root / f"step-{step:08d}"

@@ -44,6 +44,8 @@ class Phase(Message):
     name: Literal["waiting", "probing", "planning", "training", "done", "failed"]
     text: Text
     """The phase in one line for people."""
+    paused: bool = False
+    """Whether the owner has paused the run: whoever leads next keeps it so."""
     session: Session = ""
     """Random text of every start of a coordinator: a phase that ends the swarm counts only if this one lives."""
     called: Version = 0

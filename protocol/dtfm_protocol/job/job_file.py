@@ -169,6 +169,9 @@ class Planning(Schema):
     stages: Positive | Literal["auto"] = "auto"
     replicas: Positive | Literal["auto"] = "auto"
     """Peers in a stage; "auto" may be uneven."""
+    strict: bool = False
+    """Whether a run that has lost nodes waits until `stages` and `replicas` are possible again; else it goes on with
+    the nodes that are left, in another layout, and says so."""
     schedule: ScheduleName | Literal["auto"] = "auto"
     wire: Wire = Wire()
     horizon: Annotated[float, Field(gt=0, le=1e9)] = 600.0

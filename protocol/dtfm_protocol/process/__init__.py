@@ -7,6 +7,7 @@
 - `command_line`: the run of a command: one event loop, signals that end it cleanly, errors as one line and an exit code
 - `confined_process`: a copy of this process that works once within bounds of memory and time
 - `console`: the console on which commands print tables for people
+- `entry_file`: a file of entries, one JSON object a line, appended to by a program and by commands beside it
 - `extras`: packages that only some commands need, and that pip installs where they are asked for (`dtfm[NAME]`)
 - `fault_injection`: named points at which a test may have a process die, stop or wait; nothing happens at them
   otherwise

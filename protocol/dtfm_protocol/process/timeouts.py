@@ -94,6 +94,9 @@ class Timeouts:
     settle_in_run: float = 0.2
     """Time in which nobody must have joined or left before a plan in the middle of a run, where everyone waits, and who
     is there is known: no longer than `settle`."""
+    fewer_nodes: float = 20.0
+    """Time that a run which has lost nodes waits for as many as its job's `[plan]` fixes before it goes on with those
+    that are left: who was merely started anew is back by then."""
     layout_retry: float = 60.0
     """Pause after a view that no plan fits; sooner if somebody comes: links may be well again."""
     broken_plan_pause: float = 30.0

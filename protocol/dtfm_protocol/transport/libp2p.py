@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from hivemind.p2p import PeerID
@@ -23,7 +24,7 @@ from dtfm_protocol.transport import libp2p_daemon
 from dtfm_protocol.transport.circuit_relay import GUEST, HOP, STOP, CircuitRelay
 from dtfm_protocol.transport.daemon_control import connected_peers
 from dtfm_protocol.transport.dial_rule import ANYWHERE, DialRule
-from dtfm_protocol.transport.dialling import multiaddresses_to_dial
+from dtfm_protocol.transport.dialling import dial_before_relays, multiaddresses_to_dial
 from dtfm_protocol.transport.doorkeeper import DoorWatch
 from dtfm_protocol.transport.incoming_streams import answer
 from dtfm_protocol.transport.libp2p_admission import MemberAdmittance
@@ -182,8 +183,16 @@ class LibP2PDataPlane:
                 f"{short(peer)} is announced at {', '.join(addresses)}, inside this machine's own network, which the "
                 "swarm is not: not dialled without --lan"
             )
+        await dial_before_relays(partial(self._dial, peer), allowed)
+
+    async def _dial(self, peer: str, addresses: tuple[str, ...]) -> None:
+        """Have the daemon connect to `peer` at any of these addresses.
+
+        Raises:
+            Unreachable: it does not.
+        """
         try:
-            where = [binary(address.removesuffix(f"/p2p/{peer}")) for address in allowed]
+            where = [binary(address.removesuffix(f"/p2p/{peer}")) for address in addresses]
             await self.p2p._client.connect(PeerID.from_base58(peer), where)
         except (P2PDaemonError, ValueError, OSError) as error:
             raise Unreachable(f"{short(peer)} cannot be reached at {', '.join(addresses)}: {error}") from None
@@ -214,13 +223,28 @@ class LibP2PDataPlane:
         except Unreachable:
             if await self._connected(peer):
                 raise  # it does not offer the service
-            # The daemon forgets soon where a peer can be reached, and has no way to ask for its relays.
-            known = *self._introduced.get(peer, ()), *self.doors.get(peer, ()), *self.relays.may_reach(peer)
-            try:
-                await self._connect(peer, known)
-            except Unreachable:
-                await self.whereabouts.find(peer)
+            await self._reconnect(peer)
             return await self._call(peer, name)
+
+    async def _reconnect(self, peer: str) -> None:
+        """Connect to a peer to which the daemon knows no way any more: it forgets soon where a peer can be reached, and
+        has no way to ask for its relays. A relay comes last, for all that follows would take it.
+
+        Raises:
+            Unreachable: there is no way.
+        """
+        known = *self._introduced.get(peer, ()), *self.doors.get(peer, ())
+        if known:
+            with contextlib.suppress(Unreachable):
+                await self._connect(peer, known)
+                return
+        try:
+            await self.whereabouts.find(peer)
+        except Unreachable:
+            relayed = self.relays.may_reach(peer)
+            if not relayed:
+                raise
+            await self._connect(peer, relayed)
 
     async def _call(self, peer: str, protocol: str) -> "_Opened":
         """Open a stream to a libp2p protocol of `peer`; return what the daemon says of it, and the stream.

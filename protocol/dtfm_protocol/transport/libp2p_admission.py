@@ -11,9 +11,9 @@ from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.tally import Tally
 from dtfm_protocol.transport.incoming_streams import answer, counted
 from dtfm_protocol.transport.libp2p_limits import StreamLimits
-from dtfm_protocol.transport.libp2p_stream import CIRCUIT, way_of
+from dtfm_protocol.transport.libp2p_stream import way_of
 from dtfm_protocol.transport.member_stream import MemberStream
-from dtfm_protocol.transport.multiaddress import tcp_address
+from dtfm_protocol.transport.multiaddress import CIRCUIT, tcp_address
 from dtfm_protocol.transport.waiting_room import WaitingRoom, network_of
 from dtfm_protocol.wire.stream import Handler, StreamClosed, Unreachable
 

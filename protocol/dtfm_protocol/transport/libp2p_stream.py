@@ -4,11 +4,10 @@ import asyncio
 from typing import Any
 
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.transport.multiaddress import CIRCUIT
 from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, Way
 
 CLOSE_SECONDS = 1.0
-CIRCUIT = "/p2p-circuit"
-"""Part of a multiaddress: what comes before is a relay's, and what follows is reached over it."""
 _CHUNK = 1 << 18
 
 

@@ -8,6 +8,8 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from dtfm_protocol.errors import UserError
 
+CIRCUIT = "/p2p-circuit"
+"""Part of a multiaddress: what comes before is a relay's, and what follows is reached over it."""
 _P2P = b"\xa5\x03"
 """The code of /p2p in binary multiaddresses, 421, as a varint."""
 _TCP = re.compile(r"/(?:ip[46]|dns[46]?)/([^/]+)/tcp/([0-9]{1,5})(?:/p2p/([^/]+))?(/.*)?", re.DOTALL)
@@ -44,7 +46,7 @@ def tcp_address(address: str) -> TcpAddress | None:
 
 def hosts_of(addresses: tuple[str, ...]) -> tuple[str, ...]:
     """List the hosts of multiaddresses, each once, but for relays': there it is not the peer that listens."""
-    found = (tcp_address(address) for address in addresses if "/p2p-circuit" not in address)
+    found = (tcp_address(address) for address in addresses if CIRCUIT not in address)
     return tuple(dict.fromkeys(at.host for at in found if at is not None))
 
 

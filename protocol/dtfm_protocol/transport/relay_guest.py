@@ -9,7 +9,7 @@ from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.transport.circuit_relay import GUEST
-from dtfm_protocol.transport.libp2p_stream import CIRCUIT
+from dtfm_protocol.transport.multiaddress import CIRCUIT
 from dtfm_protocol.wire.stream import Stream, StreamClosed, Unreachable
 
 Introduce = Callable[[str, tuple[str, ...]], Coroutine[Any, Any, None]]

@@ -64,6 +64,23 @@ def fewest_nodes(planning: Planning) -> int:
     )
 
 
+def for_fewer_nodes(planning: Planning, nodes: int) -> Planning:
+    """Return the owner's choices without those for which `nodes` peers are too few: stages of unlike many peers first,
+    then, where there are not even as many peers as stages, any number of stages."""
+    if nodes >= fewest_nodes(planning):
+        return planning
+    has_stages = planning.stages == "auto" or nodes >= planning.stages
+    return planning.model_copy(update={"replicas": "auto", "stages": planning.stages if has_stages else "auto"})
+
+
+def has_shape(plan: Plan, planning: Planning) -> bool:
+    """Whether a plan has the stages and replicas that the owner fixes."""
+    counts = {len(plan.replicas(stage)) for stage in range(len(plan.stages))}
+    return planning.stages in ("auto", len(plan.stages)) and (
+        planning.replicas == "auto" or counts == {planning.replicas}
+    )
+
+
 def feasible_shapes(nodes: int, layers: int, micro_batches: int, planning: Planning) -> tuple[Shape, ...]:
     """Return every grid that the owner's choices, the layers and the micro-batches allow on `nodes` peers.
 

@@ -1,0 +1,209 @@
+"""Standstill of a run at the end of a step, as its owner wishes: nodes do nothing, and the state is kept.
+
+A plan is called off as for a peer that leaves: it ends with the step under way, and all hand in a checkpoint of that.
+No other plan is made before the owner wants the run to go on. A checkpoint that is asked for in between is a standstill
+that ends as soon as the state is kept.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from dtfm_coordinator.leader.plan_watch import Change
+from dtfm_coordinator.owner.owner_desk import OwnerDesk
+from dtfm_coordinator.owner.owner_wishes import CheckpointWanted, FinishWanted, Paused, PlanWanted, Resumed
+from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
+from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
+
+MOST_ATTEMPTS = 2
+"""Number of plans that are made, at most, only for a state to be handed in that a fault has kept from it."""
+
+LOOK_SECONDS = 1.0
+"""Shortest interval of looks at whether a checkpoint still comes in."""
+
+
+class Standstill:
+    """Standstill of one run: brings it about, and tells when it is over."""
+
+    def __init__(
+        self,
+        state: SwarmState,
+        driver: PlanChangeDriver,
+        rows: MetricsFile,
+        owner: OwnerDesk,
+        say: Callable[..., Awaitable[None]],
+        steps: int,
+        *,
+        is_receiving: Callable[[], bool],
+        timeouts: Timeouts = TIMEOUTS,
+    ) -> None:
+        """Take what to bring to a stand; nothing is stopped before `hold`.
+
+        Args:
+            owner: tells what is wished for, and is answered.
+            say: tells the swarm what is done, as `Announcer.say`.
+            steps: number of the job's last step.
+            is_receiving: tells whether a share of a checkpoint is coming in.
+        """
+        self._state, self._driver, self._rows, self._owner = state, driver, rows, owner
+        self._say, self._steps, self._is_receiving, self._timeouts = say, steps, is_receiving, timeouts
+        self._attempts = 0
+        self._is_ended = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the owner wants the run to stand still now."""
+        wishes = self._owner.wishes
+        return wishes.is_paused or wishes.is_finished or bool(wishes.open(CheckpointWanted))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended as the owner wished, before its last step."""
+        wishes = self._owner.wishes
+        return wishes.is_finished and (self._is_ended or not wishes.open(FinishWanted))
+
+    def answer_over(self, text: str) -> None:
+        """Say to the owner how the run has ended, and that nothing else is done any more.
+
+        Args:
+            text: how it has ended, in one line.
+        """
+        self._owner.answer_all(FinishWanted, text)
+        for kind in (Paused, Resumed, CheckpointWanted, PlanWanted):
+            self._owner.answer_all(kind, f"the run is over: {text}", done=False)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a wish of those that `answer_over` answers was not answered yet."""
+        kinds = (FinishWanted, Paused, Resumed, CheckpointWanted, PlanWanted)
+        return any(self._owner.wishes.open(kind) for kind in kinds)
+
+    async def hold(self) -> Change | None:
+        """Bring the run to a stand, and keep it there for as long as the owner wishes.
+
+        Returns:
+            The change with which it goes on; None: look again at what is wished for.
+        """
+        plan, wishes = self._state.plan, self._owner.wishes
+        self._is_ended = False
+        patience = await self._stop(plan) if plan is not None else 0.0
+        is_kept = await self._is_kept_within(patience)
+        if not is_kept and self.is_wanted and plan is not None and self._attempts < MOST_ATTEMPTS:
+            self._attempts += 1
+            return Change(f"the state after step {self._rows.last} has yet to be kept", keeps=True)
+        self._attempts = 0
+        if wishes.is_finished:
+            self._answer_checkpoints()
+            self._rows.forget_after(self._state.kept.step)
+            self._is_ended = True
+            return None
+        if wishes.is_paused:
+            await self._stay_paused()
+            return None if wishes.is_finished else _onward("resumed by the owner", plan)
+        self._answer_checkpoints()
+        return _onward(f"after a stop at step {self._state.kept.step} for the owner", plan, same=True)
+
+    async def _stop(self, plan: Plan) -> float:
+        """End the plan in force with the step under way and a checkpoint of it; return the seconds within which that is
+        to be whole, or more of it to come."""
+        driver, timeouts = self._driver, self._timeouts
+        if driver.epoch.called > driver.epoch.in_force:  # it has ended, or is about to, but not for this wish
+            if not driver.epoch.parked:
+                await driver.call(gently=True, parked=True)
+            return timeouts.park if self._is_alive(plan) else 0.0
+
+        def has_settled() -> bool:
+            begun = self._state.all_train(plan) or self._is_kept
+            return begun or not self._is_alive(plan) or not self.is_wanted
+
+        if not has_settled():
+            await self._say("waiting", f"{self._why}: plan {plan.version} begins, and ends with its first step")
+            await self._state.wait(has_settled)
+        trains = self._state.all_train(plan) and self._is_alive(plan)
+        await self._say(
+            "waiting", f"{self._why}: plan {plan.version} ends{' with the step under way' if trains else ''}"
+        )
+        await driver.call(gently=trains, parked=True)
+        if not trains:
+            return 0.0
+        return timeouts.checkpoint_share if driver.epoch.gently else timeouts.park
+
+    def _is_alive(self, plan: Plan) -> bool:
+        """Whether all peers of a plan are here, and none of them says that it cannot go on."""
+        members = self._state.members
+        return members.broken(plan.peers, plan.version) is None and not members.missing(plan.peers)
+
+    async def _is_kept_within(self, patience: float) -> bool:
+        """Wait until the newest step is kept, or nobody can be expected to hand it in any more; whether it is kept."""
+        clock, look = self._state.clock, max(LOOK_SECONDS, min(patience, self._timeouts.park))
+        end = clock.now() + patience
+
+        def settled() -> bool:
+            return self._is_kept or not self.is_wanted
+
+        if not settled():
+            await self._say("waiting", f"{self._why}: step {self._rows.last} is on its way to the coordinator")
+        while not await self._state.wait(settled, look):
+            if not self._is_receiving() and (clock.now() >= end or self._has_lost_peer()):
+                break
+        return self._is_kept
+
+    async def _stay_paused(self) -> None:
+        """Answer what is asked for, and say how things stand, until the run is to go on or to end."""
+        wishes, asked = self._owner.wishes, (Paused, CheckpointWanted, PlanWanted)
+        while wishes.is_paused:
+            said = self._said
+            self._owner.answer_all(Paused, f"paused {said}")
+            self._answer_checkpoints()
+            self._owner.answer_all(PlanWanted, "the run is paused: `resume` makes a plan anew", done=False)
+            await self._say("waiting", f"paused by the owner {said}", paused=True)
+
+            def is_news(said: str = said) -> bool:
+                return not wishes.is_paused or self._said != said or any(wishes.open(kind) for kind in asked)
+
+            await self._state.wait(is_news)
+
+    def _answer_checkpoints(self) -> None:
+        step = self._state.kept.step
+        text = f"the state after step {step} is kept" if step else "there is no step yet whose state could be kept"
+        if not self._is_kept:
+            text = f"the state after step {self._rows.last} could not be kept; that after step {step} is"
+        self._owner.answer_all(CheckpointWanted, text, done=self._is_kept and bool(step))
+
+    @property
+    def _is_kept(self) -> bool:
+        return self._state.kept.step >= self._rows.last
+
+    @property
+    def _said(self) -> str:
+        """At which step the run stands, and where the state of that is, in words for people."""
+        step, kept = self._rows.last, self._state.kept.step
+        if not max(step, kept):
+            return "before the first step"
+        if self._is_kept:
+            return f"after step {kept} of {self._steps}; its state is kept"
+        lies = f"step {kept} is kept here" if kept else "none is kept here yet"
+        return f"after step {step} of {self._steps}; {lies}, later ones are with the nodes: keep those running"
+
+    @property
+    def _why(self) -> str:
+        wishes = self._owner.wishes
+        if wishes.is_finished:
+            return "ending the run for the owner"
+        return "pausing for the owner" if wishes.is_paused else "keeping a checkpoint for the owner"
+
+    def _has_lost_peer(self) -> bool:
+        """Whether a peer of the plan is gone, or was started anew, and so hands nothing in any more."""
+        plan, members = self._state.plan, self._state.members
+        if plan is None or members.missing(plan.peers):
+            return True
+        reports = (member.report for peer in plan.peers if (member := members.get(peer)) is not None)
+        return any(report is not None and report.plan_version != plan.version for report in reports)
+
+
+def _onward(why: str, plan: Plan | None, *, same: bool = False) -> Change:
+    """Return the change with which a run goes on: to the `same` layout where that is wanted, and there was one."""
+    if plan is None:
+        return Change("the first plan")
+    return Change(why, gently=True, layout=plan) if same else Change(why)

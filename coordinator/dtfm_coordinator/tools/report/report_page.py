@@ -1,0 +1,212 @@
+"""The page of a report: numbers, charts and tables as one HTML file that needs nothing else. Pure.
+
+All text goes through `escape`: names, devices and reasons are others' words.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from dtfm_coordinator.tools.formatting import amount, duration, named, size
+from dtfm_coordinator.tools.report.curve_chart import Curve, chart
+from dtfm_coordinator.tools.report.run_facts import RunFacts
+from dtfm_protocol.bounds import printable
+from dtfm_protocol.job.resolved_job import ResolvedJob
+
+MOST_ROWS = 500
+"""Lines of a table that are shown; of more, the newest."""
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c2430; --dim: #5b6675; --line: #d9dee5; --back: #fff; --soft: #f4f6f8;
+  --train: #2563a8; --eval: #c2410c; --ok: #2f7d4f; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --dim: #9aa5b4; --line: #323b47; --back: #14181e;
+  --soft: #1c222a; --train: #6ea8e6; --eval: #f2955c; --ok: #6cc490; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2rem 1.2rem 4rem; max-width: 940px; background: var(--back); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { margin: 0 0 .2rem; font-size: 1.7rem; } h2 { margin: 2.4rem 0 .6rem; font-size: 1.15rem; }
+.said, .none, footer { color: var(--dim); } .said { margin: 0 0 1.4rem; }
+dl.numbers { display: grid; grid-template-columns: repeat(auto-fill, minmax(165px, 1fr)); gap: .7rem; margin: 0; }
+dl.numbers div { padding: .7rem .9rem; border-radius: 8px; background: var(--soft); }
+dt { color: var(--dim); font-size: .82rem; } dd { margin: 0; font-size: 1.2rem; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; } table { width: 100%; border-collapse: collapse; font-size: .88rem; }
+th, td { padding: .35rem .7rem .35rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th { color: var(--dim); font-weight: 500; white-space: nowrap; } td { overflow-wrap: anywhere; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+figure { margin: 0; }
+figcaption { display: flex; gap: .5rem; align-items: center; color: var(--dim); font-size: .85rem; }
+figcaption span { width: 18px; height: 3px; border-radius: 2px; }
+figcaption em { margin-left: auto; font-style: normal; }
+figcaption span.train { background: var(--train); } figcaption span.eval { background: var(--eval); }
+svg { width: 100%; height: auto; } svg text { fill: var(--dim); font-size: 12px; }
+line.grid { stroke: var(--line); } line.mark { stroke: var(--dim); stroke-dasharray: 2 4; opacity: .6; }
+polyline { fill: none; stroke-width: 1.6; }
+polyline.train { stroke: var(--train); } polyline.eval { stroke: var(--eval); }
+circle.train { fill: var(--train); } circle.eval { fill: var(--eval); }
+footer { margin-top: 3rem; font-size: .82rem; }
+"""
+
+
+def page(facts: RunFacts, made_at: float) -> str:
+    """Return the report of a run as an HTML document.
+
+    Args:
+        facts: the run.
+        made_at: Unix seconds at which it is made.
+    """
+    job, status = facts.job, facts.status
+    said = str(status.get("text", "not begun yet"))
+    starts = [float(event.step) for event in facts.events[1:]]
+    evaluated = Curve("on the evaluation's text", "eval", facts.eval_losses, dotted=len(facts.eval_losses) <= 60)
+    losses = [Curve("in training", "train", [(row.step, row.loss) for row in facts.rows]), evaluated]
+    predicted = [(row.step, row.predicted_seconds) for row in facts.rows if row.predicted_seconds is not None]
+    taken = [
+        Curve("measured", "train", [(row.step, row.seconds) for row in facts.rows]),
+        Curve("predicted by the plan", "eval", predicted),
+    ]
+    parts = [
+        f"<h1>{_text(job.name)}</h1><p class=said>{_text(said)}</p>",
+        _numbers(facts),
+        _section("Loss", chart("Loss over steps", "nats a token; dotted: another plan", losses, starts)),
+        _section("Time a step takes", chart("Seconds a step over steps", "seconds", taken, starts)),
+        _section("Plans", _plans(facts)),
+        _section("Members", _members(facts)),
+        _section("Checkpoints", _checkpoints(facts)),
+        _section("What the owner has asked for", _wishes(facts)),
+        _section("Job", _job(job)),
+        f"<footer>Made {_moment(made_at)} by dtfm-coordinator report.</footer>",
+    ]
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_text(job.name)}: report of a training run</title><style>{STYLE}</style></head>\n<body>"
+        + "\n".join(parts)
+        + "</body></html>\n"
+    )
+
+
+def _numbers(facts: RunFacts) -> str:
+    last = facts.rows[-1] if facts.rows else None
+    evaluated, speed = facts.eval_losses, facts.tokens_a_second
+    begun = facts.events[0].called_at if facts.events else None
+    shown = {
+        "Steps": f"{last.step if last else 0:,} of {facts.job.training.steps:,}",
+        "Tokens": amount(facts.tokens),
+        "Loss": f"{last.loss:.4f}" if last else "",
+        "Evaluation loss": f"{evaluated[-1][1]:.4f}" if evaluated else "",
+        "Parameters": amount(facts.parameters) if facts.parameters else "",
+        "Tokens a second": amount(speed) if speed else "",
+        "Time in steps": duration(facts.training_seconds) if facts.rows else "",
+        "Sent between nodes": size(sum(row.bytes_sent for row in facts.rows)) if facts.rows else "",
+        "Members": f"{len(facts.ledger.members):,}" if facts.ledger.members else "",
+        "Plans": f"{len(facts.events):,}" if facts.events else "",
+        "Begun": _moment(begun) if begun else "",
+    }
+    cells = (f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in shown.items() if value)
+    return f"<dl class=numbers>{''.join(cells)}</dl>"
+
+
+def _plans(facts: RunFacts) -> str:
+    rows = (
+        (
+            str(event.plan),
+            _moment(event.called_at),
+            event.why,
+            f"{event.step:,}",
+            f"{event.repeated:,}",
+            size(event.moved_bytes),
+            duration(event.started_at - event.called_at) if event.started_at else "",
+        )
+        for event in facts.events
+    )
+    return _table(("plan:n", "made", "why", "from step:n", "run again:n", "state moved:n", "until training:n"), rows)
+
+
+def _members(facts: RunFacts) -> str:
+    """Who has entered; of those who are here now, what they do."""
+    here: dict[str, dict[str, Any]] = {node["id"]: node for node in facts.status.get("nodes", ()) if "id" in node}
+    plan, ledger = facts.plan, facts.ledger
+    known = dict.fromkeys([*ledger.members, *here])
+    rows = []
+    for peer in known:
+        entry, node = ledger.members.get(peer), here.get(peer, {})
+        invite = ledger.invited.get(entry.token) if entry is not None else None
+        stage = plan.stage_of(peer) if plan is not None else None
+        layers = f"{plan.stages[stage][0] + 1} to {plan.stages[stage][1]}" if plan and stage is not None else ""
+        share = f"{len(plan.micro_batches(peer))} of {len(plan.routes)}" if plan and stage is not None else ""
+        state = "banned" if entry is not None and ledger.is_banned(peer, entry.token) else node.get("state") or ""
+        entered = _moment(ledger.entered[entry.token, peer]) if entry is not None else ""
+        rows.append(
+            (named(peer), invite.name if invite else "", entered, node.get("device") or "", layers, share, state)
+        )
+    return _table(("member", "invited as", "entered", "device", "layers", "micro-batches:n", "now"), rows)
+
+
+def _checkpoints(facts: RunFacts) -> str:
+    rows = (
+        (
+            f"{one.step:,}",
+            _moment(one.at) if one.at is not None else "",
+            size(one.bytes),
+            f"{one.eval_loss:.4f}" if one.eval_loss is not None else "",
+            one.fault or ("for good" if one.for_good else "until newer ones come"),
+        )
+        for one in facts.checkpoints
+    )
+    return _table(("step:n", "written", "size:n", "evaluation loss:n", "kept"), rows)
+
+
+def _wishes(facts: RunFacts) -> str:
+    wishes = facts.wishes
+    answered = ((answer.at, answer.text) for answer in wishes.answers.values())
+    waiting = ((wish.at, f"{wish.kind}: not done yet") for wish in wishes.unanswered.values())
+    return _table(("when", "what was done"), ((_moment(at), text) for at, text in sorted((*answered, *waiting))))
+
+
+def _job(job: ResolvedJob) -> str:
+    training, config = job.training, job.config
+    layers = config.get("num_hidden_layers", config.get("n_layer", "?"))
+    pairs = {
+        "Model": f"{config.get('model_type', '')}, {layers} layers",
+        "Text": f"{amount(job.corpus.tokens)} tokens, {job.corpus.vocab_size:,} words in the vocabulary",
+        "Batch": f"{training.global_batch} sequences of {training.sequence_length} tokens, in micro-batches of "
+        f"{training.micro_batch}",
+        "Learning rate": f"{training.learning_rate:g}, after {training.warmup_steps} steps of warm-up",
+        "Weight decay": f"{training.weight_decay:g}",
+        "Gradients clipped at": f"{training.clip_norm:g}" if training.clip_norm else "no clipping",
+        "Arithmetic": training.precision,
+        "Sent as": str(job.plan.wire),
+        "Seed": str(training.seed),
+    }
+    return _table(("", ""), pairs.items())
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; the name of a column of numbers ends in `:n`."""
+    found = list(rows)
+    if not found:
+        return '<p class="none">None yet.</p>'
+    kinds = [' class="n"' if name.endswith(":n") else "" for name in head]
+    top = "".join(f"<th{kind}>{_text(name.removesuffix(':n'))}</th>" for name, kind in zip(head, kinds, strict=True))
+    lines = (
+        "".join(f"<td{kind}>{_text(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+        for row in found[-MOST_ROWS:]
+    )
+    more = f'<p class="none">and {len(found) - MOST_ROWS:,} earlier ones.</p>' if len(found) > MOST_ROWS else ""
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    titles = f"<thead><tr>{top}</tr></thead>" if any(head) else ""
+    return f'<div class="wide"><table>{titles}<tbody>{body}</tbody></table></div>{more}'
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{_text(title)}</h2>{content}</section>"
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _text(value: str) -> str:
+    return escape(printable(value))

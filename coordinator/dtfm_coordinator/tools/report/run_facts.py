@@ -1,0 +1,110 @@
+"""What a coordinator's state folder tells of its run, whether it goes on or has ended."""
+
+import json
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pydantic import ValidationError
+
+from dtfm_coordinator.membership.ledger_file import LedgerFile
+from dtfm_coordinator.membership.membership_ledger import MembershipLedger
+from dtfm_coordinator.owner.owner_wishes import OwnerWishes
+from dtfm_coordinator.owner.wish_file import WishFile
+from dtfm_coordinator.records import event_log
+from dtfm_coordinator.records.event_log import PlanEvent
+from dtfm_coordinator.tools.checkpoint_list import ListedCheckpoint, checkpoints_of
+from dtfm_coordinator.tools.export import CHECKPOINTS
+from dtfm_protocol.checkpoint.store import CheckpointStore
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run as its coordinator has written it down."""
+
+    job: ResolvedJob
+    rows: tuple[StepMetrics, ...]
+    events: tuple[PlanEvent, ...]
+    checkpoints: tuple[ListedCheckpoint, ...]
+    ledger: MembershipLedger
+    wishes: OwnerWishes
+    plan: Plan | None
+    """Plan in force, or the last one; None before the first."""
+    status: dict[str, Any]
+    """Last status of the coordinator; empty before the first."""
+    parameters: int | None
+    """Number of the model's parameters; None before the first checkpoint."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "RunFacts":
+        """Read a state folder.
+
+        Raises:
+            UserError: no coordinator has served a job there, or a file of it cannot be read.
+        """
+        try:
+            job = ResolvedJob.model_validate_json((folder / "job.json").read_bytes())
+        except FileNotFoundError:
+            raise UserError(f"{folder} holds no run: did `dtfm-coordinator serve` run with it?") from None
+        except (OSError, ValidationError):
+            raise UserError(f"{folder / 'job.json'} cannot be read: serve the job once more, which writes it") from None
+        path = folder / "plan.json"
+        listed = tuple(checkpoints_of(folder))
+        return cls(
+            job=job,
+            rows=tuple(MetricsFile(folder / "metrics.jsonl").rows()),
+            events=tuple(event_log.read(folder)),
+            checkpoints=listed,
+            ledger=LedgerFile(folder).ledger,
+            wishes=WishFile(folder).wishes,
+            plan=Plan.load(path) if path.exists() else None,
+            status=_status(folder / "status.json"),
+            parameters=_parameters(folder, [one.step for one in listed if not one.fault]),
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that the model has been trained on."""
+        return sum(row.tokens for row in self.rows)
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds that all steps have taken together, without what lies between them."""
+        return sum(row.seconds for row in self.rows)
+
+    @property
+    def tokens_a_second(self) -> float | None:
+        """Tokens a second in a usual step; None before the first."""
+        speeds = [row.tokens / row.seconds for row in self.rows if row.seconds > 0]
+        return median(speeds) if speeds else None
+
+    @property
+    def eval_losses(self) -> list[tuple[int, float]]:
+        """Losses on the evaluation's text, by step."""
+        return [(row.step, row.eval_loss) for row in self.rows if row.eval_loss is not None]
+
+
+def _status(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _parameters(folder: Path, steps: list[int]) -> int | None:
+    """Return how many numbers the weights of the newest checkpoint have."""
+    if not steps:
+        return None
+    try:
+        manifest, _ = CheckpointStore(folder / CHECKPOINTS, sweep=False).described(steps[-1])
+    except Refused:
+        return None
+    return sum(prod(entry.shape) for key, entry in manifest.tensors.items() if key.startswith("weight/"))
