@@ -180,6 +180,8 @@ class Overview(Schema):
     """The coordinator's phase in one word."""
     text: Text
     """The phase in the coordinator's own words."""
+    paused: bool = False
+    """Whether the owner has paused the run."""
     health: Health
     progress: Progress
     figures: Figures

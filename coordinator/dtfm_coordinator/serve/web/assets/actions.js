@@ -25,6 +25,30 @@ export async function act(values) {
   return said;
 }
 
+const COURSE = {
+  pause: ["Pause", "Pause the run?", "The step under way is finished and its state kept here. Then the machines do nothing until you resume; their owners may leave meanwhile."],
+  resume: ["Resume", "Go on with the run?", "A plan is made for the machines that are here."],
+  checkpoint: ["Keep a checkpoint", "Keep the model as it is now?", "Training stops for a moment after the step under way, and goes on."],
+  plan: ["Plan anew", "Look for a better plan?", "Links that nobody knows are measured, and a better plan is looked for while training goes on."],
+  finish: ["Finish", "End the run for good?", "The step under way is the last one. Its state is kept, and all machines leave."],
+};
+let offered = "";
+
+// Offers what can be done now about the course of the run.
+export function offerCourse(overview) {
+  const over = overview.phase === "done" || overview.phase === "failed";
+  const names = !mayAct() || over ? [] : overview.paused ? ["resume", "finish"] : ["pause", "checkpoint", "plan", "finish"];
+  show("actions", names.length > 0);
+  if (String(names) === offered) return;
+  offered = String(names);
+  find("actions").replaceChildren(
+    ...names.map((name) => {
+      const [button, title, text] = COURSE[name];
+      return element("button", { type: "button", class: name === "resume" ? "" : "plain", onclick: () => ask(title, [element("p", {}, text)], button, name === "finish", () => ({ action: name })) }, button);
+    }),
+  );
+}
+
 // Asks, with what `body` holds; `go` returns what to send.
 function ask(title, body, button, danger, values, done) {
   const dialog = find("dialog"), form = find("dialog-form"), go = find("dialog-go"), said = find("dialog-said");

@@ -39,6 +39,7 @@ async function session() {
     if (!answer.ok) return notice(values.error);
     actions.asOwner(values.request_key || null);
     drawMembers(overview);
+    if (overview) actions.offerCourse(overview);
   } catch {
     // the stream says that the coordinator does not answer
   }
@@ -86,6 +87,7 @@ function heard(newest) {
   prose(find("advice"), overview.health.advice);
   show("advice", Boolean(overview.health.advice));
   drawProgress();
+  actions.offerCourse(overview);
   drawMap(overview);
   drawMembers(overview);
   drawNews();
