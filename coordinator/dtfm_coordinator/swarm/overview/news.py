@@ -51,8 +51,6 @@ def news(before: Overview | None, after: Overview) -> Iterator[Said]:
     kept, newest = (max((one.step for one in seen.storage.checkpoints), default=0) for seen in (before, after))
     if newest > kept:
         yield "good", f"The model after step {newest:,} is safe on this disk.", ""
-    if after.figures.eval_step != before.figures.eval_step and after.figures.eval_loss is not None:
-        yield "good", f"Evaluation after step {after.figures.eval_step:,}: loss {after.figures.eval_loss:.4f}.", ""
     if after.health.level in {"warn", "bad", "done"} and after.health.level != before.health.level:
         yield after.health.level, after.health.sentence, after.health.advice
     elif before.health.level == "warn" and after.health.level == "good":
