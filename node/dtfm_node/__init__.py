@@ -4,6 +4,7 @@
 - `control/`: what coordinators say to this node, and what it says of itself
 - `doctor/`: `dtfm-node doctor`: what goes wrong for ordinary people, found before they join, each with one thing to do
 - `engine/`: the training engine of one peer: everything between a plan and a committed step
+- `limits/`: limits of what the node may take of its machine, and when it may work at all
 - `links/`: links to other peers: measured, published, and shared among what is sent
 - `runner/`: following of plans: which plan this node works under, and the tasklets that the plan gives it
 - `state/`: states of the model that this node holds: on disk, for others, and brought back

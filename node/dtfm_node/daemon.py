@@ -1,11 +1,15 @@
 """One member of a swarm: joins by invite, says what it can do, serves the tasklets it is given, says goodbye."""
 
 import asyncio
+import math
 import secrets
 import shutil
+from collections.abc import Awaitable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -13,11 +17,17 @@ from dtfm_node.control.display import Display
 from dtfm_node.control.enrolment_client import EnrolmentClient
 from dtfm_node.control.inbox import Inbox
 from dtfm_node.control.reporter import Reporter
+from dtfm_node.control.wake_watch import watch_for_wake
+from dtfm_node.doctor.closed_ports import check_data_ports, unless_closed
 from dtfm_node.engine.device import choose, describe
 from dtfm_node.engine.device_profile import availability, measure_profile
 from dtfm_node.engine.job_survey import Surveyor, local_survey
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.tracer import NO_TRACE, TraceFile, Tracer
+from dtfm_node.limits.availability import Rules
+from dtfm_node.limits.availability_watch import AvailabilityWatch
+from dtfm_node.limits.draining import Draining
+from dtfm_node.limits.machine_readings import SystemReadings
 from dtfm_node.links import probe
 from dtfm_node.links.pacing import UplinkPacer
 from dtfm_node.links.publisher import Publisher
@@ -34,7 +44,7 @@ from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
 from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.discovery.dht import go_by
 from dtfm_protocol.discovery.registry import Registry
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
@@ -43,12 +53,20 @@ from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
+from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.transport.dial_rule import dial_rule
+from dtfm_protocol.transport.dialling import multiaddresses_to_dial
 from dtfm_protocol.transport.ip_addresses import own_addresses
 from dtfm_protocol.transport.multiaddress import announced_port
+from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
+from dtfm_protocol.wire.stream import Handler, Stream
+
+T = TypeVar("T")
 
 ALONE_LOOK_SECONDS = 0.1
+PATIENCE_SECONDS = 30.0
+"""Seconds to wait for a coordinator that may be starting."""
 CLOCK_OFFSET_SECONDS = 2.0
 """By so much clocks may differ before it matters: hivemind refuses 3 s."""
 
@@ -63,18 +81,27 @@ class NodeOptions:
     port: int = 0
     """To listen on; 0 is the port of `announce`, which a router is told to forward, or else any."""
     threads: int | None = None
-    memory_gib: float | None = None
-    """Most memory to offer."""
-    disk_gib: float | None = None
+    memory_gb: float | None = None
+    """Most memory to offer, of the device that computes."""
+    disk_gb: float | None = None
     """Most disk to keep tokens, snapshots and copies on; None: half of what is free."""
-    timeout: float = 30.0
-    """Seconds to wait for the coordinator before giving up."""
+    upload: float = math.inf
+    """Most bytes a second to send."""
+    download: float = math.inf
+    """Most bytes a second to receive."""
+    rules: Rules = field(default_factory=Rules)
+    """When the node may work."""
+    timeout: float | None = None
+    """Seconds to wait for the coordinator before giving up; None: `PATIENCE_SECONDS`, or as soon as a newcomer can tell
+    that nobody will answer."""
     trace: Path | None = None
     """Folder for a timeline of what this node does."""
     compiled: bool = False
     """Whether decoder layers are compiled."""
     pace: float | None = None
     """FLOP/s of a slower device to behave as."""
+    name: str = ""
+    """What this machine's person calls it, as others are shown it; "": nothing."""
     lan: bool = False
     """Whether addresses inside this machine's own network are dialled when others announce them."""
 
@@ -102,8 +129,12 @@ class Daemon:
         self._inbox = Inbox(invite, self._me, display, self._reporter, self._session)
         self._twin: str | None = None
         """The session of another daemon with this identity."""
+        self._plan_loop: PlanLoop | None = None
+        """Loop over plans; None before it begins."""
         self._leave = asyncio.Event()
         self._serving = False
+        self._is_newcomer = True
+        """Whether this node has never been in the swarm."""
 
     async def run(self) -> None:
         """Stay until the job is done.
@@ -116,9 +147,16 @@ class Daemon:
         device = choose(self._options.device)
         self._display.note(f"joining swarm {self._invite.swarm} as {self._me}")
         credentials = EnrolmentClient(self._invite, self._identity, self._folder)
-        admission = await credentials.obtain(self._options.timeout)
+        self._is_newcomer = credentials.known() is None
+        admission = await self._unless_closed(credentials.obtain(self._patience), BrokerAddress.entrances(self._invite))
         credentials.keep(admission)
         self._inbox.knows(admission)
+        rules, gpu = self._options.rules, device.index if device.type == "cuda" else None
+        readings = SystemReadings(use=rules.when_idle, network=rules.not_metered, gpu=gpu)
+        watch = AvailabilityWatch(self._folder, rules, readings)
+        await watch.check()
+        await watch.until_available(self._waits)
+        self._reporter.end_pause()
         control = self._control(admission)
         with self._tracer() as tracer, self._machine(device, tracer) as machine:
             async with asyncio.TaskGroup() as tasks:
@@ -127,7 +165,7 @@ class Daemon:
                     tasks.create_task(credentials.keep_fresh(admission, control.refused)),
                 ]
                 await self._enter(control)
-                await self._serve(machine, control, admission)
+                await self._serve(machine, control, admission, watch)
                 for task in background:
                     task.cancel()
 
@@ -138,36 +176,44 @@ class Daemon:
         folder = self._options.trace
         return nullcontext(NO_TRACE) if folder is None else TraceFile.open(folder, self._me)
 
-    async def _serve(self, machine: Runtime, control: ControlPlane, admission: Admission) -> None:
+    async def _serve(
+        self, machine: Runtime, control: ControlPlane, admission: Admission, watch: AvailabilityWatch
+    ) -> None:
         """Be a member: offer what this machine has, and do what plans say."""
         job = await self._inbox.job()
         survey = await self._surveyor(job)
         registry = Registry(self._invite.swarm, self._post)
-        port = self._options.port
-        broker = (control.remote,) if control.remote else ()
+        port, caps = self._options.port, TrafficCaps(RateCap(self._options.upload), RateCap(self._options.download))
+        self._display.sent_bytes = lambda: caps.up.total
+        # Where the connection to the broker leads is no matter of what an invite, or its name server, says.
+        dials = dial_rule(own_addresses(), (control.remote,) if control.remote else (), lan=self._options.lan)
+        doors = admission.coordinators.renamed(self._invite.doors)
+        await check_data_ports(await multiaddresses_to_dial(doors, dials))
         opening = open_planes(
             self._identity,
             admission,
             self._invite.service,
             registry,
             listen=self._options.listen or self._default_listen(),
-            # Where the connection to the broker leads is no matter of what an invite, or its name server, says.
-            dials=dial_rule(own_addresses(), broker, lan=self._options.lan),
+            dials=dials,
             port=port or announced_port(self._options.announce),
             direct_port=port + 1 if port else 0,
             announce=self._options.announce,
-            bootstrap=admission.coordinators.renamed(self._invite.doors),
+            bootstrap=doors,
+            caps=caps,
         )
         async with opening as planes:
             plane = planes.data
             shards, budget = ShardFolder(self._folder / "tokens"), self._disk_budget()
             budget.counts(lambda: sum(shards.sizes().values()))
             uplink = UplinkPacer()
-            await plane.serve(probe.PROBE, lambda stream: probe.answer(stream, uplink))
-            await plane.serve(SHARDS, lambda stream: serve_shards(stream, shards.find))
+            await plane.serve(probe.PROBE, self._unless_paused(lambda stream: probe.answer(stream, uplink)))
+            await plane.serve(SHARDS, self._unless_paused(lambda stream: serve_shards(stream, shards.find)))
             addresses = await plane.addresses()
             self._reporter.say("measuring", f"measuring {describe(machine.device)}")
-            profile = await measure_profile(job, survey, machine, self._options.memory_gib, addresses, self._session)
+            profile = await measure_profile(
+                job, survey, machine, self._options.memory_gb, addresses, self._session, caps
+            )
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute)
@@ -176,7 +222,7 @@ class Daemon:
             keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes, signer)
             async with keeping as checkpointer, asyncio.TaskGroup() as tasks:
                 self._inbox.when_kept(checkpointer.confirm)
-                await plane.serve(STATE, lambda stream: serve_state(stream, holdings))
+                await plane.serve(STATE, self._unless_paused(lambda stream: serve_state(stream, holdings)))
                 publisher = Publisher(plane, planes.discovery, registry, profile, uplink)
                 promise_store = PromiseStore(self._folder / "promise.json", holdings, self._reporter)
                 say_standing = promise_store.say_standing
@@ -195,6 +241,7 @@ class Daemon:
                 )
                 await worker.listen()
                 plan_loop = PlanLoop(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)
+                self._plan_loop = plan_loop
                 snapshots.when_added(say_standing)
                 self._reporter.say("idle", availability(survey, profile))
                 self._serving = True
@@ -203,11 +250,15 @@ class Daemon:
                     tasks.create_task(publisher.measure(self._inbox.rounds, self._reporter)),
                     tasks.create_task(self._reporter.run(control)),
                     tasks.create_task(plane.watch()),
+                    tasks.create_task(watch_for_wake(own_addresses, partial(_anew, control, publisher))),
                 ]
                 say_standing()
-                await control.publish(PRESENCE, Presence(online=True, session=self._session))
+                await control.publish(PRESENCE, self._presence())
                 following = tasks.create_task(plan_loop.follow())
-                leaving = tasks.create_task(self._drain(plan_loop, control))
+                background.append(
+                    tasks.create_task(watch.run(plan_loop, control.connected.is_set, lambda: caps.up.total))
+                )
+                leaving = tasks.create_task(self._drain(plan_loop, control, caps.up))
                 try:
                     await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -219,25 +270,43 @@ class Daemon:
                     task.cancel()
             await self._reporter.send(control)
 
+    def _presence(self) -> Presence:
+        return Presence(online=True, session=self._session, name=self._options.name)
+
+    def _waits(self, why: str) -> None:
+        """Say why this node does not even connect yet."""
+        self._reporter.pause(why)
+        self._reporter.save()
+
+    def _unless_paused(self, handler: Handler) -> Handler:
+        """Return a handler that sends nothing while this node pauses."""
+
+        async def answer(stream: Stream) -> None:
+            if self._plan_loop is not None and self._plan_loop.is_paused:
+                raise Refused("asked of a node that pauses")
+            await handler(stream)
+
+        return answer
+
     def _disk_budget(self) -> DiskBudget:
         held = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
-        return DiskBudget(most_disk(self._options.disk_gib, shutil.disk_usage(self._folder).free, held))
+        return DiskBudget(most_disk(self._options.disk_gb, shutil.disk_usage(self._folder).free, held))
 
     def leave(self) -> bool:
         """Ask to leave as soon as the others can do without this node; whether there is anything to wait for."""
         self._leave.set()
         return self._serving
 
-    async def _drain(self, plan_loop: PlanLoop, control: ControlPlane) -> None:
+    async def _drain(self, plan_loop: PlanLoop, control: ControlPlane, up: RateCap) -> None:
         """Once this node is asked to leave, return when waiting for the others has no more use."""
         await self._leave.wait()
         self._display.note("leaving: waiting until others have what this node holds (Ctrl+C again: at once)")
         plan_loop.leave()
-        loop = asyncio.get_running_loop()
-        end, alone = loop.time() + self._timeouts.leave, 0.0
-        while loop.time() < end and alone < self._timeouts.leave_alone:
+        clock = asyncio.get_running_loop().time
+        draining = Draining(self._timeouts.leave, self._timeouts.leave_alone, clock(), up.total)
+        while not draining.is_vain(clock()):
             await asyncio.sleep(ALONE_LOOK_SECONDS)
-            alone = 0.0 if control.connected.is_set() else alone + ALONE_LOOK_SECONDS
+            draining = draining.looked(clock(), up.total, works=plan_loop.works, connected=control.connected.is_set())
 
     def _control(self, admission: Admission) -> ControlPlane:
         """The connection to the broker, with what this node reads there."""
@@ -260,7 +329,7 @@ class Daemon:
 
         async def answer(_: str, challenge: Challenge) -> None:
             if challenge.session != self._session:
-                await control.publish(PRESENCE, Presence(online=True, session=self._session))
+                await control.publish(PRESENCE, self._presence())
 
         control.on(PRESENCE, see, self._me)
         control.on(CHALLENGE, answer, self._me)
@@ -273,21 +342,22 @@ class Daemon:
             UserError: the broker does not let this node in in time, nobody leads, or there is another daemon.
         """
         try:
-            async with asyncio.timeout(self._options.timeout):
-                await control.connected.wait()
+            async with asyncio.timeout(self._patience):
+                brokers = (BrokerAddress.of(self._invite), *BrokerAddress.others(self._invite))
+                await self._unless_closed(control.connected.wait(), brokers)
         except TimeoutError:
             where = BrokerAddress.of(self._invite)
             raise UserError(
-                f"no coordinator: its broker at {where} did not let this node in for {self._options.timeout:g} s "
+                f"no coordinator: its broker at {where} did not let this node in for {self._patience:g} s "
                 f"({control.last_error or 'no answer'}); check that it runs; `dtfm-node doctor INVITE` finds out more"
             ) from None
         try:
-            async with asyncio.timeout(self._options.timeout):
+            async with asyncio.timeout(self._patience):
                 # A coordinator opens its broker first and serves seconds later; then it says what is trained.
                 await self._inbox.job()
         except TimeoutError:
             raise UserError(
-                f"no coordinator: its broker answers, but nobody has said there for {self._options.timeout:g} s what "
+                f"no coordinator: its broker answers, but nobody has said there for {self._patience:g} s what "
                 "is to be trained; check that it runs"
             ) from None
         await control.publish(CHALLENGE, Challenge(session=self._session))
@@ -306,7 +376,24 @@ class Daemon:
                 "stop it, or join with another --state-dir"
             )
 
+    @property
+    def _patience(self) -> float:
+        return PATIENCE_SECONDS if self._options.timeout is None else self._options.timeout
+
+    async def _unless_closed(self, waiting: Awaitable[T], brokers: Iterable[BrokerAddress]) -> T:
+        """Await what a coordinator has to answer. A newcomer that was not told to wait gives up once no port is open;
+        who has been here before says so, and waits: the coordinator may be coming back."""
+        gives_up = self._is_newcomer and self._options.timeout is None
+        tell = None if gives_up else partial(log.warning, "no coordinator answers yet: %s")
+        return await unless_closed(waiting, [(one.host, one.port) for one in brokers], tell)
+
     def _default_listen(self) -> str:
         """Loopback for a swarm on this machine alone, else every interface."""
         local = all("/127.0.0.1/" in address for address in self._invite.dht)
         return "127.0.0.1" if local else "0.0.0.0"
+
+
+async def _anew(control: ControlPlane, publisher: Publisher) -> None:
+    """Make what may lead nowhere now anew: the session with the broker, and what others know of the way here."""
+    control.reconnect()
+    await publisher.moved()

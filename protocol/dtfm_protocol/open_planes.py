@@ -14,6 +14,7 @@ from dtfm_protocol.transport.dialling import doors_to_dial
 from dtfm_protocol.transport.direct_data_plane import DirectDataPlane
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import by_peer
+from dtfm_protocol.transport.rate_cap import TrafficCaps
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ async def open_planes(
     bootstrap: tuple[str, ...] = (),
     known_peers: tuple[str, ...] = (),
     relay: bool = False,
+    caps: TrafficCaps | None = None,
 ) -> AsyncIterator[Planes]:
     """Open a peer's data plane and its discovery for as long as the block lasts; each ends before what it stands on.
 
@@ -56,6 +58,7 @@ async def open_planes(
         known_peers: multiaddresses at which peers of an earlier run of this program were reached.
         relay: whether this peer relays to others, as one does that everybody can connect to; any other peer may be
             the guest of those in `bootstrap`, which also tell it how it is seen from outside.
+        caps: on what all streams together send and receive; None: there are none.
 
     Raises:
         UserError: nothing can listen there, the libp2p daemon does not start, or nobody of `bootstrap` answers, or may
@@ -77,12 +80,13 @@ async def open_planes(
         bootstrap=doors,
         relay=relay,
         dials=dials,
+        caps=caps,
     )
     mirrors = () if relay else tuple(by_peer(doors))
     async with (
         running as libp2p,
         DirectDataPlane.running(
-            libp2p, identity, admission, listen=listen, port=direct_port, mirrors=mirrors, dials=dials
+            libp2p, identity, admission, listen=listen, port=direct_port, mirrors=mirrors, dials=dials, caps=caps
         ) as data,
         HivemindDiscovery.running(libp2p, identity, admission, registry, doors, known_peers) as discovery,
     ):

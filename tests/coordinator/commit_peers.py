@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 from dtfm_node.control.latest_plan import Heard, HeardCall
 from dtfm_node.runner import follower
-from dtfm_node.runner.follower import FollowerAction, FollowerEvent, Pledge, PromiseWritten, ServingEnded
+from dtfm_node.runner.follower import (
+    FollowerAction,
+    FollowerEvent,
+    PauseAsked,
+    PauseOver,
+    Pledge,
+    PromiseWritten,
+    ServingEnded,
+)
 from dtfm_node.state.held_states import HeldStates
 from dtfm_protocol.plan.ballot import Vote
 from dtfm_protocol.plan.peer_state import Mark
@@ -44,6 +52,11 @@ def peer_moves(state: State, peer: Peer, setting: Setting, rule: Rule) -> Iterat
     if state.crashes < setting.crashes:
         for what, after in _crashes(peer, setting, rule):
             yield what, state.put(after)._replace(crashes=state.crashes + 1)
+        if setting.pauses and peer.machine.pausing is None:
+            at_once = PauseAsked(holds=True, settled=True, at_once=True)
+            yield (peer.name, "pauses"), _put(state, drive(peer, at_once, _do))._replace(crashes=state.crashes + 1)
+    if peer.machine.pausing is not None:
+        yield (peer.name, "goes on"), _put(state, drive(peer, PauseOver(), _do))
     for one in state.coordinators:
         for what, after in _hears(peer, one.said, one.offers):
             yield what, _put(state, after)
@@ -92,7 +105,7 @@ def _do(peer: Peer, action: FollowerAction) -> tuple[Peer, list[FollowerEvent]]:
             return peer._replace(phase="sealed"), [ServingEnded()]
         case follower.AnswerCall() | follower.TakePlan():
             return peer, [PromiseWritten()]
-        case follower.DropFormer():
+        case follower.DropFormer() | follower.Pause():
             return peer._replace(memory=type(peer.memory)()), []
         case follower.BeginPlan():
             plan = peer.heard

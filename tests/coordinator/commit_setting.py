@@ -52,5 +52,7 @@ class Setting:
     """Peers that say of what they hold whatever may serve them, all together; what they do not say is as others do."""
     spares: tuple[str, ...] = ()
     """Peers that the first plan leaves idle, and that never say anything."""
+    pauses: bool = False
+    """Whether peers may pause at once, and go on, too; each pause counts as a crash."""
     restores: bool = False
     """Whether a peer that crashes may come back with the disk that it had when the first plan began."""

@@ -87,6 +87,7 @@ HOLDS = {
     "an arbiter that tells some, hides, and claims": Setting(("A", "B"), TWO, (TWO,), crashes=1, liars=("A",)),
     "peers of an old plan that train on": Setting(("A", "D"), A, (D,), versions=3, steps=1, liars=("A",)),
     "ten silent spares": Setting(("A", "B"), PAIR, (PAIR,), steps=1, crashes=1, spares=SPARES),
+    "a peer that pauses at once, and goes on": Setting(("A", "B"), PAIR, (PAIR, B), steps=1, crashes=1, pauses=True),
     "a disk from before a promise": Setting(("A", "B"), PAIR, (PAIR,), steps=1, crashes=1, restores=True),
 }
 """By what is peculiar to it. Together some 590,000 states."""

@@ -336,3 +336,11 @@ def test_every_report_that_is_read_makes_a_view(extreme: float) -> None:
 def test_a_profile_that_no_view_could_hold_is_refused_when_it_is_read(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         member("a", **change)
+
+
+def test_what_a_peers_person_allows_is_a_limit_of_its_line() -> None:
+    links = LinkTable()
+    links.reported("a", LinkReport(links={}, limits=Limits(up_gbps=0.02, down_gbps=0.2)))
+    members = [member("a", up_gbps=0.01, down_gbps=0.5), member("b", up_gbps=0.3), member("c")]
+    found = [(node.up_gbps, node.down_gbps) for node in links.view(members, "fp32").nodes]
+    assert found == [(0.01, 0.2), (0.3, None), (None, None)]

@@ -23,8 +23,8 @@ PROFILE = Profile(
 )
 
 
-def here(session: str = "one") -> Presence:
-    return Presence(online=True, session=session)
+def here(session: str = "one", name: str = "") -> Presence:
+    return Presence(online=True, session=session, name=name)
 
 
 def gone(session: str = "one") -> Presence:
@@ -51,6 +51,15 @@ def online(members: Members) -> list[str]:
 
 def ready(members: Members) -> list[str]:
     return [member.peer for member in members.ready()]
+
+
+def test_a_name_stays_while_its_machine_is_away_and_goes_when_it_comes_without() -> None:
+    members = Members()
+    members.seen("a", here(name="Ann's PC"))
+    members.seen("a", gone())
+    assert [member.name for member in [members.get("a")] if member] == ["Ann's PC"]
+    members.seen("a", here("two"))
+    assert [member.name for member in members.online()] == [""]
 
 
 def test_a_peer_is_there_from_its_hello_to_its_goodbye() -> None:
@@ -218,6 +227,25 @@ def test_who_wants_to_leave_is_given_no_work_and_is_named_while_it_is_there() ->
     assert members.leaving(("b",)) == []
     members.seen("a", gone())
     assert members.leaving(("a", "b")) == []
+
+
+def test_who_pauses_is_given_no_work_and_is_waited_for_by_nobody() -> None:
+    clock = Clock()
+    members = Members(clock)
+    members.listed({"a": PROFILE, "b": PROFILE})
+    for peer in ("a", "b"):
+        members.seen(peer, here())
+        members.reported(peer, report("one", "training"))
+    members.reported("a", report("one", "paused", leaving=True))
+    assert (ready(members), online(members)) == (["b"], ["a", "b"])
+    assert (members.paused(), members.paused(("b",)), members.paused(("a", "b"))) == (["a"], [], ["a"])
+    assert members.waiting_for(2) == "waiting for 1 more nodes (1 of 2 are ready; 1 paused)"
+    assert members.settled() == ["b"]
+    clock.now += 10 * TIMEOUTS.cut_off
+    members.reported("b", report("one", "training"))
+    assert members.paused() == ["a"], "it says little, and stays a member"
+    members.reported("a", report("one", "idle"))
+    assert members.newcomers({"b"}) == ["a"]
 
 
 def test_who_is_new_is_named_once_nobody_else_is_still_coming() -> None:

@@ -19,7 +19,7 @@ from dtfm_coordinator.swarm.overview.news import KEPT, NewsBoard, WarningListene
 from dtfm_coordinator.swarm.overview.overview import Figures, Overview, Progress
 from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed, merge_patch
 from dtfm_coordinator.swarm.overview.overview_maker import OverviewMaker
-from dtfm_coordinator.swarm.overview.spoken_numbers import duration, many, size
+from dtfm_coordinator.swarm.overview.spoken_numbers import duration, many
 from dtfm_protocol.control.messages import Phase, Report
 from tests.coordinator.peers import JOB, Peers, linked, plan_of, row
 from tests.harness.manual_clock import ManualClock
@@ -42,7 +42,6 @@ def test_durations_are_as_people_say_them(seconds: float, said: str) -> None:
 
 def test_counts_and_sizes_are_as_people_say_them() -> None:
     assert [many(950), many(12_345), many(4_560_000)] == ["950", "12.3 thousand", "4.56 million"]
-    assert [size(999), size(1_200_000_000)] == ["999 bytes", "1.2 GB"]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +102,7 @@ def member(state: str = "training", *, listed: bool = True, online: bool = True,
         (member("starting"), Around.of(plan_of("b"), "b"), "starting", "takes up its part"),
         (member("stalled"), Around.of(plan_of("b"), "b"), "stalled", "waits for the next plan"),
         (member(), Around.of(plan_of("b"), ""), "silent", "has said nothing"),
+        (member("paused", leaving=True, text="on battery"), Around.of(None, ""), "paused", "(on battery)"),
         (member("idle"), Around.of(None, "b"), "spare", "waits for the first plan"),
         (member("idle"), Around.of(plan_of("a").model_copy(update={"idle": ("b",)}), "b"), "spare", "ready as a spare"),
         (member("idle"), Around.of(plan_of("a"), "b"), "spare", "new: it is measured"),

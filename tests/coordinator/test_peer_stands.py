@@ -56,3 +56,14 @@ def test_spares_have_no_say_but_a_plan_is_one_that_they_can_take() -> None:
         members.reported(peer, Report(session="s", state="idle", standing=standing))
     stands = PeerStands(members, lambda _: True)
     assert stands.newest_promise(3, ("a", "b", "c"), ("y", *(f"liar {number}" for number in range(9)))) == 7
+
+
+def test_who_pauses_decides_on_plans_for_others_and_is_there_for_none_of_its_own() -> None:
+    members = Members()
+    standing = PeerState(promise=Promise(version=3, to="c", accepted=3))
+    members.reported("a", Report(session="s", state="idle", standing=standing))
+    members.reported("b", Report(session="s", state="paused", standing=standing))
+    stands = PeerStands(members, lambda _: True)
+    assert {stand.peer for stand in stands.read(plans=False)} == {"a", "b"}
+    assert {stand.peer for stand in stands.read(plans=False, at_work=("a", "b"))} == {"a"}
+    assert set(stands.promised(3, "c")) == {"a"}, "what it holds cannot be fetched now"

@@ -40,7 +40,7 @@ class Led(Peers):
             driver,
             self.rows,
             self.announcer.say,
-            self.context.job.plan.horizon,
+            lambda: self.context.job.plan.horizon,
         )
 
     async def trains(self, *peers: str) -> None:
@@ -123,13 +123,13 @@ def test_reasons_to_compare_are_told_once_and_links_that_may_have_changed_come_f
         return reason_to_compare(now, considered, **values)  # type: ignore[arg-type]
 
     came = Situation(came=frozenset({"n"}), leaving=frozenset({"m"}))
-    assert reason(came) == "n came; m wants to leave"
+    assert reason(came) == "n came; m wants to leave or to pause"
     assert reason(came, came) == ""
     assert reason(came, came, trusted=True) == "links have changed, and have stayed as they are since"
     assert reason(came, suspects={("b", "a"), ("a", "b")}) == "a -> b, b -> a may have changed"
     assert reason(CALM, unknown=["s"]) == "s may have links that nobody knows"
     assert reason(CALM, came, unknown=["s"]) == "s may have links that nobody knows"
-    assert reason(came, unknown=["s"]) == "n came; m wants to leave"
+    assert reason(came, unknown=["s"]) == "n came; m wants to leave or to pause"
     assert reason(Situation(slow=frozenset({"a"}))) == "a has become slow"
 
 
@@ -138,3 +138,13 @@ def test_plans_that_break_before_their_first_step_are_not_tried_in_a_rush(led: L
     assert [led.watch.pause(plan, 0) for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert led.watch.pause(plan, 1) == 0.0
     assert led.watch.pause(plan, 0) == 0.5
+
+
+async def test_a_plan_whose_peer_pauses_is_over_and_nobody_is_blamed(led: Led) -> None:
+    await led.trains("a", "b")
+    plan = led.state.plan
+    assert plan is not None
+    await led.report("b", "paused", plan_version=1, step=3, leaving=True)
+    assert led.watch.broken(plan) == "b paused"
+    assert led.state.doubted == frozenset()
+    assert led.watch.broken(plan_of("a")) == ""

@@ -110,7 +110,7 @@ class Swarm:
         invite = invite or f"@{self.folder / 'coordinator' / 'invite'}"
         node.arguments = (
             *program, "join", "--yes", invite, "--state-dir", str(node.folder),
-            "--device", "cpu", "--threads", "1", "--verbose", *self._pace, *arguments,
+            "--device", "cpu", "--threads", "1", "--nice", "0", "--verbose", *self._pace, *arguments,
         )  # fmt: skip
         node.within = within
         node.environment |= environment or {}

@@ -16,6 +16,9 @@ from dtfm_node.runner.follower import (
     JobOver,
     LeaveAsked,
     NoRoom,
+    Pause,
+    PauseAsked,
+    PauseOver,
     Pledge,
     PromiseWritten,
     ServingEnded,
@@ -185,7 +188,7 @@ def test_a_node_that_started_anew_declines_the_plan_that_it_took_before() -> Non
     follower = Follower.restarted(Pledge(2, "C", 2))
     heard = Heard(call(2, 2, 2), plan(2))
     follower, actions = after(follower, heard)
-    assert (actions, follower.work) == ((DeclinePlan(),), "none")
+    assert (actions, follower.work) == ((DeclinePlan("started anew"),), "none")
     assert asked(follower, heard) == (), "it says so once"
 
 
@@ -291,3 +294,78 @@ def test_of_two_plans_of_one_version_that_of_the_last_caller_counts() -> None:
 
 def test_a_plan_that_never_was_published_counts_only_for_who_called() -> None:
     assert Heard().with_plan(plan(0, "X")).plan is None
+
+
+# -- a pause ----------------------------------------------------------------------------------------------------------
+
+PAUSE, NOW, OVER = PauseAsked(True, True), PauseAsked(True, True, at_once=True), PauseOver()
+
+
+def paused_under_3() -> Follower:
+    """A node that has trained under plan 2, and pauses: plan 3 is without it."""
+    without = plan(3, trains=False)
+    follower, _ = after(SERVES_2, PAUSE, Heard(call(3, 2, 2), plan(2)), ServingEnded(), PromiseWritten())
+    follower, actions = after(follower, Heard(call(3, 3, 2), without), PromiseWritten(), ServingEnded())
+    assert actions == (), "others may need what it holds yet"
+    follower, actions = after(follower, Heard(call(3, 3, 3), without), PAUSE)
+    assert follower.paused
+    return follower
+
+
+def test_a_node_that_trains_pauses_when_a_plan_without_it_has_begun() -> None:
+    without = plan(3, trains=False)
+    follower, actions = after(SERVES_2, PAUSE)
+    assert actions == ()
+    follower, _ = after(follower, Heard(call(3, 2, 2), plan(2)), ServingEnded(), PromiseWritten())
+    follower, _ = after(follower, Heard(call(3, 3, 2), without), PromiseWritten(), ServingEnded())
+    assert asked(follower, Heard(call(3, 3, 3), without)) == (Pause(), DropFormer())
+
+
+def test_where_no_plan_can_follow_a_node_pauses_when_its_checkpoint_is_handed_in() -> None:
+    parked = Heard(call(3, 2, 2, gently=True, parked=True), plan(2))
+    follower, actions = after(SERVES_2, PauseAsked(True, False), parked, ServingEnded(), PromiseWritten())
+    assert actions == ()
+    assert asked(follower, PAUSE) == (Pause(),)
+
+
+def test_who_pauses_at_once_stops_and_waits_for_nobody() -> None:
+    follower, actions = after(SERVES_2, NOW)
+    assert actions == (StopServing(),)
+    assert asked(follower, ServingEnded()) == (Pause(),)
+    assert asked(SPARE_IN_2, NOW) == (Pause(),)
+
+
+def test_who_stops_for_a_call_and_is_to_pause_does_both() -> None:
+    actions = asked(SERVES_2, Heard(call(3, 2, 2), plan(2)), NOW, ServingEnded())
+    assert actions == (Pause(), AnswerCall(Pledge(3, "C", 2)))
+
+
+def test_a_node_that_pauses_answers_calls_and_takes_no_plan_in_which_it_would_train() -> None:
+    follower = paused_under_3()
+    follower, actions = after(follower, Heard(call(4, 3, 3), plan(3, trains=False)))
+    assert actions == (AnswerCall(Pledge(4, "C", 3)),), "the others may need its word"
+    follower, actions = after(follower, PromiseWritten(), Heard(call(4, 3, 3), plan(4)))
+    assert actions == ()
+    assert asked(follower, Heard(call(4, 4, 3), plan(4))) == ()
+
+
+def test_a_node_that_goes_on_takes_the_next_plan() -> None:
+    follower, actions = after(paused_under_3(), OVER)
+    assert (actions, follower.paused) == ((), False)
+    follower, actions = after(follower, Heard(call(4, 3, 3), plan(3, trains=False)), PromiseWritten())
+    assert asked(follower, Heard(call(4, 3, 3), plan(4))) == (TakePlan(Pledge(4, "C", 4)),)
+
+
+def test_a_node_that_goes_on_before_another_plan_has_come_is_no_part_of_the_one_that_it_stopped() -> None:
+    follower, actions = after(SERVES_2, NOW, ServingEnded(), OVER)
+    assert actions == (DeclinePlan("it has paused"),)
+    assert asked(follower, follower.heard) == ()
+
+
+def test_a_pause_that_is_called_off_before_it_comes_changes_nothing() -> None:
+    follower, actions = after(SERVES_2, PAUSE, OVER)
+    assert (follower, actions) == (SERVES_2, ())
+
+
+def test_a_node_that_pauses_may_leave_at_once() -> None:
+    assert asked(paused_under_3(), HOLDS) == (Finish(),)

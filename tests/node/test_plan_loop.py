@@ -80,6 +80,9 @@ class Worker:
             self._said.put_nowait("stops")
             self.under_way = None
 
+    async def release_memory(self) -> None:
+        self._said.put_nowait("gives memory back")
+
     def has_ended(self) -> bool:
         if self.under_way is None or not self.under_way.done():
             return False
@@ -99,8 +102,10 @@ class Journal:
     def say(self, state: str, text: str, **_: object) -> None:
         self._said.put_nowait(f"{state}: {text}")
 
-    def note(self, *, standing: PeerState | None = None, taken: Plan | None = None, leaving: bool = False) -> None:
-        if leaving:
+    def note(
+        self, *, standing: PeerState | None = None, taken: Plan | None = None, leaving: bool | None = None
+    ) -> None:
+        if leaving is not None:
             return
         assert standing is not None
         kept = self._promise_file.read_bytes() if self._promise_file.exists() else None
@@ -113,6 +118,15 @@ class Journal:
 
     def hurry(self) -> None:
         pass
+
+    def pause(self, why: str) -> None:
+        self._said.put_nowait(why)
+
+    def end_pause(self) -> None:
+        self._said.put_nowait("goes on")
+
+    def unconfirmed(self) -> tuple[()]:
+        return ()
 
     def remember(self, rows: list[object]) -> None:
         pass
@@ -360,3 +374,70 @@ async def test_a_coordinator_that_has_started_anew_is_challenged_once_and_believ
     assert not node.inbox.is_over
     node.broker.say(ANSWERS, Answers(to=(SESSION,), session="its next run"))
     assert await node.until("finished: all steps done") == ["drops all", "finished: all steps done"]
+
+
+class Held:
+    """A state in memory."""
+
+    mark = object()
+
+
+async def trains(node: Node) -> None:
+    await begun(node)
+    node.holdings.live = Held()
+
+    async def save(state: object, rows: object) -> None:
+        node.said.put_nowait("saves")
+
+    node.checkpointer.save = save
+
+    def drop() -> None:
+        node.holdings.live = None
+        node.said.put_nowait("drops all")
+
+    node.holdings.drop = drop
+
+
+async def test_a_node_pauses_once_a_plan_without_it_has_begun_and_takes_part_again_after_that(node: Node) -> None:
+    await trains(node)
+    node.plan_loop.pause("paused by you")
+    node.hear(Epoch(called=2, in_force=2), plan(2, OTHER))
+    await node.until("begins 2")
+    node.hear(Epoch(called=2, in_force=2, started=2))
+    assert await node.until("paused by you") == ["stops", "drops all", "gives memory back", "paused by you"]
+    assert node.plan_loop.is_paused
+    node.plan_loop.go_on()
+    assert await node.until("goes on") == ["drops all", "goes on"]
+    node.hear(Epoch(called=3, in_force=3), plan(3, ME))
+    await node.until("begins 3")
+
+
+@pytest.mark.parametrize("saved", [False, True])
+async def test_a_node_that_pauses_at_once_answers_calls_and_takes_the_newest_plan_when_it_comes_back(
+    node: Node, saved: bool
+) -> None:
+    await trains(node)
+    node.plan_loop.pause("paused by you", at_once=True, saved=saved)
+    assert await node.until("paused by you") == [
+        "stops", *["saves"] * saved, "drops all", "gives memory back", "paused by you",
+    ]  # fmt: skip
+    node.hear(Epoch(called=2, in_force=1))
+    assert await node.until("promised 2, took 1") == ["promised 2, took 1"]
+    node.hear(plan(2, ME), Epoch(called=2, in_force=2))
+    node.plan_loop.go_on()
+    assert await node.until("begins 2") == ["goes on", "promised 2, took 2", "begins 2"]
+
+
+async def test_a_node_leaves_as_soon_as_its_checkpoint_is_handed_in_though_nothing_more_is_heard(node: Node) -> None:
+    """The last node of a swarm: the coordinator's last word may come before its answer to the checkpoint."""
+    await trains(node)
+    handed_in = asyncio.Event()
+    node.checkpointer.is_idle, node.checkpointer.settled = False, handed_in.wait
+    node.plan_loop.leave()
+    node.hear(Epoch(called=2, in_force=1, gently=True, parked=True))
+    await node.until("ends, kept: True")
+    node.worker.under_way.set_result(None)
+    await node.until("promised 2, took 1")
+    node.checkpointer.is_idle = True
+    handed_in.set()
+    assert await node.until("finished: ") == ["drops all", "finished: "]

@@ -22,6 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
         ({"broker_retry_shortest": 5.0}, "broker_retry_shortest is longer than broker_retry_longest"),
         ({"report_silence": 2.0}, "report_silence is no longer than two of report: one lost report"),
         ({"report_return": 1.0}, "report_return is no longer than report"),
+        ({"report_paused": 1.0}, "report_paused is no longer than report: who pauses is to say little"),
         ({"report_silence": 20.0}, "cut_off is no longer than report_silence"),
         ({"cut_off": 12.0}, "cut_off is no longer than two pauses before a broker is tried"),
         ({"comeback": 12.0}, "comeback is no longer than two pauses before a broker is tried"),
@@ -77,6 +78,7 @@ def test_the_page_of_guarantees_tells_what_is_in_the_table() -> None:
         "a returning coordinator, for its peers": f"{t.comeback:g} s",
         "a leaving node, for the others": f"{t.leave:g} s; {t.leave_alone:g} s where the broker is gone, too",
         "a second coordinator, for the first": f"{t.takeover:g} s",
+        "nodes that are lacking for what `[plan]` fixes, in a run": f"{t.fewer_nodes:g} s",
         "a peer's share of a checkpoint, once another one's is there": f"{t.checkpoint_share:g} s, and a second for "
         f"each {SLOWEST >> 10} KiB of its file that have come",
     }

@@ -123,7 +123,7 @@ class LayoutMaker:
                     continue
                 needed = min(needed, len(self._members.ready()))  # links that could not be measured may be well again
             ready = {member.peer for member in self._members.ready()}
-            busy = len(self._members.online()) > len(ready)
+            busy = len(self._members.online()) - len(self._members.paused()) > len(ready)
 
             def moved(ready: set[str] = ready) -> bool:
                 return {member.peer for member in self._members.ready()} != ready

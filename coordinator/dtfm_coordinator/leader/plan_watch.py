@@ -32,6 +32,8 @@ class Change:
     """Whether all is well under the plan in force, so that it may end with a step."""
     layout: Plan | None = None
     """Layout of the new plan, where that is known."""
+    amends: bool = False
+    """Whether the job changes, so that another plan is due even where its layout is the same."""
     links_only: bool = False
     """Whether the only reason is links that may have changed."""
     keeps: bool = False
@@ -43,7 +45,7 @@ class Situation(NamedTuple):
 
     came: frozenset[str] = frozenset()
     leaving: frozenset[str] = frozenset()
-    """Peer ids of those that want to leave."""
+    """Peer ids of those that want to leave, or to pause."""
     slow: frozenset[str] = frozenset()
     """Peer ids of those that have become slow."""
 
@@ -70,7 +72,7 @@ def reason_to_compare(
     if now == considered or not any(now):
         new = ", ".join(map(short, unknown))
         return f"{new} may have links that nobody knows" if new else ""
-    words = zip(now, ("came", "wants to leave", "has become slow"), strict=True)
+    words = zip(now, ("came", "wants to leave or to pause", "has become slow"), strict=True)
     return "; ".join(f"{', '.join(map(short, sorted(who)))} {word}" for who, word in words if who)
 
 
@@ -155,6 +157,8 @@ class PlanWatch:
         if broken is not None and broken.report is not None:
             what = "stalled" if broken.report.state == "stalled" else "alone says that training diverged"
             return f"{short(broken.peer)} {what} ({broken.report.text})"
+        if paused := self._state.members.paused(plan.peers):
+            return f"{', '.join(map(short, paused))} paused"
         missing = self._state.members.missing(plan.peers)
         return f"{', '.join(map(short, missing))} left" if missing else ""
 

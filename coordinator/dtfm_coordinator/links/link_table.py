@@ -205,8 +205,8 @@ class LinkTable:
                     flops={str(name): value for name, value in profile.flops.items()}.get(precision),
                     layer_seconds=profile.layer_seconds.times((slower or {}).get(member.peer, 1.0)),
                     memory_bytes=profile.memory_bytes,
-                    up_gbps=limits.up_gbps,
-                    down_gbps=limits.down_gbps,
+                    up_gbps=_least(limits.up_gbps, profile.up_gbps),
+                    down_gbps=_least(limits.down_gbps, profile.down_gbps),
                 )
             )
         ids = [member.peer for member in members]
@@ -228,6 +228,11 @@ class LinkTable:
         return np.array(
             [[table.get((a, b), failed if self.known(a, b) else np.nan) for b in ids] for a in ids], dtype=np.float64
         ).reshape(len(ids), len(ids))
+
+
+def _least(measured: float | None, allowed: float | None) -> float | None:
+    """Return the lower of what a line has and what its person allows, in Gbit/s; None: there is no limit."""
+    return min((gbps for gbps in (measured, allowed) if gbps is not None), default=None)
 
 
 def _parted(matrix: Matrix, ids: Sequence[str], apart: Collection[frozenset[str]], failed: float) -> Matrix:

@@ -17,6 +17,8 @@ class Member:
     order: int
     """Number of peers seen before it: ties between equal peers are broken by age."""
     session: str = ""
+    name: str = ""
+    """What its person calls it, if anything; show it with the end of the peer id (`keys.called`)."""
     online: bool = False
     profile: Profile | None = None
     report: Report | None = None
@@ -31,6 +33,11 @@ class Member:
     def is_here(self) -> bool:
         """Whether it is connected, and was not sent away since it came."""
         return self.online and not (self.kicked and self.kicked == self.session)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it stays a member, but does nothing for now, as its person or its limits want it."""
+        return self.report is not None and self.report.state == "paused"
 
     @property
     def is_listed(self) -> bool:
@@ -78,6 +85,8 @@ class Members:
         if presence.session != member.session:
             member.report = None
         member.session, member.online = presence.session, presence.online
+        if presence.online:
+            member.name = presence.name
 
     def reported(self, peer: str, report: Report) -> bool:
         """Take a report: the peer is there, whatever its presence said last. False if its session is over."""
@@ -126,10 +135,10 @@ class Members:
     def heard(self) -> list[Member]:
         """Return the members whose reports come: a process that was stopped is connected for a while, and says nothing.
 
-        One that another peer has lost must have reported since.
+        One that another peer has lost must have reported since; and one that pauses counts as silent.
         """
         oldest = self._clock() - TIMEOUTS.report_silence
-        return [member for member in self.online() if member.heard > max(oldest, member.suspected)]
+        return [m for m in self.online() if m.heard > max(oldest, m.suspected) and not m.is_paused]
 
     def ready(self) -> list[Member]:
         """Return the members that can be given work: reports come, their profile is known, and they want to stay."""
@@ -147,6 +156,10 @@ class Members:
         found = (self.get(peer) for peer in peers)
         return [member.peer for member in found if member and member.online and member.report and member.report.leaving]
 
+    def paused(self, peers: Collection[str] | None = None) -> list[str]:
+        """Return the members that pause; where `peers` are given, those of them."""
+        return [member.peer for member in self.online() if member.is_paused and (peers is None or member.peer in peers)]
+
     def settled(self) -> list[str]:
         """Return the peers that are ready; none as long as others are still coming: they arrive in bursts."""
         coming = any(m.report is None or not m.is_listed or m.report.state == "measuring" for m in self.heard())
@@ -158,12 +171,14 @@ class Members:
 
     def waiting_for(self, needed: int) -> str:
         """Return in one line what is missing until `needed` nodes are ready."""
-        ready, online = len(self.ready()), self.online()
+        ready, online, paused = len(self.ready()), [m for m in self.online() if not m.is_paused], self.paused()
         unlisted = [m for m in online if not m.is_listed and m.report is not None and m.report.state != "measuring"]
         heard = {member.peer for member in self.heard()}
         silent = [m for m in online if m.report is not None and m.peer not in heard and m not in unlisted]
         measuring = len(online) - ready - len(unlisted) - len(silent)
         parts = [f"{ready} of {needed} are ready"]
+        if paused:
+            parts.append(f"{len(paused)} paused")
         if silent:
             parts.append(f"{len(silent)} not heard of for {TIMEOUTS.report_silence:.0f} s")
         if measuring:

@@ -63,14 +63,16 @@ class PeerStands:
         standings = {member.peer: member.report.standing for member in self._members.heard() if member.report}
         return {peer: at for peer, at in standings.items() if (at.promise.version, at.promise.to) == (version, to)}
 
-    def read(self, *, plans: bool) -> tuple[Stand, ...]:
-        """Return the promise of each peer whose reports come.
+    def read(self, *, plans: bool, at_work: Collection[str] = ()) -> tuple[Stand, ...]:
+        """Return the promise of each peer whose reports come, and of each that pauses: those say little, and answer.
 
         Args:
             plans: whether the plans that they have taken from other coordinators are returned, too.
+            at_work: peers that say nothing here while they pause: the plan that is offered cannot begin without them.
         """
         found = []
-        for member in self._members.heard():
+        paused = [member for member in self._members.online() if member.is_paused and member.peer not in at_work]
+        for member in (*self._members.heard(), *paused):
             if member.report is not None:
                 promise, taken = member.report.standing.promise, member.report.taken if plans else None
                 electorate = Electorate.of(taken) if taken is not None and self._is_known_genuine(taken) else None

@@ -31,6 +31,7 @@ from dtfm_coordinator.plan_change.plan_change_events import (
     Returned,
     Role,
     Seek,
+    Stand,
     Stood,
     Wait,
     Write,
@@ -215,10 +216,14 @@ class PlanChangeDriver:
             time_is_up = clock() >= self._deadline
             if time_is_up:
                 self._deadline = math.inf
-            self._on(Present(self._stands.read(plans=self._machine.phase == "late"), time_is_up))
+            self._on(Present(self._read_stands(), time_is_up))
             if self._machine.phase != phase:
                 left = self._deadline - clock()
                 await self._signal.change(max(0.0, left) if math.isfinite(left) else None)
+
+    def _read_stands(self) -> tuple[Stand, ...]:
+        at_work = self._plan.peers if self._machine.phase == "offered" and self._plan is not None else ()
+        return self._stands.read(plans=self._machine.phase == "late", at_work=at_work)
 
     def _is_said(self) -> bool:
         return self._announcements.said == self._machine.durable.epoch

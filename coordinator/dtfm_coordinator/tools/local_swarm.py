@@ -41,7 +41,8 @@ class LocalNodes:
             with (folder / "node.log").open("ab") as output:
                 process = await asyncio.create_subprocess_exec(
                     program, "join", "--yes", f"@{self._folder / 'invite'}",
-                    "--state-dir", str(folder), "--device", "cpu", "--threads", str(self._threads), *extra,
+                    "--state-dir", str(folder), "--device", "cpu", "--threads", str(self._threads), "--nice", "0",
+                    *extra,
                     stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
                     # Ctrl+C goes to the whole terminal group: the nodes are stopped in order, by this side.
                     start_new_session=True,

@@ -1,4 +1,7 @@
-"""Report of this node to the coordinator: its state, its progress, and the metrics rows that are not confirmed yet."""
+"""Report of this node to the coordinator: its state, its progress, and the metrics rows that are not confirmed yet.
+
+A node that pauses says so, and then only that it is still there.
+"""
 
 import asyncio
 import contextlib
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dtfm_node.control.display import Display
+from dtfm_node.control.plain_words import WorkShare
 from dtfm_protocol.control.messages import REPORT, Report
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.errors import UserError
@@ -25,18 +29,39 @@ class Reporter:
         self._status_file, self._display = status_file, display
         self._rows: dict[int, StepMetrics] = {}
         self._due = asyncio.Event()
+        self._paused = ""
+        """Why this node pauses, in words for people; "": it does not."""
         self.timeouts: Callable[[], dict[str, dict[str, float]]] = dict
         """Function that returns by peer id how patient this node is with each peer, in seconds for the status file."""
 
     def say(self, state: Any, text: str, **values: Any) -> None:
         """Change the state, and send the report now; `values` are further fields of it."""
         self.note(state=state, text=text, **values)
-        self._display.state(state, text)
+        if not self._paused:
+            self._display.state(state, text)
+        self._due.set()
+
+    def pause(self, why: str) -> None:
+        """Report from now on that this node pauses, and seldom; what else is said meanwhile is said after that."""
+        self._paused = why
+        self._display.state("paused", why)
+        self._due.set()
+
+    def end_pause(self) -> None:
+        """Report again what this node does; nothing if it does not pause."""
+        if not self._paused:
+            return
+        self._paused = ""
+        self._display.state(self._report.state, self._report.text)
         self._due.set()
 
     def note(self, **values: Any) -> None:
         """Change fields of the report, which the next report sends."""
         self._report = self._report.model_copy(update=values)
+
+    def given(self, share: WorkShare) -> None:
+        """Take the part of the work that a plan gives to this node, for the person at the machine."""
+        self._display.share(share)
 
     def committed(self, row: StepMetrics, steps: int) -> None:
         """Add the row of a committed step; it is sent with each report until the coordinator has recorded it."""
@@ -64,10 +89,17 @@ class Reporter:
 
     async def send(self, control: ControlPlane) -> None:
         """Send the report once, and write the status file."""
-        rows = self.unconfirmed()[:ROWS_A_REPORT]
-        await control.publish(REPORT, self._report.model_copy(update={"rows": rows}))
+        await control.publish(REPORT, self._now().model_copy(update={"rows": self.unconfirmed()[:ROWS_A_REPORT]}))
+        self.save()
+
+    def _now(self) -> Report:
+        """Return the report, without rows, as it is said now."""
+        return self._report.model_copy(update={"state": "paused", "text": self._paused} if self._paused else {})
+
+    def save(self) -> None:
+        """Write the status file."""
         try:
-            self._display.save(self._status_file, self._report, self.timeouts())
+            self._display.save(self._status_file, self._now(), self.timeouts())
         except UserError as error:
             log.warning("%s", error)
 
@@ -77,5 +109,5 @@ class Reporter:
             self._due.clear()
             await self.send(control)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TIMEOUTS.report):
+                async with asyncio.timeout(TIMEOUTS.report_paused if self._paused else TIMEOUTS.report):
                     await self._due.wait()

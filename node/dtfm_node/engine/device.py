@@ -1,5 +1,6 @@
 """Choice of the device that computes, and its free memory."""
 
+import gc
 import platform
 
 import psutil
@@ -51,6 +52,15 @@ def free_memory(device: torch.device) -> int:
     if device.type == "mps":
         return int(torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())
     return int(psutil.virtual_memory().available)
+
+
+def release_memory(device: torch.device) -> None:
+    """Give the memory back to the device's other programs that torch keeps for later."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

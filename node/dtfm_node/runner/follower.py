@@ -1,8 +1,11 @@
-"""Follower of plans: decides which plan a node follows, what it promises, and when it may go. Pure: events go in,
-actions come out.
+"""Follower of plans: decides which plan a node follows, what it promises, and when it may pause or go. Pure: events go
+in, actions come out.
 
 A plan is served when it is in force; one that is over is served no more, whatever comes. Nobody takes a plan, or
 promises to, before its work under the last one has ended; and nothing goes on while a promise is not on the disk.
+
+A node that pauses stays a member: it answers calls, so that others can go on without it, and takes no plan in which it
+would train.
 
 The shell (`plan_loop`) feeds what it hears, and what became of the actions: it answers `StopServing` and the end of
 what `BeginPlan` began with `ServingEnded`, and `AnswerCall` and `TakePlan` with `PromiseWritten` or `NoRoom`.
@@ -54,6 +57,23 @@ class LeaveAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseAsked:
+    """Event: this node is to pause; fed again, until it does, whenever what it holds may have changed."""
+
+    holds: bool
+    """As in `LeaveAsked`."""
+    settled: bool
+    """As in `LeaveAsked`."""
+    at_once: bool = False
+    """Whether it does not wait until others have what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseOver:
+    """Event: this node may work again."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServingEnded:
     """Event: the work under a plan has ended; it was stopped, or could not go on, or all of it is done."""
 
@@ -68,7 +88,7 @@ class NoRoom:
     """Event: the promise that was to be written is not, as the disk is full. It is due again when anything is heard."""
 
 
-FollowerEvent = Heard | JobOver | LeaveAsked | ServingEnded | PromiseWritten | NoRoom
+FollowerEvent = Heard | JobOver | LeaveAsked | PauseAsked | PauseOver | ServingEnded | PromiseWritten | NoRoom
 
 
 # -- actions ------------------------------------------------------------------------------------------------------
@@ -109,7 +129,10 @@ class BeginPlan:
 
 @dataclass(frozen=True, slots=True)
 class DeclinePlan:
-    """Action: say that this node is not part of the newest plan any more, as it took it before it was started anew."""
+    """Action: say that this node is not part of the newest plan any more."""
+
+    why: str
+    """What has ended its part, in words for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +141,16 @@ class DropFormer:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Action: let go of all that memory holds, and be silent; nothing is served."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Action: follow no more plans."""
 
 
-FollowerAction = EndPlan | StopServing | AnswerCall | TakePlan | BeginPlan | DeclinePlan | DropFormer | Finish
+FollowerAction = EndPlan | StopServing | AnswerCall | TakePlan | BeginPlan | DeclinePlan | DropFormer | Pause | Finish
 
 
 # -- the machine --------------------------------------------------------------------------------------------------
@@ -146,6 +174,8 @@ class Follower(NamedTuple):
     dropped: bool = False
     """Whether a spare under the plan `served` has let go of what it held before."""
     leaving: LeaveAsked | None = None
+    pausing: PauseAsked | None = None
+    paused: bool = False
 
     @classmethod
     def restarted(cls, pledge: Pledge) -> Self:
@@ -161,10 +191,14 @@ class Follower(NamedTuple):
                 return self, (Finish(),)
             case LeaveAsked():
                 return self._replace(leaving=event)._look()
+            case PauseAsked():
+                return self._replace(pausing=event)._look()
+            case PauseOver():
+                return self._wake()
             case ServingEnded():
                 ended = self._replace(work="none", ending=None)
-                # Who stopped because of a call answers it first.
-                return ended._decide() if self.work == "stopping" else ended._look()
+                # Who stopped because of a call answers it first; who stopped to pause does that.
+                return ended._decide() if self.work == "stopping" and not self.pausing else ended._look()
             case PromiseWritten():
                 assert self.writing is not None, "nothing was to be written"
                 return self._replace(pledge=self.writing, writing=None)._decide()
@@ -172,18 +206,35 @@ class Follower(NamedTuple):
                 return self._replace(writing=None), ()
 
     def _look(self) -> tuple[Self, tuple[FollowerAction, ...]]:
-        return (self, (Finish(),)) if self._may_go() else self._decide()
+        if self.leaving is not None and (self.paused or self._is_spared(self.leaving)):
+            return self, (Finish(),)
+        asked = self.pausing
+        if asked is None or self.paused or not (asked.at_once or self._is_spared(asked)):
+            return self._decide()
+        if self.work == "serving":
+            return self._replace(work="stopping", ending=None), (StopServing(),)
+        if self.work == "stopping":
+            return self, ()
+        after, actions = self._replace(paused=True)._decide()
+        return after, (Pause(), *actions)
 
-    def _may_go(self) -> bool:
-        """Whether this node is leaving, and a plan without it, or a checkpoint, has what it held."""
+    def _is_spared(self, asked: LeaveAsked | PauseAsked) -> bool:
+        """Whether others can do without this node: a plan without it, or a checkpoint, has what it held."""
         call, plan = self.heard
-        if self.leaving is None:
-            return False
-        if plan is None or not self.leaving.holds:
+        if plan is None or not asked.holds:
             return True
         if call.parked:
-            return self.work == "none" and self.leaving.settled
+            return self.work == "none" and asked.settled
         return call.started >= plan.version and not plan.trains
+
+    def _wake(self) -> tuple[Self, tuple[FollowerAction, ...]]:
+        """Be there for plans again; of the one that it has stopped to serve, it is no part any more."""
+        after, actions = self._replace(pausing=None, paused=False)._decide()
+        plan, served = self.heard.plan, self.served
+        stopped = self.paused and plan is not None and served is not None and served.version == plan.version
+        if stopped and plan is not None and plan.trains and after.work == "none":
+            return after, (DeclinePlan("it has paused"), *actions)
+        return after, actions
 
     def _decide(self) -> tuple[Self, tuple[FollowerAction, ...]]:
         """Return the state and the actions that are due now; where an outcome must be known first, the rest is due
@@ -201,7 +252,7 @@ class Follower(NamedTuple):
                 after, actions = self._replace(ending=ending), (ending,)
         elif answer is not None:
             return self._replace(writing=answer), (AnswerCall(answer),)
-        elif plan is not None:
+        elif plan is not None and not (self.paused and plan.trains):
             taken = self.pledge.offered(plan.version, plan.author)
             if taken is not None:
                 return self._replace(writing=taken), (TakePlan(taken),)
@@ -220,7 +271,7 @@ class Follower(NamedTuple):
     def _begin(self, plan: HeardPlan) -> tuple[Self, tuple[FollowerAction, ...]]:
         after = self._replace(served=plan, dropped=False)
         if plan.trains and plan.version <= self.forgotten:
-            return after, (DeclinePlan(),)
+            return after, (DeclinePlan("started anew"),)
         return after._replace(work="serving"), (BeginPlan(),)
 
     def _let_go(self, actions: tuple[FollowerAction, ...]) -> tuple[Self, tuple[FollowerAction, ...]]:

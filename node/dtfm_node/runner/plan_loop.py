@@ -6,7 +6,9 @@ What this node has promised is on its disk before it says so; while the disk has
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from dtfm_node.control.inbox import Inbox
 from dtfm_node.control.reporter import Reporter
@@ -23,6 +25,9 @@ from dtfm_node.runner.follower import (
     JobOver,
     LeaveAsked,
     NoRoom,
+    Pause,
+    PauseAsked,
+    PauseOver,
     PromiseWritten,
     ServingEnded,
     StopServing,
@@ -36,6 +41,15 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.timeouts import TIMEOUTS
+
+
+@dataclass(frozen=True)
+class _Pause:
+    """Pause that was asked for: why, and how, as in `PlanLoop.pause`."""
+
+    why: str
+    at_once: bool
+    saved: bool
 
 
 class PlanLoop:
@@ -63,6 +77,10 @@ class PlanLoop:
         self._plan: Plan | None = None
         """Plan that the follower has heard of last."""
         self._leaving = self._finished = False
+        self._pause: _Pause | None = None
+        """Pause that was asked for; None: none."""
+        self.is_paused = False
+        """Whether this node stands still: it computes nothing, and holds nothing in memory."""
 
     async def follow(self) -> None:
         """Serve each plan from when it is in force until it is over; return when the job is done, or this node may go.
@@ -91,6 +109,33 @@ class PlanLoop:
         self._reporter.hurry()
         self._inbox.changed.set()
 
+    def pause(self, why: str, *, at_once: bool = False, saved: bool = True) -> None:
+        """Have this node stand still as soon as others can do without it; it stays a member.
+
+        Args:
+            why: in words for people.
+            at_once: whether to wait for nobody: others then lose what it alone holds in memory, as if it had died.
+            saved: whether a state that others may lack is written to this node's disk before it is let go of.
+        """
+        self._pause = _Pause(why, at_once, saved)
+        self._reporter.note(leaving=True)
+        if self.is_paused:
+            self._reporter.pause(why)
+        self._reporter.hurry()
+        self._inbox.changed.set()
+
+    @property
+    def works(self) -> bool:
+        """Whether this node serves a plan, or is about to end that."""
+        return self._follower.work != "none"
+
+    def go_on(self) -> None:
+        """Have this node take part again after a pause; a pause that it has not come to yet is called off."""
+        self._pause = None
+        self._reporter.note(leaving=self._leaving)
+        self._reporter.hurry()
+        self._inbox.changed.set()
+
     async def save(self) -> None:
         """Write what this node holds to its disk, for when it is started again."""
         live = self._holdings.live
@@ -104,18 +149,30 @@ class PlanLoop:
             return
         self._plan = self._inbox.plan
         await self._take(self._inbox.heard)
+        holds, settled = self._holdings.live is not None, self._checkpointer.is_idle
         if self._leaving:
-            await self._take(LeaveAsked(holds=self._holdings.live is not None, settled=self._checkpointer.is_idle))
+            await self._take(LeaveAsked(holds=holds, settled=settled))
         if self._worker.has_ended():
             await self._take(ServingEnded())
+        pause = self._pause
+        if pause is None and self._follower.pausing is not None:
+            self.is_paused = False
+            self._reporter.end_pause()
+            await self._take(PauseOver())
+        elif pause is not None and not self.is_paused:
+            await self._take(PauseAsked(holds=holds, settled=settled, at_once=pause.at_once))
 
     async def _wait(self) -> None:
-        """Wait until something new is said, or the work under the plan has ended."""
-        changed = asyncio.create_task(self._inbox.changed.wait())
+        """Wait until something new is said, the work under the plan has ended, or, where this node wants to leave or to
+        pause, nothing is left to write and to hand in."""
+        waits: set[asyncio.Task[Any]] = {asyncio.create_task(self._inbox.changed.wait())}
+        if (self._leaving or self._pause is not None) and not self._checkpointer.is_idle:
+            waits.add(asyncio.create_task(self._checkpointer.settled()))
         try:
-            await asyncio.wait({changed, *self._worker.tasks}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*waits, *self._worker.tasks}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            changed.cancel()
+            for task in waits:
+                task.cancel()
 
     async def _take(self, event: FollowerEvent) -> None:
         """Do what the follower asks for after `event`, and after what comes of that."""
@@ -141,16 +198,28 @@ class PlanLoop:
                 return await self._write(partial(self._promise_store.take, self._heard_plan, pledge), "after-accept")
             case BeginPlan():
                 self._worker.begin(self._heard_plan)
-            case DeclinePlan():
+            case DeclinePlan(why):
                 version = self._heard_plan.version
-                text = f"started anew: not part of plan {version} any more"
+                text = f"{why}: not part of plan {version} any more"
                 self._reporter.say("stalled", text, plan_version=version)
             case DropFormer():
                 self._holdings.drop()
                 self._promise_store.say_standing()
+            case Pause():
+                await self._stand_still()
             case Finish():
                 self._finished = True
         return None
+
+    async def _stand_still(self) -> None:
+        assert self._pause is not None, "nobody asked for a pause"
+        if self._pause.at_once and self._pause.saved:
+            await self.save()
+        self._holdings.drop()
+        await self._worker.release_memory()
+        self._promise_store.say_standing()
+        self.is_paused = True
+        self._reporter.pause(self._pause.why)
 
     @property
     def _heard_plan(self) -> Plan:

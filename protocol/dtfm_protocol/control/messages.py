@@ -5,7 +5,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dtfm_protocol.bounds import MOST_PEERS, SEEN_LIMIT, Addresses, Count, PeerName, Session, Step, Text, Time, Version
+from dtfm_protocol.bounds import (
+    MOST_PEERS,
+    SEEN_LIMIT,
+    Addresses,
+    Count,
+    Nickname,
+    PeerName,
+    Session,
+    Step,
+    Text,
+    Time,
+    Version,
+)
 from dtfm_protocol.discovery.records import MOST_NEIGHBOURS, Limits, Link, Measured
 from dtfm_protocol.identity.admission import MOST_AUTHORITIES, MOST_BANS
 from dtfm_protocol.identity.ban import Ban
@@ -36,6 +48,8 @@ class Presence(Message):
     online: bool
     session: Session
     """Random text of every start of a daemon, which tells a returning peer from a second one with the same key."""
+    name: Nickname = ""
+    """What its person calls the machine; "": it has no name. Others may take the same."""
 
 
 class Phase(Message):
@@ -146,8 +160,9 @@ class Report(Message):
     """A peer's progress, and metrics rows that the coordinator has not confirmed yet."""
 
     session: Session
-    state: Literal["measuring", "idle", "starting", "training", "stalled", "diverged", "finished"]
-    """The peer's activity. idle: available, no tasklet; stalled: its step broke off, and it waits for a new plan."""
+    state: Literal["measuring", "idle", "starting", "training", "stalled", "diverged", "paused", "finished"]
+    """The peer's activity. idle: available, no tasklet; stalled: its step broke off, and it waits for a new plan;
+    paused: it stays a member, and computes, holds and gives nothing for now."""
     plan_version: Version = 0
     step: Step = 0
     """The last step that is applied to this peer's state."""
@@ -164,7 +179,7 @@ class Report(Message):
     """The plan that this peer has taken last, where another coordinator than its author calls: that one may not know of
     it."""
     leaving: bool = False
-    """Whether this peer wants to leave, and waits only until others have what it holds."""
+    """Whether this peer wants to leave, or to pause, and waits only until others have what it holds."""
     fetched_bytes: Count = 0
     """Bytes of state that this peer has fetched for the plan that it is under."""
     busy_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0

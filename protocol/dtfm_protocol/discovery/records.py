@@ -35,6 +35,10 @@ class Profile(Message):
     """Bytes of memory that are free for training."""
     addresses: Addresses
     """libp2p multiaddresses at which the peer is reached."""
+    up_gbps: Amount | None = None
+    """Gbit/s that the peer's person lets it send in all; null: as fast as its line is."""
+    down_gbps: Amount | None = None
+    """Gbit/s that the peer's person lets it receive in all; null: as fast as its line is."""
     version: Annotated[Label, Field(max_length=32)]
     """Version of the program that the peer runs."""
     session: Session = ""

@@ -34,6 +34,9 @@ class Timeouts:
 
     report: float = 1.0
     """Interval of a node's reports: what `dtfm-node status` shows is no older."""
+    report_paused: float = 30.0
+    """Interval of the reports of a node that pauses, by which a coordinator that was started anew learns of it. Longer
+    than `report`."""
     report_silence: float = 4.0
     """Time without a report after which a node is given no work: several `report`s, for one may be lost or late."""
     report_return: float = 5.0
@@ -67,6 +70,8 @@ class Timeouts:
     leave: float = 60.0
     """Time that a node that wants to leave waits for a plan without it: longer than a plan may wait for the `step_end`,
     and no shorter than a checkpoint is waited for (`park`)."""
+    availability_look: float = 1.0
+    """Interval at which a node looks whether it may work: its person's order to pause, and the limits that were set."""
     leave_alone: float = 1.0
     """Time that it waits where the broker is gone, too: nobody hears that it wants to leave."""
     identity_challenge: float = 1.0
@@ -197,6 +202,7 @@ class Timeouts:
                 "report_silence is no longer than two of report",
                 "one lost report must not cost a node its work",
             ),
+            (self.report < self.report_paused, "report_paused is no longer than report", "who pauses is to say little"),
             (self.report < self.report_return, "report_return is no longer than report", "nobody could be heard"),
             (
                 self.report_silence < self.cut_off,

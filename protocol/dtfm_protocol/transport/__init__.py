@@ -40,6 +40,7 @@
 - `multiaddress`: multiaddresses: whose they are, where they lead, and how they are announced
 - `pinned_tls`: TLS 1.3 with a coordinator: contexts that accept the one key that an invite names, or the key that has
   taken its place
+- `rate_cap`: caps on the bytes a second of all streams of a peer together, one in each direction
 - `relay_guest`: the guest's side of relays: over which of them this peer can be reached, and where that is
 - `route`: the route to one peer: what is known of the ways that lead there, and which one is to be tried next
 - `shown_credential`: credential that a TLS context shows to the other end of a connection: a certificate, and the key

@@ -21,6 +21,7 @@ from dtfm_protocol.transport.endpoint_exchange import DIRECT, EndpointExchange
 from dtfm_protocol.transport.hole_punching import PUNCH, SEEN, HolePuncher
 from dtfm_protocol.transport.libp2p import LibP2PDataPlane
 from dtfm_protocol.transport.multiaddress import hosts_of
+from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.transport.route import (
     BothSidesTried,
     EndpointLearned,
@@ -52,11 +53,12 @@ class DirectDataPlane:
         mirrors: tuple[str, ...],
         limits: DirectLimits,
         dials: DialRule,
+        caps: TrafficCaps | None = None,
     ) -> None:
         self.libp2p = libp2p
         self.peer_id = libp2p.peer_id
         self._handlers: dict[str, Handler] = {}
-        self._connections = TlsConnections(identity, admission, listener, self._handlers, limits, dials)
+        self._connections = TlsConnections(identity, admission, listener, self._handlers, limits, dials, caps)
         others = tuple(dict.fromkeys(peer for peer in mirrors if peer != self.peer_id))
         self._puncher = HolePuncher(self._connections, others, self._meet, self._look)
         self._handlers[SEEN] = self._puncher.show
@@ -80,6 +82,7 @@ class DirectDataPlane:
         mirrors: tuple[str, ...] = (),
         limits: DirectLimits = DirectLimits(),  # noqa: B008 - it is frozen
         dials: DialRule = ANYWHERE,
+        caps: TrafficCaps | None = None,
     ) -> AsyncIterator["DirectDataPlane"]:
         """Listen for direct connections; every stream of either side is closed on leaving.
 
@@ -92,12 +95,13 @@ class DirectDataPlane:
             mirrors: peers that can tell this one how it is seen from outside.
             limits: how long the plane waits, and how much it takes on at a time.
             dials: decides which addresses that peers give are dialled.
+            caps: on what all streams together send and receive, those of `libp2p` too; None: there are none.
 
         Raises:
             UserError: nothing can listen at `listen`.
         """
         listener = listener_at(listen, port if port < 65536 else 0)
-        plane = cls(libp2p, identity, admission, listener, mirrors, limits, dials)
+        plane = cls(libp2p, identity, admission, listener, mirrors, limits, dials, caps)
         async with plane._connections.running():
             try:
                 await libp2p.serve(DIRECT, plane._endpoints.answer)

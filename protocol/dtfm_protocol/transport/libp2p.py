@@ -34,6 +34,7 @@ from dtfm_protocol.transport.member_calls import PROOF, MemberCalls
 from dtfm_protocol.transport.member_news import NewsExchange
 from dtfm_protocol.transport.member_stream import MemberStream
 from dtfm_protocol.transport.multiaddress import announced, binary, by_peer, is_local
+from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.transport.relay_guest import RelayGuest
 from dtfm_protocol.transport.whereabouts import Whereabouts
 from dtfm_protocol.wire.stream import Handler, Unreachable, Way
@@ -62,6 +63,7 @@ class LibP2PDataPlane:
         relay_retry: float,
         limits: StreamLimits,
         dials: DialRule,
+        caps: TrafficCaps | None = None,
     ) -> None:
         self.p2p = p2p
         self.calls = MemberCalls(p2p._client, admission, name_service, limits)
@@ -69,7 +71,7 @@ class LibP2PDataPlane:
         self.whereabouts = Whereabouts(self.calls, self.addresses, self.introduce, self._acquaintances)
         self.news = NewsExchange(self.calls, admission, self._acquaintances, limits.news)
         """What members tell each other of who is one."""
-        self.streams = MemberAdmittance(admission, limits)
+        self.streams = MemberAdmittance(admission, limits, caps)
         """Streams with other members."""
         self._dials = dials
         self.coordinators = admission.coordinators
@@ -100,6 +102,7 @@ class LibP2PDataPlane:
         relay_retry: float = TIMEOUTS.relay_retry,
         limits: StreamLimits = StreamLimits(),  # noqa: B008 - it is frozen
         dials: DialRule = ANYWHERE,
+        caps: TrafficCaps | None = None,
     ) -> AsyncIterator["LibP2PDataPlane"]:
         """Start a daemon with `identity`, listening on `listen`:`port`; end it, and its sockets, on leaving.
 
@@ -114,6 +117,8 @@ class LibP2PDataPlane:
             limits: how long the plane waits for proof, and how much it takes on at a time.
             dials: decides to which addresses peers are introduced. The daemon also dials addresses that it hears of
                 from other peers' daemons, and asks nobody.
+            caps: on what all streams together send and receive; None: there are none. The daemon's own messages are
+                not counted.
 
         Raises:
             UserError: the daemon does not start, with what it said.
@@ -128,9 +133,8 @@ class LibP2PDataPlane:
                 p2p._client.control.persistent_conn_max_msg_size = libp2p_daemon.MESSAGE_LIMIT - CALL_OVERHEAD
                 # On loopback there is nobody who could not connect.
                 relays = {} if relay or is_local(listen) else by_peer(bootstrap)
-                plane = cls(
-                    p2p, admission, at, name_service, daemon, relays, by_peer(bootstrap), relay_retry, limits, dials
-                )
+                doors = by_peer(bootstrap)
+                plane = cls(p2p, admission, at, name_service, daemon, relays, doors, relay_retry, limits, dials, caps)
                 watch = DoorWatch(
                     p2p, daemon.pid, admission.is_member, lambda peer: plane.calls.call(peer, PROOF), limits
                 )

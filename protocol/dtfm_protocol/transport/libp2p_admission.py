@@ -14,6 +14,7 @@ from dtfm_protocol.transport.libp2p_limits import StreamLimits
 from dtfm_protocol.transport.libp2p_stream import way_of
 from dtfm_protocol.transport.member_stream import MemberStream
 from dtfm_protocol.transport.multiaddress import CIRCUIT, tcp_address
+from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.transport.waiting_room import WaitingRoom, network_of
 from dtfm_protocol.wire.stream import Handler, StreamClosed, Unreachable
 
@@ -21,13 +22,15 @@ from dtfm_protocol.wire.stream import Handler, StreamClosed, Unreachable
 class MemberAdmittance:
     """The streams of the libp2p plane, each with a member; who is a member no more loses its streams."""
 
-    def __init__(self, admission: Admission, limits: StreamLimits) -> None:
+    def __init__(self, admission: Admission, limits: StreamLimits, caps: TrafficCaps | None = None) -> None:
         """Have no streams yet.
 
         Args:
             admission: this peer's credential, and whom it lets in.
             limits: how long to wait for proof, and how much to take on at a time.
+            caps: on what all streams of this peer together send and receive; None: there are none.
         """
+        self._caps = caps
         self.turned_away = Tally()
         """Number of streams that were not taken, by reason."""
         self._admission, self._limits = admission, limits
@@ -76,7 +79,7 @@ class MemberAdmittance:
             self._waiting.leave(stream)
 
     def _stream(self, info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MemberStream:
-        stream = MemberStream(str(info.peer_id), reader, writer, way_of(info), self._admission.check)
+        stream = MemberStream(str(info.peer_id), reader, writer, way_of(info), self._admission.check, self._caps)
         self._streams.add(stream)
         return stream
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.transport.multiaddress import CIRCUIT
+from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.wire.stream import Bytes, Stream, StreamClosed, Way
 
 CLOSE_SECONDS = 1.0
@@ -15,8 +16,14 @@ class LibP2PStream:
     """A libp2p stream; the daemon has proven the other end's peer id."""
 
     def __init__(
-        self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way = "direct"
+        self,
+        peer: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        way: Way = "direct",
+        caps: TrafficCaps | None = None,
     ) -> None:
+        self._caps = caps or TrafficCaps()
         self.peer = peer
         self.way = way
         self._reader = reader
@@ -25,15 +32,18 @@ class LibP2PStream:
     async def read(self, size: int) -> Bytes:
         """Read exactly `size` bytes, as `Stream.read`."""
         try:
-            if size <= _CHUNK:
+            most = min(_CHUNK, self._caps.down.piece)
+            if size <= most:
+                await self._caps.down.take(size)
                 return await self._reader.readexactly(size)
             # In pieces as they come: `readexactly` would let the reader's buffer grow to the whole size.
             buffer = bytearray(size)
             view, filled = memoryview(buffer), 0
             while filled < size:
-                piece = await self._reader.read(min(size - filled, _CHUNK))
+                piece = await self._reader.read(min(size - filled, most))
                 if not piece:
                     raise StreamClosed(f"{short(self.peer)} closed the stream")
+                await self._caps.down.take(len(piece))
                 view[filled : filled + len(piece)] = piece
                 filled += len(piece)
             return buffer
@@ -43,8 +53,16 @@ class LibP2PStream:
     async def write(self, *buffers: Bytes) -> None:
         """Send all of `buffers` to the daemon, as `Stream.write`."""
         try:
+            cap = self._caps.up
             for buffer in buffers:
-                self._writer.write(buffer)
+                if not cap.is_capped:
+                    self._writer.write(buffer)
+                    await cap.take(len(buffer))
+                    continue
+                view = memoryview(buffer).cast("B")
+                for start in range(0, len(view), cap.piece):
+                    await cap.take(min(cap.piece, len(view) - start))
+                    self._writer.write(view[start : start + cap.piece])
             await self._writer.drain()
         except (ConnectionError, OSError, RuntimeError):
             raise StreamClosed(f"{short(self.peer)} closed the stream") from None

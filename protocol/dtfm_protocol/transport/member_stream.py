@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.credential import CERTIFICATE_LIMIT
 from dtfm_protocol.transport.libp2p_stream import LibP2PStream
+from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.wire.stream import Bytes, StreamClosed, Way
 
 _SIZE = struct.Struct("!H")
@@ -48,6 +49,7 @@ class MemberStream(LibP2PStream):
         writer: asyncio.StreamWriter,
         way: Way,
         check: Callable[[bytes, str], object],
+        caps: TrafficCaps | None = None,
     ) -> None:
         """Take a stream over, on which nothing was said.
 
@@ -57,8 +59,9 @@ class MemberStream(LibP2PStream):
             writer: what goes to it.
             way: kind of way that the stream takes.
             check: raises Refused where a certificate is none with which that peer is let in.
+            caps: on what all streams of this peer together send and receive; None: there are none.
         """
-        super().__init__(peer, reader, writer, way)
+        super().__init__(peer, reader, writer, way, caps)
         self._check = check
         self._proof_size: int | None = None
         self.is_proven = False

@@ -26,6 +26,7 @@ from dtfm_protocol.transport.dialling import addresses_to_dial
 from dtfm_protocol.transport.direct_limits import DirectLimits
 from dtfm_protocol.transport.front_door import DoorLimits, FrontDoor, Visitor
 from dtfm_protocol.transport.incoming_streams import answer, counted
+from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.transport.simultaneous_open import SimultaneousOpen
 from dtfm_protocol.transport.sockets import connected_to
 from dtfm_protocol.transport.tls_stream import PIECE_BYTES, TlsStream
@@ -76,6 +77,7 @@ class TlsConnections:
         handlers: Mapping[str, Handler],
         limits: DirectLimits,
         dials: DialRule = ANYWHERE,
+        caps: TrafficCaps | None = None,
     ) -> None:
         """Take the listener over; connections are taken within `running`.
 
@@ -86,8 +88,9 @@ class TlsConnections:
             handlers: the handler of each service; the mapping may change.
             limits: how long to wait, and how much to take on.
             dials: decides which addresses that peers give are dialled.
+            caps: on what all streams together send and receive; None: there are none.
         """
-        self.dials = dials
+        self.dials, self._caps = dials, caps
         self.trust = Trust(identity, admission)
         self.limits = limits
         self._admission = admission
@@ -249,7 +252,12 @@ class TlsConnections:
         self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool, way: Way = "direct"
     ) -> TlsStream:
         discard = self._streams.discard
-        stream = TlsStream(connection, context, self._staging, discard, server_side=server_side, way=way)
+        buffer = self._caps.down.receive_buffer() if self._caps is not None else None
+        if buffer is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        stream = TlsStream(
+            connection, context, self._staging, discard, server_side=server_side, way=way, caps=self._caps
+        )
         self._streams.add(stream)
         return stream
 

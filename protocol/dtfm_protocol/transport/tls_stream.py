@@ -15,6 +15,7 @@ import numpy as np
 
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.transport.tcp_info import TcpInfo, queued
 from dtfm_protocol.wire.stream import Bytes, StreamClosed, Way
 
@@ -57,6 +58,7 @@ class TlsStream:
         *,
         server_side: bool,
         way: Way = "direct",
+        caps: TrafficCaps | None = None,
     ) -> None:
         self.peer = ""
         """Peer id of the other end, set once that has proven it."""
@@ -68,6 +70,7 @@ class TlsStream:
             if hasattr(socket, name):
                 with contextlib.suppress(OSError):  # some systems know an option that they do not take
                     connection.setsockopt(level, getattr(socket, name), value)
+        self._caps = caps or TrafficCaps()
         self._socket = connection
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: Any = context.wrap_bio(self._incoming, self._outgoing, server_side)  # Any: it reads into a buffer
@@ -187,21 +190,24 @@ class TlsStream:
 
     async def _send(self) -> None:
         """Put what TLS has made into the socket."""
-        data = memoryview(self._outgoing.read())
-        while data:
-            try:
-                data = data[self._socket.send(data) :]
-            except BlockingIOError:
-                await self._turn(writing=True)
-                self._delivery.look(self._socket)
-            except OSError:
-                raise self._closed() from None
+        data, cap = memoryview(self._outgoing.read()), self._caps.up
+        for start in range(0, len(data), cap.piece):
+            piece = data[start : start + cap.piece]
+            await cap.take(len(piece))
+            while piece:
+                try:
+                    piece = piece[self._socket.send(piece) :]
+                except BlockingIOError:
+                    await self._turn(writing=True)
+                    self._delivery.look(self._socket)
+                except OSError:
+                    raise self._closed() from None
 
     async def _receive(self) -> None:
         """Give TLS what has come, or what comes next."""
         while True:
             try:
-                count = self._socket.recv_into(self._staging)
+                count = self._socket.recv_into(self._staging[: self._caps.down.piece])
             except BlockingIOError:
                 await self._turn()
             except OSError:
@@ -212,6 +218,7 @@ class TlsStream:
             raise self._closed()
         self.heard = time.monotonic()
         self._incoming.write(self._staging[:count])
+        await self._caps.down.take(count)
         if count == len(self._staging):
             await asyncio.sleep(0)  # a fast sender must not keep this side's other tasks waiting
 

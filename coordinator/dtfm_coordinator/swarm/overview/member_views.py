@@ -49,6 +49,7 @@ class Known:
     """What else is known of one member."""
 
     name: str = ""
+    """Whom its invite was for, and what its person calls the machine, as far as either was said."""
     contribution: Contribution = field(default_factory=Contribution)
     share: float = 0.0
     """Its part of all that was computed, from 0 to 1."""
@@ -95,11 +96,13 @@ def _doing(member: Member, around: Around, known: Known, layers: tuple[int, int]
         return "gone", "has left; its work so far counts", "wait" if layers is None else "warn"
     if report is None:
         return "joining", "has just come, and has said nothing yet", "wait"
+    if member.is_paused:
+        return "paused", f"does nothing for now, and stays a member ({report.text})", "wait"
     if member.peer not in around.heard:
         silent = f" for {duration(max(0.0, known.now - known.seen_at))}" if known.seen_at else ""
         return "silent", f"has said nothing{silent}: asleep, busy, or without a network", "warn"
     if report.leaving:
-        return "leaving", "leaves as soon as others have what it holds", "wait"
+        return "leaving", "leaves or pauses as soon as others have what it holds", "wait"
     if report.state == "measuring":
         return "measuring", "measures how fast it computes", "wait"
     if report.state in {"stalled", "diverged"}:

@@ -12,7 +12,9 @@ Level = Literal["good", "wait", "warn", "bad", "done"]
 """How well something is. wait: nothing is wrong, and nothing is done yet; warn: somebody should look; bad: it has
 failed."""
 
-MemberRole = Literal["trains", "starting", "spare", "measuring", "joining", "leaving", "silent", "stalled", "gone"]
+MemberRole = Literal[
+    "trains", "starting", "spare", "measuring", "joining", "leaving", "paused", "silent", "stalled", "gone"
+]
 """What a member does, in one word."""
 
 
@@ -180,8 +182,10 @@ class Overview(Schema):
     """The coordinator's phase in one word."""
     text: Text
     """The phase in the coordinator's own words."""
-    paused: bool = False
+    is_paused: bool = False
     """Whether the owner has paused the run."""
+    has_diverged: bool = False
+    """Whether the loss or a gradient is not finite any more, and that is believed."""
     health: Health
     progress: Progress
     figures: Figures

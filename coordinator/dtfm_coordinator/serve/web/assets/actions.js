@@ -37,7 +37,7 @@ let offered = "";
 // Offers what can be done now about the course of the run.
 export function offerCourse(overview) {
   const over = overview.phase === "done" || overview.phase === "failed";
-  const names = !mayAct() || over ? [] : overview.paused ? ["resume", "finish"] : ["pause", "checkpoint", "plan", "finish"];
+  const names = !mayAct() || over ? [] : overview.is_paused ? ["resume", "finish"] : ["pause", "checkpoint", "plan", "finish"];
   show("actions", names.length > 0);
   if (String(names) === offered) return;
   offered = String(names);
