@@ -50,7 +50,7 @@ async def swarm_of(folder: Path, members: int) -> tuple[Peers, StatusFile]:
     job = peers.context.job
     training = job.training.model_copy(update={"steps": 10**6})
     peers.context = dataclasses.replace(peers.context, job=job.model_copy(update={"training": training}))
-    peers.recorder._steps = 10**6
+    peers.recorder._steps = lambda: 10**6
     names = [f"12D3KooW{number:044d}" for number in range(members)]
     for name in names:
         peers.records.listed[name] = Profile(

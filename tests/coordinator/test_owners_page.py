@@ -16,6 +16,7 @@ from dtfm_coordinator.leader.status_file import StatusFile
 from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.membership_ledger import Redeemed
 from dtfm_coordinator.owner.owner_wishes import (
+    Amended,
     CheckpointWanted,
     FinishWanted,
     Paused,
@@ -215,6 +216,31 @@ async def test_a_wish_about_the_runs_course_is_written_down_and_its_answer_shown
             assert (answer.status, answer.values["error"]) == (400, "as you wish, after step 9")
         else:
             assert (answer.status, answer.values["said"]) == (200, "As you wish, after step 9.")
+
+
+async def test_a_setting_is_changed_where_that_is_possible_and_else_the_reason_is_said(tmp_path: Path) -> None:
+    async with served(tmp_path) as page:
+        (tmp_path / "job.json").write_text(page.peers.context.job.model_dump_json())
+        assert (await page.viewer.get("/api/settings")).status == 403
+        now = (await page.owner.get("/api/settings")).values
+        assert now["training.learning_rate"] == 1e-3
+        for wrong in ({"training.learning_rate": -1}, {"model.hidden_size": 8}, {"training.learning_rate": 1e-3}):
+            refused = await page.owner.post("/api/act", {"action": "set", "values": wrong})
+            assert refused.status == 400, wrong
+        assert WishFile(tmp_path).wishes.asked == {}
+        asking = asyncio.create_task(
+            page.owner.post("/api/act", {"action": "set", "values": {"training.learning_rate": 1e-4}, "from_step": 5})
+        )
+        file = WishFile(tmp_path)
+        async with asyncio.timeout(20):
+            while not file.wishes.asked:
+                await asyncio.sleep(0.01)
+                file.take_up()
+        (wish,) = file.wishes.asked.values()
+        assert isinstance(wish, Amended)
+        assert (wish.values, wish.from_step) == ({"training.learning_rate": 1e-4}, 5)
+        file.add(WishAnswer(at=1.0, to=wish.number, done=True, text="from step 5 on"))
+        assert (await asking).values["said"] == "From step 5 on."
 
 
 async def test_who_waits_long_for_an_answer_is_told_so(tmp_path: Path) -> None:

@@ -10,11 +10,21 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dtfm_coordinator.membership import ledger_acts
 from dtfm_coordinator.membership.ledger_file import LedgerFile
-from dtfm_coordinator.owner.owner_wishes import CheckpointWanted, FinishWanted, Paused, PlanWanted, Resumed, Wish
+from dtfm_coordinator.owner.job_on_disk import JobOnDisk
+from dtfm_coordinator.owner.owner_wishes import (
+    Amended,
+    CheckpointWanted,
+    FinishWanted,
+    Paused,
+    PlanWanted,
+    Resumed,
+    Wish,
+)
 from dtfm_coordinator.owner.wish_file import WishFile
-from dtfm_protocol.bounds import Label, PeerName
+from dtfm_protocol.bounds import MOST_UINT32, Label, PeerName
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.entry_token import MOST_USES, TokenId
+from dtfm_protocol.job.amendment import KEYS, MOST_VALUES, Values
 from dtfm_protocol.schema import Schema, first_fault
 
 
@@ -56,8 +66,20 @@ class Steer(Schema):
     action: Literal["pause", "resume", "checkpoint", "plan", "finish"]
 
 
-OwnerAction = Annotated[MakeInvite | TakeBack | SendAway | ShutOut | Steer, Field(discriminator="action")]
-WISHES: dict[str, type[Wish]] = {
+class ChangeSettings(Schema):
+    """Action: change the job while it trains."""
+
+    action: Literal["set"]
+    values: Annotated[Values, Field(min_length=1, max_length=MOST_VALUES)]
+    """New values by the job file's keys."""
+    from_step: Annotated[int, Field(ge=1, le=MOST_UINT32)] | None = None
+    """The first step for which they are to hold; None: as soon as can be."""
+
+
+OwnerAction = Annotated[
+    MakeInvite | TakeBack | SendAway | ShutOut | Steer | ChangeSettings, Field(discriminator="action")
+]
+WISHES: dict[str, type[Paused | Resumed | CheckpointWanted | PlanWanted | FinishWanted]] = {
     "pause": Paused,
     "resume": Resumed,
     "checkpoint": CheckpointWanted,
@@ -88,6 +110,10 @@ async def act(folder: Path, values: Any, answer_seconds: float = ANSWER_SECONDS)
         raise UserError(f"this is nothing that can be done: {first_fault(error)}") from None
     if isinstance(action, Steer):
         return await _wish(folder, WISHES[action.action](at=time.time()), answer_seconds)
+    if isinstance(action, ChangeSettings):
+        wish = Amended(at=time.time(), values=action.values, from_step=action.from_step)
+        await asyncio.to_thread(lambda: JobOnDisk.of(folder).changed(wish))
+        return await _wish(folder, wish, answer_seconds)
     return await asyncio.to_thread(_done, folder, action)
 
 
@@ -123,6 +149,17 @@ def _done(folder: Path, action: MakeInvite | TakeBack | SendAway | ShutOut) -> d
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """Return the values of the job that may change, by the job file's keys, as they are for the next step.
+
+    Raises:
+        UserError: no job was served there.
+    """
+    found = JobOnDisk.of(folder)
+    now = found.timeline.settings_at(found.recorded + 1)
+    return {key: now.get(key) for key in KEYS}
 
 
 def invites(folder: Path) -> list[dict[str, Any]]:

@@ -69,6 +69,7 @@ class PageApp:
                 Route("/api/overview", self._guarded(self._overview)),
                 Route("/api/curves", self._guarded(self._curves)),
                 Route("/api/invites", self._guarded(self._invites)),
+                Route("/api/settings", self._guarded(self._settings)),
                 Route("/api/act", self._guarded(self._act), methods=["POST"]),
                 Route("/metrics", self._guarded(self._metrics)),
             ],
@@ -149,6 +150,11 @@ class PageApp:
         if self._role(request) != "owner":
             raise NoAccess(403, "invites are for the owner alone")
         return _json(request, {"invites": await asyncio.to_thread(owner_actions.invites, self._folder)})
+
+    async def _settings(self, request: Request) -> Response:
+        if self._role(request) != "owner":
+            raise NoAccess(403, "settings are for the owner alone")
+        return _json(request, await asyncio.to_thread(owner_actions.settings, self._folder))
 
     async def _act(self, request: Request) -> Response:
         self._access.check_act(request.headers, self._links.keys())

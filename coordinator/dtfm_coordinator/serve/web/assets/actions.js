@@ -42,10 +42,42 @@ export function offerCourse(overview) {
   if (String(names) === offered) return;
   offered = String(names);
   find("actions").replaceChildren(
+    ...(names.length ? [element("button", { type: "button", class: "plain", onclick: changeSettings }, "Change settings")] : []),
     ...names.map((name) => {
       const [button, title, text] = COURSE[name];
       return element("button", { type: "button", class: name === "resume" ? "" : "plain", onclick: () => ask(title, [element("p", {}, text)], button, name === "finish", () => ({ action: name })) }, button);
     }),
+  );
+}
+
+// Asks for one setting's new value.
+async function changeSettings() {
+  const answer = await fetch("/api/settings");
+  if (!answer.ok) return;
+  const now = await answer.json();
+  const key = element("select", {}, ...Object.keys(now).map((name) => element("option", { value: name }, name)));
+  const value = element("input", { autocomplete: "off", required: true });
+  const step = element("input", { type: "number", min: "1", placeholder: "as soon as can be" });
+  const show = () => (value.value = now[key.value] ?? "");
+  key.value = "training.learning_rate" in now ? "training.learning_rate" : key.value;
+  key.addEventListener("change", show);
+  show();
+  const typed = () => {
+    const text = value.value.trim();
+    if (text === "true" || text === "false") return text === "true";
+    return text !== "" && !Number.isNaN(Number(text)) ? Number(text) : text;
+  };
+  ask(
+    "Change a setting",
+    [
+      element("p", {}, "The names are those of the job file. All machines take the new value from the same step on."),
+      element("label", {}, "Setting", key),
+      element("label", {}, "New value", value),
+      element("label", {}, "From step", step),
+    ],
+    "Change it",
+    false,
+    () => ({ action: "set", values: { [key.value]: typed() }, from_step: step.value ? Number(step.value) : null }),
   );
 }
 
