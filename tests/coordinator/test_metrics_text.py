@@ -19,7 +19,8 @@ PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 MEMBER = MemberView(
     name='An "odd"\\ na\nme', device="cpu", role="trains", does="", level="good", stage=0, layers=(1, 4),
-    micro_batches=1, step=2, tokens=8.0, share=0.5, seconds=1.0, seen_at=None, version="0.1.0", up_gbps=None,
+    micro_batches=1, step=2, tokens=8.0, share=0.5, seconds=1.0, seen_at=None,
+    sent_bytes=1, received_bytes=2, version="0.1.0", up_gbps=None,
     down_gbps=None,
 )  # fmt: skip
 
@@ -86,6 +87,7 @@ async def test_the_dashboard_and_the_alerts_ask_for_figures_that_there_are(tmp_p
     assert used - known == set()
     assert known - used <= {"dtfm_run_info", "dtfm_tokens", "dtfm_evaluation_step", "dtfm_learning_rate",
                             "dtfm_gradient_norm", "dtfm_checkpoint_step", "dtfm_checkpoint_timestamp_seconds",
-                            "dtfm_member_tokens", "dtfm_member_healthy"}  # fmt: skip
+                            "dtfm_member_tokens", "dtfm_member_healthy",
+                            "dtfm_member_sent_bytes_total", "dtfm_member_received_bytes_total"}  # fmt: skip
     places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in dashboard["panels"]]
     assert len(set(places)) == len(places)

@@ -189,7 +189,9 @@ async def test_the_members_the_plan_and_the_figures_are_those_of_the_coordinator
     await peers.announcer.say("training", "plan 1")
     maker = maker_of(peers)
     for step in (1, 2):
-        await peers.report("a", "training", plan_version=1, step=step, rows=(row(step),))
+        await peers.report(
+            "a", "training", plan_version=1, step=step, rows=(row(step),), sent_bytes=70, received_bytes=90
+        )
     found = maker.make()
     assert (found.progress.step, found.progress.steps, found.progress.tokens) == (2, JOB.training.steps, 16)
     assert found.progress.seconds_left == pytest.approx((JOB.training.steps - 2) * 0.1)
@@ -198,6 +200,7 @@ async def test_the_members_the_plan_and_the_figures_are_those_of_the_coordinator
     assert [one.micro_batches for one in found.plan.pipelines] == [1, 1]
     assert found.members["a"].name == "Ann"
     assert found.members["a"].layers == (1, 4)
+    assert (found.members["a"].sent_bytes, found.members["a"].received_bytes) == (70, 90)
     assert found.health.level == "good"
 
 

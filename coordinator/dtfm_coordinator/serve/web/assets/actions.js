@@ -37,13 +37,13 @@ let offered = "";
 // Offers what can be done now about the course of the run.
 export function offerCourse(overview) {
   const over = overview.phase === "done" || overview.phase === "failed";
-  const names = !mayAct() || over ? [] : overview.is_paused ? ["resume", "finish"] : ["pause", "checkpoint", "plan", "finish"];
+  const names = !mayAct() || over ? [] : overview.is_paused ? ["resume", "set", "finish"] : ["pause", "checkpoint", "plan", "set", "finish"];
   show("actions", names.length > 0);
   if (String(names) === offered) return;
   offered = String(names);
   find("actions").replaceChildren(
-    ...(names.length ? [element("button", { type: "button", class: "plain", onclick: changeSettings }, "Change settings")] : []),
     ...names.map((name) => {
+      if (name === "set") return element("button", { type: "button", class: "plain", onclick: changeSettings }, "Change settings");
       const [button, title, text] = COURSE[name];
       return element("button", { type: "button", class: name === "resume" ? "" : "plain", onclick: () => ask(title, [element("p", {}, text)], button, name === "finish", () => ({ action: name })) }, button);
     }),

@@ -1,6 +1,6 @@
 // The table of members: sorted, searched, and redrawn where something has changed.
 import { element, find, prose, say, show } from "./elements.js";
-import { ago, count, many, named, percent, rate } from "./words.js";
+import { ago, count, many, named, percent, rate, size } from "./words.js";
 
 const FEW = matchMedia("(max-width: 46rem)").matches ? 8 : 30;
 const ORDER = { bad: 0, warn: 1, wait: 2, good: 3, done: 3 };
@@ -84,14 +84,15 @@ function rowOf(peer, one) {
   const row = known ? known.row : element("tr");
   row.className = one.role === "gone" ? "gone" : "";
   const kept = may && known && known.may && known.gone === (one.role === "gone") ? row.lastChild : null;
-  const line = one.up_gbps || one.down_gbps ? element("span", { class: "quiet" }, ` sends ${one.up_gbps ? rate(one.up_gbps) : "freely"}, receives ${one.down_gbps ? rate(one.down_gbps) : "freely"}`) : null;
+  const traffic = one.sent_bytes || one.received_bytes ? `sent ${size(one.sent_bytes)}, received ${size(one.received_bytes)}` : "";
+  const line = [one.up_gbps ? `up to ${rate(one.up_gbps)}` : "", traffic].filter(Boolean).join("; ");
   const cells = [
     element("th", { scope: "row", "data-level": one.level }, element("span", { class: "dot" }), named(peer, one), one.name ? " " : "", one.name ? element("code", {}, peer.slice(-6)) : ""),
     element("td", { class: "does" }, one.does),
     element("td", { class: "number", "data-label": "Share" }, one.tokens ? percent(one.share) : "-"),
     element("td", { class: "number", "data-label": "Tokens" }, one.tokens ? many(one.tokens) : "-"),
     element("td", { class: "seen", "data-label": "Seen" }, seen),
-    element("td", { class: "device" }, one.device || "measuring", line),
+    element("td", { class: "device" }, one.device || "measuring", line && element("span", { class: "quiet line" }, line)),
     kept || actionsOf(peer, one, may),
   ];
   row.replaceChildren(...cells);
