@@ -214,7 +214,8 @@ def main() -> None:
         title = "The page, beside made-up members that report once a second"
         show(title, HEADINGS, lines)
         extra = assets() + "\n" + asyncio.run(curves())
-        command = f"python -m benchmarks.owners_page --members {' '.join(map(str, options.members))}"
+        members = " ".join(map(str, options.members))
+        command = f"python -m benchmarks.owners_page --members {members} --seconds {options.seconds:g}"
         keep(
             options.out,
             "What the owner's page costs",
