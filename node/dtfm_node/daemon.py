@@ -185,6 +185,7 @@ class Daemon:
         registry = Registry(self._invite.swarm, self._post)
         port, caps = self._options.port, TrafficCaps(RateCap(self._options.upload), RateCap(self._options.download))
         self._display.sent_bytes = lambda: caps.up.total
+        self._reporter.traffic = lambda: (caps.up.total, caps.down.total)
         # Where the connection to the broker leads is no matter of what an invite, or its name server, says.
         dials = dial_rule(own_addresses(), (control.remote,) if control.remote else (), lan=self._options.lan)
         doors = admission.coordinators.renamed(self._invite.doors)

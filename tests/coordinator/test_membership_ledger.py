@@ -154,3 +154,11 @@ def test_rubbish_in_the_file_is_named(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text('{"kind": "king"}\n')
     with pytest.raises(UserError, match="a line that is none of a membership ledger"):
         LedgerFile(tmp_path)
+
+
+def test_an_invite_for_one_node_says_whose_it_is_and_one_for_many_does_not() -> None:
+    ledger = MembershipLedger()
+    for token, uses in (("0" * 16, 1), ("1" * 16, 2)):
+        ledger.add(Invited(token=token, uses=uses, expires=9.0, name=f"for {uses}"))
+        ledger.add(Redeemed(token=token, peer=f"peer {uses}", at=1.0))
+    assert ledger.names() == {"peer 1": "for 1"}

@@ -20,12 +20,16 @@ from dtfm_coordinator.swarm.overview.overview import Figures, Overview, Progress
 from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed, merge_patch
 from dtfm_coordinator.swarm.overview.overview_maker import OverviewMaker
 from dtfm_coordinator.swarm.overview.spoken_numbers import duration, many
-from dtfm_protocol.control.messages import Report
+from dtfm_protocol.control.messages import Phase, Report
 from tests.coordinator.peers import JOB, Peers, linked, plan_of, row
 from tests.harness.manual_clock import ManualClock
 
 HALFWAY = Progress(step=400, steps=1500, tokens=3200, step_seconds=0.5, seconds_left=550.0)
 FIGURES = Figures(loss=2.5, predicted_seconds=0.45)
+
+
+def phase_of(name: str, text: str = "waiting for 2 more nodes", *, paused: bool = False) -> Phase:
+    return Phase.model_validate({"name": name, "text": text, "paused": paused})
 
 
 @pytest.mark.parametrize(
@@ -50,21 +54,27 @@ def test_counts_and_sizes_are_as_people_say_them() -> None:
         ("training", Progress(steps=9), Figures(), None, "wait", "the first step is under way"),
         ("waiting", Progress(steps=9), Figures(), None, "wait", "Waiting for 2 more nodes"),
         ("failed", HALFWAY, FIGURES, 1.0, "bad", "The run has failed: waiting for 2 more nodes"),
-        ("done", HALFWAY, FIGURES, 1.0, "done", "Done: all 1,500 steps are trained."),
-        ("of a later version", HALFWAY, FIGURES, 1.0, "wait", "Waiting for 2 more nodes."),
+        ("done", HALFWAY, FIGURES, 1.0, "done", "Done: waiting for 2 more nodes"),
+        ("done", Progress(step=9, steps=9), FIGURES, 1.0, "done", "Done: all 9 steps are trained."),
     ],
 )
 def test_how_a_run_is_stands_in_one_sentence(
     phase: str, progress: Progress, figures: Figures, quiet: float | None, level: str, said: str
 ) -> None:
-    found = health(phase, "waiting for 2 more nodes", progress, figures, quiet)
+    found = health(phase_of(phase), progress, figures, quiet)
     assert found.level == level
     assert said in found.sentence
 
 
 @pytest.mark.parametrize("phase", ["waiting", "failed"])
 def test_who_has_to_do_something_is_told_what(phase: str) -> None:
-    assert health(phase, "", HALFWAY, FIGURES, None).advice
+    assert health(phase_of(phase), HALFWAY, FIGURES, None).advice
+
+
+def test_a_run_that_its_owner_has_paused_is_not_said_to_wait_for_nodes() -> None:
+    found = health(phase_of("waiting", "paused by the owner after step 9", paused=True), HALFWAY, FIGURES, 500.0)
+    assert (found.level, found.sentence) == ("wait", "Paused by the owner after step 9.")
+    assert "resume" in found.advice
 
 
 def member(state: str = "training", *, listed: bool = True, online: bool = True, **values: Any) -> Member:
@@ -179,7 +189,9 @@ async def test_the_members_the_plan_and_the_figures_are_those_of_the_coordinator
     await peers.announcer.say("training", "plan 1")
     maker = maker_of(peers)
     for step in (1, 2):
-        await peers.report("a", "training", plan_version=1, step=step, rows=(row(step),))
+        await peers.report(
+            "a", "training", plan_version=1, step=step, rows=(row(step),), sent_bytes=70, received_bytes=90
+        )
     found = maker.make()
     assert (found.progress.step, found.progress.steps, found.progress.tokens) == (2, JOB.training.steps, 16)
     assert found.progress.seconds_left == pytest.approx((JOB.training.steps - 2) * 0.1)
@@ -188,6 +200,7 @@ async def test_the_members_the_plan_and_the_figures_are_those_of_the_coordinator
     assert [one.micro_batches for one in found.plan.pipelines] == [1, 1]
     assert found.members["a"].name == "Ann"
     assert found.members["a"].layers == (1, 4)
+    assert (found.members["a"].sent_bytes, found.members["a"].received_bytes) == (70, 90)
     assert found.health.level == "good"
 
 

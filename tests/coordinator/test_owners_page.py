@@ -15,7 +15,19 @@ import pytest
 from dtfm_coordinator.leader.status_file import StatusFile
 from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.membership_ledger import Redeemed
+from dtfm_coordinator.owner.owner_wishes import (
+    Amended,
+    CheckpointWanted,
+    FinishWanted,
+    Paused,
+    PlanWanted,
+    Resumed,
+    Wish,
+    WishAnswer,
+)
+from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.serve.web import page_server
+from dtfm_coordinator.serve.web.owner_actions import act
 from dtfm_coordinator.serve.web.page_access import NoAccess, PageAccess
 from dtfm_coordinator.serve.web.page_address import PageAddress, PageOptions
 from dtfm_coordinator.serve.web.page_links import NAME, PageKeys, PageLinks
@@ -183,6 +195,58 @@ async def test_a_member_is_sent_away_and_banned_as_the_commands_do_it(tmp_path: 
         assert ledger.bans.keys() == {f"peer:{MEMBER}"}
         nobody = await page.owner.post("/api/act", {"action": "kick", "peer": "nobody"})
         assert (nobody.status, "is no member" in nobody.values["error"]) == (400, True)
+
+
+@pytest.mark.parametrize(("word", "kind"), [("pause", Paused), ("resume", Resumed), ("checkpoint", CheckpointWanted),
+                                            ("plan", PlanWanted), ("finish", FinishWanted)])  # fmt: skip
+async def test_a_wish_about_the_runs_course_is_written_down_and_its_answer_shown(
+    tmp_path: Path, word: str, kind: type[Wish]
+) -> None:
+    async with served(tmp_path) as page:
+        asking = asyncio.create_task(page.owner.post("/api/act", {"action": word}))
+        file = WishFile(tmp_path)
+        async with asyncio.timeout(20):
+            while not file.wishes.open(kind):
+                await asyncio.sleep(0.01)
+                file.take_up()
+        (wish,) = file.wishes.open(kind)
+        file.add(WishAnswer(at=1.0, to=wish.number, done=word != "plan", text="as you wish, after step 9"))
+        answer = await asking
+        if word == "plan":
+            assert (answer.status, answer.values["error"]) == (400, "as you wish, after step 9")
+        else:
+            assert (answer.status, answer.values["said"]) == (200, "As you wish, after step 9.")
+
+
+async def test_a_setting_is_changed_where_that_is_possible_and_else_the_reason_is_said(tmp_path: Path) -> None:
+    async with served(tmp_path) as page:
+        (tmp_path / "job.json").write_text(page.peers.context.job.model_dump_json())
+        assert (await page.viewer.get("/api/settings")).status == 403
+        now = (await page.owner.get("/api/settings")).values
+        assert now["training.learning_rate"] == 1e-3
+        for wrong in ({"training.learning_rate": -1}, {"model.hidden_size": 8}, {"training.learning_rate": 1e-3}):
+            refused = await page.owner.post("/api/act", {"action": "set", "values": wrong})
+            assert refused.status == 400, wrong
+        assert WishFile(tmp_path).wishes.asked == {}
+        asking = asyncio.create_task(
+            page.owner.post("/api/act", {"action": "set", "values": {"training.learning_rate": 1e-4}, "from_step": 5})
+        )
+        file = WishFile(tmp_path)
+        async with asyncio.timeout(20):
+            while not file.wishes.asked:
+                await asyncio.sleep(0.01)
+                file.take_up()
+        (wish,) = file.wishes.asked.values()
+        assert isinstance(wish, Amended)
+        assert (wish.values, wish.from_step) == ({"training.learning_rate": 1e-4}, 5)
+        file.add(WishAnswer(at=1.0, to=wish.number, done=True, text="from step 5 on"))
+        assert (await asking).values["said"] == "From step 5 on."
+
+
+async def test_who_waits_long_for_an_answer_is_told_so(tmp_path: Path) -> None:
+    said = await act(tmp_path, {"action": "pause"}, answer_seconds=0.01)
+    assert "has not done it yet" in said["said"]
+    assert WishFile(tmp_path).wishes.is_paused
 
 
 async def test_no_other_page_can_act_for_an_owner(tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ import ssl
 from dataclasses import dataclass
 from typing import Any
 
+LARGEST = 1 << 24
+"""Bytes of the longest line."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -56,7 +59,7 @@ class PageVisitor:
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect, and say nothing yet."""
-        return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.tls)
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.tls, limit=LARGEST)
 
 
 async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:

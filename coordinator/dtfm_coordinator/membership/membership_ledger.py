@@ -134,8 +134,8 @@ class MembershipLedger:
         return sorted(found, key=lambda peer: (self.entered[token, peer], peer))
 
     def names(self) -> dict[str, str]:
-        """Return whom the invite was for with which each member has entered, by peer id, as far as that was said."""
-        named = {one.token: one.name for one in self.invited.values() if one.name}
+        """Return whom the invite was for with which each member has entered, by peer id: of invites for one node."""
+        named = {one.token: one.name for one in self.invited.values() if one.name and one.uses == 1}
         return {one.peer: named[one.token] for one in self.members.values() if one.token in named}
 
     def surplus(self) -> list[tuple[str, str]]:

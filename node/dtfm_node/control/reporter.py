@@ -31,6 +31,8 @@ class Reporter:
         self._due = asyncio.Event()
         self._paused = ""
         """Why this node pauses, in words for people; "": it does not."""
+        self.traffic: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Function that returns the bytes that this node has sent to others and received from them so far."""
         self.timeouts: Callable[[], dict[str, dict[str, float]]] = dict
         """Function that returns by peer id how patient this node is with each peer, in seconds for the status file."""
 
@@ -94,7 +96,9 @@ class Reporter:
 
     def _now(self) -> Report:
         """Return the report, without rows, as it is said now."""
-        return self._report.model_copy(update={"state": "paused", "text": self._paused} if self._paused else {})
+        sent, received = self.traffic()
+        paused = {"state": "paused", "text": self._paused} if self._paused else {}
+        return self._report.model_copy(update={"sent_bytes": sent, "received_bytes": received, **paused})
 
     def save(self) -> None:
         """Write the status file."""

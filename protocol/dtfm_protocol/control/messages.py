@@ -182,6 +182,10 @@ class Report(Message):
     """Whether this peer wants to leave, or to pause, and waits only until others have what it holds."""
     fetched_bytes: Count = 0
     """Bytes of state that this peer has fetched for the plan that it is under."""
+    sent_bytes: Count = 0
+    """Bytes that this peer has sent to others since its program began."""
+    received_bytes: Count = 0
+    """Bytes that it has received from others since then."""
     busy_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     """Seconds of compute in the last step, as measured: a peer that has become slow is not a dead one."""
     received_gbps: dict[PeerName, Measured] = Field(default={}, max_length=MOST_NEIGHBOURS)

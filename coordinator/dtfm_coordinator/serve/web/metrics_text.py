@@ -9,7 +9,18 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MOST_MEMBERS = 1000
 """Members that have rows of their own: the first ones that are here."""
 PHASES = ("waiting", "probing", "planning", "training", "done", "failed")
-ROLES = ("trains", "starting", "spare", "measuring", "joining", "leaving", "paused", "silent", "stalled", "gone")
+ROLES = (
+    "trains",
+    "starting",
+    "spare",
+    "measuring",
+    "joining",
+    "leaving",
+    "paused",
+    "silent",
+    "stalled",
+    "gone",
+)
 Sample = tuple[dict[str, str], float | None]
 
 

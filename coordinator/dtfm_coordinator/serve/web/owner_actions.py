@@ -1,6 +1,8 @@
 """Actions that the owner's page offers to who holds the owner's link, with answers in plain words."""
 
 import asyncio
+import contextlib
+import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -8,9 +10,21 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dtfm_coordinator.membership import ledger_acts
 from dtfm_coordinator.membership.ledger_file import LedgerFile
-from dtfm_protocol.bounds import Label, PeerName
+from dtfm_coordinator.owner.job_on_disk import JobOnDisk
+from dtfm_coordinator.owner.owner_wishes import (
+    Amended,
+    CheckpointWanted,
+    FinishWanted,
+    Paused,
+    PlanWanted,
+    Resumed,
+    Wish,
+)
+from dtfm_coordinator.owner.wish_file import WishFile
+from dtfm_protocol.bounds import MOST_UINT32, Label, PeerName
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.entry_token import MOST_USES, TokenId
+from dtfm_protocol.job.amendment import KEYS, MOST_VALUES, Values
 from dtfm_protocol.schema import Schema, first_fault
 
 
@@ -46,16 +60,46 @@ class ShutOut(Schema):
     """Whether the others who entered with the same invite stay."""
 
 
-OwnerAction = Annotated[MakeInvite | TakeBack | SendAway | ShutOut, Field(discriminator="action")]
+class Steer(Schema):
+    """Action: a wish about the course of the run, which its coordinator carries out and answers."""
+
+    action: Literal["pause", "resume", "checkpoint", "plan", "finish"]
+
+
+class ChangeSettings(Schema):
+    """Action: change the job while it trains."""
+
+    action: Literal["set"]
+    values: Annotated[Values, Field(min_length=1, max_length=MOST_VALUES)]
+    """New values by the job file's keys."""
+    from_step: Annotated[int, Field(ge=1, le=MOST_UINT32)] | None = None
+    """The first step for which they are to hold; None: as soon as can be."""
+
+
+OwnerAction = Annotated[
+    MakeInvite | TakeBack | SendAway | ShutOut | Steer | ChangeSettings, Field(discriminator="action")
+]
+WISHES: dict[str, type[Paused | Resumed | CheckpointWanted | PlanWanted | FinishWanted]] = {
+    "pause": Paused,
+    "resume": Resumed,
+    "checkpoint": CheckpointWanted,
+    "plan": PlanWanted,
+    "finish": FinishWanted,
+}
+"""Wishes by the word that asks for them."""
+ANSWER_SECONDS = 60.0
+"""Limit of the coordinator's answer to a wish, as long as somebody waits for it: steps may take longer."""
+LOOK_SECONDS = 0.2
 _ACTION: TypeAdapter[OwnerAction] = TypeAdapter(OwnerAction)
 
 
-async def act(folder: Path, values: Any) -> dict[str, str]:
+async def act(folder: Path, values: Any, answer_seconds: float = ANSWER_SECONDS) -> dict[str, str]:
     """Do what a request asks for; return what to say, and the text of an invite where one was made.
 
     Args:
         folder: the state folder.
         values: the request's JSON.
+        answer_seconds: seconds to wait for the coordinator's answer to a wish.
 
     Raises:
         UserError: it asks for nothing that there is, or it cannot be done.
@@ -64,10 +108,33 @@ async def act(folder: Path, values: Any) -> dict[str, str]:
         action = _ACTION.validate_python(values)
     except ValidationError as error:
         raise UserError(f"this is nothing that can be done: {first_fault(error)}") from None
+    if isinstance(action, Steer):
+        return await _wish(folder, WISHES[action.action](at=time.time()), answer_seconds)
+    if isinstance(action, ChangeSettings):
+        wish = Amended(at=time.time(), values=action.values, from_step=action.from_step)
+        await asyncio.to_thread(lambda: JobOnDisk.of(folder).changed(wish))
+        return await _wish(folder, wish, answer_seconds)
     return await asyncio.to_thread(_done, folder, action)
 
 
-def _done(folder: Path, action: OwnerAction) -> dict[str, str]:
+async def _wish(folder: Path, wish: Wish, seconds: float) -> dict[str, str]:
+    """Write a wish down, and return the coordinator's answer if it comes in so many seconds."""
+    file = WishFile(folder)
+    number = (await asyncio.to_thread(file.add, wish)).number
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while number not in file.wishes.answers:
+                await asyncio.sleep(LOOK_SECONDS)
+                file.take_up()
+    answer = file.wishes.answers.get(number)
+    if answer is None:
+        return {"said": "The coordinator knows, and has not done it yet: what it does stands at the top of the page."}
+    if not answer.done:
+        raise UserError(answer.text)
+    return {"said": _sentence(answer.text)}
+
+
+def _done(folder: Path, action: MakeInvite | TakeBack | SendAway | ShutOut) -> dict[str, str]:
     match action:
         case MakeInvite():
             text = ledger_acts.make_invite(folder, action.uses, action.days, action.name)
@@ -82,6 +149,17 @@ def _done(folder: Path, action: OwnerAction) -> dict[str, str]:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """Return the values of the job that may change, by the job file's keys, as they are for the next step.
+
+    Raises:
+        UserError: no job was served there.
+    """
+    found = JobOnDisk.of(folder)
+    now = found.timeline.settings_at(found.recorded + 1)
+    return {key: now.get(key) for key in KEYS}
 
 
 def invites(folder: Path) -> list[dict[str, Any]]:

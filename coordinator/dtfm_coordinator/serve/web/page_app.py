@@ -29,6 +29,8 @@ BODY_SECONDS = 10.0
 """Limit of a request's coming in."""
 MOST_VIEWERS = 50
 """Viewers that are told live at the same time."""
+MOST_ACTING = 8
+"""Requests that act at the same time."""
 COMPRESSED_FROM = 1024
 """Bytes from which an answer is compressed."""
 SAFE_HEADERS = {
@@ -56,7 +58,8 @@ class PageApp:
         """
         self._feed, self._folder, self._access, self._links = feed, folder, access, links
         self._assets = load_assets()
-        self._acting = asyncio.Lock()
+        self._acting = 0
+        """Requests that act and were not answered yet."""
         self._app = Starlette(
             routes=[
                 Route("/", self._guarded(self._index)),
@@ -66,6 +69,7 @@ class PageApp:
                 Route("/api/overview", self._guarded(self._overview)),
                 Route("/api/curves", self._guarded(self._curves)),
                 Route("/api/invites", self._guarded(self._invites)),
+                Route("/api/settings", self._guarded(self._settings)),
                 Route("/api/act", self._guarded(self._act), methods=["POST"]),
                 Route("/metrics", self._guarded(self._metrics)),
             ],
@@ -147,11 +151,21 @@ class PageApp:
             raise NoAccess(403, "invites are for the owner alone")
         return _json(request, {"invites": await asyncio.to_thread(owner_actions.invites, self._folder)})
 
+    async def _settings(self, request: Request) -> Response:
+        if self._role(request) != "owner":
+            raise NoAccess(403, "settings are for the owner alone")
+        return _json(request, await asyncio.to_thread(owner_actions.settings, self._folder))
+
     async def _act(self, request: Request) -> Response:
         self._access.check_act(request.headers, self._links.keys())
         values = await _body(request)
-        async with self._acting:  # one after the other: each reads the ledger that the one before has written
+        if self._acting >= MOST_ACTING:
+            raise NoAccess(503, f"{MOST_ACTING} requests wait for their answers already: try again in a minute")
+        self._acting += 1
+        try:
             said = await owner_actions.act(self._folder, values)
+        finally:
+            self._acting -= 1
         log.info("on the owner's page: %s", said["said"])
         return _json(request, said)
 

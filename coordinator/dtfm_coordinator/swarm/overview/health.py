@@ -2,6 +2,7 @@
 
 from dtfm_coordinator.swarm.overview.overview import Figures, Health, Progress
 from dtfm_coordinator.swarm.overview.spoken_numbers import counted, duration
+from dtfm_protocol.control.messages import Phase
 
 STALLED_SECONDS = 60.0
 """Silence since the last step that is worth a word at least, however fast steps usually are: a change of plan takes
@@ -12,17 +13,23 @@ SLOWER = 2.0
 """How many times longer than the plan said steps may take before that is worth a word."""
 
 
-def health(phase: str, text: str, progress: Progress, figures: Figures, quiet: float | None) -> Health:
+def health(phase: Phase, progress: Progress, figures: Figures, quiet: float | None) -> Health:
     """Return how a run is.
 
     Args:
-        phase: the coordinator's phase in one word.
-        text: the phase in the coordinator's own words.
+        phase: what the coordinator does.
         progress: how far the run is.
         figures: of its newest step.
         quiet: seconds since the newest step was recorded; None: this coordinator has seen none.
     """
-    match phase:
+    text = phase.text
+    if phase.paused:
+        return Health(
+            level="wait",
+            sentence=_first_up(text),
+            advice="It goes on with `dtfm-coordinator resume`, or Resume on the page.",
+        )
+    match phase.name:
         case "failed":
             return Health(
                 level="bad",
@@ -33,7 +40,9 @@ def health(phase: str, text: str, progress: Progress, figures: Figures, quiet: f
         case "done":
             return Health(
                 level="done",
-                sentence=f"Done: all {counted(progress.steps, 'step')} are trained.",
+                sentence=f"Done: all {counted(progress.steps, 'step')} are trained."
+                if progress.step >= progress.steps
+                else f"Done: {text}",
                 advice="`dtfm-coordinator export` writes the model as a folder that transformers loads.",
             )
         case "waiting":

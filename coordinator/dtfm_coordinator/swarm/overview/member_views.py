@@ -80,6 +80,8 @@ def member_view(member: Member, around: Around, known: Known) -> MemberView:
         share=round(known.share, 5),
         seconds=round(known.contribution.seconds, 1),
         seen_at=None if member.peer in around.heard else known.seen_at or None,
+        sent_bytes=report.sent_bytes if report else 0,
+        received_bytes=report.received_bytes if report else 0,
         version=profile.version if profile else "",
         up_gbps=known.limits.up_gbps,
         down_gbps=known.limits.down_gbps,

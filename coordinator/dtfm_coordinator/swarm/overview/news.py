@@ -48,12 +48,9 @@ def news(before: Overview | None, after: Overview) -> Iterator[Said]:
         stages = counted(len(after.plan.stages), "stage")
         members = counted(len({one for stage in after.plan.stages for one in stage.members}), "machine")
         yield "good", f"A new plan is in force: {members} in {stages}. Reason: {after.plan.reason}", ""
-    kept = {one.step for one in before.storage.checkpoints}
-    for checkpoint in after.storage.checkpoints:
-        if checkpoint.step not in kept and checkpoint.step > max(kept, default=0):
-            yield "good", f"The model after step {checkpoint.step:,} is safe on this disk.", ""
-    if after.figures.eval_step != before.figures.eval_step and after.figures.eval_loss is not None:
-        yield "good", f"Evaluation after step {after.figures.eval_step:,}: loss {after.figures.eval_loss:.4f}.", ""
+    kept, newest = (max((one.step for one in seen.storage.checkpoints), default=0) for seen in (before, after))
+    if newest > kept:
+        yield "good", f"The model after step {newest:,} is safe on this disk.", ""
     if after.health.level in {"warn", "bad", "done"} and after.health.level != before.health.level:
         yield after.health.level, after.health.sentence, after.health.advice
     elif before.health.level == "warn" and after.health.level == "good":

@@ -135,6 +135,9 @@ class MemberView(Schema):
     """Seconds of the steps in which it took part."""
     seen_at: float | None
     """Unix seconds of its last word; None: it is there now."""
+    sent_bytes: int
+    """Bytes that it says to have sent to others since its program began."""
+    received_bytes: int
     version: Label
     up_gbps: float | None
     """Gbit/s that it can send in all; None: its links together are no faster."""

@@ -87,7 +87,7 @@ class OverviewMaker:
             text=phase.text,
             is_paused=phase.paused,
             has_diverged=bool(self._state.divergence.verdict),
-            health=health(phase.name, phase.text, progress, figures, self._quiet(progress.step)),
+            health=health(phase, progress, figures, self._quiet(progress.step)),
             progress=progress,
             figures=figures,
             plan=self._plan_map(),

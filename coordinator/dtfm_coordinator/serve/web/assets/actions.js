@@ -25,6 +25,62 @@ export async function act(values) {
   return said;
 }
 
+const COURSE = {
+  pause: ["Pause", "Pause the run?", "The step under way is finished and its state kept here. Then the machines do nothing until you resume; their owners may leave meanwhile."],
+  resume: ["Resume", "Go on with the run?", "A plan is made for the machines that are here."],
+  checkpoint: ["Keep a checkpoint", "Keep the model as it is now?", "Training stops for a moment after the step under way, and goes on."],
+  plan: ["Plan anew", "Look for a better plan?", "Links that nobody knows are measured, and a better plan is looked for while training goes on."],
+  finish: ["Finish", "End the run for good?", "The step under way is the last one. Its state is kept, and all machines leave."],
+};
+let offered = "";
+
+// Offers what can be done now about the course of the run.
+export function offerCourse(overview) {
+  const over = overview.phase === "done" || overview.phase === "failed";
+  const names = !mayAct() || over ? [] : overview.is_paused ? ["resume", "set", "finish"] : ["pause", "checkpoint", "plan", "set", "finish"];
+  show("actions", names.length > 0);
+  if (String(names) === offered) return;
+  offered = String(names);
+  find("actions").replaceChildren(
+    ...names.map((name) => {
+      if (name === "set") return element("button", { type: "button", class: "plain", onclick: changeSettings }, "Change settings");
+      const [button, title, text] = COURSE[name];
+      return element("button", { type: "button", class: name === "resume" ? "" : "plain", onclick: () => ask(title, [element("p", {}, text)], button, name === "finish", () => ({ action: name })) }, button);
+    }),
+  );
+}
+
+// Asks for one setting's new value.
+async function changeSettings() {
+  const answer = await fetch("/api/settings");
+  if (!answer.ok) return;
+  const now = await answer.json();
+  const key = element("select", {}, ...Object.keys(now).map((name) => element("option", { value: name }, name)));
+  const value = element("input", { autocomplete: "off", required: true });
+  const step = element("input", { type: "number", min: "1", placeholder: "as soon as can be" });
+  const show = () => (value.value = now[key.value] ?? "");
+  key.value = "training.learning_rate" in now ? "training.learning_rate" : key.value;
+  key.addEventListener("change", show);
+  show();
+  const typed = () => {
+    const text = value.value.trim();
+    if (text === "true" || text === "false") return text === "true";
+    return text !== "" && !Number.isNaN(Number(text)) ? Number(text) : text;
+  };
+  ask(
+    "Change a setting",
+    [
+      element("p", {}, "The names are those of the job file. All machines take the new value from the same step on."),
+      element("label", {}, "Setting", key),
+      element("label", {}, "New value", value),
+      element("label", {}, "From step", step),
+    ],
+    "Change it",
+    false,
+    () => ({ action: "set", values: { [key.value]: typed() }, from_step: step.value ? Number(step.value) : null }),
+  );
+}
+
 // Asks, with what `body` holds; `go` returns what to send.
 function ask(title, body, button, danger, values, done) {
   const dialog = find("dialog"), form = find("dialog-form"), go = find("dialog-go"), said = find("dialog-said");

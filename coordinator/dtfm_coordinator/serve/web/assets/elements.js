@@ -31,3 +31,11 @@ export function say(target, text) {
 export function show(id, visible) {
   find(id).hidden = !visible;
 }
+
+// Text with what stands between backticks as code.
+export function prose(at, text) {
+  if (at.dataset.text === text) return at;
+  at.dataset.text = text;
+  at.replaceChildren(...text.split("`").map((part, index) => (index % 2 ? element("code", {}, part) : part)).filter((part) => part !== ""));
+  return at;
+}

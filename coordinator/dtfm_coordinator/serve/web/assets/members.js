@@ -1,8 +1,8 @@
 // The table of members: sorted, searched, and redrawn where something has changed.
-import { element, find, say, show } from "./elements.js";
-import { ago, count, many, named, percent, rate } from "./words.js";
+import { element, find, prose, say, show } from "./elements.js";
+import { ago, count, many, named, percent, rate, size } from "./words.js";
 
-const FEW = 30;
+const FEW = matchMedia("(max-width: 46rem)").matches ? 8 : 30;
 const ORDER = { bad: 0, warn: 1, wait: 2, good: 3, done: 3 };
 const COLUMNS = [
   ["name", "Member", (peer, one) => named(peer, one).toLowerCase()],
@@ -70,7 +70,7 @@ export function drawMembers(overview) {
   }
   find("members").hidden = !shown.length;
   show("members-empty", !shown.length);
-  say("members-empty", wanted && all.length ? "Nobody like that is here." : "Nobody is here yet. Hand out the invite: whoever runs `dtfm-node join` with it appears here.");
+  prose(find("members-empty"), wanted && all.length ? "Nobody like that is here." : "Nobody is here yet. Hand out the invite: whoever runs `dtfm-node join` with it appears here.");
   show("members-more", found.length > FEW);
   say("members-more", wide ? "Show fewer members" : `Show all ${count(found.length)} members`);
 }
@@ -83,19 +83,20 @@ function rowOf(peer, one) {
   if (known && known.what === what) return known.row;
   const row = known ? known.row : element("tr");
   row.className = one.role === "gone" ? "gone" : "";
-  const kept = may && known && known.may ? row.lastChild : null;
-  const line = one.up_gbps || one.down_gbps ? element("span", { class: "quiet" }, ` sends ${one.up_gbps ? rate(one.up_gbps) : "freely"}, receives ${one.down_gbps ? rate(one.down_gbps) : "freely"}`) : null;
+  const kept = may && known && known.may && known.gone === (one.role === "gone") ? row.lastChild : null;
+  const traffic = one.sent_bytes || one.received_bytes ? `sent ${size(one.sent_bytes)}, received ${size(one.received_bytes)}` : "";
+  const line = [one.up_gbps ? `up to ${rate(one.up_gbps)}` : "", traffic].filter(Boolean).join("; ");
   const cells = [
     element("th", { scope: "row", "data-level": one.level }, element("span", { class: "dot" }), named(peer, one), one.name ? " " : "", one.name ? element("code", {}, peer.slice(-6)) : ""),
     element("td", { class: "does" }, one.does),
     element("td", { class: "number", "data-label": "Share" }, one.tokens ? percent(one.share) : "-"),
     element("td", { class: "number", "data-label": "Tokens" }, one.tokens ? many(one.tokens) : "-"),
-    element("td", { "data-label": "Seen" }, seen),
-    element("td", { class: "device" }, one.device || "measuring", line),
+    element("td", { class: "seen", "data-label": "Seen" }, seen),
+    element("td", { class: "device" }, one.device || "measuring", line && element("span", { class: "quiet line" }, line)),
     kept || actionsOf(peer, one, may),
   ];
   row.replaceChildren(...cells);
-  rows.set(peer, { row, what, may });
+  rows.set(peer, { row, what, may, gone: one.role === "gone" });
   return row;
 }
 
@@ -105,7 +106,7 @@ function actionsOf(peer, one, may) {
   return element(
     "td",
     { class: "row-actions" },
-    element("button", { type: "button", class: "plain", "aria-label": `Send ${name} away`, onclick: () => owner.kick(peer, name) }, "Send away"),
+    one.role === "gone" ? "" : element("button", { type: "button", class: "plain", "aria-label": `Send away ${name}`, onclick: () => owner.kick(peer, name) }, "Send away"),
     " ",
     element("button", { type: "button", class: "plain", "aria-label": `Ban ${name}`, onclick: () => owner.ban(peer, name) }, "Ban"),
   );

@@ -1,10 +1,10 @@
 // The page: live by server-sent events, each a whole overview or what has changed since the one before.
 import * as actions from "./actions.js";
 import { Chart } from "./charts.js";
-import { element, find, say, show } from "./elements.js";
+import { element, find, prose, say, show } from "./elements.js";
 import { beginMembers, drawMembers } from "./members.js";
 import { drawMap } from "./plan_map.js";
-import { clock, count, duration, figure, many, size } from "./words.js";
+import { clock, count, duration, figure, firstUp, many, size } from "./words.js";
 
 let overview = null, heardAt = 0, curvesOf = -1, curvesAt = 0;
 const curves = { stride: 0, points: [], evaluations: [] };
@@ -14,7 +14,7 @@ async function begin() {
   beginMembers(actions);
   loss = new Chart(find("curves"), "Loss", [{ name: "training", style: "first" }, { name: "evaluation", style: "second", dots: true }], (value, isTick) => (isTick ? figure(value) : value.toFixed(4)), false);
   speed = new Chart(find("curves"), "Tokens a second", [{ name: "trained", style: "first" }], (value, isTick) => (isTick ? many(value).replace(" thousand", "k").replace(" million", "M") : count(value)), true);
-  time = new Chart(find("curves"), "Time of a step", [{ name: "measured", style: "first" }, { name: "as planned", style: "third" }], (value, isTick) => (isTick ? figure(value) : duration(value)), true);
+  time = new Chart(find("curves"), "Time of a step", [{ name: "measured", style: "first" }, { name: "planned", style: "third" }], (value, isTick) => (isTick ? figure(value) : duration(value)), true);
   find("invite").addEventListener("click", actions.invite);
   addEventListener("hashchange", () => enter().then(session));
   await enter();
@@ -39,13 +39,14 @@ async function session() {
     if (!answer.ok) return notice(values.error);
     actions.asOwner(values.request_key || null);
     drawMembers(overview);
+    if (overview) actions.offerCourse(overview);
   } catch {
     // the stream says that the coordinator does not answer
   }
 }
 
 function notice(text) {
-  say("notice", text ? text[0].toUpperCase() + text.slice(1) : "");
+  prose(find("notice"), firstUp(text));
   show("notice", Boolean(text));
 }
 
@@ -82,10 +83,11 @@ function heard(newest) {
   say("job", overview.job);
   say("swarm", overview.swarm);
   find("hero").dataset.level = overview.health.level;
-  say("health", overview.health.sentence);
-  say("advice", overview.health.advice);
+  prose(find("health"), overview.health.sentence);
+  prose(find("advice"), overview.health.advice);
   show("advice", Boolean(overview.health.advice));
   drawProgress();
+  actions.offerCourse(overview);
   drawMap(overview);
   drawMembers(overview);
   drawNews();
@@ -123,7 +125,7 @@ function drawNews() {
   newsOf = what;
   find("news").replaceChildren(
     ...items.map(([, one]) =>
-      element("li", {}, element("time", { datetime: new Date(one.at * 1000).toISOString() }, clock(one.at)), element("span", { "data-level": one.level }, one.text, one.advice ? element("span", { class: "quiet" }, one.advice) : "")),
+      element("li", {}, element("time", { datetime: new Date(one.at * 1000).toISOString() }, clock(one.at)), element("span", { "data-level": one.level }, one.text, one.advice ? prose(element("span", { class: "quiet" }), one.advice) : "")),
     ),
     ...(items.length ? [] : [element("li", { class: "quiet" }, "Nothing yet.")]),
   );

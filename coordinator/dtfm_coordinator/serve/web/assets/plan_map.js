@@ -1,6 +1,6 @@
 // Map of the plan: a row for each pipeline, a column for each stage, and the links between.
 import { element, find, say, show } from "./elements.js";
-import { count, named, rate } from "./words.js";
+import { count, firstUp, named, percent, rate } from "./words.js";
 
 const FEW = 8;
 let wide = false, drawnOf = "", version = 0;
@@ -19,20 +19,20 @@ export function drawMap(overview) {
   if (what === drawnOf) return;
   drawnOf = what;
   const lines = plan.pipelines.length, stages = plan.stages.length;
-  say("map-text", `Plan ${plan.version}: ${stages === 1 ? "the whole model on each machine" : `${stages} stages`}, ${lines === 1 ? "1 pipeline" : `${count(lines)} pipelines`}, ${plan.layers} layers. ${plan.reason}`);
+  say("map-text", `Plan ${plan.version}: ${stages === 1 ? "the whole model on each machine" : `${stages} stages`}, ${lines === 1 ? "1 pipeline" : `${count(lines)} pipelines`}, ${plan.layers} layers. ${firstUp(plan.reason)}`);
   const before = places();
   const links = new Map((plan.hops || []).map((hop) => [`${hop.sender} ${hop.receiver}`, hop]));
   const speeds = [...links.values()].map((hop) => hop.gbps).filter((gbps) => gbps !== null && gbps !== undefined);
   const slowest = speeds.length > 1 ? Math.min(...speeds) : null;
-  const head = element("tr", {}, element("th", { scope: "col" }, "Pipeline"));
+  const head = element("tr", {}, element("th", { scope: "col" }, "Pipeline: share"));
   plan.stages.forEach((stage, index) => {
     const layers = stage.first === stage.last ? `layer ${stage.first}` : `layers ${stage.first}-${stage.last}`;
     if (index) head.append(element("td"));
     head.append(element("th", { scope: "col" }, layers));
   });
   const rows = plan.pipelines.slice(0, wide ? lines : FEW).map((pipeline, number) => {
-    const share = `${pipeline.micro_batches} of ${plan.micro_batches} parts`;
-    const row = element("tr", {}, element("th", { scope: "row" }, `${number + 1}: ${share}`));
+    const share = `${pipeline.micro_batches} of the ${plan.micro_batches} parts of each batch`;
+    const row = element("tr", {}, element("th", { scope: "row", title: share }, `${number + 1}: ${percent(pipeline.micro_batches / plan.micro_batches)}`));
     pipeline.members.forEach((peer, index) => {
       if (index) row.append(element("td", {}, hop(links.get(`${pipeline.members[index - 1]} ${peer}`), slowest)));
       const member = overview.members[peer];

@@ -53,7 +53,9 @@ export function clock(at) {
 
 export function ago(at) {
   const seconds = Math.max(0, Date.now() / 1000 - at);
-  return seconds < 5 ? "now" : `${duration(seconds)} ago`;
+  return seconds < 5 ? "now" : seconds < 10 ? `${Math.round(seconds)} s ago` : `${duration(seconds)} ago`;
 }
 
 export const named = (peer, member) => (member && member.name) || peer.slice(-6);
+
+export const firstUp = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
