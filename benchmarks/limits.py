@@ -3,7 +3,8 @@ and seconds from a pause to silence.
 
     python -m benchmarks.limits [--only caps | pauses] [--seconds 40] [--out benchmarks/results/limits.md]
 
-The network counts IP packets, headers included, and knows nothing of caps. Needs root. A machine that trains, and runs
+The network counts IP packets, headers included, and knows nothing of caps. Needs root; run it with `nice -n -15` where
+others compute, too, for nodes keep the priority with which they are started. A machine that trains, and runs
 the coordinator, is never idle: for `--when-idle` the node counts the programs alone that stand for its person's.
 """
 
