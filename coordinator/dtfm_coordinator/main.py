@@ -2,6 +2,7 @@
 
 import typer
 
+from dtfm_coordinator.commands.change_commands import fork, set_values
 from dtfm_coordinator.commands.checkpoint_commands import checkpoints
 from dtfm_coordinator.commands.job_commands import check
 from dtfm_coordinator.commands.lab_commands import compare, lab, network
@@ -40,6 +41,8 @@ for _command in (
     checkpoint,
     replan,
     finish,
+    set_values,
+    fork,
     invite,
     members,
     revoke,
@@ -60,7 +63,7 @@ for _command in (
     status,
     report,
 ):
-    app.command()(_command)  # help lists them in this order
+    app.command("set" if _command is set_values else None)(_command)  # help lists them in this order
 app.add_typer(checkpoints, name="checkpoints")
 
 

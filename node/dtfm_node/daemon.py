@@ -4,9 +4,12 @@ import asyncio
 import math
 import secrets
 import shutil
+from collections.abc import Awaitable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -14,6 +17,8 @@ from dtfm_node.control.display import Display
 from dtfm_node.control.enrolment_client import EnrolmentClient
 from dtfm_node.control.inbox import Inbox
 from dtfm_node.control.reporter import Reporter
+from dtfm_node.control.wake_watch import watch_for_wake
+from dtfm_node.doctor.closed_ports import check_data_ports, unless_closed
 from dtfm_node.engine.device import choose, describe
 from dtfm_node.engine.device_profile import availability, measure_profile
 from dtfm_node.engine.job_survey import Surveyor, local_survey
@@ -48,14 +53,20 @@ from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
+from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.transport.dial_rule import dial_rule
+from dtfm_protocol.transport.dialling import multiaddresses_to_dial
 from dtfm_protocol.transport.ip_addresses import own_addresses
 from dtfm_protocol.transport.multiaddress import announced_port
 from dtfm_protocol.transport.rate_cap import RateCap, TrafficCaps
 from dtfm_protocol.wire.stream import Handler, Stream
 
+T = TypeVar("T")
+
 ALONE_LOOK_SECONDS = 0.1
+PATIENCE_SECONDS = 30.0
+"""Seconds to wait for a coordinator that may be starting."""
 CLOCK_OFFSET_SECONDS = 2.0
 """By so much clocks may differ before it matters: hivemind refuses 3 s."""
 
@@ -70,9 +81,9 @@ class NodeOptions:
     port: int = 0
     """To listen on; 0 is the port of `announce`, which a router is told to forward, or else any."""
     threads: int | None = None
-    memory_gib: float | None = None
+    memory_gb: float | None = None
     """Most memory to offer, of the device that computes."""
-    disk_gib: float | None = None
+    disk_gb: float | None = None
     """Most disk to keep tokens, snapshots and copies on; None: half of what is free."""
     upload: float = math.inf
     """Most bytes a second to send."""
@@ -80,14 +91,17 @@ class NodeOptions:
     """Most bytes a second to receive."""
     rules: Rules = field(default_factory=Rules)
     """When the node may work."""
-    timeout: float = 30.0
-    """Seconds to wait for the coordinator before giving up."""
+    timeout: float | None = None
+    """Seconds to wait for the coordinator before giving up; None: `PATIENCE_SECONDS`, or as soon as a newcomer can tell
+    that nobody will answer."""
     trace: Path | None = None
     """Folder for a timeline of what this node does."""
     compiled: bool = False
     """Whether decoder layers are compiled."""
     pace: float | None = None
     """FLOP/s of a slower device to behave as."""
+    name: str = ""
+    """What this machine's person calls it, as others are shown it; "": nothing."""
     lan: bool = False
     """Whether addresses inside this machine's own network are dialled when others announce them."""
 
@@ -119,6 +133,8 @@ class Daemon:
         """Loop over plans; None before it begins."""
         self._leave = asyncio.Event()
         self._serving = False
+        self._is_newcomer = True
+        """Whether this node has never been in the swarm."""
 
     async def run(self) -> None:
         """Stay until the job is done.
@@ -131,7 +147,8 @@ class Daemon:
         device = choose(self._options.device)
         self._display.note(f"joining swarm {self._invite.swarm} as {self._me}")
         credentials = EnrolmentClient(self._invite, self._identity, self._folder)
-        admission = await credentials.obtain(self._options.timeout)
+        self._is_newcomer = credentials.known() is None
+        admission = await self._unless_closed(credentials.obtain(self._patience), BrokerAddress.entrances(self._invite))
         credentials.keep(admission)
         self._inbox.knows(admission)
         rules, gpu = self._options.rules, device.index if device.type == "cuda" else None
@@ -167,19 +184,22 @@ class Daemon:
         survey = await self._surveyor(job)
         registry = Registry(self._invite.swarm, self._post)
         port, caps = self._options.port, TrafficCaps(RateCap(self._options.upload), RateCap(self._options.download))
-        broker = (control.remote,) if control.remote else ()
+        self._display.sent_bytes = lambda: caps.up.total
+        # Where the connection to the broker leads is no matter of what an invite, or its name server, says.
+        dials = dial_rule(own_addresses(), (control.remote,) if control.remote else (), lan=self._options.lan)
+        doors = admission.coordinators.renamed(self._invite.doors)
+        await check_data_ports(await multiaddresses_to_dial(doors, dials))
         opening = open_planes(
             self._identity,
             admission,
             self._invite.service,
             registry,
             listen=self._options.listen or self._default_listen(),
-            # Where the connection to the broker leads is no matter of what an invite, or its name server, says.
-            dials=dial_rule(own_addresses(), broker, lan=self._options.lan),
+            dials=dials,
             port=port or announced_port(self._options.announce),
             direct_port=port + 1 if port else 0,
             announce=self._options.announce,
-            bootstrap=admission.coordinators.renamed(self._invite.doors),
+            bootstrap=doors,
             caps=caps,
         )
         async with opening as planes:
@@ -192,7 +212,7 @@ class Daemon:
             addresses = await plane.addresses()
             self._reporter.say("measuring", f"measuring {describe(machine.device)}")
             profile = await measure_profile(
-                job, survey, machine, self._options.memory_gib, addresses, self._session, caps
+                job, survey, machine, self._options.memory_gb, addresses, self._session, caps
             )
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
@@ -230,9 +250,10 @@ class Daemon:
                     tasks.create_task(publisher.measure(self._inbox.rounds, self._reporter)),
                     tasks.create_task(self._reporter.run(control)),
                     tasks.create_task(plane.watch()),
+                    tasks.create_task(watch_for_wake(own_addresses, partial(_anew, control, publisher))),
                 ]
                 say_standing()
-                await control.publish(PRESENCE, Presence(online=True, session=self._session))
+                await control.publish(PRESENCE, self._presence())
                 following = tasks.create_task(plan_loop.follow())
                 background.append(
                     tasks.create_task(watch.run(plan_loop, control.connected.is_set, lambda: caps.up.total))
@@ -248,6 +269,9 @@ class Daemon:
                 for task in background:
                     task.cancel()
             await self._reporter.send(control)
+
+    def _presence(self) -> Presence:
+        return Presence(online=True, session=self._session, name=self._options.name)
 
     def _waits(self, why: str) -> None:
         """Say why this node does not even connect yet."""
@@ -266,7 +290,7 @@ class Daemon:
 
     def _disk_budget(self) -> DiskBudget:
         held = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
-        return DiskBudget(most_disk(self._options.disk_gib, shutil.disk_usage(self._folder).free, held))
+        return DiskBudget(most_disk(self._options.disk_gb, shutil.disk_usage(self._folder).free, held))
 
     def leave(self) -> bool:
         """Ask to leave as soon as the others can do without this node; whether there is anything to wait for."""
@@ -305,7 +329,7 @@ class Daemon:
 
         async def answer(_: str, challenge: Challenge) -> None:
             if challenge.session != self._session:
-                await control.publish(PRESENCE, Presence(online=True, session=self._session))
+                await control.publish(PRESENCE, self._presence())
 
         control.on(PRESENCE, see, self._me)
         control.on(CHALLENGE, answer, self._me)
@@ -318,21 +342,22 @@ class Daemon:
             UserError: the broker does not let this node in in time, nobody leads, or there is another daemon.
         """
         try:
-            async with asyncio.timeout(self._options.timeout):
-                await control.connected.wait()
+            async with asyncio.timeout(self._patience):
+                brokers = (BrokerAddress.of(self._invite), *BrokerAddress.others(self._invite))
+                await self._unless_closed(control.connected.wait(), brokers)
         except TimeoutError:
             where = BrokerAddress.of(self._invite)
             raise UserError(
-                f"no coordinator: its broker at {where} did not let this node in for {self._options.timeout:g} s "
+                f"no coordinator: its broker at {where} did not let this node in for {self._patience:g} s "
                 f"({control.last_error or 'no answer'}); check that it runs; `dtfm-node doctor INVITE` finds out more"
             ) from None
         try:
-            async with asyncio.timeout(self._options.timeout):
+            async with asyncio.timeout(self._patience):
                 # A coordinator opens its broker first and serves seconds later; then it says what is trained.
                 await self._inbox.job()
         except TimeoutError:
             raise UserError(
-                f"no coordinator: its broker answers, but nobody has said there for {self._options.timeout:g} s what "
+                f"no coordinator: its broker answers, but nobody has said there for {self._patience:g} s what "
                 "is to be trained; check that it runs"
             ) from None
         await control.publish(CHALLENGE, Challenge(session=self._session))
@@ -351,7 +376,24 @@ class Daemon:
                 "stop it, or join with another --state-dir"
             )
 
+    @property
+    def _patience(self) -> float:
+        return PATIENCE_SECONDS if self._options.timeout is None else self._options.timeout
+
+    async def _unless_closed(self, waiting: Awaitable[T], brokers: Iterable[BrokerAddress]) -> T:
+        """Await what a coordinator has to answer. A newcomer that was not told to wait gives up once no port is open;
+        who has been here before says so, and waits: the coordinator may be coming back."""
+        gives_up = self._is_newcomer and self._options.timeout is None
+        tell = None if gives_up else partial(log.warning, "no coordinator answers yet: %s")
+        return await unless_closed(waiting, [(one.host, one.port) for one in brokers], tell)
+
     def _default_listen(self) -> str:
         """Loopback for a swarm on this machine alone, else every interface."""
         local = all("/127.0.0.1/" in address for address in self._invite.dht)
         return "127.0.0.1" if local else "0.0.0.0"
+
+
+async def _anew(control: ControlPlane, publisher: Publisher) -> None:
+    """Make what may lead nowhere now anew: the session with the broker, and what others know of the way here."""
+    control.reconnect()
+    await publisher.moved()

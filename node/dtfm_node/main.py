@@ -1,13 +1,15 @@
 """`dtfm-node`: the volunteer's command line."""
 
+import asyncio
 import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
+from dtfm_node.commands.join_command import JoinCommand
 from dtfm_node.commands.limit_options import (
     Disk,
     Download,
@@ -19,14 +21,15 @@ from dtfm_node.commands.limit_options import (
     Upload,
     WhenIdle,
     WorkHours,
-    checked_gib,
+    checked_gb,
     rate_of,
     rules_of,
 )
+from dtfm_protocol.bounds import NICKNAME_LIMIT, nickname
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process import command_line
 from dtfm_protocol.process.logs import LogFormat, log, set_up
-from dtfm_protocol.process.product_version import VersionOption, product_version
+from dtfm_protocol.process.product_version import VersionOption
 
 app = typer.Typer(
     help="Train a language model together with others.",
@@ -46,6 +49,17 @@ JoinedStateDir = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Agree, and ask nothing.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
+
+
+def _name(text: str) -> str:
+    if nickname(text) != text:
+        raise typer.BadParameter(f"letters, digits, spaces and -_.' only, at most {NICKNAME_LIMIT}")
+    return text
+
+
+Name = Annotated[
+    str, typer.Option("--name", callback=_name, help="What others see this machine called (default: nothing).")
+]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads for compute (default: torch's).")]
 
 
@@ -58,13 +72,18 @@ def _begin(version: VersionOption = False) -> None:
     """Options of the program itself."""
 
 
-@app.command()
+@app.command(cls=JoinCommand)
 def join(
+    context: typer.Context,
     invite: InviteSource = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Options in a file (default: dtfm-node.toml in the state folder).")
+    ] = None,
     state_dir: Annotated[
         Path | None, typer.Option("--state-dir", help="Where to keep key, text and model (default: one a swarm).")
     ] = None,
     yes: Yes = False,
+    name: Name = "",
     device: Device = "auto",
     announce: Annotated[str | None, typer.Option(help="HOST or HOST:PORT at which others reach this node.")] = None,
     listen: Annotated[str | None, typer.Option(help="Address to listen on for other peers.")] = None,
@@ -81,20 +100,27 @@ def join(
     when_idle: WhenIdle = False,
     not_metered: NotMetered = False,
     nice: Nice = 19,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the coordinator.")] = 30.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=1, help="Seconds to wait for the coordinator (default: 30, fewer where it plainly is not there)."
+        ),
+    ] = None,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile decoder layers with torch.compile.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of what this node does to this folder.")] = None,
     pace: Annotated[float | None, typer.Option(min=1e-6, help="Behave as a slower device of so many GFLOP/s.")] = None,
     log_format: Format = LogFormat.plain,
+    log_file: Annotated[Path | None, typer.Option(help="Write the log there, 10 MB of it at most.")] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Join a swarm and train until its job is done."""
-    set_up(log_format.value, verbose)
-    log.info("dtfm-node %s starts", product_version())  # before imports that take a second, or ten on a busy machine
+    """Join a swarm and train until its job is done. Without an invite: the swarm that this machine was in before."""
     with command_line.guarded():
+        from dtfm_node.commands import kept_invite
+        from dtfm_node.commands.config_file import keep_template
         from dtfm_node.commands.consent import Consent
         from dtfm_node.commands.state_folders import default_folder, option_for
         from dtfm_node.commands.terms import ChosenLimits, terms_here
+        from dtfm_node.doctor.closed_ports import look_ahead
         from dtfm_node.limits.work_priority import lower_priority
         from dtfm_protocol.identity.invite import Invite
         from dtfm_protocol.identity.invite_source import invite_text
@@ -103,9 +129,9 @@ def join(
         parsed = Invite.decode(invite_text(invite))
         folder = state_dir or default_folder(parsed.swarm)
         consent = Consent(folder, parsed.swarm)
-        checked_gib(memory, "--memory")
-        checked_gib(gpu_memory, "--gpu-memory")
-        checked_gib(disk, "--disk")
+        checked_gb(memory, "--memory")
+        checked_gb(gpu_memory, "--gpu-memory")
+        checked_gb(disk, "--disk")
         rules = rules_of(hours, not_on_battery=not_on_battery, when_idle=when_idle, not_metered=not_metered)
         sends, receives = rate_of(upload, "--upload"), rate_of(download, "--download")
         limits = ChosenLimits(device, threads, memory, disk, sends, receives, rules)
@@ -116,7 +142,11 @@ def join(
             raise typer.Exit(1)
         with locked(folder), contextlib.ExitStack() as stack:
             consent.keep()
+            kept_invite.keep(parsed, folder)
+            keep_template(cast(JoinCommand, context.command).template(context), folder)
             lower_priority(nice)  # before there are threads
+            if timeout is None and not (folder / "credential.json").exists():
+                asyncio.run(look_ahead(parsed, lan=lan))
             log.info("loading what training needs, which takes some seconds")
             from dtfm_node.control.display import Display
             from dtfm_node.daemon import Daemon, NodeOptions
@@ -132,19 +162,56 @@ def join(
                 listen=listen,
                 port=port,
                 threads=threads,
-                memory_gib=offered,
-                disk_gib=disk,
+                memory_gb=offered,
+                disk_gb=disk,
                 upload=sends,
                 download=receives,
                 rules=rules,
                 timeout=timeout,
                 trace=trace,
+                name=name,
                 compiled=compiled,
                 pace=None if pace is None else pace * 1e9,
                 lan=lan,
             )
             daemon = Daemon(parsed, folder, options, display, surveyor=survey)
             command_line.run(daemon.run(), daemon.leave)
+
+
+service = typer.Typer(
+    help="Have the system start this machine's node by itself.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(service, name="service")
+
+
+@service.command("install")
+def service_install(state_dir: JoinedStateDir = None) -> None:
+    """Start the node now and at each login, and again whenever it fails."""
+    with command_line.guarded():
+        from dtfm_node.commands.node_service import NodeService
+        from dtfm_node.commands.state_folders import folder_of
+
+        typer.echo(NodeService.of(folder_of(state_dir)).install())
+
+
+@service.command("remove")
+def service_remove(state_dir: JoinedStateDir = None) -> None:
+    """Stop the node, and start it by itself no more."""
+    with command_line.guarded():
+        from dtfm_node.commands.node_service import NodeService
+        from dtfm_node.commands.state_folders import folder_of
+
+        typer.echo(NodeService.of(folder_of(state_dir)).remove())
+
+
+@service.command("status")
+def service_status(state_dir: JoinedStateDir = None) -> None:
+    """Say whether the system starts the node, and whether it runs."""
+    with command_line.guarded():
+        from dtfm_node.commands.node_service import NodeService
+        from dtfm_node.commands.state_folders import folder_of
+
+        typer.echo(NodeService.of(folder_of(state_dir)).status())
 
 
 @app.command()
@@ -208,6 +275,9 @@ def solo(
     state_dir: StateDir,
     device: Device = "auto",
     threads: Threads = None,
+    amendments: Annotated[
+        Path | None, typer.Option(help="Replay the changes of a run: its amendments.jsonl, beside its job.json.")
+    ] = None,
     log_format: Format = LogFormat.plain,
 ) -> None:
     """Train a job in this process alone: the reference that every swarm is compared with."""
@@ -227,7 +297,7 @@ def solo(
             if threads is not None:
                 torch.set_num_threads(threads)
             with Display(log_format.value) as display:
-                run(parsed, state_dir, choose(device), display)
+                run(parsed, state_dir, choose(device), display, amendments)
 
 
 @app.command()
@@ -247,7 +317,7 @@ def bench(
 @app.command()
 def doctor(
     invite: InviteSource = None,
-    state_dir: Annotated[Path | None, typer.Option("--state-dir", help="The one to join with.")] = None,
+    state_dir: Annotated[Path | None, typer.Option("--state-dir", help="As with join.")] = None,
     device: Device = "auto",
     announce: Annotated[str | None, typer.Option(help="As with join: also tried from here.")] = None,
     listen: Annotated[str | None, typer.Option(help="As with join.")] = None,
@@ -257,12 +327,14 @@ def doctor(
 ) -> None:
     """Find out what would keep this machine from taking part, and say what to do. Exits with 1 if something would."""
     with command_line.guarded():
+        from dtfm_node.commands.state_folders import folder_for
         from dtfm_node.doctor.command import run
         from dtfm_node.doctor.doctor_options import DoctorOptions
         from dtfm_protocol.identity.invite_source import invite_text
 
-        options = DoctorOptions(state_dir, device, announce, listen, port, lan)
-        code = run(invite_text(invite), options, "json" if as_json else "plain")
+        text = invite_text(invite)
+        options = DoctorOptions(folder_for(state_dir, text), device, announce, listen, port, lan)
+        code = run(text, options, "json" if as_json else "plain")
     raise typer.Exit(code)
 
 
@@ -286,11 +358,11 @@ def status(
             typer.echo(json.dumps(values))
             return
         age = time.time() - values["at"]
-        alive = "running" if values["running"] else f"not running (last seen {age:.0f} s ago)"
-        typer.echo(printable(f"{alive}; {values['state']}: {values['text']}"))
-        typer.echo(printable(f"swarm: {values['swarm'] or 'unknown'}"))
-        if row := values["last"]:
-            typer.echo(f"step {row['step']}/{values['steps']}, loss {row['loss']:.4f}, {row['seconds']:.2f} s a step")
+        typer.echo(
+            "The node is running." if values["running"] else f"The node is not running (last seen {age:.0f} s ago)."
+        )
+        for words in values.get("words", ()):
+            typer.echo(printable(words))
         if values["timeouts"]:
             from dtfm_node.control.display import show_timeouts
 

@@ -4,6 +4,7 @@ A number fits where it goes, a collection has an end, and a text holds nothing t
 says. All of it is decided where bytes are parsed, so that nobody behind has to think of it.
 """
 
+import unicodedata
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -26,6 +27,8 @@ MOST_AMOUNT = 1e20
 """Largest loss or gradient norm of a whole step; what is larger has diverged, or is made up."""
 PEER_NAME_LIMIT = 128
 """Characters of the longest peer id."""
+NICKNAME_LIMIT = 32
+"""Characters of the longest name that a person gives a machine."""
 SEEN_LIMIT = 256
 """Members of the greatest set that a stranger's words may make somebody keep, where each word costs a new key."""
 
@@ -41,6 +44,13 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else " " if char.isspace() else "\N{REPLACEMENT CHARACTER}" for char in text
     )
+
+
+def nickname(text: str) -> str:
+    """Return what of `text` may stand as a person's name for a machine: letters, digits, spaces and `-_.'`, no more
+    than `NICKNAME_LIMIT`, so that it cannot be taken for anything else that stands on the line."""
+    kept = "".join(char for char in unicodedata.normalize("NFKC", text) if char.isalnum() or char in " -_.'")
+    return " ".join(kept.split())[:NICKNAME_LIMIT].strip()
 
 
 def _printing(name: str) -> str:
@@ -69,6 +79,8 @@ Text = Annotated[str, Field(max_length=500), AfterValidator(printable)]
 """A line for people."""
 Label = Annotated[str, Field(max_length=128), AfterValidator(printable)]
 """A few words for people, e.g. the name of a device."""
+Nickname = Annotated[str, Field(max_length=8 * NICKNAME_LIMIT), AfterValidator(nickname)]
+"""A person's name for a machine, shown beside the end of its peer id and never in its place: anybody may take any."""
 PeerName = Annotated[str, Field(max_length=PEER_NAME_LIMIT), AfterValidator(_printing)]
 """A peer id in a message, before anybody has checked that it is one."""
 Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]

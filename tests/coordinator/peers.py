@@ -194,7 +194,7 @@ class Peers:
         self.state = SwarmState(folder, LAYERS, clock)
         self.rows = MetricsFile(folder / "metrics.jsonl")
         self.announcer = Announcer(self.context.control, self.state, self.rows)
-        self.recorder = MetricsRecorder(self.rows, lambda: self.state.plan, JOB.training.steps)
+        self.recorder = MetricsRecorder(self.rows, lambda: self.state.plan, lambda: JOB.training.steps)
         self.stood: list[tuple[str, PeerState]] = []
         """What peers were heard to stand by."""
         self.begun: list[int] = []

@@ -23,8 +23,8 @@ PROFILE = Profile(
 )
 
 
-def here(session: str = "one") -> Presence:
-    return Presence(online=True, session=session)
+def here(session: str = "one", name: str = "") -> Presence:
+    return Presence(online=True, session=session, name=name)
 
 
 def gone(session: str = "one") -> Presence:
@@ -51,6 +51,15 @@ def online(members: Members) -> list[str]:
 
 def ready(members: Members) -> list[str]:
     return [member.peer for member in members.ready()]
+
+
+def test_a_name_stays_while_its_machine_is_away_and_goes_when_it_comes_without() -> None:
+    members = Members()
+    members.seen("a", here(name="Ann's PC"))
+    members.seen("a", gone())
+    assert [member.name for member in [members.get("a")] if member] == ["Ann's PC"]
+    members.seen("a", here("two"))
+    assert [member.name for member in members.online()] == [""]
 
 
 def test_a_peer_is_there_from_its_hello_to_its_goodbye() -> None:

@@ -40,7 +40,7 @@ class Led(Peers):
             driver,
             self.rows,
             self.announcer.say,
-            self.context.job.plan.horizon,
+            lambda: self.context.job.plan.horizon,
         )
 
     async def trains(self, *peers: str) -> None:

@@ -46,10 +46,19 @@ class Steered(Peers):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, clock=ManualClock())
         self.folder, self.calls, self.is_receiving = folder, Calls(), False
+        self.noted: list[int] = []
+        """Steps whose checkpoints are never to be deleted."""
         self.desk = OwnerDesk(WishFile(folder), clock=lambda: 5.0)
         calls: Any = self.calls
         self.still = Standstill(
-            self.state, calls, self.rows, self.desk, self.announcer.say, 90, is_receiving=lambda: self.is_receiving
+            self.state,
+            calls,
+            self.rows,
+            self.desk,
+            self.announcer.say,
+            lambda: 90,
+            is_receiving=lambda: self.is_receiving,
+            keep_for_good=self.noted.append,
         )
 
     @property
@@ -133,7 +142,8 @@ async def test_what_is_asked_for_during_a_pause_is_answered_and_changes_nothing(
     holding = await steered.holding()
     again, kept, plan = [await steered.wishes(kind) for kind in (Paused, CheckpointWanted, PlanWanted)]
     assert steered.answer(again).done
-    assert steered.answer(kept).text == "the state after step 7 is kept"
+    assert steered.answer(kept).text.startswith("the state after step 7 is kept for good")
+    assert steered.noted == [7]
     assert (steered.answer(plan).done, steered.answer(plan).text) == (
         False,
         "the run is paused: `resume` makes a plan anew",
@@ -167,7 +177,8 @@ async def test_a_checkpoint_is_a_stop_after_which_the_same_layout_goes_on(steere
     change = await holding
     assert change is not None
     assert (change.gently, change.layout) == (True, steered.state.plan)
-    assert steered.answer(number).text == "the state after step 7 is kept"
+    assert steered.answer(number).text.startswith("the state after step 7 is kept for good")
+    assert steered.noted == [7]
     assert not steered.still.is_wanted
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dtfm_node.commands.solo import Solo
 from dtfm_protocol.checkpoint.store import CheckpointStore
-from tests.node.engine_swarm import CPU, STEPS, Result, State, job_of
+from tests.node.engine_swarm import CPU, Result, State, job_of
 
 
 def alone(home: Path, tied: bool) -> Result:
@@ -24,8 +24,12 @@ def _alone(home: Path, tied: bool) -> Result:
     folder = home / f"solo-{tied}"
     folder.mkdir()
     (folder / "tokens").symlink_to(home / "tokens")
-    solo = Solo(job, folder, CPU)
-    result = Result([solo.step(step) for step in range(1, STEPS + 1)])
+    return result_of(Solo(job, folder, CPU), folder)
+
+
+def result_of(solo: Solo, folder: Path) -> Result:
+    """All steps of a job in one process, whose state folder is `folder`."""
+    result = Result([solo.step(step) for step in range(1, solo.timeline.last_step + 1)])
     solo.keep(result.rows[-1])
     store = CheckpointStore(folder / "checkpoints")
     manifest = store.newest()

@@ -26,6 +26,7 @@ from dtfm_node.state.snapshots import Snapshots
 from dtfm_protocol.checkpoint.transfers import STATE, serve_state
 from dtfm_protocol.data.token_shards import ShardFolder, TokenReader, write_shards
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Model, Planning, Training
+from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.model.architecture_probe import anatomy
@@ -190,8 +191,10 @@ class Peer:
 
     async def _train(self, last: int, exchange: Exchange) -> None:
         job, plan = self.job, self.plan
-        state = self.stage = await self.compute(self.training_stage, job.config, plan, self.me, job.training, CPU)
-        resumed = plan.resume.mark.step
+        resumed, timeline = plan.resume.mark.step, JobTimeline(job, plan.amendments)
+        training = timeline.training_at(resumed + 1)
+        state = self.stage = await self.compute(self.training_stage, job.config, plan, self.me, training, CPU)
+        state.training_at = timeline.training_at
         self.holdings.begin(state, plan.resume.mark)
         self.fetched = await load_state(self.plane, job, plan, state, self.holdings, self.compute)
         self._remember(resumed)

@@ -18,7 +18,7 @@ from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.resolved_job import ResolvedJob
 
-OFFERED_GIB = 0.25
+OFFERED_GB = 0.25
 
 
 async def met(job: ResolvedJob, survey: Surveyor) -> dict[str, object]:
@@ -26,7 +26,7 @@ async def met(job: ResolvedJob, survey: Surveyor) -> dict[str, object]:
     with Runtime.running(torch.device("cpu")) as machine:
         try:
             found = await survey(job)
-            profile = await measure_profile(job, found, machine, OFFERED_GIB, (), "session")
+            profile = await measure_profile(job, found, machine, OFFERED_GB, (), "session")
         except UserError as error:
             return {"refused": str(error)}
         return {"offers": profile.memory_bytes, "says": availability(found, profile)}
@@ -37,7 +37,7 @@ def main() -> None:
     jobs = [ResolvedJob.model_validate_json(line) for line in sys.stdin]
     with contextlib.ExitStack() as stack:
         surveys = [surveyor(stack) for _ in jobs]
-        hold_memory("cpu", OFFERED_GIB)
+        hold_memory("cpu", OFFERED_GB)
         torch.set_num_threads(1)
         for job, survey in zip(jobs, surveys, strict=True):
             outcome = asyncio.run(met(job, survey))

@@ -7,18 +7,17 @@ import pytest
 
 from dtfm_node.state.disk_budget import DiskBudget, most_disk
 from dtfm_protocol.errors import UserError
-
-GIB = 1 << 30
+from dtfm_protocol.process.quantities import GB
 
 
 @pytest.mark.parametrize(
-    ("gib", "free", "held", "most"),
-    [(None, 100, 20, 70), (None, 0, 20, 20), (2.0, 100, 20, 2 * GIB), (0.0, 100, 20, 0)],
+    ("gb", "free", "held", "most"),
+    [(None, 100, 20, 70), (None, 0, 20, 20), (2.0, 100, 20, 2 * GB), (0.0, 100, 20, 0)],
 )
 def test_without_a_word_of_the_owner_a_node_keeps_half_of_what_is_free(
-    gib: float | None, free: int, held: int, most: int
+    gb: float | None, free: int, held: int, most: int
 ) -> None:
-    assert most_disk(gib, free, held) == most
+    assert most_disk(gb, free, held) == most
 
 
 def test_room_is_what_nobody_keeps_and_nobody_is_about_to_write() -> None:

@@ -79,6 +79,16 @@ async def test_an_invite_for_one_lets_one_in_and_says_why_not_another(tmp_path: 
         assert not list(other.iterdir())
 
 
+async def test_an_invite_of_another_coordinator_at_that_port_is_found_out_within_seconds(
+    tmp_path: Path, node: Path
+) -> None:
+    """Long before its patience is over; so is an invite whose port another program has."""
+    async with open_desk(tmp_path) as desk:
+        invite = desk.invite(coordinator=Identity.generate())
+        with pytest.raises(UserError, match=r"somebody else .*ask the swarm's owner for the present invite"):
+            await asyncio.wait_for(EnrolmentClient(invite, Identity.generate(), node).obtain(300.0), 30)
+
+
 async def test_a_credential_that_is_about_to_expire_is_made_anew_and_goes_on_where_nobody_answers(
     tmp_path: Path, node: Path
 ) -> None:

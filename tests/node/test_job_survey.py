@@ -55,7 +55,11 @@ HOSTILE = {
     ),
     "a vocabulary of 10^9": (job({"vocab_size": 10**9}), "says", "available"),
     "a head of 10^11": (job({"head_dim": 10**11}), "refused", ""),
-    "tables of 100 GB": (job({"max_position_embeddings": 300_000}, architecture=GPT_NEO), "refused", "more than 2 GiB"),
+    "tables of 100 GB": (
+        job({"max_position_embeddings": 300_000}, architecture=GPT_NEO),
+        "refused",
+        "more than 2.15 GB",
+    ),
     "a million layers": (job({"num_hidden_layers": 10**6}), "refused", "not a number of layers"),
     "long sequences": (job(sequence_length=1 << 24), "says", "stays available"),
     "sequences that take days": (
@@ -70,7 +74,7 @@ HOSTILE = {
 
 @pytest.mark.process
 def test_no_job_makes_a_node_take_more_than_it_offers_before_it_has_joined() -> None:
-    """It offers a quarter of a GiB; the libraries alone take half of one."""
+    """It offers a quarter of a GB; the libraries alone take half of one."""
     lines = "\n".join(one.model_dump_json() for one, _, _ in HOSTILE.values())
     done = subprocess.run(
         [sys.executable, "-m", "tests.node.hostile_jobs"], input=lines, capture_output=True, text=True, check=False

@@ -9,33 +9,33 @@ from pathlib import Path
 import pytest
 
 from dtfm_node.commands.consent import CONSENT, Consent
-from dtfm_node.commands.terms import ChosenLimits, Terms, gib, terms_here
+from dtfm_node.commands.terms import ChosenLimits, Terms, terms_here
 from dtfm_node.limits.availability import Rules
 from dtfm_node.limits.hours import Hours
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.process.quantities import GB
 from tests.harness.daemon import BIN
 from tests.harness.invites import invite_to
 from tests.harness.terminal import Terminal
 
 DEAD = invite_to(Identity.generate(), 9)
 """An invite to where nobody is."""
-GIB = 1 << 30
 QUESTION = "Take part? [y/N] "
 
 
 def terms(limits: ChosenLimits, folder: str = "/home/ann/.local/share/dtfm/nodes/3f9c0d1e2a4b5c6d") -> Terms:
-    return Terms("3f9c0d1e2a4b5c6d", "train.example.org:7700", Path(folder), "", limits, 12 * GIB, 100 * GIB)
+    return Terms("3f9c0d1e2a4b5c6d", "train.example.org:7700", Path(folder), "", limits, 12 * GB, 100 * GB)
 
 
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        (ChosenLimits(), ["the GPU, if any", "all of the processor", "12.0 GiB", "100 GiB, half of what"]),
+        (ChosenLimits(), ["the GPU, if any", "all of the processor", "12 GB", "100 GB, half of what"]),
         (ChosenLimits("cpu", 1), ["1 thread of the processor (--threads)"]),
         (ChosenLimits("auto", 16), ["or else 16 threads of the processor"]),
-        (ChosenLimits("cuda:1", memory_gib=4), ["the device cuda:1", "at most 4.00 GiB", "for moments 10.0 GiB"]),
-        (ChosenLimits(disk_gib=100), ["at most 100 GiB (--disk)"]),
+        (ChosenLimits("cuda:1", memory_gb=4), ["the device cuda:1", "at most 4 GB", "for moments 10.1 GB"]),
+        (ChosenLimits(disk_gb=100), ["at most 100 GB (--disk)"]),
         (ChosenLimits(upload=1.25e6, download=1.25e8), ["sends at most 10 Mbit/s, receives at most 1,000 Mbit/s"]),
         (ChosenLimits(upload=1.25e6), ["sends at most 10 Mbit/s, receives as fast as it can"]),
         (
@@ -67,18 +67,10 @@ def test_what_an_invite_says_does_nothing_to_the_terminal() -> None:
 
 def test_limits_on_this_machine_count_what_the_folder_holds_already(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_bytes(b"x" * 1000)
-    here = terms_here("3f" * 8, "host:1", tmp_path, "", ChosenLimits(disk_gib=2))
-    assert here.disk_most == 2 * GIB
+    here = terms_here("3f" * 8, "host:1", tmp_path, "", ChosenLimits(disk_gb=2))
+    assert here.disk_most == 2 * GB
     assert here.memory_free > 0
     assert terms_here("3f" * 8, "host:1", tmp_path / "not" / "there", "", ChosenLimits()).disk_most > 0
-
-
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [(0, "0 GiB"), (1, "less than 0.01 GiB"), (GIB, "1.00 GiB"), (12.34 * GIB, "12.3 GiB"), (2048 * GIB, "2,048 GiB")],
-)
-def test_sizes_are_in_gib(size: float, words: str) -> None:
-    assert gib(size) == words
 
 
 def test_a_consent_is_for_one_swarm_and_one_folder(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import typer.testing
 
 from dtfm_node import main
-from dtfm_node.commands.limit_options import checked_gib, rate_of, rules_of
+from dtfm_node.commands.limit_options import checked_gb, rate_of, rules_of
 from dtfm_node.engine.process_limits import memory_of
 from dtfm_node.limits.availability import Rules
 from dtfm_protocol.errors import UserError
@@ -48,7 +48,7 @@ def test_a_rate_has_a_unit_that_nobody_can_misread(text: str, rate: float | None
 
 def test_what_is_not_given_is_no_limit() -> None:
     assert rate_of(None, "--upload") == math.inf
-    assert checked_gib(None, "--memory") is None
+    assert checked_gb(None, "--memory") is None
     assert rules_of(None, not_on_battery=False, when_idle=False, not_metered=False) == Rules()
 
 

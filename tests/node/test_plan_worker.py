@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dtfm_node.control.plain_words import WorkShare
 from dtfm_node.engine.mailbox import PeerLost
 from dtfm_node.engine.step_arbiter import Disputed
 from dtfm_node.engine.training_stage import TrainingStage
@@ -45,6 +46,9 @@ class Reports:
         self.said.append((state, text, values))
 
     def forget(self, **_: Any) -> None:
+        pass
+
+    def given(self, share: WorkShare) -> None:
         pass
 
 

@@ -49,6 +49,22 @@ class Forgetful(MemoryDiscovery):
         return await super().publish(key, record, seconds)
 
 
+async def test_a_node_that_has_moved_is_found_at_its_new_addresses_at_once() -> None:
+    clock, network = ManualClock(), MemoryNetwork()
+    discovery = MemoryDiscovery(network, ME.peer_id)
+    publisher = publisher_on(discovery, clock)
+    await publisher.moved()
+    before = (await REGISTRY.profiles(discovery, [ME.peer_id]))[ME.peer_id].addresses
+
+    async def moved() -> tuple[str, ...]:
+        return ("/ip4/198.51.100.3/tcp/1",)
+
+    publisher._plane.addresses = moved  # type: ignore[method-assign]
+    await publisher.moved()
+    after = (await REGISTRY.profiles(discovery, [ME.peer_id]))[ME.peer_id].addresses
+    assert after == ("/ip4/198.51.100.3/tcp/1",) != before
+
+
 def publisher_on(discovery: MemoryDiscovery, clock: ManualClock) -> Publisher:
     """A publisher of no links."""
     plane = MemoryDataPlane(discovery._network, ME.peer_id)

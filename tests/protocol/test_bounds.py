@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from dtfm_protocol.bounds import MOST_MICRO_BATCHES, MOST_UINT32, PeerName, Text, printable
+from dtfm_protocol.bounds import MOST_MICRO_BATCHES, MOST_UINT32, NICKNAME_LIMIT, PeerName, Text, nickname, printable
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.transfers import Catalogue, Deposit, HandIn
 from dtfm_protocol.control.messages import (
@@ -33,7 +33,7 @@ from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.credential import CERTIFICATE_LIMIT
 from dtfm_protocol.identity.enrolment import EnrolmentAnswer, EnrolmentRequest
 from dtfm_protocol.identity.entry_token import MOST_USES, EntryToken
-from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.identity.keys import Identity, called
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark, PeerState, Promise
@@ -243,3 +243,22 @@ def test_what_is_said_of_members_is_whole_where_it_has_its_end() -> None:
     EnrolmentRequest.model_validate({"peer": "a" * 128, "token": TOKEN, "signature": "0" * 128})
     EnrolmentAnswer.model_validate({"certificate": "00" * CERTIFICATE_LIMIT, "bans": [BAN]})
     ReachedAt.model_validate({"addresses": ["/ip4/192.0.2.1"] * 16})
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Ann's PC-2", "Ann's PC-2"), ("  Zoë   ", "Zoë"), ("a\x1b[2Jb", "a2Jb"), ("x (k3xQ9d)", "x k3xQ9d"),
+        ("\u202egnp", "gnp"), ("ﬁ", "fi"), ("!?", ""), ("n" * 99, "n" * NICKNAME_LIMIT),
+    ],
+)  # fmt: skip
+def test_a_nickname_holds_nothing_that_could_be_taken_for_something_else(text: str, name: str) -> None:
+    """Not for a peer id in brackets, nor for an order to the terminal."""
+    assert nickname(text) == name
+    assert nickname(name) == name
+
+
+def test_whoever_takes_anothers_name_is_still_told_apart() -> None:
+    assert called("12D3KooWabcdef", "Ann") == "Ann (abcdef)"
+    assert called("12D3KooWabcdef", "") == "abcdef"
+    assert Presence(online=True, session="s", name="Ann (abcdef)").name == "Ann abcdef"

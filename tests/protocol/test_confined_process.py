@@ -62,8 +62,8 @@ def asked(what: str, lock: object) -> str:
     ("what", "answer"),
     [
         ("abc", "cba"),
-        ("much", "refused: it takes more than 1 GiB of memory"),
-        ("many", "refused: it takes more than 1 GiB of memory"),
+        ("much", "refused: it takes more than 1.07 GB of memory"),
+        ("many", "refused: it takes more than 1.07 GB of memory"),
         ("long", "refused: it takes more than 2 s"),
         ("dies", "refused: the process that works it out has ended without an answer"),
         ("bug", "refused: the process that works it out has ended without an answer"),

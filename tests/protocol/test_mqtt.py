@@ -12,6 +12,7 @@ import pytest
 from dtfm_protocol.control.messages import PHASE, PLAN, PRESENCE, PROBE, REPORT, Phase, Presence, ProbeRound, Report
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.process.logs import log
 from dtfm_protocol.transport.pinned_tls import PinnedContext
 from dtfm_protocol.transport.shown_credential import show_credential
 from tests.harness.entrances import HOST, open_entrance
@@ -76,6 +77,23 @@ async def test_who_leaves_says_goodbye(port: int) -> None:
         assert (await owner.next())[2] == Presence(online=False, session="s")
         async with member(port, BOB, PRESENCE) as late:
             assert (await late.next())[2] == Presence(online=False, session="s")
+
+
+async def test_a_connection_that_may_lead_nowhere_is_made_anew(
+    port: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs a last will and a return, as a connection that broke; with one line, and one when it is back."""
+    monkeypatch.setattr(log, "propagate", True)
+    async with on_broker(port), member(port, OWNER, PRESENCE) as owner, member(port, ALICE) as alice:
+        await alice.control.publish(PRESENCE, here())
+        assert (await owner.next())[2] == here()
+        with caplog.at_level("INFO", log.name):
+            alice.control.reconnect()
+            assert (await owner.next())[2] == Presence(online=False, session="s")
+            assert (await owner.next())[2] == here()
+    said = [one.getMessage() for one in caplog.records]
+    assert [line for line in said if line.startswith("lost the coordinator at ")] == said[:1]
+    assert said[1].startswith("connected to the coordinator at ")
 
 
 async def test_a_connection_that_breaks_is_told_by_the_last_will_and_mended(port: int) -> None:

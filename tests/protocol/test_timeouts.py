@@ -78,6 +78,7 @@ def test_the_page_of_guarantees_tells_what_is_in_the_table() -> None:
         "a returning coordinator, for its peers": f"{t.comeback:g} s",
         "a leaving node, for the others": f"{t.leave:g} s; {t.leave_alone:g} s where the broker is gone, too",
         "a second coordinator, for the first": f"{t.takeover:g} s",
+        "nodes that are lacking for what `[plan]` fixes, in a run": f"{t.fewer_nodes:g} s",
         "a peer's share of a checkpoint, once another one's is there": f"{t.checkpoint_share:g} s, and a second for "
         f"each {SLOWEST >> 10} KiB of its file that have come",
     }

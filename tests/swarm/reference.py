@@ -50,7 +50,12 @@ async def alone(job: Path) -> list[dict[str, Any]]:
     return _curves[mathematics]
 
 
-def _trained(job: Job) -> list[dict[str, Any]]:
+def alone_amended(job: Path, amendments: Path) -> list[dict[str, Any]]:
+    """The rows that `dtfm-node solo --amendments` records of a job."""
+    return _trained(Job.load(job), amendments)
+
+
+def _trained(job: Job, amendments: Path | None = None) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="alone-") as folder, Display("plain") as display:
-        solo.run(job, Path(folder), torch.device("cpu"), display)
+        solo.run(job, Path(folder), torch.device("cpu"), display, amendments)
         return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]

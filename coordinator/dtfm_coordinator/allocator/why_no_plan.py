@@ -7,6 +7,7 @@ import numpy as np
 from dtfm_coordinator.allocator.foundations.shapes import Shape
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.workload import Workload
+from dtfm_protocol.process.quantities import bytes_in_words
 
 
 def why_no_plan(work: Workload, posed: Problem, shapes: tuple[Shape, ...], fitted: bool) -> str:
@@ -16,7 +17,7 @@ def why_no_plan(work: Workload, posed: Problem, shapes: tuple[Shape, ...], fitte
             "every layout needs a pair of peers that cannot reach each other: open a port on one side of such pairs, "
             "or fix fewer stages and replicas under [plan]"
         )
-    demand, gigabyte = work.demand, 1e9
+    demand = work.demand
     deepest = max(shape.stages for shape in shapes)
     ends = np.linspace(0, demand.layers, deepest + 1).astype(int).tolist()
     needs = [
@@ -25,7 +26,7 @@ def why_no_plan(work: Workload, posed: Problem, shapes: tuple[Shape, ...], fitte
     ]
     return (
         f"no split of the model's {demand.layers} layers over {len(posed.memory)} peers fits in their memory: at "
-        f"{deepest} stages the smallest stage needs {min(needs) / gigabyte:.3g} GB and the largest "
-        f"{max(needs) / gigabyte:.3g} GB, the largest peer has {posed.memory.max() / gigabyte:.3g} GB and the smallest "
-        f"{posed.memory.min() / gigabyte:.3g} GB; add peers, or make the model or micro_batch smaller"
+        f"{deepest} stages the smallest stage needs {bytes_in_words(min(needs))} and the largest "
+        f"{bytes_in_words(max(needs))}, the largest peer has {bytes_in_words(posed.memory.max())} and the smallest "
+        f"{bytes_in_words(posed.memory.min())}; add peers, or make the model or micro_batch smaller"
     )

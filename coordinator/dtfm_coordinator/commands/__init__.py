@@ -2,6 +2,7 @@
 
 Late, so that `--help` is there at once and a command whose extra is not installed can say so.
 
+- `change_commands`: change what a run trains, and begin a new one from it
 - `checkpoint_commands`: commands on the checkpoints of a run: list them, export one, keep one for good
 - `job_commands`: commands on a job file before it is served: what it means, and whether anything is wrong with it
 - `lab_commands`: researchers' commands: compare algorithms, make up a network, run something on an emulated one

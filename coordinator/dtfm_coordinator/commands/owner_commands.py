@@ -27,7 +27,7 @@ def pause(state_dir: StateDir, wait: Wait = 120.0) -> None:
     from dtfm_coordinator.owner.owner_wishes import Paused
 
     with command_line.guarded():
-        _ask(
+        ask(
             state_dir,
             Paused(at=time.time()),
             wait,
@@ -46,7 +46,7 @@ def resume(state_dir: StateDir, wait: Wait = 120.0) -> None:
         wishes = WishFile(_served(state_dir)).wishes
         if not (wishes.is_paused or wishes.is_finished or is_live(state_dir)):
             raise UserError("the run is not paused: there is nothing to resume; `dtfm-coordinator serve` trains on")
-        _ask(
+        ask(
             state_dir,
             Resumed(at=time.time()),
             wait,
@@ -56,11 +56,11 @@ def resume(state_dir: StateDir, wait: Wait = 120.0) -> None:
 
 
 def checkpoint(state_dir: StateDir, wait: Wait = 120.0) -> None:
-    """Keep the state of now: training stops for a moment after the step under way, and goes on."""
+    """Keep the state of now for good: training stops for a moment after the step under way, and goes on."""
     from dtfm_coordinator.owner.owner_wishes import CheckpointWanted
 
     with command_line.guarded():
-        _ask(
+        ask(
             state_dir,
             CheckpointWanted(at=time.time()),
             wait,
@@ -74,7 +74,7 @@ def replan(state_dir: StateDir, wait: Wait = 120.0) -> None:
     from dtfm_coordinator.owner.owner_wishes import PlanWanted
 
     with command_line.guarded():
-        _ask(
+        ask(
             state_dir,
             PlanWanted(at=time.time()),
             wait,
@@ -95,7 +95,7 @@ def finish(
         _served(state_dir)
         if not yes:
             typer.confirm("End the run after the step under way? All nodes leave then.", abort=True)
-        _ask(
+        ask(
             state_dir,
             FinishWanted(at=time.time()),
             wait,
@@ -104,7 +104,7 @@ def finish(
         )
 
 
-def _ask(state_dir: Path, wish: "Wish", wait: float, *, now: str, later: str) -> None:
+def ask(state_dir: Path, wish: "Wish", wait: float, *, now: str, later: str) -> None:
     """Write a wish down, say what that brings about, and wait until the coordinator has answered.
 
     Args:

@@ -44,6 +44,20 @@ def serve(
         Path | None, typer.Option(help="PEM certificate of the page, with its key or --web-key.")
     ] = None,
     web_key: Annotated[Path | None, typer.Option(help="PEM key of that certificate.")] = None,
+    on_event: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Run this when the run is done, fails or stalls, or a member is lost."),
+    ] = None,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Post the same there, as JSON.")] = None,
+    stalled_after: Annotated[
+        float, typer.Option(metavar="MINUTES", min=0.1, help="Minutes without a step after which a run is stalled.")
+    ] = 10.0,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the metrics there for TensorBoard.")
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Log the metrics for Weights & Biases, on this machine.")
+    ] = None,
     seed: Seed = 0,
     log_format: Format = LogFormat.plain,
 ) -> None:
@@ -58,11 +72,15 @@ def serve(
         with locked(state_dir):
             check_start(parsed, state_dir, plan)  # before seconds of importing, and a minute of compiling
             from dtfm_coordinator.allocator.allocate import compile_now
+            from dtfm_coordinator.serve.boards.board_feed import BoardOptions
+            from dtfm_coordinator.serve.endpoints import Endpoints
+            from dtfm_coordinator.serve.notices.notice_sender import NoticeOptions
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.serve.service import Coordinator
             from dtfm_protocol.identity.invite_source import invite_text
 
-            compile_now(log.info)
+            notices, boards = NoticeOptions.parse(on_event, webhook, stalled_after), BoardOptions(tensorboard, wandb)
+            boards.check()
             options = ServeOptions(
                 listen,
                 port,
@@ -78,7 +96,11 @@ def serve(
                 invite_text(standby) if standby is not None else None,
                 lan,
                 page,
+                notices,
+                boards,
             )
+            Endpoints.choose(state_dir, options)  # that a port is taken is said before the minute of compiling, too
+            compile_now(log.info)
             command_line.run(Coordinator(parsed, state_dir, options).run(_say_invite))
 
 

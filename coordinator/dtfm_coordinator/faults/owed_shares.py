@@ -57,7 +57,12 @@ class OwedShares:
             clock: gives the present in seconds.
             timeouts: tells how long a peer may owe.
         """
-        self._steps, self._every, self._clock, self._seconds = steps, every, clock, timeouts.checkpoint_share
+        self._clock, self._seconds = clock, timeouts.checkpoint_share
+        self._steps = steps
+        self._last_due: Callable[[int], int] = lambda step: (
+            steps if step >= steps else step - step % every if every else 0
+        )
+        """Returns the newest step up to one that all hand in; 0: none."""
         self._plan, self._peers = 0, frozenset[str]()
         self._given: dict[str, tuple[int, float]] = {}
         """Newest step that each peer has handed in, and the clock's seconds when it did."""
@@ -67,6 +72,15 @@ class OwedShares:
         self._left_out: dict[str, None] = {}
         self._ended = (0, "")
         """Version of the newest plan that was ended for what is owed, and what is to be said of it."""
+
+    def follow(self, last_due: Callable[[int], int], steps: int) -> None:
+        """Go by other rules, as the job was amended.
+
+        Args:
+            last_due: returns the newest step up to one that all hand in; 0: none.
+            steps: number of the job's last step.
+        """
+        self._last_due, self._steps = last_due, steps
 
     def begin(self, plan: int, peers: Collection[str]) -> None:
         """Let all times start anew, for a new plan of this version."""
@@ -151,12 +165,6 @@ class OwedShares:
     def left_out(self) -> frozenset[str]:
         """Peers that have no part in the next plans, where plans without them are possible."""
         return frozenset(self._left_out)
-
-    def _last_due(self, step: int) -> int:
-        """Return the newest step up to `step` that all hand in; 0: none."""
-        if step >= self._steps:
-            return self._steps
-        return step - step % self._every if self._every else 0
 
     def _step_given(self, peer: str) -> int:
         return self._given[peer][0] if peer in self._given else 0

@@ -25,13 +25,13 @@ class Comparison:
         driver: PlanChangeDriver,
         rows: MetricsFile,
         say: Callable[[str, str], Awaitable[None]],
-        horizon: float,
+        horizon: Callable[[], float],
     ) -> None:
         """Take what to compare with; nothing is compared yet.
 
         Args:
             say: tells the swarm what is done, by name and text of a phase, as `Announcer.say`.
-            horizon: seconds within which a move must pay back, as the job says.
+            horizon: returns the seconds within which a move must pay back, as the job says.
         """
         self._state, self._watch, self._layout_maker, self._driver = state, watch, layout_maker, driver
         self._rows, self._say, self._horizon = rows, say, horizon
@@ -67,7 +67,7 @@ class Comparison:
         finally:
             await self._say("training", f"plan {plan.version}: {plan.reason}")
         same = found.routes == plan.routes and found.stages == plan.stages
-        if same and horizon is not None and horizon < self._horizon:
+        if same and horizon is not None and horizon < self._horizon():
             self._watch.again_after(horizon)
         return None if same else found
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from dtfm_coordinator.leader.comparison import Comparison
+from dtfm_coordinator.leader.job_amender import JobAmender
 from dtfm_coordinator.leader.lead_context import LeadContext
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.next_plan import event_of, next_plan
@@ -38,6 +39,8 @@ from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.job import amendments_file
+from dtfm_protocol.job.amendments_file import write_amendments
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.peer_state import Mark
@@ -57,6 +60,7 @@ def hold(folder: Path, rows: MetricsFile, state: SwarmState, event: PlanEvent, p
     UserError: there is no room on the disk.
     """
     write_atomically(folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
+    write_amendments(folder / amendments_file.NAME, plan.amendments)
     rows.forget_after(event.step)
     append_shares(folder, plan, rows)
     state.plan = plan
@@ -107,14 +111,16 @@ class Controller:
             liveness=EndedProcesses(state.members, partial(reachable_addresses.is_open, dials=context.dials)),
         )
         self._owner = OwnerDesk(WishFile(context.folder))
+        self._amender = JobAmender(context.job, context.planner, state, self._rows, self._owner)
         self._standstill = Standstill(
-            state, self._driver, self._rows, self._owner, self._say, context.job.training.steps,
+            state, self._driver, self._rows, self._owner, self._say, lambda: self._steps,
             is_receiving=lambda: context.archive.is_receiving,
+            keep_for_good=context.archive.keep_for_good,
         )  # fmt: skip
         self._is_binding = False
         """Whether a plan is being offered, or put in force, which nothing may break off."""
-        self._status = StatusFile(context, state, self._announcer, self._rows)
-        recorder = MetricsRecorder(self._rows, lambda: state.plan, context.job.training.steps)
+        self._status = StatusFile(context, state, self._announcer, self._rows, lambda: self._amender.job)
+        recorder = MetricsRecorder(self._rows, lambda: state.plan, lambda: self._amender.timeline.last_step)
         handlers = MessageHandlers(
             state,
             recorder,
@@ -130,7 +136,7 @@ class Controller:
         self._layout_maker = LayoutMaker(context, state, self._say, min_nodes)
         self._watch = PlanWatch(state, context.planner)
         self._comparison = Comparison(
-            state, self._watch, self._layout_maker, self._driver, self._rows, self._say, context.job.plan.horizon
+            state, self._watch, self._layout_maker, self._driver, self._rows, self._say, lambda: context.planner.horizon
         )
 
     async def attend(self, seconds: float) -> None:
@@ -147,11 +153,14 @@ class Controller:
                 await self._profiles.look(seconds)
                 self._owner.look()
                 self._state.notify()
-                try:
-                    self._status.write()
-                except UserError as error:
-                    log.warning("%s", error)
+                self._write_status()
                 await asyncio.sleep(seconds)
+
+    def _write_status(self) -> None:
+        try:
+            self._status.write()
+        except UserError as error:
+            log.warning("%s", error)
 
     @property
     def overviews(self) -> OverviewFeed:
@@ -199,6 +208,7 @@ class Controller:
                 change = Change("resumed by the owner" if self._state.plan is not None else "the first plan")
         except Failed as error:
             await self._say("failed", str(error))
+            self._write_status()
             await self._farewell()
             raise
 
@@ -236,7 +246,7 @@ class Controller:
 
     @property
     def _steps(self) -> int:
-        return self._context.job.training.steps
+        return self._amender.wanted.last_step
 
     def _is_done(self) -> bool:
         has_all = self._state.kept.step >= self._steps and self._rows.last >= self._steps
@@ -257,10 +267,10 @@ class Controller:
                 f"plan {self._driver.epoch.in_force} is in force, and this coordinator does not know it: it began "
                 "to stand by in the middle of a change of plan; start it again while another one leads"
             )
-        if self._state.kept.step >= self._steps or not path.exists():
+        loaded = Plan.load(path) if path.exists() else None
+        if loaded is None or self._amender.recall(loaded).last_step <= self._state.kept.step:
             self._rows.forget_after(self._state.kept.step)
             return Change("the first plan")
-        loaded = Plan.load(path)
         plan = self._state.plan = _as_own(context, loaded)
         self._context.archive.expect(plan)
         self._state.recall_disputes()
@@ -289,14 +299,14 @@ class Controller:
 
     async def _change(self, change: Change) -> None:
         """Bring a new plan into force, as `change` asks for; nothing if no other plan is better."""
-        before = self._state.plan
+        before, job = self._state.plan, self._amender.timeline
         if not change.gently or before is None:
             if before is not None:
                 await self._say("planning", change.why)
             called_at, version = time.time(), await self._driver.call()
-            layout = await self._layout_maker.layout()
+            layout = await self._layout()
         else:
-            found = change.layout or await self._comparison.better(before, change)
+            found = change.layout or await self._better(before, change)
             if found is None:
                 if not self._watch.broken(before):
                     stays = f"plan {before.version} stays: none better is known for the nodes that are here"
@@ -318,7 +328,8 @@ class Controller:
                 break
             log.info("plan %d was not taken by all its peers: planning anew", version)
             version = await self._driver.call()
-            layout = await self._layout_maker.layout()
+            layout = await self._layout()
+        self._amender.begun(plan, job)
         self._watch.follows()
         self._announcer.tell_ledger()
         await self._say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
@@ -333,6 +344,36 @@ class Controller:
         finally:
             self._is_binding = False
 
+    async def _layout(self) -> Plan:
+        """Return the best layout for the job as the owner wants it now, once enough nodes are there."""
+        found: list[Plan] = []
+
+        async def look() -> None:
+            found.append(await self._layout_maker.layout())
+
+        def is_news() -> bool:
+            return self._amender.wanted.amendments != wanted
+
+        while not found:
+            await self._amender.aim()
+            wanted = self._amender.wanted.amendments
+            await self._state.unless(is_news, look())
+        return found[0]
+
+    async def _better(self, before: Plan, change: Change) -> Plan | None:
+        """Return the layout to go over to gently; None: `before` stays in force, as it is the best, or no layout can be
+        found for what the owner wants."""
+        if not change.amends:
+            return await self._comparison.better(before, change)
+        try:
+            return (
+                await self._layout_maker.plan_for(self._state.members.ready()) if await self._amender.aim() else before
+            )
+        except UserError as error:
+            await self._amender.give_up(error)
+            await self._say("training", f"plan {before.version}: {before.reason}")
+            return None
+
     async def _ordered(
         self, layout: Plan, version: int, copies: tuple[Copy, ...], follows: Plan | None, here: Collection[str]
     ) -> Plan:
@@ -345,6 +386,10 @@ class Controller:
         self._state.kept = await _newest(self._context.archive)
         kept = {context.identity.peer_id: [self._state.kept]} if self._state.kept.step or context.job.pretrained else {}
         plan = next_plan(layout, version, copies, kept, follows)
+        timeline, needs_other = await self._amender.follow(follows, plan.resume.mark.step)
+        if needs_other:  # it goes back to steps, or on to some, of which other layouts are
+            plan = next_plan(await self._layout_maker.layout(), version, copies, kept, follows)
+        plan = plan.model_copy(update={"amendments": timeline.amendments})
         mark, chain = plan.resume.mark, follows.chain if follows is not None else Chain()
         digests = context.archive.certified(mark) or self._state.certified(mark, chain, here)
         plan = plan.model_copy(update={"resume": plan.resume.model_copy(update={"digests": digests})})
@@ -363,7 +408,8 @@ class Controller:
         def due() -> bool:
             self._state.look_at_shares()  # while a plan is being made nobody hands anything in
             is_asked = self._standstill.is_wanted or wishes.open(PlanWanted) or wishes.open(Resumed)
-            return bool(self._is_done() or is_asked or self._watch.broken(plan) or self._watch.wish(plan))
+            is_due = self._is_done() or is_asked or self._watch.broken(plan) or self._amender.why_due(plan)
+            return bool(is_due or self._watch.wish(plan))
 
         await self._state.wait(due)
         if self._is_done() or self._standstill.is_wanted:
@@ -374,6 +420,9 @@ class Controller:
             self._watch.forget_lost(plan)
             await asyncio.sleep(self._watch.pause(plan, self._rows.last))
             return Change(why)
+        if changes := self._amender.why_due(plan):
+            has_news = self._amender.has_news
+            return Change(changes, gently=has_news, amends=has_news)
         if wishes.open(PlanWanted):
             return replace(self._watch.look_into(plan), why="asked for by the owner", links_only=False)
         return self._watch.look_into(plan) if self._watch.wish(plan) else None

@@ -32,6 +32,8 @@ class Change:
     """Whether all is well under the plan in force, so that it may end with a step."""
     layout: Plan | None = None
     """Layout of the new plan, where that is known."""
+    amends: bool = False
+    """Whether the job changes, so that another plan is due even where its layout is the same."""
     links_only: bool = False
     """Whether the only reason is links that may have changed."""
     keeps: bool = False

@@ -12,9 +12,12 @@ from dtfm_coordinator.allocator.foundations.shapes import (
     fewest_nodes,
     for_fewer_nodes,
 )
+from dtfm_coordinator.allocator.job_demand import requirements
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload, as_cost, predict
+from dtfm_protocol.data.batches import check_enough
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.amendment import Settings
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import View
@@ -25,6 +28,8 @@ class Planner:
 
     def __init__(self, job: ResolvedJob, demand: ModelDemand, forced: Plan | None, seed: int) -> None:
         self._job, self._forced, self._seed = job, forced, seed
+        self.settings = Settings.of(job)
+        """Values of the job for which plans are made now."""
         self._workload = Workload(demand, job.training.micro_batches, job.plan)
         self.is_changed = False
         """Whether the owner has fixed another layout since the last plan."""
@@ -47,6 +52,37 @@ class Planner:
         self._check_forced(plan)
         self._forced, self.is_changed = plan, True
 
+    def check(self, settings: Settings) -> None:
+        """Check that steps of the job with these values can be planned for, however many nodes there are.
+
+        Raises:
+            UserError: no layout can be of such steps, or the text is not enough for one.
+        """
+        training = settings.training
+        if self._forced is not None:
+            check_forced(self._forced, training.micro_batches, self.layers)
+        else:
+            check_choices(settings.plan, training.micro_batches, self.layers)
+        check_enough(self._job.corpus.tokens, training, self._job.evaluation)
+
+    def amend(self, settings: Settings) -> None:
+        """Have the next plans be made for steps with these values; it may take seconds.
+
+        Raises:
+            UserError: as `check`.
+        """
+        self.check(settings)
+        training, demand = settings.training, self._workload.demand
+        if training.micro_batch != self.settings.training.micro_batch:
+            demand = requirements(self._job.config, training)
+        self._workload = Workload(demand, training.micro_batches, settings.plan)
+        self.settings = settings
+
+    @property
+    def horizon(self) -> float:
+        """Seconds within which a move must pay back."""
+        return self.settings.plan.horizon
+
     @property
     def layers(self) -> int:
         """Number of decoder layers of the model."""
@@ -57,12 +93,12 @@ class Planner:
         """Number of nodes that the owner's choices need at least, or the forced layout has."""
         if self._forced is not None:
             return len(self._forced.peers)
-        return fewest_nodes(self._job.plan)
+        return fewest_nodes(self.settings.plan)
 
     @property
     def fewest_in_run(self) -> int:
         """Number of nodes with which a run that has begun may go on, where memory allows it."""
-        return self.fewest_nodes if self.is_forced or self._job.plan.strict else 1
+        return self.fewest_nodes if self.is_forced or self.settings.plan.strict else 1
 
     def plan(self, view: View, in_force: Plan | None = None, horizon: float | None = None) -> Plan:
         """Return a plan for the peers of `view`, without version.
@@ -76,7 +112,7 @@ class Planner:
             NotEnoughNodes: the owner's choices need more nodes.
             UserError: no layout fits.
         """
-        self.is_changed = False
+        self.is_changed, view = False, self._at_present_size(view)
         if self._forced is not None:
             return self._place(self._forced, view, in_force)
         planning, nodes, lacking = self._workload.planning, len(view.ids), ""
@@ -89,7 +125,17 @@ class Planner:
         return plan.model_copy(update={"reason": f"{plan.reason}{lacking}"})
 
     def _check_forced(self, plan: Plan) -> None:
-        check_forced(plan, self._job.training.micro_batches, self._workload.demand.layers)
+        check_forced(plan, self.settings.training.micro_batches, self._workload.demand.layers)
+
+    def _at_present_size(self, view: View) -> View:
+        """Return the view with layers' seconds for micro-batches of the present size: nodes have measured those of the
+        size with which the job began."""
+        times = self.settings.training.micro_batch / self._job.training.micro_batch
+        if times == 1.0:
+            return view
+        timed = ((node, node.layer_seconds.times(times) if node.layer_seconds else None) for node in view.nodes)
+        nodes = tuple(node.model_copy(update={"layer_seconds": seconds}) for node, seconds in timed)
+        return view.model_copy(update={"nodes": nodes})
 
     def _place(self, plan: Plan, view: View, in_force: Plan | None) -> Plan:
         """Return the forced plan with its placeholders replaced by peers: a peer that serves one stays, others as they
@@ -104,7 +150,7 @@ class Planner:
             missing = len(placeholders) - len(free)
             raise NotEnoughNodes(f"waiting for {missing} more nodes: the forced plan needs {len(plan.peers)}", missing)
         names = stay | dict(zip(placeholders, free, strict=False))
-        planning = self._job.plan
+        planning = self.settings.plan
         changes = {"schedule": "1f1b" if planning.schedule == "auto" else planning.schedule, "wire": planning.wire}
         changes = {key: value for key, value in changes.items() if key not in plan.model_fields_set}
         placed = plan.renamed(names).model_copy(

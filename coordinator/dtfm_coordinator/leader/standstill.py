@@ -12,6 +12,7 @@ from dtfm_coordinator.owner.owner_desk import OwnerDesk
 from dtfm_coordinator.owner.owner_wishes import CheckpointWanted, FinishWanted, Paused, PlanWanted, Resumed
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.swarm.swarm_state import SwarmState
+from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
@@ -33,9 +34,10 @@ class Standstill:
         rows: MetricsFile,
         owner: OwnerDesk,
         say: Callable[..., Awaitable[None]],
-        steps: int,
+        steps: Callable[[], int],
         *,
         is_receiving: Callable[[], bool],
+        keep_for_good: Callable[[int], None],
         timeouts: Timeouts = TIMEOUTS,
     ) -> None:
         """Take what to bring to a stand; nothing is stopped before `hold`.
@@ -43,11 +45,13 @@ class Standstill:
         Args:
             owner: tells what is wished for, and is answered.
             say: tells the swarm what is done, as `Announcer.say`.
-            steps: number of the job's last step.
+            steps: returns the number of the job's last step.
             is_receiving: tells whether a share of a checkpoint is coming in.
+            keep_for_good: has the checkpoint of a step never deleted; raises a UserError where that cannot be noted.
         """
         self._state, self._driver, self._rows, self._owner = state, driver, rows, owner
         self._say, self._steps, self._is_receiving, self._timeouts = say, steps, is_receiving, timeouts
+        self._keep_for_good = keep_for_good
         self._attempts = 0
         self._is_ended = False
 
@@ -154,10 +158,10 @@ class Standstill:
         wishes, asked = self._owner.wishes, (Paused, CheckpointWanted, PlanWanted)
         while wishes.is_paused:
             said = self._said
+            await self._say("waiting", f"paused by the owner {said}", paused=True)
             self._owner.answer_all(Paused, f"paused {said}")
             self._answer_checkpoints()
             self._owner.answer_all(PlanWanted, "the run is paused: `resume` makes a plan anew", done=False)
-            await self._say("waiting", f"paused by the owner {said}", paused=True)
 
             def is_news(said: str = said) -> bool:
                 return not wishes.is_paused or self._said != said or any(wishes.open(kind) for kind in asked)
@@ -165,11 +169,20 @@ class Standstill:
             await self._state.wait(is_news)
 
     def _answer_checkpoints(self) -> None:
-        step = self._state.kept.step
-        text = f"the state after step {step} is kept" if step else "there is no step yet whose state could be kept"
-        if not self._is_kept:
+        if not self._owner.wishes.open(CheckpointWanted):
+            return
+        step, done = self._state.kept.step, self._is_kept
+        if not step:
+            done, text = False, "there is no step yet whose state could be kept"
+        elif not done:
             text = f"the state after step {self._rows.last} could not be kept; that after step {step} is"
-        self._owner.answer_all(CheckpointWanted, text, done=self._is_kept and bool(step))
+        else:
+            text = f"the state after step {step} is kept for good; `checkpoints keep {step} --undo` lets it go again"
+            try:
+                self._keep_for_good(step)
+            except UserError as error:
+                done, text = False, f"the state after step {step} is kept until newer ones come: {error}"
+        self._owner.answer_all(CheckpointWanted, text, done=done)
 
     @property
     def _is_kept(self) -> bool:
@@ -182,9 +195,9 @@ class Standstill:
         if not max(step, kept):
             return "before the first step"
         if self._is_kept:
-            return f"after step {kept} of {self._steps}; its state is kept"
+            return f"after step {kept} of {self._steps()}; its state is kept"
         lies = f"step {kept} is kept here" if kept else "none is kept here yet"
-        return f"after step {step} of {self._steps}; {lies}, later ones are with the nodes: keep those running"
+        return f"after step {step} of {self._steps()}; {lies}, later ones are with the nodes: keep those running"
 
     @property
     def _why(self) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dtfm_coordinator.leader.lead_context import LeadContext
@@ -12,16 +13,26 @@ from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
 from dtfm_coordinator.swarm.overview.overview_maker import OverviewMaker
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.process.state_dir import write_atomically
 
 
 class StatusFile:
     """Status of the swarm in a file, for people and for tests: its overview, and what only programs want to know."""
 
-    def __init__(self, context: LeadContext, state: SwarmState, announcer: Announcer, rows: MetricsFile) -> None:
+    def __init__(
+        self,
+        context: LeadContext,
+        state: SwarmState,
+        announcer: Announcer,
+        rows: MetricsFile,
+        job: Callable[[], ResolvedJob] | None = None,
+    ) -> None:
+        """Write nothing yet; `job` returns the job as it is now, None: it is as it began."""
+        self._job = job or (lambda: context.job)
         self._context, self._state, self._announcer, self._rows = context, state, announcer, rows
         self._maker = OverviewMaker(
-            context.folder, context.swarm, lambda: context.job, state, lambda: announcer.phase, context.names
+            context.folder, context.swarm, self._job, state, lambda: announcer.phase, context.names
         )
         self.feed = OverviewFeed(self._maker.history)
         """Each overview that was written, for whoever looks at the page."""
@@ -48,7 +59,7 @@ class StatusFile:
             "text": phase.text,
             "paused": phase.paused,
             "step": self._rows.last,
-            "steps": context.job.training.steps,
+            "steps": self._job().training.steps,
             "checkpoint": state.kept.step,
             "plan_version": plan.version if plan else None,
             "refused_claims": dict(state.refused.counts),
@@ -56,6 +67,7 @@ class StatusFile:
             "nodes": [
                 {
                     "id": member.peer,
+                    "name": member.name,
                     "listed": member.is_listed,
                     "device": member.profile.device if member.profile else None,
                     "state": member.report.state if member.report else None,

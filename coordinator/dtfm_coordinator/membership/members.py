@@ -17,6 +17,8 @@ class Member:
     order: int
     """Number of peers seen before it: ties between equal peers are broken by age."""
     session: str = ""
+    name: str = ""
+    """What its person calls it, if anything; show it with the end of the peer id (`keys.called`)."""
     online: bool = False
     profile: Profile | None = None
     report: Report | None = None
@@ -83,6 +85,8 @@ class Members:
         if presence.session != member.session:
             member.report = None
         member.session, member.online = presence.session, presence.online
+        if presence.online:
+            member.name = presence.name
 
     def reported(self, peer: str, report: Report) -> bool:
         """Take a report: the peer is there, whatever its presence said last. False if its session is over."""

@@ -48,7 +48,7 @@ class OwnerDesk:
         answer = WishAnswer(at=self._clock(), to=wish.number, done=done, text=text[:TEXT_LIMIT])
         self.wishes.add(answer)
         self._unwritten.append(answer)
-        log.info("asked for: %s: %s", wish.kind, text)
+        log.info("asked for: %s: %s", wish.word, text)
         self.look()
 
     def answer_all(self, kind: type[OwnerRecord], text: str, *, done: bool = True) -> None:

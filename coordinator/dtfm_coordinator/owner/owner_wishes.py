@@ -6,11 +6,12 @@ it out.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from dtfm_protocol.bounds import MOST_UINT32
+from dtfm_protocol.job.amendment import MOST_VALUES, Values
 from dtfm_protocol.schema import Schema
 
 TEXT_LIMIT = 2000
@@ -23,36 +24,54 @@ class OwnerRecord(Schema):
     """Running number, from 1; 0: not written yet."""
     at: float
     """Unix seconds."""
+    word: ClassVar[str] = ""
+    """Name of the command that asks for it."""
 
 
 class Paused(OwnerRecord):
     """Wish: the run is to stand still after the step under way, with its state kept, until it is resumed."""
 
     kind: Literal["paused"] = "paused"
+    word: ClassVar[str] = "pause"
 
 
 class Resumed(OwnerRecord):
     """Wish: the run is to go on, whether it was paused or ended."""
 
     kind: Literal["resumed"] = "resumed"
+    word: ClassVar[str] = "resume"
 
 
 class FinishWanted(OwnerRecord):
     """Wish: the run is to end after the step under way, as if that were the job's last one."""
 
     kind: Literal["finish"] = "finish"
+    word: ClassVar[str] = "finish"
 
 
 class CheckpointWanted(OwnerRecord):
     """Wish: the state after the step under way is to be kept."""
 
     kind: Literal["checkpoint"] = "checkpoint"
+    word: ClassVar[str] = "checkpoint"
 
 
 class PlanWanted(OwnerRecord):
     """Wish: a plan is to be made anew for the peers that are here."""
 
     kind: Literal["plan"] = "plan"
+    word: ClassVar[str] = "replan"
+
+
+class Amended(OwnerRecord):
+    """Wish: values of the job are to be others from a step on."""
+
+    word: ClassVar[str] = "set"
+    kind: Literal["amended"] = "amended"
+    values: Annotated[Values, Field(min_length=1, max_length=MOST_VALUES)]
+    """New values by the job file's keys."""
+    from_step: Annotated[int, Field(ge=1, le=MOST_UINT32)] | None = None
+    """The first step for which they are to hold; None: as soon as can be."""
 
 
 class WishAnswer(OwnerRecord):
@@ -69,7 +88,7 @@ class WishAnswer(OwnerRecord):
 
 Course = Paused | Resumed | FinishWanted
 """Wish of which the newest one says whether the run goes on."""
-Wish = Course | CheckpointWanted | PlanWanted
+Wish = Course | CheckpointWanted | PlanWanted | Amended
 """Any wish; the coordinator answers each."""
 WishRecord = Annotated[Wish | WishAnswer, Field(discriminator="kind")]
 
@@ -82,6 +101,8 @@ class OwnerWishes:
 
     course: Course | None = None
     """Newest wish of those that say whether the run goes on; None: it does."""
+    asked: dict[int, Wish] = field(default_factory=dict)
+    """All wishes by number."""
     unanswered: dict[int, Wish] = field(default_factory=dict)
     """Wishes of which nothing has become yet, by number."""
     answers: dict[int, WishAnswer] = field(default_factory=dict)
@@ -93,11 +114,10 @@ class OwnerWishes:
             case WishAnswer():
                 self.unanswered.pop(record.to, None)
                 self.answers.setdefault(record.to, record)
-            case Paused() | Resumed() | FinishWanted():
-                self.course = record
-                self.unanswered[record.number] = record
             case _:
-                self.unanswered[record.number] = record
+                self.asked[record.number] = self.unanswered[record.number] = record
+                if isinstance(record, Course):
+                    self.course = record
 
     @property
     def is_paused(self) -> bool:
@@ -118,6 +138,5 @@ class OwnerWishes:
         course = self.course
         if course is None:
             return ()
-        later = {"paused": "pause", "resumed": "resume", "finish": "finish"}[course.kind]
         old = (wish for wish in self.unanswered.values() if isinstance(wish, Course) and wish is not course)
-        return tuple((wish, f"not done: a later `{later}` came before it was") for wish in old)
+        return tuple((wish, f"not done: a later `{course.word}` came before it was") for wish in old)

@@ -13,6 +13,7 @@ from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import HAND_IN_LIMIT, HandIn, Receipt, receive_file
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.job.job_timeline import TimelineCache
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.mark import StateDigest
@@ -81,6 +82,8 @@ class CheckpointCollector:
             timeouts: tells how long they may.
         """
         self._store, self._job, self._swarm = store, job, swarm
+        self._timelines = TimelineCache(job)
+        self._last_step = job.training.steps
         self.owed = OwedShares(job.training.steps, job.checkpoint.every, clock, timeouts)
         """Shares that peers of the plan in force owe."""
         self._readers: list[tuple[Kept, Rows, Voted]] = []
@@ -109,6 +112,9 @@ class CheckpointCollector:
     def expect(self, plan: Plan) -> None:
         """Let only peers of `plan` hand in from now on, and drop what is not whole."""
         self._plan = plan
+        timeline = self._timelines.under(plan.amendments)
+        self._last_step = timeline.last_step
+        self.owed.follow(timeline.last_kept, timeline.last_step)
         self._kept_step = min(self._kept_step, plan.resume.mark.step)
         for pending in self._pending.values():
             pending.draft.discard()
@@ -119,6 +125,14 @@ class CheckpointCollector:
     def is_receiving(self) -> bool:
         """Whether a file of a share is coming in."""
         return bool(self._sending)
+
+    def keep_for_good(self, step: int) -> None:
+        """Have the checkpoint of `step` never deleted.
+
+        Raises:
+            UserError: that cannot be written down.
+        """
+        self._store.keep_for_good(step)
 
     def newest(self) -> Manifest | None:
         """Return the newest whole checkpoint; None: there is none."""
@@ -216,9 +230,9 @@ class CheckpointCollector:
         if share.step <= self._kept_step:
             return "that checkpoint is whole already"
         begins = plan.resume.mark.step
-        if share.step < begins or (share.step == begins and begins != self._job.training.steps):
+        if share.step < begins or (share.step == begins and begins != self._last_step):
             return "the plan went on from a later step"
-        if share.step > self._job.training.steps:
+        if share.step > self._last_step:
             return "the job has no such step"
         if bool(share.size) != (plan.replicas(share.stage)[0] == peer):
             return "the file comes from the first replica of the stage"

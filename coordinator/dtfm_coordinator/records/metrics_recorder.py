@@ -18,8 +18,9 @@ SHOW_SECONDS = 2.0
 class MetricsRecorder:
     """Writer of `metrics.jsonl`: the rows on disk are those that lead to the state of the plan in force."""
 
-    def __init__(self, rows: MetricsFile, plan: Callable[[], Plan | None], steps: int) -> None:
-        """Make a recorder of a job of `steps` steps; `plan` gives the plan in force, None before the first."""
+    def __init__(self, rows: MetricsFile, plan: Callable[[], Plan | None], steps: Callable[[], int]) -> None:
+        """Make a recorder of a job; `steps` gives the number of its last step, `plan` the plan in force, None before
+        the first."""
         self.rows = rows
         self._plan, self._steps = plan, steps
         self._lost_up_to = 0
@@ -28,11 +29,12 @@ class MetricsRecorder:
 
     def record(self, rows: tuple[StepMetrics, ...]) -> None:
         """Write down those of `rows` that continue the history."""
+        steps = self._steps()
         try:
             recorded = [
                 row
                 for row in rows
-                if row.step <= self._steps
+                if row.step <= steps
                 and self._is_valid(row.plan_version, row.step)
                 and self.rows.append(row, self._lost_up_to)
             ]
@@ -63,8 +65,9 @@ class MetricsRecorder:
 
     def _show(self, rows: list[StepMetrics]) -> None:
         """Log how training goes: the newest step, and every evaluation."""
+        steps = self._steps()
         for row in rows:
-            due = row.step == self._steps or time.monotonic() - self._shown >= SHOW_SECONDS
+            due = row.step == steps or time.monotonic() - self._shown >= SHOW_SECONDS
             if row.eval_loss is not None or (row is rows[-1] and due):
                 self._shown = time.monotonic()
-                log.info("%s", row.line(self._steps), extra={"fields": row.model_dump(mode="json")})
+                log.info("%s", row.line(steps), extra={"fields": row.model_dump(mode="json")})

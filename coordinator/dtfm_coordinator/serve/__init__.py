@@ -2,6 +2,7 @@
 
 - `appointment`: appointment of a coordinator that may take over: the card that introduces it, and the invite that must
   list it
+- `boards/`: boards for experiments, to which each step's metrics are written
 - `coordinator_run`: run of a coordinator under one key: it opens its planes, stands by while another one leads, and
   leads
 - `embedded_broker`: embedded MQTT broker: sessions of members whose keys the entrance has proven
@@ -12,10 +13,12 @@
 - `first_invite`: invite that `serve` prints: the addresses of a coordinator and of its standbys, and a token that lets
   nodes in
 - `forced_plan`: plan that the owner forces: its file is read at the start, and again whenever it is written
+- `job_edits`: edits of a job file that is served again, which become wishes of the owner
 - `key_replacement`: replacement of a coordinator's key by a new one, in its state folder
 - `message_router`: who is to get a message, and which messages are kept for those to come
 - `mosquitto_files`: files with which Mosquitto keeps to the same rules as the embedded broker
 - `mqtt_packets`: MQTT 3.1.1 packets: reads what clients send, within bounds, and writes what a broker answers
+- `notices/`: notices to the owner: the run is done, has failed or stands still, a member was lost
 - `own_key`: own key of a coordinator that serves, and the hand-over to a new one when the owner asks for it
 - `serve_options`: options of `dtfm-coordinator serve`: what the owner decides beyond the job
 - `service`: service of a job: prepares it, and serves it under one key after the other, as the owner replaces them

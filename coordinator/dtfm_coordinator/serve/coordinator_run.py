@@ -16,12 +16,15 @@ from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.reachable_addresses import still_reachable
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_coordinator.serve import mosquitto_files
+from dtfm_coordinator.serve.boards.board_feed import BoardFeed
+from dtfm_coordinator.serve.boards.opened_boards import open_boards
 from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
 from dtfm_coordinator.serve.endpoints import Endpoints
 from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
 from dtfm_coordinator.serve.entrance import entrance
 from dtfm_coordinator.serve.first_invite import draft_invite, keep_invite
 from dtfm_coordinator.serve.forced_plan import follow_forced_plan
+from dtfm_coordinator.serve.notices.notice_sender import NoticeSender
 from dtfm_coordinator.serve.own_key import OwnKey
 from dtfm_coordinator.serve.serve_options import ServeOptions
 from dtfm_coordinator.serve.standby import Standby
@@ -240,7 +243,9 @@ class CoordinatorRun:
             from dtfm_coordinator.serve.web.page_server import serve_page  # a second of imports that only a page needs
 
             beside.append(serve_page(self._options.web, controller.overviews, self._folder))
-        async with asyncio.TaskGroup() as tasks:
+        if boards := open_boards(self._options.boards, self._folder, self._swarm, self._served.job.name):
+            beside.append(BoardFeed(self._folder, boards).run())
+        async with self._telling(controller), asyncio.TaskGroup() as tasks:
             meanwhile = [tasks.create_task(work) for work in beside]
             leading, due = tasks.create_task(controller.run()), tasks.create_task(self._key.until_due())
             await asyncio.wait({leading, due}, return_when=asyncio.FIRST_COMPLETED)
@@ -250,6 +255,14 @@ class CoordinatorRun:
             return False
         await self._key.hand_over(self._desk, publish)
         return True
+
+    def _telling(self, controller: Controller) -> contextlib.AbstractAsyncContextManager[None]:
+        """Send notices to the owner within the block, if that is asked for."""
+        if self._options.notices is None:
+            return contextlib.nullcontext()
+        sender = NoticeSender(self._options.notices)
+        controller.overviews.tell(sender.look)
+        return sender.running(TIMEOUTS.goodbye)
 
     def _merge(self, sender: str, news: MembershipNews) -> None:
         if sender != self._identity.peer_id:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from dtfm_coordinator.serve.boards.board_feed import BoardOptions
+from dtfm_coordinator.serve.notices.notice_sender import NoticeOptions
 from dtfm_coordinator.serve.web.page_address import PageOptions
 from dtfm_protocol.control.mqtt import split_broker_url
 
@@ -27,9 +29,12 @@ class ServeOptions:
     """Invite of the swarm that this coordinator may take over; None: it has a swarm of its own."""
     lan: bool = False
     """Whether addresses inside this machine's own network are dialled when peers announce them."""
-
     web: PageOptions | None = None
     """Where and how the owner's page is served; None: it is not."""
+    notices: NoticeOptions | None = None
+    """Where the owner is told what happens; None: nowhere."""
+    boards: BoardOptions = BoardOptions()  # noqa: RUF009 - it is frozen
+    """Boards to which the metrics are written."""
 
     @property
     def external_broker(self) -> str | None:

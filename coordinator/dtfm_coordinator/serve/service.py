@@ -3,17 +3,21 @@
 import asyncio
 import secrets
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from dtfm_coordinator.allocator.job_demand import kept_requirements
 from dtfm_coordinator.leader.planner import Planner
+from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.serve.appointment import check_appointed
 from dtfm_coordinator.serve.coordinator_run import CoordinatorRun, ServedJob
 from dtfm_coordinator.serve.endpoints import Endpoints
+from dtfm_coordinator.serve.job_edits import remember, take_up_edits
 from dtfm_coordinator.serve.own_key import OwnKey
 from dtfm_coordinator.serve.serve_options import ServeOptions
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.job.amendment import KEYS
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
@@ -50,7 +54,10 @@ class Coordinator:
             UserError: bad job, port taken, broker out of reach, or a run that cannot go on.
         """
         options, folder = self._options, self._folder
-        job = await asyncio.to_thread(prepare, self._job, folder, log.info)
+        begun = (folder / "plan.json").exists() or bool(LedgerFile(folder).ledger.members)
+        job = await asyncio.to_thread(partial(prepare, self._job, folder, log.info, alterable=KEYS, keeps_first=begun))
+        if self._joined is None:
+            (take_up_edits if begun else remember)(self._job, folder)
         demand = await asyncio.to_thread(kept_requirements, job.config, job.training, folder)
         planner = Planner(job, demand, self._forced, options.seed)
         ends = Endpoints.choose(folder, options)

@@ -13,6 +13,7 @@ from dtfm_protocol.control.messages import EPOCH, JOB, PHASE, PLAN, PRESENCE, RE
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.job.job_timeline import TimelineCache
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
@@ -39,6 +40,7 @@ class Standby:
     ) -> None:
         self._clock = clock or MonotonicClock()
         self._folder, self._me, self._job, self._control = folder, me, job, control
+        self._timelines = TimelineCache(job)
         self._coordinators, self._swarm = coordinators, swarm
         self._rows = MetricsFile(folder / "metrics.jsonl")
         self._leader = ""
@@ -122,7 +124,10 @@ class Standby:
 
     def _hear_job(self, _: str, job: ResolvedJob) -> None:
         if job != self._job:
-            self._fault = "the swarm trains another job: start the standby with the same job file and text"
+            self._fault = (
+                "the swarm trains another job: start the standby with the same job file and text, as they were when "
+                "it began; what was changed since comes by itself"
+            )
 
     def _hear_plan(self, _: str, plan: Plan) -> None:
         if self._plan is None or plan.version > self._plan.version:
@@ -151,8 +156,13 @@ class Standby:
     def _hear_report(self, peer: str, report: Report) -> None:
         plan = self._plan
         if plan is not None and plan.stage_of(peer) is not None:
+            try:
+                last_step = self._timelines.under(plan.amendments).last_step
+            except UserError as error:
+                self._fault = f"the job was changed as this coordinator cannot follow: {error}"
+                return
             for row in report.rows:
-                if row.step > self._job.training.steps:
+                if row.step > last_step:
                     continue
                 if row.plan_version == plan.version or row.step <= plan.resume.mark.step:
                     with contextlib.suppress(UserError):  # a full disk; it matters when this one is to lead

@@ -10,7 +10,7 @@ from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, REPORT, Challenge, Presence, Report
 from dtfm_protocol.control.mqtt import ControlPlane
-from dtfm_protocol.identity.keys import short
+from dtfm_protocol.identity.keys import called
 from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
@@ -62,7 +62,7 @@ class MessageHandlers:
         member = members.get(peer)
         is_online = member is not None and member.online
         if is_online != was_online:
-            log.info("%s %s", short(peer), "joined" if is_online else "left")
+            log.info("%s %s", called(peer, member.name if member else ""), "joined" if is_online else "left")
             if not is_online:
                 self._state.links.forget(peer)
         self._state.notify()

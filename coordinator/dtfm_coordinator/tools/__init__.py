@@ -6,7 +6,8 @@
 - `trace/`: `dtfm-coordinator trace`: one timeline of what all nodes did, from the file that each of them wrote
 - `checkpoint_list`: which checkpoints of a run there are, and which of them are kept for good
 - `export`: a checkpoint as a folder that `transformers` loads
-- `formatting`: formatting of peers, seconds and sizes for people
+- `fork`: fork of a run: a job file that begins with the weights of one of its checkpoints
+- `formatting`: formatting of peers, seconds and counts for people
 - `generate`: text that the model of the newest checkpoint writes after a prompt
 - `local_swarm`: a whole swarm on this machine: a coordinator here, and N `dtfm-node join` processes that know only its
   invite

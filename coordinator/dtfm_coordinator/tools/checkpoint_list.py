@@ -7,12 +7,12 @@ from pathlib import Path
 from rich.table import Table
 
 from dtfm_coordinator.tools.export import CHECKPOINTS
-from dtfm_coordinator.tools.formatting import size
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.console import console
+from dtfm_protocol.process.quantities import bytes_in_words
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,11 @@ def show(listed: list[ListedCheckpoint]) -> None:
         losses = ("" if loss is None else f"{loss:.4f}" for loss in (one.loss, one.eval_loss))
         kept = "for good" if one.for_good else "until newer ones come"
         table.add_row(
-            str(one.step), written, size(one.bytes), *losses, kept if not one.fault else f"damaged: {one.fault}"
+            str(one.step),
+            written,
+            bytes_in_words(one.bytes),
+            *losses,
+            kept if not one.fault else f"damaged: {one.fault}",
         )
     for column in (0, 2, 3, 4):
         table.columns[column].justify = "right"

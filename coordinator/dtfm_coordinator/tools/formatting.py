@@ -1,4 +1,4 @@
-"""Formatting of peers, seconds and sizes for people."""
+"""Formatting of peers, seconds and counts for people."""
 
 from dtfm_protocol.identity.keys import short
 
@@ -30,15 +30,6 @@ def seconds(value: float) -> str:
 def percent(part: float, whole: float) -> str:
     """Return a share of the whole in percent; 0 of nothing."""
     return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
-
-
-def size(value: float) -> str:
-    """Return bytes in decimal units."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"
 
 
 def amount(value: float) -> str:

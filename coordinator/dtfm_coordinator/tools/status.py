@@ -10,12 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dtfm_coordinator.swarm.overview.overview import MemberView, Overview
-from dtfm_coordinator.swarm.overview.spoken_numbers import duration, many, size
+from dtfm_coordinator.swarm.overview.spoken_numbers import duration, many
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.identity.keys import short
+from dtfm_protocol.identity.keys import called
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.console import console
+from dtfm_protocol.process.quantities import bytes_in_words
 from dtfm_protocol.process.state_dir import is_live
 
 NEWS = 5
@@ -81,7 +82,7 @@ def _show_figures(overview: Overview) -> None:
         parts.append(f"{many(progress.tokens)} tokens so far")
     newest = next(iter(overview.storage.checkpoints), None)
     if newest is not None:
-        parts.append(f"checkpoint of step {newest.step:,} ({size(newest.size)})")
+        parts.append(f"checkpoint of step {newest.step:,} ({bytes_in_words(newest.size)})")
     if parts:
         console().print(Text(", ".join(parts)))
 
@@ -100,4 +101,4 @@ def _show_members(overview: Overview) -> None:
 
 
 def _named(peer: str, member: MemberView) -> str:
-    return printable(f"{member.name} ({short(peer)})" if member.name else short(peer))
+    return printable(called(peer, member.name))

@@ -15,6 +15,7 @@ from dtfm_protocol.data.tokenizer import make_tokenizer
 from dtfm_protocol.job.job_file import Job, Model, Precision
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.model_sizes import model_sizes
+from dtfm_protocol.process.quantities import bytes_in_words
 
 STANDARD: dict[str, Any] = {
     "architecture": "llama",
@@ -68,7 +69,7 @@ def bench(device_name: str, job_file: Path | None, threads: int | None, as_json:
     table = Table(title=describe(device), show_header=False)
     for name, flops in measured.flops.items():
         table.add_row(f"matrix product, {name}", f"{flops / 1e9:.1f} GFLOP/s")
-    table.add_row("memory free", f"{measured.memory_bytes / 2**30:.1f} GiB")
+    table.add_row("memory free", bytes_in_words(measured.memory_bytes))
     size = f"{sizes.layer_parameters[0] / 1e6:.2f} M parameters, {batch} x {length} tokens, {precision}"
     seconds = measured.layer_seconds
     parts = {

@@ -10,16 +10,16 @@ from dtfm_protocol.errors import UserError
 if TYPE_CHECKING:  # the command line is there before the slow imports
     from dtfm_node.limits.availability import Rules
 
-LEAST_GIB = 1e-9
-"""GiB below which an amount is none at all."""
+LEAST_GB = 1e-9
+"""GB below which an amount is none at all."""
 
-Memory = Annotated[float | None, typer.Option("--memory", help="Offer at most so many GiB of memory.")]
+Memory = Annotated[float | None, typer.Option("--memory", help="Offer at most so many GB of memory.")]
 GpuMemory = Annotated[
     float | None,
-    typer.Option("--gpu-memory", help="Offer at most so many GiB of the GPU's memory (default: --memory)."),
+    typer.Option("--gpu-memory", help="Offer at most so many GB of the GPU's memory (default: --memory)."),
 ]
 Disk = Annotated[
-    float | None, typer.Option("--disk", help="Keep at most so many GiB on disk (default: half of what is free).")
+    float | None, typer.Option("--disk", help="Keep at most so many GB on disk (default: half of what is free).")
 ]
 Upload = Annotated[str | None, typer.Option("--upload", metavar="RATE", help="Send at most so much: 10Mbit, 1.2MB/s.")]
 Download = Annotated[
@@ -37,15 +37,15 @@ Nice = Annotated[
 ]
 
 
-def checked_gib(amount: float | None, option: str) -> float | None:
-    """Return an amount in GiB that was given for `option`; None: none was.
+def checked_gb(amount: float | None, option: str) -> float | None:
+    """Return an amount in GB that was given for `option`; None: none was.
 
     Raises:
         UserError: it is nothing, or no number.
     """
-    if amount is not None and not LEAST_GIB < amount < math.inf:
+    if amount is not None and not LEAST_GB < amount < math.inf:
         raise UserError(
-            f"{option} {amount:g}: a node cannot take part with that; say more than 0 GiB, or leave {option} away"
+            f"{option} {amount:g}: a node cannot take part with that; say more than 0 GB, or leave {option} away"
         )
     return amount
 

@@ -9,18 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from dtfm_node.commands.config_file import CONFIG
 from dtfm_node.commands.consent import CONSENT
-from dtfm_node.commands.terms import gib
+from dtfm_node.commands.kept_invite import INVITE
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.freshness_files import COUNTER, HEARD
+from dtfm_protocol.process.logs import LOG_PARTS
+from dtfm_protocol.process.quantities import bytes_in_words
 from dtfm_protocol.process.state_dir import is_live, locked
 
 MARKS = (CONSENT, "credential.json")
 """Files of which one lies in each folder with which a node has joined, and in no other program's."""
 OTHERS = ("swarm", "job.json", "ports.json")
 """Files that a coordinator or `dtfm-node solo` keeps in its state folder."""
-FILES = ("status.json", "pause.json", "promise.json", "plan.json", COUNTER, HEARD, "key", *MARKS, "lock")
+LOGS = ("node.log", *(f"node.log.{part + 1}" for part in range(LOG_PARTS)))
+"""Names of the log of a node that runs as a service, and of its older parts."""
+FILES = (
+    "status.json", "pause.json", "promise.json", "plan.json", COUNTER, HEARD, CONFIG, *LOGS, "windows-task.xml",
+    INVITE, "key", *MARKS, "lock",
+)  # fmt: skip
 """Files of a node, in the order in which they are deleted: a removal that was cut short can be begun again."""
 FOLDERS = {
     "tokens": ("training text", re.compile(r"\.?[0-9a-f]{64}\.tokens(\.[0-9a-f]+)?")),
@@ -60,7 +68,7 @@ class Removal:
         lines = ["This deletes what this machine keeps of its swarm, in", f"  {printable(str(self.folder))}"]
         for name, (what, _) in FOLDERS.items():
             size = sum(size for path, size in self.sizes.items() if path.parent.name == name)
-            lines.append(f"  {what}: {gib(size)}")
+            lines.append(f"  {what}: {bytes_in_words(size)}")
         return "\n".join(
             [
                 *lines,
@@ -85,7 +93,7 @@ class Removal:
                         folder.rmdir()
         except OSError as error:
             raise UserError(f"cannot delete all of {self.folder}: {error}; mend that, and run this again") from None
-        return f"removed: {gib(sum(self.sizes.values()))} freed; {self._left()}"
+        return f"removed: {bytes_in_words(sum(self.sizes.values()))} freed; {self._left()}"
 
     def _left(self) -> str:
         if not self.folder.exists():

@@ -4,6 +4,7 @@ It uses the whole model as `transformers` builds it, and shares with the swarm o
 initial weights, batches, learning rate, and AdamW's settings.
 """
 
+import json
 import math
 import time
 from pathlib import Path
@@ -21,7 +22,11 @@ from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.amendment import Amendment
+from dtfm_protocol.job.amendments_file import read_amendments
 from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
@@ -37,10 +42,21 @@ KEPT = 2
 class Solo:
     """Training of a job in one process, on the whole model."""
 
-    def __init__(self, job: ResolvedJob, folder: Path, device: torch.device) -> None:
+    def __init__(
+        self, job: ResolvedJob, folder: Path, device: torch.device, amendments: tuple[Amendment, ...] = ()
+    ) -> None:
+        """Build the model, with its initial weights.
+
+        Args:
+            amendments: changes of the job at certain steps, as a swarm that trained it has kept them.
+
+        Raises:
+            UserError: they do not fit the job.
+        """
         self._job, self._device = job, device
+        self.timeline = JobTimeline(job, amendments)
         self._store = CheckpointStore(folder / "checkpoints")
-        self._batches = Batches(job.corpus, job.training, job.evaluation)
+        self._batches, self._batches_end = Batches.of_plan(self.timeline, 1), self.timeline.plan_end(1)
         self._tokens = TokenReader(job.corpus, ShardFolder(folder / "tokens"))
         self._model = build_whole(job.config, job.training.seed).train()
         self._parameters = dict(self._model.named_parameters())
@@ -64,32 +80,34 @@ class Solo:
     def step(self, step: int) -> StepMetrics:
         """Run training step `step`, counted from 1, and the evaluation that is due after it."""
         begun = time.monotonic()
-        training = self._job.training
+        training = self.timeline.settings_at(step).training
+        if self.timeline.plan_end(step) != self._batches_end:
+            self._batches, self._batches_end = Batches.of_plan(self.timeline, step), self.timeline.plan_end(step)
         self._model.zero_grad(set_to_none=False)
-        loss = math.fsum(self._micro_batch(step, index) for index in range(training.micro_batches))
+        loss = math.fsum(self._micro_batch(step, index, training.tokens) for index in range(training.micro_batches))
         gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
         norm = math.sqrt(math.fsum(map(sum_of_squares, gradients)))
-        self._optimizer.update(step, training.learning_rate_at(step), clip_factor(norm, training.clip_norm))
+        rate, clip = training.learning_rate_at(step), clip_factor(norm, training.clip_norm)
+        self._optimizer.update(step, rate, clip, training.weight_decay)
         seconds = time.monotonic() - begun
-        every = self._job.evaluation.every
-        due = every > 0 and (step % every == 0 or step == training.steps)
         return StepMetrics(
             step=step,
             loss=loss / training.tokens,
             tokens=training.tokens,
             seconds=seconds,
             plan_version=0,
-            learning_rate=training.learning_rate_at(step),
+            learning_rate=rate,
             grad_norm=norm,
             predicted_seconds=None,
-            eval_loss=self._evaluate() if due else None,
+            eval_loss=self._evaluate() if self.timeline.evaluates(step) else None,
+            at=round(time.time(), 3),
         )
 
-    def _micro_batch(self, step: int, index: int) -> float:
+    def _micro_batch(self, step: int, index: int, tokens: int) -> float:
         window = torch.from_numpy(self._batches.micro_batch(step, index, self._tokens.read)).to(self._device)
         with autocast(self._device, self._job.training.precision):
             loss = loss_sum(self._model(input_ids=window[:, :-1], use_cache=False).logits, window[:, 1:])
-        (loss / self._job.training.tokens).backward()
+        (loss / tokens).backward()
         return float(loss.detach())
 
     @torch.no_grad()
@@ -121,17 +139,40 @@ class Solo:
         self._store.prune(KEPT)
 
 
-def run(job: Job, folder: Path, device: torch.device, display: Display) -> None:
-    """Train `job` to its last step in `folder`, from the newest checkpoint there on."""
-    solo = Solo(prepare(job, folder, log.info), folder, device)
+def run(job: Job, folder: Path, device: torch.device, display: Display, amendments: Path | None = None) -> None:
+    """Train `job` to its last step in `folder`, from the newest checkpoint there on.
+
+    Args:
+        amendments: file of the changes of a run, which are made here, too; None: there are none.
+    """
+    resolved, changes = prepare(job, folder, log.info), tuple[Amendment, ...]()
+    if amendments is not None:
+        resolved, changes = _as_begun(resolved, amendments), read_amendments(amendments)
+    solo = Solo(resolved, folder, device, changes)
     done = solo.resume()
     rows = MetricsFile(folder / "metrics.jsonl")
     rows.forget_after(done)
     display.state("solo", f"training {job.name} in this process" + (f", on from step {done}" if done else ""))
-    steps, every = job.training.steps, job.checkpoint.every
+    timeline, steps = solo.timeline, solo.timeline.last_step
     for step in range(done + 1, steps + 1):
         row = solo.step(step)
         rows.append(row, done)
         display.step(row, steps)
-        if step == steps or (every and step % every == 0):
+        if step == steps or timeline.keeps(step):
             solo.keep(row)
+
+
+def _as_begun(job: ResolvedJob, amendments: Path) -> ResolvedJob:
+    """Return a job as the run whose amendments these are has begun it, which lies beside them: its job file may have
+    been edited since.
+
+    Raises:
+        UserError: that run is of another job.
+    """
+    path = amendments.parent / "job.json"
+    if not path.exists():
+        return job
+    begun = ResolvedJob.read(json.loads(path.read_bytes()), str(path))
+    if (begun.config, begun.corpus) != (job.config, job.corpus):
+        raise UserError(f"{path} is of a run of another model or text: give the job file of that run")
+    return begun

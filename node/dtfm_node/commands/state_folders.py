@@ -6,6 +6,7 @@ from pathlib import Path
 import platformdirs
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.process.product_version import DISTRIBUTION
 from dtfm_protocol.process.state_dir import is_live
 
@@ -13,6 +14,17 @@ from dtfm_protocol.process.state_dir import is_live
 def default_folder(swarm: str) -> Path:
     """Return the state folder of this user's node in a swarm (its id), unless another one is named."""
     return _root() / swarm
+
+
+def folder_for(named: Path | None, invite: str) -> Path | None:
+    """Return the state folder with which a node would join by the text `invite`; None where that is no invite, and no
+    folder was named."""
+    if named is not None:
+        return named
+    try:
+        return default_folder(Invite.decode(invite).swarm)
+    except UserError:
+        return None
 
 
 def folder_of(named: Path | None, *, running: bool = False) -> Path:
@@ -26,7 +38,7 @@ def folder_of(named: Path | None, *, running: bool = False) -> Path:
     """
     if named is not None:
         return named
-    found = [folder for folder in _folders() if not running or is_live(folder)]
+    found = [folder for folder in known_folders() if not running or is_live(folder)]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -50,6 +62,7 @@ def _root() -> Path:
     return platformdirs.user_data_path(DISTRIBUTION, appauthor=False) / "nodes"
 
 
-def _folders() -> list[Path]:
+def known_folders() -> list[Path]:
+    """Return the state folders that nobody has named, of all swarms that a node of this user has joined."""
     root = _root()
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink()) if root.is_dir() else []

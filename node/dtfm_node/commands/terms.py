@@ -12,8 +12,8 @@ from dtfm_node.limits.availability import Rules
 from dtfm_node.state.disk_budget import most_disk
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.process.memory_limit import MARGIN_BYTES, TIMES_OFFERED
+from dtfm_protocol.process.quantities import GB, bytes_in_words
 
-GIB = 1 << 30
 MOST_SPANS = 26
 """Characters of the hours that fit their line."""
 
@@ -36,7 +36,7 @@ WHAT IT SENDS, all of it encrypted
   It sends none of your own files, and runs no program of the owner's.
 WHAT OTHERS SEE
   Members can read the text, the model and each other's addresses. The owner
-  sees which node does what, and when. A node goes by its key, not by your name.
+  sees which node does what, and when. A node goes by its key (and a --name).
 TO STOP    Ctrl+C, or: dtfm-node leave{option}
 TO REMOVE  dtfm-node remove{option}"""
 
@@ -47,8 +47,8 @@ class ChosenLimits:
 
     device: str = "auto"
     threads: int | None = None
-    memory_gib: float | None = None
-    disk_gib: float | None = None
+    memory_gb: float | None = None
+    disk_gb: float | None = None
     upload: float = math.inf
     """Bytes a second."""
     download: float = math.inf
@@ -98,16 +98,16 @@ class Terms:
         return f"the device {printable(device)} (--device)"
 
     def _memory(self) -> str:
-        asked = self.limits.memory_gib
+        asked = self.limits.memory_gb
         if asked is None:
             gpu = "" if self.limits.device == "cpu" else ", or what a GPU has free"
-            return f"all that is free: {gib(self.memory_free)} now{gpu} (--memory)"
-        most = TIMES_OFFERED * asked * GIB + MARGIN_BYTES
-        return f"at most {gib(asked * GIB)} for training, for moments {gib(most)} (--memory)"
+            return f"all that is free: {bytes_in_words(self.memory_free)} now{gpu} (--memory)"
+        most = TIMES_OFFERED * asked * GB + MARGIN_BYTES
+        return f"at most {bytes_in_words(asked * GB)} for training, for moments {bytes_in_words(most)} (--memory)"
 
     def _disk(self) -> str:
-        why = ", half of what is free" if self.limits.disk_gib is None else ""
-        return f"at most {gib(self.disk_most)}{why} (--disk)"
+        why = ", half of what is free" if self.limits.disk_gb is None else ""
+        return f"at most {bytes_in_words(self.disk_most)}{why} (--disk)"
 
     def _network(self) -> str:
         up, down = self.limits.upload, self.limits.download
@@ -134,12 +134,5 @@ def _mbit(rate: float) -> str:
 def terms_here(swarm: str, entrance: str, folder: Path, option: str, limits: ChosenLimits) -> Terms:
     """Return the terms on this machine, as it is now."""
     held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    disk_most = most_disk(limits.disk_gib, shutil.disk_usage(nearest(folder)).free, held)
+    disk_most = most_disk(limits.disk_gb, shutil.disk_usage(nearest(folder)).free, held)
     return Terms(swarm, entrance, folder, option, limits, int(psutil.virtual_memory().available), disk_most)
-
-
-def gib(size: float) -> str:
-    """Return a number of bytes in words, in GiB."""
-    if size < GIB / 100:
-        return "less than 0.01 GiB" if size else "0 GiB"
-    return f"{size / GIB:,.{0 if size >= 100 * GIB else 1 if size >= 10 * GIB else 2}f} GiB"

@@ -8,7 +8,9 @@
   measure
 - `latest_plan`: plain values that decide which plan a node follows: the newest call and the newest plan of those that
   coordinators have sent
+- `plain_words`: plain words for the person at the machine: what their node does, how far the training is (pure)
 - `reporter`: report of this node to the coordinator: its state, its progress, and the metrics rows that are not
   confirmed yet
 - `swarm_phase`: the swarm's phase as a node has heard it, and whether it ends the swarm for this node (pure)
+- `wake_watch`: watch for what makes connections lead nowhere: this machine has slept, or has other addresses
 """

@@ -1,6 +1,7 @@
 """Store of this node's credential: on the disk between runs, made anew at a coordinator's entrance when it is due."""
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -32,6 +33,11 @@ RENEWAL_SECONDS = 15 * 86_400.0
 LOOK_SECONDS = 3600.0
 ATTEMPT_SECONDS = 15.0
 RETRY_SECONDS = 0.5
+SOON_SECONDS = 30.0
+"""Seconds after which attempts become rarer."""
+LATER_RETRY_SECONDS = 10.0
+STRANGE_ROUNDS = 3
+"""Rounds in which only others than the coordinator answer, after which that is no accident of a restart."""
 
 
 class NotLetIn(UserError):
@@ -152,14 +158,17 @@ class EnrolmentClient:
     async def _enrol(self, patience: float) -> EnrolmentAnswer:
         """Ask all coordinators in turn until one answers."""
         loop = asyncio.get_running_loop()
-        end, fault = loop.time() + patience, "no answer"
+        begun, fault, strange = loop.time(), "no answer", 0
+        end = begun + patience
         while True:
+            strangers = 0
             for entrance, coordinator in self._doors:
                 try:
                     async with asyncio.timeout(min(ATTEMPT_SECONDS, max(1.0, end - loop.time()))):
                         answer = await self._ask(entrance, coordinator)
                 except (OSError, EOFError, Refused) as error:  # a TimeoutError is an OSError
                     fault = f"{entrance}: {error or 'no answer'}"
+                    strangers += isinstance(error, ssl.SSLError)
                     continue
                 if answer.later:
                     fault = f"{entrance}: {answer.refused}"
@@ -167,12 +176,13 @@ class EnrolmentClient:
                 if answer.refused:
                     raise NotLetIn(f"the coordinator lets this node not in: {answer.refused}")
                 return answer
-            if loop.time() + RETRY_SECONDS > end:
-                raise UserError(
-                    f"no coordinator answers where the invite says, for {patience:g} s ({fault}); check that it runs; "
-                    "`dtfm-node doctor INVITE` finds out more"
-                )
-            await asyncio.sleep(RETRY_SECONDS)
+            strange = strange + 1 if strangers == len(self._doors) else 0
+            if strange == STRANGE_ROUNDS:
+                raise _somebody_else(fault)
+            pause = RETRY_SECONDS if loop.time() < begun + SOON_SECONDS else LATER_RETRY_SECONDS
+            if loop.time() + pause > end:
+                raise _nobody(patience, fault)
+            await asyncio.sleep(pause)
 
     async def _ask(self, entrance: str, coordinator: str) -> EnrolmentAnswer:
         """Enrol at one entrance.
@@ -183,9 +193,8 @@ class EnrolmentClient:
             Refused: its answer is none, or is not for this node.
         """
         address = BrokerAddress.embedded(entrance, coordinator)
-        reader, writer = await asyncio.open_connection(
-            address.host, address.port, ssl=self._pinned(coordinator), server_hostname=""
-        )
+        pinned = PinnedContext(coordinator, self._coordinators)  # or whoever has taken its place
+        reader, writer = await asyncio.open_connection(address.host, address.port, ssl=pinned, server_hostname="")
         try:
             writer.write(GREETING)
             challenge = await reader.readexactly(CHALLENGE_BYTES)
@@ -198,10 +207,6 @@ class EnrolmentClient:
             return answer
         finally:
             writer.transport.abort()
-
-    def _pinned(self, coordinator: str) -> PinnedContext:
-        """Return the TLS context for a coordinator's entrance, or that of whoever has taken its place."""
-        return PinnedContext(coordinator, self._coordinators)
 
     def _admission(self, answer: EnrolmentAnswer, *, is_own: bool = False) -> Admission:
         """Return the admission with what a coordinator answered, or what is on this node's own disk.
@@ -236,3 +241,17 @@ class EnrolmentClient:
 
     def _seconds_left(self, answer: EnrolmentAnswer) -> float:
         return read_credential(bytes.fromhex(answer.certificate or "")).expires - self._clock()
+
+
+def _somebody_else(fault: str) -> UserError:
+    return UserError(
+        f"somebody else than this swarm's coordinator answers where the invite says ({fault}): ask the swarm's owner "
+        "for the present invite"
+    )
+
+
+def _nobody(seconds: float, fault: str) -> UserError:
+    return UserError(
+        f"no coordinator answers where the invite says, for {seconds:g} s ({fault}); check that it runs; "
+        "`dtfm-node doctor INVITE` finds out more"
+    )

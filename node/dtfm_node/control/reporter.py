@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dtfm_node.control.display import Display
+from dtfm_node.control.plain_words import WorkShare
 from dtfm_protocol.control.messages import REPORT, Report
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.errors import UserError
@@ -57,6 +58,10 @@ class Reporter:
     def note(self, **values: Any) -> None:
         """Change fields of the report, which the next report sends."""
         self._report = self._report.model_copy(update=values)
+
+    def given(self, share: WorkShare) -> None:
+        """Take the part of the work that a plan gives to this node, for the person at the machine."""
+        self._display.share(share)
 
     def committed(self, row: StepMetrics, steps: int) -> None:
         """Add the row of a committed step; it is sent with each report until the coordinator has recorded it."""

@@ -3,6 +3,7 @@ do.
 
 - `checks/`: checks of the doctor, one file a subject; in each, `look` gathers plain data and `judge` makes findings of
   it
+- `closed_ports`: closed ports of a coordinator, noticed while a node waits to get in
 - `command`: `dtfm-node doctor`: looks at everything, shows progress meanwhile, and prints what was found
 - `doctor_options`: options of `dtfm-node join` that decide what the doctor looks at
 - `examine`: examination of everything: runs all looks side by side, each within its time, and has what they saw judged

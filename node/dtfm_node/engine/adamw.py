@@ -82,12 +82,15 @@ class AdamW:
         before the first step."""
 
     @torch.no_grad()
-    def update(self, step: int, learning_rate: float, clip: float = 1.0) -> None:
+    def update(self, step: int, learning_rate: float, clip: float = 1.0, weight_decay: float | None = None) -> None:
         """Make weights and moments those after `step`, counted from 1, by gradients that count `clip` times.
 
         Gradients stay as they are. Parameters without one are left alone.
+
+        Args:
+            weight_decay: that of this step; None: the one given at first.
         """
-        scalars = Scalars.of(step, learning_rate, clip, self._weight_decay)
+        scalars = Scalars.of(step, learning_rate, clip, self._weight_decay if weight_decay is None else weight_decay)
         work = [
             (self._tensors(name, parameter.grad), parameter.ndim >= 2)
             for name, parameter in self._parameters.items()

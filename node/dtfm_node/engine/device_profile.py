@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 import torch
 
+from dtfm_node.control.plain_words import READY
 from dtfm_node.engine.device import describe, free_memory
 from dtfm_node.engine.device_speed import DeviceSpeed, measure, measuring_flop, product_speeds
 from dtfm_node.engine.emulated_speed import paced_layer
@@ -12,6 +13,7 @@ from dtfm_node.engine.layers import check_compiler
 from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.process.quantities import GB, bytes_in_words
 from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.view.view import LayerSeconds
 
@@ -23,7 +25,7 @@ async def measure_profile(
     job: ResolvedJob,
     survey: JobSurvey,
     machine: Runtime,
-    memory_gib: float | None,
+    memory_gb: float | None,
     addresses: tuple[str, ...],
     session: str,
     caps: TrafficCaps | None = None,
@@ -35,7 +37,7 @@ async def measure_profile(
 
     Args:
         survey: what the job asks for.
-        memory_gib: most memory to offer; None: all that is free.
+        memory_gb: most memory to offer; None: all that is free.
         addresses: where the node is reached.
         session: of the daemon.
         caps: on what the node sends and receives; None: there are none.
@@ -46,7 +48,7 @@ async def measure_profile(
     device, training = machine.device, job.training
     if machine.compiled:
         await machine.compute(check_compiler, device)
-    memory = offered_bytes(device, memory_gib)
+    memory = offered_bytes(device, memory_gb)
     measured = await machine.compute(_speed, job, device, machine.compiled, survey.measuring <= memory)
     memory = max(1.0, min(memory, float(measured.memory_bytes)))
     said, flops, layer = describe(device), measured.flops, measured.layer_seconds
@@ -67,20 +69,20 @@ async def measure_profile(
     )
 
 
-def offered_bytes(device: torch.device, memory_gib: float | None) -> float:
+def offered_bytes(device: torch.device, memory_gb: float | None) -> float:
     """Return the bytes of memory that a node offers: what is free on its device, or what its owner allows of that."""
     free = float(free_memory(device))
-    return free if memory_gib is None else max(1.0, min(free, memory_gib * 2**30))
+    return free if memory_gb is None else max(1.0, min(free, memory_gb * GB))
 
 
 def availability(survey: JobSurvey, profile: Profile) -> str:
     """Whether any stage could fit into the memory that is offered, in one line for the volunteer."""
     needed = survey.smallest_stage
     if profile.memory_bytes >= needed:
-        return "available; waiting for a plan"
+        return READY
     return (
-        f"this node offers {profile.memory_bytes / 1e9:.3g} GB of memory and the smallest stage of the model needs "
-        f"{needed / 1e9:.3g} GB: it stays available; free some memory, or offer more with --memory"
+        f"this node offers {bytes_in_words(profile.memory_bytes)} of memory and the smallest stage of the model needs "
+        f"{bytes_in_words(needed)}: it stays available; free some memory, or offer more with --memory"
     )
 
 

@@ -14,6 +14,7 @@ from typing import Protocol, Self
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.quantities import bytes_in_words
 from dtfm_protocol.process.trace_format import (
     CLOSING,
     LANES,
@@ -146,7 +147,7 @@ class TraceFile:
         # As many as there are now: others may go on adding.
         text = "".join(self._lines(*self._pending.popleft()) for _ in range(len(self._pending)))
         if self._size + len(text) > self._largest - 1000:
-            log.warning("the trace %s ends here: it has %d MiB, the most it may", self.path, self._largest >> 20)
+            log.warning("the trace %s ends here: it has %s, the most it may", self.path, bytes_in_words(self._largest))
             self._end()
             return
         try:

@@ -26,6 +26,7 @@ from dtfm_node.engine.step_evidence import StepEvidence
 from dtfm_node.engine.training_stage import Diverged, TrainingStage
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import TokenReader
+from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.ballot import Ballot, Commit, Vote
@@ -57,13 +58,21 @@ class Trainer:
         lenience: float = 1.0,
     ) -> None:
         """Nothing is done before `expect_first`; `newest_state` tells this peer's newest vote on a part of a state,
-        for the others' to be held against it; `lenience` is that of `PartAlarm`."""
-        self._job, self._plan, self._me, self._state = job, plan, me, state
+        for the others' to be held against it; `lenience` is that of `PartAlarm`.
+
+        Raises:
+            UserError: the plan's amendments do not fit the job.
+        """
+        self._timeline, first = JobTimeline(job, plan.amendments), plan.resume.mark.step + 1
+        self._training = self._timeline.training_at(first)
+        self.last_step = self._timeline.plan_end(first)
+        """Last step of this plan: the job's, or that before one which needs another layout."""
+        self._plan, self._me, self._state = plan, me, state
         self._exchange, self._machine, self._evidence = exchange, machine, evidence
         self._newest_state = newest_state
-        self._batches = Batches(job.corpus, job.training, job.evaluation)
+        self._batches = Batches.of_plan(self._timeline, first)
         self._executor = ScheduleExecutor(plan, me, state, self._batches, tokens, exchange, machine)
-        alarm = PartAlarm(plan, me, self._batches.training_windows / job.training.micro_batch, lenience)
+        alarm = PartAlarm(plan, me, self._batches.training_windows / self._training.micro_batch, lenience)
         seals, auditor = FrameSeals(evidence.signer, plan.version), Auditor(plan, me, exchange, evidence, self._keeps)
         self._all_reduce = AllReduce(me, plan.wire.gradients, exchange, machine, seals, alarm)
         self._balloting = Balloting(plan, me, exchange, evidence, auditor, lenience)
@@ -152,35 +161,28 @@ class Trainer:
         point("after-apply", step)
         self.over, self.kept = commit.last, commit.kept
         begun = time.monotonic()
-        eval_loss = await self._evaluate(step) if self.evaluates(step) else None
+        eval_loss = await self._evaluate(step) if self._timeline.evaluates(step) else None
         self._begun += time.monotonic() - begun
         return row.model_copy(update={"eval_loss": eval_loss})
 
     def _row(self, step: int, commit: Commit) -> StepMetrics:
         """Return the metrics of a step that are known as soon as it is final."""
-        training = self._job.training
         return StepMetrics(
             step=step,
-            loss=commit.loss / training.tokens,
-            tokens=training.tokens,
+            loss=commit.loss / self._training.tokens,
+            tokens=self._training.tokens,
             seconds=commit.seconds,
             plan_version=self._plan.version,
-            learning_rate=training.learning_rate_at(step),
+            learning_rate=self._timeline.learning_rate_at(step),
             grad_norm=commit.grad_norm,
             predicted_seconds=self._plan.cost.total if self._plan.cost is not None else None,
             bytes_sent=commit.bytes_sent,
+            at=round(time.time(), 3),
         )
-
-    def evaluates(self, step: int) -> bool:
-        """Whether an evaluation follows `step`."""
-        every = self._job.evaluation.every
-        return every > 0 and (step % every == 0 or step == self._job.training.steps)
 
     def _keeps(self, step: int) -> bool:
         """Whether the state after `step` is kept: the commit on it is audited in any case."""
-        checkpoint = self._job.checkpoint
-        due = step == self._job.training.steps or bool(checkpoint.every and step % checkpoint.every == 0)
-        return due or bool(self._plan.shadows and step % checkpoint.shadow == 0)
+        return self._timeline.keeps(step) or bool(self._plan.shadows and self._timeline.copies(step))
 
     async def _reduce(self, step: int, buckets: tuple[Bucket, ...]) -> dict[int, float]:
         """All-reduce buckets in order, each when its gradient is final, and return sums of squares by bucket number.
@@ -216,14 +218,14 @@ class Trainer:
 
     def _expect(self, step: int) -> None:
         """Post all frames of `step`: no peer can send one before this peer's next vote."""
-        if step > self._job.training.steps:
+        if step > self.last_step:
             return
         buckets = chain.from_iterable(self._state.gradients.buckets)
-        self._post(step_frames(self._plan, self._me, step, self._job.training, self._hidden, buckets))
+        self._post(step_frames(self._plan, self._me, step, self._training, self._hidden, buckets))
         self._post(ballot_frames(self._plan, self._me, step, Ballot.STEP))
-        if self.evaluates(step):
+        if self._timeline.evaluates(step):
             sizes = list(self._batches.evaluation_batch_sizes)
-            length = self._job.training.sequence_length
+            length = self._training.sequence_length
             self._post(evaluation_frames(self._plan, self._me, step, sizes, length, self._hidden))
             self._post(ballot_frames(self._plan, self._me, step, Ballot.EVALUATION))
 

@@ -49,12 +49,15 @@ class TrainingStage:
         compiled: bool = False,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
+        """Build the stage, without weights; `training` has the sizes of a step under this plan."""
         index = plan.stage_of(me)
         assert index is not None, "only peers of the plan have a stage"
         self.index = index
         self.is_first, self.is_last = index == 0, index == len(plan.stages) - 1
         first, end = plan.stages[index]
         self.config, self.training, self._device, self._wire = config, training, device, plan.wire
+        self.training_at: Callable[[int], Training] = lambda step: training
+        """Returns the values by which the update of a step goes."""
         self.stage: Stage = build_stage(config, first, end, device)
         self.parameters = self.stage.named_state()
         self.hidden_size = model_sizes(config).hidden_size
@@ -220,7 +223,8 @@ class TrainingStage:
             state._kin = [state]
         becomes, self.prepared, self.mark = self.prepared, None, None
         assert becomes is not None, "only what is prepared is applied"
-        factor = clip_factor(grad_norm, self.training.clip_norm)
-        self.optimizer.update(becomes.step, self.training.learning_rate_at(becomes.step), factor)
+        training = self.training_at(becomes.step)
+        factor = clip_factor(grad_norm, training.clip_norm)
+        self.optimizer.update(becomes.step, training.learning_rate_at(becomes.step), factor, training.weight_decay)
         self._matrices.forget()
         self.mark, self.commit = becomes, commit

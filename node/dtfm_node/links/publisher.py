@@ -14,6 +14,7 @@ from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.outage import Outage
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane, Unreachable
 
@@ -45,25 +46,52 @@ class Publisher:
         process of this node may still be there."""
         self._probing = asyncio.Lock()
         self._publishing = asyncio.Lock()
+        self._outage = Outage(self._clock.now)
 
     async def refresh(self) -> None:
         """Publish profile and links again before they expire, until cancelled."""
         while True:
             try:
                 await self._discovery.greet()
+                await self._follow_addresses()
                 if self._clock.now() > self._profile_due:
                     if await self._registry.publish(self._discovery, self._profile):
                         self._profile_due = self._clock.now() + self._profile_rest
                         self._profile_rest = TIMEOUTS.profile_lifetime / 3
+                        self._is_found()
                     else:
-                        log.warning("no DHT peer took this node's profile; trying again")
+                        self._is_not_found("no DHT peer took this node's profile")
                 await self.follow_ways()
                 if self._clock.now() > self._links_due:
                     await self._publish_links(TIMEOUTS.links_lifetime / 3)
             except (OSError, RuntimeError) as error:
                 # Training must go on without the DHT: it carries no tensor.
-                log.warning("cannot publish to the DHT: %s", error)
+                self._is_not_found(f"cannot publish to the DHT: {error}")
             await self._clock.sleep(TIMEOUTS.publish_look)
+
+    async def moved(self) -> None:
+        """Publish the profile at once: this machine may have other addresses than a moment ago."""
+        self._profile_due, self._profile_rest = 0.0, 0.0
+        with contextlib.suppress(OSError, RuntimeError):
+            await self._follow_addresses()
+            if await self._registry.publish(self._discovery, self._profile):
+                self._profile_due = self._clock.now() + TIMEOUTS.publish_look
+
+    async def _follow_addresses(self) -> None:
+        """Have the profile name the addresses at which this node can be reached now."""
+        addresses = await self._plane.addresses()
+        if set(addresses) != set(self._profile.addresses):
+            self._profile = self._profile.model_copy(update={"addresses": addresses})
+            self._profile_due = 0.0
+
+    def _is_not_found(self, why: str) -> None:
+        """Say that others do not find this node in the DHT, unless that was said lately."""
+        if line := self._outage.fails(why):
+            log.warning("%s", line)
+
+    def _is_found(self) -> None:
+        if line := self._outage.ends("others find this node"):
+            log.info("%s", line)
 
     async def follow_ways(self) -> None:
         """Measure anew the links of peers to which streams take another way now."""
@@ -88,7 +116,7 @@ class Publisher:
                 try:
                     await self._publish_links(TIMEOUTS.links_lifetime / 3)
                 except (OSError, RuntimeError) as error:
-                    log.warning("cannot publish links to the DHT: %s", error)
+                    self._is_not_found(f"cannot publish links to the DHT: {error}")
                 continue
             found = await self._act(turn)
             if found is not None:

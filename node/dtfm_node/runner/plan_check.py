@@ -1,10 +1,13 @@
 """Check of a plan against what this node has offered, before memory is taken for it. Pure but for the model's sizes."""
 
+from dtfm_protocol.data.batches import check_enough
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.model.stage_demand import stage_demand
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.quantities import bytes_in_words
 
 TOLERANCE = 1.1
 """How many times the offer a plan may ask for: another version of torch may count activations a little differently."""
@@ -19,18 +22,20 @@ def why_refused(job: ResolvedJob, plan: Plan, me: str, offered: float) -> str | 
     if plan.stage_of(me) is None:
         return None
     try:
-        sizes, training = model_sizes(job.config), job.training
+        timeline = JobTimeline(job, plan.amendments)
+        sizes, training = model_sizes(job.config), timeline.settings_at(plan.resume.mark.step + 1).training
         if plan.layers != sizes.layers or len(plan.routes) != training.micro_batches:
             return (
                 f"plan {plan.version} is of {plan.layers} layers and {len(plan.routes)} micro-batches, the job of "
                 f"{sizes.layers} and {training.micro_batches}: not begun"
             )
+        check_enough(job.corpus.tokens, training, job.evaluation)
         demand = stage_demand(job.config, training, plan, me)
     except UserError as error:
         return f"plan {plan.version}: {error}"
     if demand <= TOLERANCE * offered:
         return None
     return (
-        f"plan {plan.version} asks for {demand / 1e9:.3g} GB of memory and this node offers {offered / 1e9:.3g} GB: "
-        "not begun; plan with less for it, or have it offer more with --memory"
+        f"plan {plan.version} asks for {bytes_in_words(demand)} of memory and this node offers "
+        f"{bytes_in_words(offered)}: not begun; plan with less for it, or have it offer more with --memory"
     )

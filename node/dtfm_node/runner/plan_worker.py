@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from dtfm_node.control.plain_words import WorkShare
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.engine.device import is_out_of_memory, release_memory
 from dtfm_node.engine.exchange import TRAINING, Exchange, Hello
@@ -23,9 +24,11 @@ from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.fetch import Fetched
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import load_state
+from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import ShardFolder
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.signer import Signer
+from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.plan import Plan
@@ -148,6 +151,7 @@ class PlanWorker:
             self._stall(plan, "stalled", str(error))
             return
         self._checkpointer.serve(plan)
+        self._reporter.given(WorkShare.of_plan(plan, self._me))
         if plan.stage_of(self._me) is None:
             spare = f"plan {plan.version} leaves this node as a spare"
             self._reporter.say("idle", spare, plan_version=plan.version, **_NO_FAULT)
@@ -196,12 +200,15 @@ class PlanWorker:
     async def _train(self, plan: Plan, exchange: Exchange) -> None:
         """Train from the plan's first state to the job's last step, or to the plan's end."""
         job, machine, holdings = self._job, self._machine, self._holdings
+        first, timeline = plan.resume.mark.step + 1, JobTimeline(job, plan.amendments)
+        training = timeline.training_at(first)
         build = partial(TrainingStage, compiled=machine.compiled)
-        state: TrainingStage = await machine.compute(build, job.config, plan, self._me, job.training, machine.device)
+        state: TrainingStage = await machine.compute(build, job.config, plan, self._me, training, machine.device)
+        state.training_at = timeline.training_at
         tokens = None
         if state.is_first or state.is_last:
-            budget = holdings.snapshots.budget
-            tokens = TokenSource(self._plane, job, self._shards, plan.author, budget=budget)
+            budget, batches = holdings.snapshots.budget, Batches.of_plan(timeline, first)
+            tokens = TokenSource(self._plane, job, self._shards, plan.author, budget=budget, batches=batches)
         lenience = self._retries.begun(plan.resume.mark.step)
         trainer = Trainer(
             job,
@@ -226,7 +233,7 @@ class PlanWorker:
             self._exchange = (plan.version, exchange)
             self._opened.notify_all()
         fetched = await self._load(plan, state)
-        resumed, steps = plan.resume.mark.step, job.training.steps
+        resumed, steps = plan.resume.mark.step, timeline.last_step
         if resumed < steps:
             await prepare(resumed + 1)
         point("before-start", resumed)
@@ -237,10 +244,10 @@ class PlanWorker:
             trainer.stop(kept=self._ending)
         text = "; ".join((f"stage {state.index + 1} of {len(plan.stages)}", *fetched.false.values()))[:400]
         self._reporter.say("training", text, step=resumed, fetched_bytes=fetched.bytes)
-        if resumed == steps:  # a plan ended between the last step and the checkpoint of it: this one has to hand it in
+        if resumed >= steps:  # a plan ended between the last step and the checkpoint of it: this one has to hand it in
             rows = self._reporter.unconfirmed()
             await self._checkpointer.keep(state, plan, None, rows, handed_in=True, copied=False, last=True)
-        for step in range(resumed + 1, steps + 1):
+        for step in range(resumed + 1, trainer.last_step + 1):
             try:
                 row = await trainer.step(step, prepare)
             finally:
@@ -251,8 +258,8 @@ class PlanWorker:
             self._reporter.committed(row, steps)
             self._reporter.note(busy_seconds=machine.take_busy(), received_gbps=exchange.inflow.take())
             self._on_change()
-            await self._keep(plan, state, row, parked=trainer.kept)
-            if trainer.over:
+            await self._keep(plan, state, row, timeline, parked=trainer.kept)
+            if trainer.over or step == trainer.last_step < steps:
                 self._reporter.say("idle" if trainer.kept else "starting", f"plan {plan.version} ends with step {step}")
                 return
         await self._checkpointer.settled()
@@ -262,15 +269,16 @@ class PlanWorker:
         await self._machine.compute(self._holdings.begin, state, plan.resume.mark)
         return await load_state(self._plane, self._job, plan, state, self._holdings, self._machine.compute)
 
-    async def _keep(self, plan: Plan, state: TrainingStage, row: StepMetrics, *, parked: bool) -> None:
+    async def _keep(
+        self, plan: Plan, state: TrainingStage, row: StepMetrics, timeline: JobTimeline, *, parked: bool
+    ) -> None:
         """Have the state after a step kept where that is due."""
-        checkpoint = self._job.checkpoint
-        due = parked or row.step == self._job.training.steps or (checkpoint.every and row.step % checkpoint.every == 0)
-        copied = bool(plan.shadows and row.step % checkpoint.shadow == 0)
+        due = parked or timeline.keeps(row.step)
+        copied = bool(plan.shadows and timeline.copies(row.step))
         if due or copied:
             rows = self._reporter.unconfirmed()
-            last = parked or row.step == self._job.training.steps
-            await self._checkpointer.keep(state, plan, row, rows, handed_in=bool(due), copied=copied, last=last)
+            last = parked or row.step == timeline.last_step
+            await self._checkpointer.keep(state, plan, row, rows, handed_in=due, copied=copied, last=last)
             self._reporter.hurry()
 
 

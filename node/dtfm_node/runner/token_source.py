@@ -27,17 +27,19 @@ class TokenSource:
         coordinator: str,
         retry_seconds: float = TIMEOUTS.tokens_retry,
         budget: DiskBudget | None = None,
+        batches: Batches | None = None,
     ) -> None:
         """Nothing is fetched before `ensure`.
 
         Args:
+            batches: tells which shards a step reads; None: those of the job as it began.
             budget: of the disk on which `shards` lie; None: unlimited.
             retry_seconds: see `Timeouts.tokens_retry`.
         """
         self._retry_seconds = retry_seconds
         self.reader = TokenReader(job.corpus, shards)
         self._plane, self._job, self._shards, self._coordinator = plane, job, shards, coordinator
-        self._batches = Batches(job.corpus, job.training, job.evaluation)
+        self._batches = batches or Batches(job.corpus, job.training, job.evaluation)
         self._fetching = asyncio.Lock()
         self._budget = budget or DiskBudget()
         self._in_use: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
@@ -52,7 +54,7 @@ class TokenSource:
             Refused: there is not as much room.
         """
         wanted = set(self._batches.shards_for(step, plan.micro_batches(me)))
-        if self._job.evaluation.every:
+        if self._batches.evaluation_micro_batches:
             wanted |= set(self._batches.evaluation_shards())
         shards = [self._job.corpus.shards[index] for index in sorted(wanted)]
         async with self._fetching:

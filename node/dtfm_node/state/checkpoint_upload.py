@@ -10,6 +10,7 @@ from dtfm_protocol.checkpoint.transfers import HandIn, hand_in
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.process.fault_injection import point
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.outage import Outage
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.wire.stream import DataPlane
 
@@ -50,6 +51,7 @@ class CheckpointUpload:
     ) -> None:
         self._plane, self._uplink = plane, uplink
         self._retry_seconds, self._confirm_seconds = retry_seconds, confirm_seconds
+        self._outage = Outage()
         self._waiting: CheckpointShare | None = None
         self._held: CheckpointShare | None = None
         self._is_overdue = False
@@ -125,8 +127,11 @@ class CheckpointUpload:
             turn = functools.partial(self._uplink.idle, share.coordinator)
             receipt = await hand_in(self._plane, share.coordinator, share.message, share.file or b"", turn)
         except (ConnectionError, Refused, OSError) as error:
-            log.warning("cannot hand in the checkpoint of step %d yet: %s", step, error)
+            if line := self._outage.fails(f"cannot hand in the checkpoint of step {step} yet: {error}"):
+                log.warning("%s", line)
             return None
+        if line := self._outage.ends("the coordinator takes checkpoints"):
+            log.info("%s", line)
         if not receipt.taken:
             log.info("the coordinator did not take step %d: %s", step, receipt.text)
         return receipt.taken

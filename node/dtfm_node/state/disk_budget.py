@@ -5,20 +5,21 @@ import threading
 from collections.abc import Callable, Iterator
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.quantities import GB, bytes_in_words
 
 PART_OF_FREE = 0.5
 """Part of what is free on the disk that a node keeps at most, unless its owner says how much."""
 
 
-def most_disk(gib: float | None, free: int, held: int) -> int:
+def most_disk(gb: float | None, free: int, held: int) -> int:
     """Return the bytes that a node may keep in its state dir.
 
     Args:
-        gib: GiB that the owner allows; None: a part of what is free.
+        gb: GB that the owner allows; None: a part of what is free.
         free: bytes that are free on that disk.
         held: bytes that the state dir holds already.
     """
-    return int(gib * 2**30) if gib is not None else held + int(PART_OF_FREE * free)
+    return int(gb * GB) if gb is not None else held + int(PART_OF_FREE * free)
 
 
 class DiskBudget:
@@ -53,8 +54,8 @@ class DiskBudget:
         with self._lock:
             if size > self.room:
                 raise UserError(
-                    f"{what} takes {size / 1e9:.3g} GB of disk and this node has {max(0.0, self.room) / 1e9:.3g} GB "
-                    f"left of the {self._limit / 1e9:.3g} GB that it keeps for the swarm: allow more with --disk"
+                    f"{what} takes {bytes_in_words(size)} of disk and this node has {bytes_in_words(self.room)} "
+                    f"left of the {bytes_in_words(self._limit)} that it keeps for the swarm: allow more with --disk"
                 )
             self._claimed += size
         try:

@@ -19,6 +19,7 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.signed_commit import is_one_state
 from dtfm_protocol.plan.state_vote import Votes
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.quantities import bytes_in_words
 from dtfm_protocol.wire.stream import Bytes, DataPlane
 
 
@@ -79,7 +80,7 @@ async def load_state(
         shapes = {key: tuple(state.parameters[key.partition("/")[2]].shape) for key in lacking}
         sources = _sources(plan, state, plane.peer_id)
         fetched = await Fetch(plane, mark, shapes, sources, parts=parts).run(take)
-        log.info("fetched %.1f MB of %s from %d peers", fetched.bytes / 1e6, mark, len(fetched.sources))
+        log.info("fetched %s of %s from %d peers", bytes_in_words(fetched.bytes), mark, len(fetched.sources))
     await compute(state.settle, mark, plan.resume.commit)
     return fetched
 

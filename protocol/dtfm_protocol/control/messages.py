@@ -5,7 +5,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dtfm_protocol.bounds import MOST_PEERS, SEEN_LIMIT, Addresses, Count, PeerName, Session, Step, Text, Time, Version
+from dtfm_protocol.bounds import (
+    MOST_PEERS,
+    SEEN_LIMIT,
+    Addresses,
+    Count,
+    Nickname,
+    PeerName,
+    Session,
+    Step,
+    Text,
+    Time,
+    Version,
+)
 from dtfm_protocol.discovery.records import MOST_NEIGHBOURS, Limits, Link, Measured
 from dtfm_protocol.identity.admission import MOST_AUTHORITIES, MOST_BANS
 from dtfm_protocol.identity.ban import Ban
@@ -36,6 +48,8 @@ class Presence(Message):
     online: bool
     session: Session
     """Random text of every start of a daemon, which tells a returning peer from a second one with the same key."""
+    name: Nickname = ""
+    """What its person calls the machine; "": it has no name. Others may take the same."""
 
 
 class Phase(Message):

@@ -31,6 +31,7 @@ from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.freshness_files import FreshnessFile
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.outage import Outage
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.transport.pinned_tls import PinnedContext
@@ -83,6 +84,14 @@ class BrokerAddress:
         return tuple(address for address in dict.fromkeys(found) if address != cls.of(invite))
 
     @classmethod
+    def entrances(cls, invite: Invite) -> "tuple[BrokerAddress, ...]":
+        """Return the entrances of all coordinators that an invite names, at which nodes enrol."""
+        cards = (standby.card for standby in invite.standbys)
+        return cls.embedded(invite.entrance, invite.coordinator), *(
+            cls.embedded(one.entrance, one.peer) for one in cards
+        )
+
+    @classmethod
     def embedded(cls, entrance: str, coordinator: str) -> "BrokerAddress":
         """Return the broker at the entrance HOST:PORT of a coordinator."""
         host, _, port = entrance.rpartition(":")
@@ -119,6 +128,11 @@ class BrokerAddress:
         if identity is not None:
             show_credential(context, identity, certificate)
         return context
+
+    @property
+    def called(self) -> str:
+        """What a person knows it as."""
+        return f"the {'broker' if self.coordinator is None else 'coordinator'} at {self}"
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -219,6 +233,7 @@ class ControlPlane:
         self._retained: dict[str, tuple[Topic, Schema]] = {}
         self._file = heard
         self._heard = heard.load() if heard is not None else Freshness()
+        self._outage = Outage()
         self._will = 0
         """Number of the last will that the broker has for the present connection."""
 
@@ -249,6 +264,11 @@ class ControlPlane:
     def _address(self) -> BrokerAddress:
         return self._addresses[self._turn % len(self._addresses)]
 
+    def reconnect(self) -> None:
+        """End the connection, if there is one, and make a new one at once: the present one may lead nowhere."""
+        if self._client is not None:
+            _cut(self._client)
+
     async def run(self) -> None:
         """Stay connected until cancelled; then say goodbye to the broker."""
         try:
@@ -271,8 +291,9 @@ class ControlPlane:
                     self.refused.set()
                 if self.connected.is_set():
                     lost = time.monotonic()
-                    log.warning("lost the broker at %s (%s), reconnecting", self._address, self.last_error)
-                else:
+                if self.remote and (line := self._outage.fails(f"lost {self._address.called} ({self.last_error})")):
+                    log.warning("%s", line)
+                if not self.connected.is_set():
                     self._turn += 1
             finally:
                 self.connected.clear()
@@ -315,6 +336,8 @@ class ControlPlane:
                     await client.publish(name, self._sealed(topic, body), qos=1, retain=True)
                 sent |= due
             self.connected.set()
+            if line := self._outage.ends(f"connected to {self._address.called}"):
+                log.info("%s", line)
             try:
                 async for message in client.messages:
                     await self._read(message)
@@ -401,6 +424,14 @@ class ControlPlane:
             self._admission.trust(authority)
         except Refused as error:
             log.debug("the broker at %s: %s", self._address, error)
+
+
+def _cut(client: aiomqtt.Client) -> None:
+    """Cut a connection, as a network would that fails: whoever waits for it hears so at once."""
+    connection: Any = client._client.socket()
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def _remote_of(client: aiomqtt.Client) -> str:

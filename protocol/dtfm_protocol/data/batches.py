@@ -1,7 +1,9 @@
-"""The tokens that a step reads: a pure function of the seed and the step, so that no peer has to be told."""
+"""The tokens that a step reads: a pure function of seed, step and the job's amendments, so that no peer has to be
+told."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +12,7 @@ from dtfm_protocol.data.permutation import Permutation
 from dtfm_protocol.data.token_shards import ShardMap, Tokens
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Evaluation, Training
+from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.resolved_job import Corpus
 
 Read = Callable[[int, int], Tokens]
@@ -24,16 +27,31 @@ class Batches:
     corpus, where evaluation is on, are never trained on, neither as inputs nor as targets.
     """
 
-    def __init__(self, corpus: Corpus, training: Training, evaluation: Evaluation) -> None:
+    def __init__(
+        self,
+        corpus: Corpus,
+        training: Training,
+        evaluation: Evaluation,
+        *,
+        samples_before: Callable[[int], int] | None = None,
+        evaluated: int | None = None,
+    ) -> None:
         """Lay out the windows.
+
+        Args:
+            evaluation: says how many windows are held out.
+            samples_before: tells how many samples the steps before one have read; None: each read `global_batch`.
+            evaluated: number of held-out windows, the first ones, that an evaluation reads; None: all.
 
         Raises:
             UserError: the corpus is too small for a step; it says how many tokens there are, and how many are needed.
         """
         self._training = training
+        self._samples_before = samples_before or (lambda step: (step - 1) * training.global_batch)
         self._map = ShardMap(corpus)
         length = training.sequence_length
-        self._held_out = evaluation.sequences if evaluation.every else 0
+        held_out = evaluation.sequences if evaluation.every else 0
+        self._held_out = held_out if evaluated is None else min(evaluated, held_out)
         check_enough(corpus.tokens, training, evaluation)
         self._tail = corpus.tokens - tail_tokens(training, evaluation)
         self.training_windows = (self._tail - 1) // length
@@ -41,6 +59,24 @@ class Batches:
         # Steps come one after another, so that the epoch of the last one is nearly always that of the next.
         self._epoch = lru_cache(maxsize=2)(
             lambda epoch: Permutation(self.training_windows, f"dtfm windows {training.seed} {epoch}")
+        )
+
+    @classmethod
+    def of_plan(cls, timeline: JobTimeline, first: int) -> Self:
+        """Return the batches of the steps from `first` on, as far as one plan goes (`JobTimeline.plan_end`).
+
+        What is held out is what the job has held out since it began.
+
+        Raises:
+            UserError: the corpus is too small for such a step.
+        """
+        job, settings = timeline.job, timeline.settings_at(first)
+        return cls(
+            job.corpus,
+            settings.training,
+            job.evaluation,
+            samples_before=timeline.samples_before,
+            evaluated=settings.evaluation.sequences,
         )
 
     def windows(self, step: int) -> list[int]:
@@ -91,10 +127,9 @@ class Batches:
         """Return the offsets in the corpus, in tokens, of the sequences `share` of the global batch of `step`."""
         if step < 1:
             raise ValueError(f"steps count from 1; this is step {step}")
-        starts = []
+        starts, before = [], self._samples_before(step)
         for sequence in share:
-            sample = (step - 1) * self._training.global_batch + sequence
-            epoch, index = divmod(sample, self.training_windows)
+            epoch, index = divmod(before + sequence, self.training_windows)
             starts.append(self._epoch(epoch)(index) * self._training.sequence_length)
         return starts
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from dtfm_protocol.process.source_digest import sources_digest
 from dtfm_protocol.process.state_dir import write_atomically
 
 MATHEMATICS = ("name", "config", "pretrained", "corpus", "training")
-"""Fields of `ResolvedJob` that must not change between the runs of one state dir, but for the number of steps."""
+"""Fields of `ResolvedJob` that must not change between the runs of one state dir, but for keys that are told."""
+STEPS = ("training.steps", "training.schedule_end")
+"""Keys that say how long a job trains."""
 
 
 def is_prepared(job: Job, folder: Path) -> bool:
@@ -72,7 +74,9 @@ def settled_config(job: Job) -> dict[str, Any]:
     return config
 
 
-def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
+def prepare(
+    job: Job, folder: Path, say: Callable[[str], Any], *, alterable: Collection[str] = STEPS, keeps_first: bool = False
+) -> ResolvedJob:
     """Make everything that `job` needs, in `folder`: `tokens/`, `tokenizer/`, `job.json`, a pretrained step 0.
 
     Where all of it is there, whole, and made from the same job and files, no text is read again: peers wait for a
@@ -80,6 +84,8 @@ def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
 
     Args:
         say: a function that is told in one line what is being done, now and then.
+        alterable: keys in which `job` may differ from the one for which `folder` was prepared.
+        keeps_first: whether that one stays as it was, and is returned.
 
     Raises:
         UserError: the job cannot be trained, or `folder` belongs to another one.
@@ -87,7 +93,15 @@ def prepare(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
     stamp = _stamp(job)
     if (before := _made_before(folder, stamp)) is not None:
         return before
-    resolved = _make(job, folder, say)
+    resolved, tokenizer = _resolve(job, folder, say)
+    if (first := _prepared_for(folder)) is not None:
+        _compare(first, resolved, folder, alterable)
+        resolved = first if keeps_first else resolved
+    (folder / "prepared").unlink(missing_ok=True)
+    save(tokenizer, folder / "tokenizer")
+    write_atomically(folder / "job.json", resolved.model_dump_json(indent=1))
+    if resolved.pretrained:
+        _keep_pretrained(resolved, job, folder, say)
     write_atomically(folder / "prepared", f"{stamp}\n{_digest(_made(folder))}\n")
     return resolved
 
@@ -128,7 +142,8 @@ def _digest(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _make(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
+def _resolve(job: Job, folder: Path, say: Callable[[str], Any]) -> tuple[ResolvedJob, Any]:
+    """Return the job as peers see it, whose tokens lie in `folder` then, and its tokenizer."""
     check_limits(job.training, job.evaluation)
     check_text_bytes(job)
     say("checking the model")
@@ -145,30 +160,34 @@ def _make(job: Job, folder: Path, say: Callable[[str], Any]) -> ResolvedJob:
         plan=job.plan,
         checkpoint=job.checkpoint,
     )
-    _compare(resolved, folder)
-    (folder / "prepared").unlink(missing_ok=True)
-    save(tokenizer, folder / "tokenizer")
-    write_atomically(folder / "job.json", resolved.model_dump_json(indent=1))
-    if resolved.pretrained:
-        _keep_pretrained(resolved, job, folder, say)
-    return resolved
+    return resolved, tokenizer
 
 
-def _compare(job: ResolvedJob, folder: Path) -> None:
-    """Refuse to go on with another job than `folder` was made for."""
+def _prepared_for(folder: Path) -> ResolvedJob | None:
+    """Return the job that `folder` was made for; None: for none yet."""
     path = folder / "job.json"
     if not path.exists():
-        return
-    before = json.loads(path.read_text(encoding="utf-8"))
-    now = json.loads(job.model_dump_json())
+        return None
+    try:
+        return ResolvedJob.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}; use another --state-dir") from None
+
+
+def _compare(first: ResolvedJob, job: ResolvedJob, folder: Path, alterable: Collection[str]) -> None:
+    """Refuse to go on with another job than `folder` was made for, but for `alterable` keys."""
+    before, now = json.loads(first.model_dump_json()), json.loads(job.model_dump_json())
     for values in (before, now):
-        values["training"].pop("steps")
+        for key in list(values["training"]):
+            if f"training.{key}" in alterable:
+                del values["training"][key]
     for part in MATHEMATICS:
         if before[part] != now[part]:
             changed = [key for key in now[part] if before[part].get(key) != now[part][key]] if part != "name" else []
             where = ".".join([part, *changed[:1]])
             raise UserError(
-                f"the state dir {folder} holds a run of another job ({where} differs): use another --state-dir"
+                f"the state dir {folder} holds a run of another job ({where} differs): use another --state-dir; "
+                "`dtfm-coordinator fork` begins a new job with the weights of a run"
             )
 
 

@@ -12,6 +12,7 @@ from dtfm_protocol.data.tokenizer import encode, make_tokenizer, vocabulary_size
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Data
 from dtfm_protocol.job.resolved_job import MOST_SHARDS
+from dtfm_protocol.process.quantities import bytes_in_words
 
 READ_WHOLE = 4 << 20
 """Bytes of the largest text that is tokenized whole, which takes a second or two."""
@@ -86,7 +87,7 @@ def _sampled(data: Data, files: Sequence[Path], sizes: Sequence[int]) -> TextSiz
         return TextSize(documents, total, total + documents - 1)
     read = sum(len(piece.encode()) for piece in pieces)
     tokens = _sampled_tokens(data, pieces) - (len(pieces) - 1)  # less the ends of text between the pieces
-    how = f"from a sample of {read / 1e6:.1f} MB"
+    how = f"from a sample of {bytes_in_words(read)}"
     return TextSize(documents, total, round(tokens / read * total) + documents - 1, how)
 
 

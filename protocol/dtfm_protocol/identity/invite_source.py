@@ -2,7 +2,6 @@
 
 import os
 import sys
-import termios
 from typing import BinaryIO, Protocol
 
 from dtfm_protocol.errors import UserError
@@ -56,6 +55,8 @@ def _asked(terminal: int) -> str:
 
     `getpass` would do, but a terminal that assembles lines itself cuts them at 4,095 bytes.
     """
+    import termios  # not on Windows, where this module must be there to say so
+
     before = termios.tcgetattr(terminal)
     quiet = termios.tcgetattr(terminal)
     quiet[3] &= ~(termios.ECHO | termios.ICANON)

@@ -131,6 +131,12 @@ def verify(peer_id: str, message: bytes, signature: bytes) -> None:
         raise Refused(f"signature is not {short(peer_id)}'s", Cause.SIGNATURE) from None
 
 
+def called(peer_id: str, name: str) -> str:
+    """Return a peer for people: the name that its person gave it, if any, and always the end of its id, for anybody may
+    take anybody's name."""
+    return f"{name} ({short(peer_id)})" if name else short(peer_id)
+
+
 def short(peer_id: str) -> str:
     """Shorten a peer id for people: its last six characters (the first ones are the same for every key)."""
     return peer_id[-6:]

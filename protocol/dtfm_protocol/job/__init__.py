@@ -1,7 +1,10 @@
 """The job: what is to be trained, and what each step of it came to.
 
+- `amendment`: amendments of a job: which of its values may change while it trains, and what they become (pure)
+- `amendments_file`: `amendments.jsonl`: how a job was changed while it trained, one amendment a line
 - `job_file`: what the owner wants trained, and how
 - `job_limits`: the largest jobs that this program takes on: what a plan and its messages can count (pure)
+- `job_timeline`: which values hold for which step of a job that was amended while it trained (pure)
 - `metrics_file`: `metrics.jsonl`: one row a committed step, exactly once, in order
 - `resolved_job`: the job as peers see it: no paths, the model's config spelled out, the tokens named by hash
 - `step_metrics`: the metrics of a committed step: one row of `metrics.jsonl`

@@ -80,8 +80,11 @@ class Training(Schema):
     sequence_length: Positive
     """Target tokens in a sequence; one token more is read."""
     learning_rate: Annotated[float, Field(gt=0, le=1e38)]
-    """The peak learning rate, reached at step `warmup_steps`; a cosine leads from there to a tenth of it at the last
-    step."""
+    """The peak learning rate, reached at step `warmup_steps`; a cosine leads from there to a tenth of it at step
+    `schedule_end`."""
+    schedule_end: Positive | None = Field(default=None, exclude_if=lambda step: step is None)
+    """Step at which the learning rate has come down to a tenth of its peak, where it stays; None: the last step. It is
+    left out of messages where the job does not set it, so that programs that do not know it read the rest."""
     weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.1
     """AdamW's weight decay, on matrices only."""
     warmup_steps: NotNegative = 0
@@ -101,7 +104,14 @@ class Training(Schema):
             )
         if self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps: {self.warmup_steps} is more than steps ({self.steps})")
+        if self.warmup_steps > self.last_decay:
+            raise ValueError(f"schedule_end: {self.last_decay} is less than warmup_steps ({self.warmup_steps})")
         return self
+
+    @property
+    def last_decay(self) -> int:
+        """The step at which the learning rate has come down to a tenth."""
+        return self.steps if self.schedule_end is None else self.schedule_end
 
     @property
     def micro_batches(self) -> int:
@@ -114,10 +124,10 @@ class Training(Schema):
         return self.global_batch * self.sequence_length
 
     def learning_rate_at(self, step: int) -> float:
-        """Return the learning rate of `step` (from 1): linear warm-up, then a cosine to a tenth at the last step."""
+        """Return the learning rate of `step` (from 1): linear warm-up, then a cosine to a tenth, which it keeps."""
         if step < self.warmup_steps:
             return self.learning_rate * step / self.warmup_steps
-        span = max(1, self.steps - self.warmup_steps)
+        span = max(1, self.last_decay - self.warmup_steps)
         progress = min(1.0, (step - self.warmup_steps) / span)
         cosine = _cosine(progress * math.pi / 2)
         return self.learning_rate * (0.1 + 0.9 * cosine * cosine)

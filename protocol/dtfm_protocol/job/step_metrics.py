@@ -4,12 +4,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dtfm_protocol.bounds import MOST_UINT32, Count, Loss, Norm, Seconds, Version
+from dtfm_protocol.bounds import MOST_UINT32, Count, Loss, Norm, Seconds, Time, Version
 from dtfm_protocol.schema import Schema
 
 
 class StepMetrics(Schema):
-    """The metrics of a committed training step; the same on every peer that took part."""
+    """The metrics of a committed training step; but for the time, the same on every peer that took part."""
 
     step: Annotated[int, Field(gt=0, le=MOST_UINT32)]
     """Number of the step, from 1."""
@@ -31,6 +31,8 @@ class StepMetrics(Schema):
     """Bytes that all peers together sent each other for this step, headers included; 0 under `dtfm-node solo`."""
     eval_loss: Loss | None = None
     """Mean loss over the target tokens of the evaluation, after this step, in nats; null when not evaluated."""
+    at: Time | None = None
+    """Unix seconds when the step was final, by the clock of whoever reported it; null in files of earlier versions."""
 
     def line(self, steps: int) -> str:
         """Return the row as one line for people; `steps` is the number of the job's steps."""

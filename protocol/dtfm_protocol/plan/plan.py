@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -26,6 +27,7 @@ from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.envelope import signable
 from dtfm_protocol.identity.keys import Identity, verify
 from dtfm_protocol.identity.signer import Signer
+from dtfm_protocol.job.amendment import MOST_AMENDMENTS, Amendment
 from dtfm_protocol.job.job_file import ScheduleName, Wire
 from dtfm_protocol.plan.ballot import Commit
 from dtfm_protocol.plan.lineage import LINEAGE_LIMIT, Ancestor, Chain
@@ -100,6 +102,10 @@ class Plan(Schema):
     Empty where there is no stage such as that."""
     lineage: Annotated[tuple[Ancestor, ...], Field(max_length=LINEAGE_LIMIT)] = ()
     """Plans that led to the state with which this one begins, oldest first, as far as they are remembered."""
+    amendments: tuple[Amendment, ...] = Field(default=(), max_length=MOST_AMENDMENTS, exclude_if=not_)
+    """Changes of the job since it began, also those that are yet to hold. A plan has all of the plan that it follows,
+    as they were, and adds none to steps that may have been made without it. Where there are none it is left out, so
+    that programs that do not know of them read the plan."""
     author: PeerName = ""
     """Peer id of the coordinator that made the plan."""
     cost: Cost | None = None

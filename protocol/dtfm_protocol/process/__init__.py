@@ -15,9 +15,12 @@
   heard of others
 - `logs`: logging for both programs: short lines for people, or one JSON object a line
 - `memory_limit`: the limit that the system sets on a process's memory: an allocation above it fails
+- `outage`: an outage of something that is tried again and again, and when that is worth a line of the log
 - `product_version`: the version of the product, which both programs print for `--version`
+- `quantities`: quantities in words, alike in all commands: sizes in decimal units, and the time that is left
 - `source_digest`: the digest of Python sources: what is kept under it is outdated once the sources have changed
 - `state_dir`: a program's state directory: closed to other users, locked while it runs, its files replaced whole
+- `supported_platform`: the systems on which the programs run, and what is said on others
 - `tally`: a tally of what others did wrong, by reason, whose size they cannot make grow
 - `timeouts`: table of timeouts that a person may want to change, with the reasons
 - `trace_format`: the timeline of a run: the file in which each node keeps what it did and when

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.compat.wait_for import mend_wait_for
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.supported_platform import platform_fault
 
 T = TypeVar("T")
 
@@ -28,12 +29,14 @@ def run(main: Coroutine[Any, Any, None], leave: Callable[[], bool] = lambda: Fal
         leave: a function that is called at the first signal; where it returns True, `main` ends by itself, and a second
             signal ends it at once.
     """
-    import uvloop
-
+    try:
+        from uvloop import run as run_loop
+    except ImportError:  # it is not for every system
+        from asyncio import run as run_loop
     mend_wait_for()
     received: list[signal.Signals] = []
     with guarded():
-        uvloop.run(_until_signal(main, received, leave))
+        run_loop(_until_signal(main, received, leave))
     if received:
         raise SystemExit(128 + received[0])
 
@@ -126,7 +129,9 @@ def fail(error: UserError) -> NoReturn:
 
 
 def command_line(app: Callable[..., Any]) -> None:
-    """Run a typer application; a wrong option, too, is one line and exit code 2."""
+    """Run a typer application; a wrong option, or a system for which this is not, is one line and exit code 2."""
+    if fault := platform_fault(sys.platform):
+        fail(UserError(fault))
     import typer
 
     usage_error: Any = typer.BadParameter.__mro__[1]  # typer exports this class's children only

@@ -16,6 +16,7 @@ from typing import NoReturn, Self
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.child_processes import end_with_parent
 from dtfm_protocol.process.memory_limit import data_bytes, hold_data_to
+from dtfm_protocol.process.quantities import bytes_in_words
 
 Work = Callable[[bytes], bytes]
 """A function of bytes, run in the confined process."""
@@ -72,7 +73,7 @@ class ConfinedProcess:
         finally:
             self._end()
         if answer[:1] != _DONE:
-            raise UserError(f"it takes more than {memory / 2**30:.3g} GiB of memory")
+            raise UserError(f"it takes more than {bytes_in_words(memory)} of memory")
         return answer[1:]
 
     def _end(self) -> None:

@@ -5,10 +5,15 @@ import logging
 import sys
 import time
 from enum import StrEnum
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Literal
 
 from dtfm_protocol.bounds import printable
+from dtfm_protocol.errors import UserError
 
+LOG_BYTES, LOG_PARTS = 2_000_000, 4
+"""Bytes after which a log file is begun anew, and the number of older parts that are kept."""
 log = logging.getLogger("dtfm")
 """The logger of all programs of this product."""
 
@@ -23,8 +28,12 @@ class LogFormat(StrEnum):
 class _Plain(logging.Formatter):
     """A formatter of lines `12:34:56 what happened`, with the level named from warning up."""
 
+    def __init__(self, clock: str = "%H:%M:%S") -> None:
+        super().__init__()
+        self._clock = clock
+
     def format(self, record: logging.LogRecord) -> str:
-        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        clock = time.strftime(self._clock, time.localtime(record.created))
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         # Whoever logs a stranger's words may have forgotten what they can do to a terminal.
         said = "\n".join(map(printable, record.getMessage().splitlines()))
@@ -43,10 +52,22 @@ class _Json(logging.Formatter):
         return json.dumps(line)
 
 
-def set_up(form: Literal["plain", "json"], verbose: bool = False) -> None:
-    """Send this program's log to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if form == "json" else _Plain())
+def set_up(form: Literal["plain", "json"], verbose: bool = False, file: Path | None = None) -> None:
+    """Send this program's log to standard error, or to a file that never takes more than `LOG_PARTS + 1` times
+    `LOG_BYTES` with its older parts.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    handler: logging.Handler = logging.StreamHandler(sys.stderr) if file is None else _rotating(file)
+    handler.setFormatter(_Json() if form == "json" else _Plain("%H:%M:%S" if file is None else "%Y-%m-%d %H:%M:%S"))
     log.handlers[:] = [handler]
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
     log.propagate = False
+
+
+def _rotating(path: Path) -> RotatingFileHandler:
+    try:
+        return RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_PARTS, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write the log {path}: {error.strerror}; check what --log-file says") from None

@@ -1,7 +1,6 @@
 """A program's state directory: closed to other users, locked while it runs, its files replaced whole."""
 
 import contextlib
-import fcntl
 import os
 import stat
 import time
@@ -71,6 +70,8 @@ def make_private(folder: Path) -> None:
 
 def _taken(descriptor: int) -> bool:
     """Take the lock and return whether it was free; try some times, because `is_live` holds it for a moment to look."""
+    import fcntl  # not on Windows, where this module must be there to say so
+
     for _ in range(10):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,6 +83,8 @@ def _taken(descriptor: int) -> bool:
 
 def is_live(folder: Path) -> bool:
     """Whether a live process holds the lock of `folder`."""
+    import fcntl
+
     try:
         descriptor = os.open(folder / "lock", os.O_RDWR)
     except OSError:

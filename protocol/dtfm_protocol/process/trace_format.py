@@ -16,6 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.quantities import bytes_in_words
 from dtfm_protocol.schema import Schema, first_fault
 
 Lane = Literal["compute", "send", "receive", "wait", "all-reduce", "optimizer"]
@@ -164,7 +165,9 @@ def read_trace(path: Path) -> NodeTrace:
         if not path.is_file():
             raise UserError(f"cannot read the trace {path}: {'it is no file' if path.exists() else 'it is not there'}")
         if path.stat().st_size > LARGEST_FILE:
-            raise UserError(f"the trace {path} has more than {LARGEST_FILE >> 20} MiB: no node writes one so large")
+            raise UserError(
+                f"the trace {path} has more than {bytes_in_words(LARGEST_FILE)}: no node writes one so large"
+            )
         with path.open("rb") as file:
             return _read(file, path)
     except OSError as error:

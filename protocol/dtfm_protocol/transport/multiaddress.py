@@ -1,15 +1,17 @@
 """Multiaddresses: whose they are, where they lead, and how they are announced."""
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import base58
-from hivemind.utils.multiaddr import Multiaddr
 
 from dtfm_protocol.errors import UserError
 
 CIRCUIT = "/p2p-circuit"
 """Part of a multiaddress: what comes before is a relay's, and what follows is reached over it."""
+if TYPE_CHECKING:
+    from hivemind.utils.multiaddr import Multiaddr
+
 _P2P = b"\xa5\x03"
 """The code of /p2p in binary multiaddresses, 421, as a varint."""
 _TCP = re.compile(r"/(?:ip[46]|dns[46]?)/([^/]+)/tcp/([0-9]{1,5})(?:/p2p/([^/]+))?(/.*)?", re.DOTALL)
@@ -55,12 +57,14 @@ def is_local(listen: str) -> bool:
     return listen.startswith(_LOOPBACK)
 
 
-def binary(address: str) -> Multiaddr:
+def binary(address: str) -> "Multiaddr":
     """Encode a multiaddress as libp2p's daemon reads it: hivemind codes a peer id as a CID, which the daemon refuses.
 
     Raises:
         ValueError: `address` is no multiaddress.
     """
+    from hivemind.utils.multiaddr import Multiaddr  # seconds of importing, of which `join` says what is wrong before
+
     first, *rest = address.split("/p2p/")
     data = Multiaddr(first).to_bytes()
     for part in rest:

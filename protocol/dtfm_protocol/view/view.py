@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.quantities import bytes_in_words
 from dtfm_protocol.process.state_dir import write_atomically
 from dtfm_protocol.schema import Schema
 from dtfm_protocol.view.link_matrix import MOST_NODES, Matrix, parsed, rows
@@ -202,7 +203,7 @@ class View(Schema):
         """
         try:
             if path.stat().st_size > LARGEST_FILE:
-                raise UserError(f"the view {path} has more than {LARGEST_FILE >> 30} GiB: keep it as .npz")
+                raise UserError(f"the view {path} has more than {bytes_in_words(LARGEST_FILE)}: keep it as .npz")
             data = path.read_bytes()
         except OSError as error:
             raise UserError(f"cannot read the view {path}: {error}") from None

@@ -7,6 +7,6 @@
 - `overview_feed`: feed of overviews to whoever looks: whole ones, and what has changed since the one before
 - `overview_maker`: maker of overviews, of what the coordinator knows
 - `plan_map`: map of a plan: stages, pipelines, and the links that they use
-- `spoken_numbers`: numbers as people say them: durations, shares, sizes
+- `spoken_numbers`: numbers as people say them: durations and counts
 - `storage_watch`: watch over what a run has stored: checkpoints, and room on the disk
 """

@@ -49,6 +49,7 @@ class Known:
     """What else is known of one member."""
 
     name: str = ""
+    """Whom its invite was for, and what its person calls the machine, as far as either was said."""
     contribution: Contribution = field(default_factory=Contribution)
     share: float = 0.0
     """Its part of all that was computed, from 0 to 1."""

@@ -10,7 +10,7 @@ from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.overview.overview import Level, NewsItem, Overview
 from dtfm_coordinator.swarm.overview.spoken_numbers import counted
 from dtfm_protocol.bounds import printable
-from dtfm_protocol.identity.keys import short
+from dtfm_protocol.identity.keys import called
 
 KEPT = 200
 """Items that are shown."""
@@ -69,7 +69,7 @@ def _comings(before: Overview, after: Overview) -> Iterator[Said]:
             continue
         for peer in sorted(peers):
             member = view.members[peer]
-            who = f"{member.name} ({short(peer)})" if member.name else short(peer)
+            who = called(peer, member.name)
             lost = word == "left" and member.stage is not None
             advice = "The others go on without it, from the newest step that they hold." if lost else ""
             yield "warn" if lost else "good" if word == "joined" else "wait", f"{who} {word}.", advice

@@ -182,6 +182,10 @@ class Overview(Schema):
     """The coordinator's phase in one word."""
     text: Text
     """The phase in the coordinator's own words."""
+    is_paused: bool = False
+    """Whether the owner has paused the run."""
+    has_diverged: bool = False
+    """Whether the loss or a gradient is not finite any more, and that is believed."""
     health: Health
     progress: Progress
     figures: Figures

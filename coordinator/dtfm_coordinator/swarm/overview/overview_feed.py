@@ -40,10 +40,17 @@ class OverviewFeed:
         self._news = asyncio.Event()
         self.viewers = 0
         """How many look: without any, nothing is prepared for them."""
+        self._listeners: list[Callable[[Overview], None]] = []
+
+    def tell(self, listener: Callable[[Overview], None]) -> None:
+        """Have `listener` called with every overview from now on."""
+        self._listeners.append(listener)
 
     def put(self, overview: Overview, values: dict[str, Any]) -> None:
         """Take an overview, and the same as JSON values; it is told where the last one that was is not too new."""
         self.newest = overview
+        for listener in self._listeners:
+            listener(overview)
         if self._clock() - self._told_at < SHORTEST_SECONDS:
             return
         self._told_at = self._clock()

@@ -85,6 +85,8 @@ class OverviewMaker:
             job=self._job().name,
             phase=phase.name,
             text=phase.text,
+            is_paused=phase.paused,
+            has_diverged=bool(self._state.divergence.verdict),
             health=health(phase.name, phase.text, progress, figures, self._quiet(progress.step)),
             progress=progress,
             figures=figures,
@@ -155,7 +157,7 @@ class OverviewMaker:
         for member in shown:
             mine = contributions.get(member.peer, nobody)
             known = Known(
-                name=names.get(member.peer, ""),
+                name=", ".join(dict.fromkeys(filter(None, (names.get(member.peer, ""), member.name)))),
                 contribution=mine,
                 share=mine.layer_tokens / whole if whole else 0.0,
                 limits=state.links.limits.of(member.peer),

@@ -1,4 +1,4 @@
-"""Numbers as people say them: durations, counts, sizes."""
+"""Numbers as people say them: durations and counts."""
 
 
 def duration(seconds: float) -> str:
@@ -21,15 +21,6 @@ def duration(seconds: float) -> str:
 def counted(number: int, what: str) -> str:
     """Return a number of things: "1 node", "1,500 steps"."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
-def size(number: float) -> str:
-    """Return bytes in decimal units, with three figures."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 999.5:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} TB"
 
 
 def many(number: float) -> str:

@@ -8,8 +8,9 @@ from rich.text import Text
 
 from dtfm_coordinator.tools.check.forecast import Forecast
 from dtfm_coordinator.tools.check.job_findings import JobFindings, ModelFindings, TextFindings, times
-from dtfm_coordinator.tools.formatting import amount, duration, seconds, size
+from dtfm_coordinator.tools.formatting import amount, duration, seconds
 from dtfm_protocol.bounds import printable
+from dtfm_protocol.process.quantities import bytes_in_words
 
 WIDTH = 80
 """Columns of the screen at the most."""
@@ -70,7 +71,10 @@ def _text_words(found: JobFindings, text: TextFindings) -> list[tuple[str, str]]
     counted = f", estimated {measured.how}" if measured.how else ""
     about = "about " if measured.how else ""
     lines = [
-        ("text", f"{documents}, {size(measured.bytes)}: {about}{measured.tokens:,} tokens by {name}{counted}"),
+        (
+            "text",
+            f"{documents}, {bytes_in_words(measured.bytes)}: {about}{measured.tokens:,} tokens by {name}{counted}",
+        ),
         (
             "training",
             f"{training.steps:,} steps of {training.global_batch:,} x {training.sequence_length:,} tokens: "
@@ -95,21 +99,21 @@ def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None
             str(needs.stages),
             str(needs.layers),
             amount(needs.parameters),
-            size(needs.memory_bytes),
-            size(needs.recomputed_bytes),
+            bytes_in_words(needs.memory_bytes),
+            bytes_in_words(needs.recomputed_bytes),
             "none" if device is None else f"{device} GB",
-            size(needs.gradient_bytes),
+            bytes_in_words(needs.gradient_bytes),
             style="bold" if needs.stages == fixed else None,
         )
     out.print(table)
     smallest = device_gb(model.smallest_stage_bytes)
     fits = "" if smallest is None else f": a device of {smallest} GB"
-    tied = size(model.tied_gradient_bytes)
+    tied = bytes_in_words(model.tied_gradient_bytes)
     for line in (
         "Of the stage that needs most; the device holds it recomputing.",
-        f"The smallest stage of all, one layer, needs {size(model.smallest_stage_bytes)}{fits}.",
-        f"A step sends {size(model.boundary.ahead_bytes)} ahead and {size(model.boundary.back_bytes)} back over each "
-        f"boundary, in {wire}.",
+        f"The smallest stage of all, one layer, needs {bytes_in_words(model.smallest_stage_bytes)}{fits}.",
+        f"A step sends {bytes_in_words(model.boundary.ahead_bytes)} ahead and "
+        f"{bytes_in_words(model.boundary.back_bytes)} back over each boundary, in {wire}.",
         "Each of R replicas of a stage sends 2 (R - 1) / R times its gradients.",
         *([f"First and last stage share an embedding: {tied} of gradients."] if model.tied_gradient_bytes else ()),
     ):

@@ -8,7 +8,8 @@ from dtfm_coordinator.tools.explain.critical_path import Bottleneck, by_cause
 from dtfm_coordinator.tools.explain.idle_peers import IdlePeer
 from dtfm_coordinator.tools.explain.next_node import Growth
 from dtfm_coordinator.tools.explain.step_findings import StageFindings, StepFindings
-from dtfm_coordinator.tools.formatting import link_named, named, percent, seconds, size
+from dtfm_coordinator.tools.formatting import link_named, named, percent, seconds
+from dtfm_protocol.process.quantities import bytes_in_words
 
 MOST_LINKS = 10
 """Number of links that are listed."""
@@ -83,7 +84,7 @@ def _stage_table(stages: tuple[StageFindings, ...]) -> Table:
             f"{stage.layers[0]} to {stage.layers[1] - 1}" + (", recomputed" if stage.recomputes else ""),
             str(len(stage.peers)),
             seconds(stage.all_reduce) if slowest is not None else "none",
-            f"{link_named(slowest.sender, slowest.receiver)}: {size(slowest.bytes)} in "
+            f"{link_named(slowest.sender, slowest.receiver)}: {bytes_in_words(slowest.bytes)} in "
             f"{seconds(slowest.arrival - slowest.ready)}"
             if slowest is not None
             else "",
@@ -98,11 +99,11 @@ def _peer_table(found: StepFindings) -> Table:
     )  # fmt: skip
     for stage in found.stages:
         for peer in stage.peers:
-            there = "unknown" if peer.memory_there is None else size(peer.memory_there)
+            there = "unknown" if peer.memory_there is None else bytes_in_words(peer.memory_there)
             table.add_row(
                 str(peer.stage + 1), named(peer.peer), str(peer.micro_batches), seconds(peer.compute),
                 percent(peer.compute, found.cost.total), seconds(peer.bubble), seconds(peer.transfer),
-                seconds(peer.reduction), seconds(peer.optimizer), f"{size(peer.memory_needed)} of {there}",
+                seconds(peer.reduction), seconds(peer.optimizer), f"{bytes_in_words(peer.memory_needed)} of {there}",
             )  # fmt: skip
         table.add_section()
     return table
@@ -117,8 +118,8 @@ def _link_table(found: StepFindings) -> Table:
     for link in found.links[:MOST_LINKS]:
         way = "" if link.way == "direct" else f", {link.way}"
         table.add_row(
-            link_named(link.sender, link.receiver) + way, ", ".join(link.kinds), size(link.bytes), seconds(link.busy),
-            percent(link.busy, found.cost.total), f"{link.gbps:.3g}", f"{link.latency_ms:.3g}",
+            link_named(link.sender, link.receiver) + way, ", ".join(link.kinds), bytes_in_words(link.bytes),
+            seconds(link.busy), percent(link.busy, found.cost.total), f"{link.gbps:.3g}", f"{link.latency_ms:.3g}",
         )  # fmt: skip
     return table
 

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from dtfm_coordinator.tools.formatting import amount, duration, named, size
+from dtfm_coordinator.owner.amending import described
+from dtfm_coordinator.tools.formatting import amount, duration, named
 from dtfm_coordinator.tools.report.curve_chart import Curve, chart
 from dtfm_coordinator.tools.report.run_facts import RunFacts
 from dtfm_protocol.bounds import printable
-from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.job.job_timeline import JobTimeline
+from dtfm_protocol.process.quantities import bytes_in_words
 
 MOST_ROWS = 500
 """Lines of a table that are shown; of more, the newest."""
@@ -30,9 +32,11 @@ dl.numbers { display: grid; grid-template-columns: repeat(auto-fill, minmax(165p
 dl.numbers div { padding: .7rem .9rem; border-radius: 8px; background: var(--soft); }
 dt { color: var(--dim); font-size: .82rem; } dd { margin: 0; font-size: 1.2rem; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; } table { width: 100%; border-collapse: collapse; font-size: .88rem; }
-th, td { padding: .35rem .7rem .35rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-th { color: var(--dim); font-weight: 500; white-space: nowrap; } td { overflow-wrap: anywhere; }
+th, td { padding: .35rem .7rem .35rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top;
+  min-width: 4rem; }
+th { color: var(--dim); font-weight: 500; white-space: nowrap; } td { overflow-wrap: break-word; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.d { white-space: nowrap; } td.w { min-width: 12rem; }
 figure { margin: 0; }
 figcaption { display: flex; gap: .5rem; align-items: center; color: var(--dim); font-size: .85rem; }
 figcaption span { width: 18px; height: 3px; border-radius: 2px; }
@@ -43,6 +47,8 @@ line.grid { stroke: var(--line); } line.mark { stroke: var(--dim); stroke-dashar
 polyline { fill: none; stroke-width: 1.6; }
 polyline.train { stroke: var(--train); } polyline.eval { stroke: var(--eval); }
 circle.train { fill: var(--train); } circle.eval { fill: var(--eval); }
+@media (max-width: 600px) { svg text { font-size: 24px; } .wide table { width: max-content; min-width: 100%; }
+  td.w { max-width: 16rem; } }
 footer { margin-top: 3rem; font-size: .82rem; }
 """
 
@@ -56,6 +62,8 @@ def page(facts: RunFacts, made_at: float) -> str:
     """
     job, status = facts.job, facts.status
     said = str(status.get("text", "not begun yet"))
+    if facts.events:
+        said = f"begun {_moment(facts.events[0].called_at)}; {said}"
     starts = [float(event.step) for event in facts.events[1:]]
     evaluated = Curve("on the evaluation's text", "eval", facts.eval_losses, dotted=len(facts.eval_losses) <= 60)
     losses = [Curve("in training", "train", [(row.step, row.loss) for row in facts.rows]), evaluated]
@@ -73,7 +81,7 @@ def page(facts: RunFacts, made_at: float) -> str:
         _section("Members", _members(facts)),
         _section("Checkpoints", _checkpoints(facts)),
         _section("What the owner has asked for", _wishes(facts)),
-        _section("Job", _job(job)),
+        _section("Job", _job(facts)),
         f"<footer>Made {_moment(made_at)} by dtfm-coordinator report.</footer>",
     ]
     policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -90,19 +98,17 @@ def page(facts: RunFacts, made_at: float) -> str:
 def _numbers(facts: RunFacts) -> str:
     last = facts.rows[-1] if facts.rows else None
     evaluated, speed = facts.eval_losses, facts.tokens_a_second
-    begun = facts.events[0].called_at if facts.events else None
     shown = {
-        "Steps": f"{last.step if last else 0:,} of {facts.job.training.steps:,}",
+        "Steps": f"{last.step if last else 0:,} of {facts.timeline.last_step:,}",
         "Tokens": amount(facts.tokens),
         "Loss": f"{last.loss:.4f}" if last else "",
         "Evaluation loss": f"{evaluated[-1][1]:.4f}" if evaluated else "",
         "Parameters": amount(facts.parameters) if facts.parameters else "",
         "Tokens a second": amount(speed) if speed else "",
         "Time in steps": duration(facts.training_seconds) if facts.rows else "",
-        "Sent between nodes": size(sum(row.bytes_sent for row in facts.rows)) if facts.rows else "",
+        "Sent between nodes": bytes_in_words(sum(row.bytes_sent for row in facts.rows)) if facts.rows else "",
         "Members": f"{len(facts.ledger.members):,}" if facts.ledger.members else "",
         "Plans": f"{len(facts.events):,}" if facts.events else "",
-        "Begun": _moment(begun) if begun else "",
     }
     cells = (f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in shown.items() if value)
     return f"<dl class=numbers>{''.join(cells)}</dl>"
@@ -116,12 +122,14 @@ def _plans(facts: RunFacts) -> str:
             event.why,
             f"{event.step:,}",
             f"{event.repeated:,}",
-            size(event.moved_bytes),
+            bytes_in_words(event.moved_bytes),
             duration(event.started_at - event.called_at) if event.started_at else "",
         )
         for event in facts.events
     )
-    return _table(("plan:n", "made", "why", "from step:n", "run again:n", "state moved:n", "until training:n"), rows)
+    return _table(
+        ("plan:n", "made:d", "why:w", "from step:n", "run again:n", "state moved:n", "until training:n"), rows
+    )
 
 
 def _members(facts: RunFacts) -> str:
@@ -134,14 +142,20 @@ def _members(facts: RunFacts) -> str:
         entry, node = ledger.members.get(peer), here.get(peer, {})
         invite = ledger.invited.get(entry.token) if entry is not None else None
         stage = plan.stage_of(peer) if plan is not None else None
-        layers = f"{plan.stages[stage][0] + 1} to {plan.stages[stage][1]}" if plan and stage is not None else ""
+        layers = _layers(*plan.stages[stage]) if plan and stage is not None else ""
         share = f"{len(plan.micro_batches(peer))} of {len(plan.routes)}" if plan and stage is not None else ""
-        state = "banned" if entry is not None and ledger.is_banned(peer, entry.token) else node.get("state") or ""
+        state = (
+            "banned"
+            if entry is not None and ledger.is_banned(peer, entry.token)
+            else node.get("state") or ""
+            if facts.is_live
+            else ""
+        )
         entered = _moment(ledger.entered[entry.token, peer]) if entry is not None else ""
         rows.append(
             (named(peer), invite.name if invite else "", entered, node.get("device") or "", layers, share, state)
         )
-    return _table(("member", "invited as", "entered", "device", "layers", "micro-batches:n", "now"), rows)
+    return _table(("member", "invited as", "entered:d", "device", "layers:d", "micro-batches:n", "now"), rows)
 
 
 def _checkpoints(facts: RunFacts) -> str:
@@ -149,24 +163,30 @@ def _checkpoints(facts: RunFacts) -> str:
         (
             f"{one.step:,}",
             _moment(one.at) if one.at is not None else "",
-            size(one.bytes),
+            bytes_in_words(one.bytes),
             f"{one.eval_loss:.4f}" if one.eval_loss is not None else "",
             one.fault or ("for good" if one.for_good else "until newer ones come"),
         )
         for one in facts.checkpoints
     )
-    return _table(("step:n", "written", "size:n", "evaluation loss:n", "kept"), rows)
+    return _table(("step:n", "written:d", "size:n", "evaluation loss:n", "kept:w"), rows)
 
 
 def _wishes(facts: RunFacts) -> str:
     wishes = facts.wishes
-    answered = ((answer.at, answer.text) for answer in wishes.answers.values())
-    waiting = ((wish.at, f"{wish.kind}: not done yet") for wish in wishes.unanswered.values())
-    return _table(("when", "what was done"), ((_moment(at), text) for at, text in sorted((*answered, *waiting))))
+    rows = (
+        (_moment(wish.at), wish.word, wishes.answers[number].text if number in wishes.answers else "not done yet")
+        for number, wish in wishes.asked.items()
+    )
+    return _table(("when:d", "what:d", "what became of it:w"), rows)
 
 
-def _job(job: ResolvedJob) -> str:
-    training, config = job.training, job.config
+def _job(facts: RunFacts) -> str:
+    """The job as it is for the newest step, and how it came to be so."""
+    job, timeline = facts.job, facts.timeline
+    settings = timeline.settings_at(facts.rows[-1].step if facts.rows else 1)
+    training, config = settings.training, job.config
+    changes = described(JobTimeline(job), timeline)
     layers = config.get("num_hidden_layers", config.get("n_layer", "?"))
     pairs = {
         "Model": f"{config.get('model_type', '')}, {layers} layers",
@@ -177,31 +197,38 @@ def _job(job: ResolvedJob) -> str:
         "Weight decay": f"{training.weight_decay:g}",
         "Gradients clipped at": f"{training.clip_norm:g}" if training.clip_norm else "no clipping",
         "Arithmetic": training.precision,
-        "Sent as": str(job.plan.wire),
+        "Sent as": str(settings.plan.wire),
         "Seed": str(training.seed),
     }
-    return _table(("", ""), pairs.items())
+    changed = (("changed" if not turn else "", line) for turn, line in enumerate(changes))
+    return _table((":d", ":w"), (*pairs.items(), *changed))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; the name of a column of numbers ends in `:n`."""
+    """Return a table; the name of a column ends in `:n` where it has numbers, `:d` where it has what is not to be
+    broken into lines, `:w` where it has sentences."""
     found = list(rows)
     if not found:
         return '<p class="none">None yet.</p>'
-    kinds = [' class="n"' if name.endswith(":n") else "" for name in head]
-    top = "".join(f"<th{kind}>{_text(name.removesuffix(':n'))}</th>" for name, kind in zip(head, kinds, strict=True))
+    names, kinds = [name.partition(":")[0] for name in head], [name.partition(":")[2] for name in head]
+    kinds = [f' class="{kind}"' if kind else "" for kind in kinds]
+    top = "".join(f"<th{kind}>{_text(name)}</th>" for name, kind in zip(names, kinds, strict=True))
     lines = (
         "".join(f"<td{kind}>{_text(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
         for row in found[-MOST_ROWS:]
     )
     more = f'<p class="none">and {len(found) - MOST_ROWS:,} earlier ones.</p>' if len(found) > MOST_ROWS else ""
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    titles = f"<thead><tr>{top}</tr></thead>" if any(head) else ""
+    titles = f"<thead><tr>{top}</tr></thead>" if any(names) else ""
     return f'<div class="wide"><table>{titles}<tbody>{body}</tbody></table></div>{more}'
 
 
 def _section(title: str, content: str) -> str:
     return f"<section><h2>{_text(title)}</h2>{content}</section>"
+
+
+def _layers(first: int, end: int) -> str:
+    return f"{first + 1} to {end}" if end > first + 1 else str(end)
 
 
 def _moment(at: float) -> str:

@@ -19,10 +19,12 @@ from dtfm_coordinator.tools.checkpoint_list import ListedCheckpoint, checkpoints
 from dtfm_coordinator.tools.export import CHECKPOINTS
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.state_dir import is_live
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class RunFacts:
     """Last status of the coordinator; empty before the first."""
     parameters: int | None
     """Number of the model's parameters; None before the first checkpoint."""
+    is_live: bool
+    """Whether the coordinator runs."""
 
     @classmethod
     def of(cls, folder: Path) -> "RunFacts":
@@ -67,12 +71,18 @@ class RunFacts:
             plan=Plan.load(path) if path.exists() else None,
             status=_status(folder / "status.json"),
             parameters=_parameters(folder, [one.step for one in listed if not one.fault]),
+            is_live=is_live(folder),
         )
 
     @property
     def tokens(self) -> int:
         """Number of tokens that the model has been trained on."""
         return sum(row.tokens for row in self.rows)
+
+    @property
+    def timeline(self) -> JobTimeline:
+        """The job with what was changed while it trained."""
+        return JobTimeline(self.job, self.plan.amendments if self.plan is not None else ())
 
     @property
     def training_seconds(self) -> float:

@@ -17,6 +17,7 @@ from dtfm_node.doctor.checks.leftovers import nearest
 from dtfm_node.doctor.findings import Finding, bad, good, warn
 from dtfm_node.doctor.job_needs import Need
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.quantities import bytes_in_words
 
 GROUP = "this machine"
 OPEN_FILES = 512
@@ -75,7 +76,7 @@ def judge(seen: ResourcesObservation, need: Need | None) -> list[Finding]:
 
 
 def _memory(seen: ResourcesObservation, need: Need | None) -> Finding:
-    has = f"{seen.memory / 1e9:.3g} GB free on {seen.device}"
+    has = f"{bytes_in_words(seen.memory)} free on {seen.device}"
     if need is None:
         return good(GROUP, "memory", f"{has}; what the job needs is not known")
     if need.fault:
@@ -85,7 +86,7 @@ def _memory(seen: ResourcesObservation, need: Need | None) -> Finding:
             f"the job's model cannot be built here: {need.fault}",
             "ask the swarm's owner which versions of dtfm and transformers to install",
         )
-    text = f"{has}; the job's smallest stage needs {need.smallest_stage / 1e9:.3g} GB"
+    text = f"{has}; the job's smallest stage needs {bytes_in_words(need.smallest_stage)}"
     if seen.memory >= need.smallest_stage:
         return good(GROUP, "memory", text)
     return bad(GROUP, "memory", text, "close other programs on that device, or join from a machine with more memory")
@@ -94,7 +95,7 @@ def _memory(seen: ResourcesObservation, need: Need | None) -> Finding:
 def _disk(seen: ResourcesObservation, need: Need | None) -> Finding:
     # Text, and beside the stage that is trained a snapshot of it.
     wanted = SPARE_DISK if need is None or need.fault else need.corpus + 2 * need.smallest_stage
-    text = f"{seen.disk / 1e9:.3g} GB free; a node of this job wants about {wanted / 1e9:.3g} GB"
+    text = f"{bytes_in_words(seen.disk)} free; a node of this job wants about {bytes_in_words(wanted)}"
     if seen.disk >= wanted:
         return good(GROUP, "disk", text)
     return warn(GROUP, "disk", text, "make room there, or choose a --state-dir on a larger disk")

@@ -1,0 +1,82 @@
+"""Fork of a run: a job file that begins with the weights of one of its checkpoints."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dtfm_coordinator.owner.job_on_disk import JobOnDisk
+from dtfm_coordinator.serve.job_edits import NAME as SERVED
+from dtfm_coordinator.tools.export import export
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.state_dir import check_writable, write_atomically
+
+LONGEST_NAME = 59
+"""Characters of a run's name that the name of its fork takes over."""
+
+
+def fork(run: str, job_file: Path) -> int:
+    """Write a checkpoint's weights beside `job_file`, and there a job that begins with them; return its step.
+
+    The optimizer's moments stay behind. What the run's settings are at that step goes into the file.
+
+    Args:
+        run: a coordinator's state folder, or FOLDER@STEP for another checkpoint than the newest.
+
+    Raises:
+        UserError: there is no such checkpoint, or a file is there already or cannot be written.
+    """
+    folder, step = _parsed(run)
+    if job_file.exists():
+        raise UserError(f"{job_file} is there already: give the job file another name")
+    check_writable(job_file)
+    found, text = JobOnDisk.of(folder), _text_of(folder)
+    model = job_file.absolute().parent / f"{job_file.stem}-model"
+    taken = export(folder, model, step).step
+    settings = found.timeline.settings_at(taken + 1)
+    name = found.timeline.job.name[:LONGEST_NAME]
+    lines = [
+        f"# A new job that begins with the weights of {found.timeline.job.name} after step {taken}. The optimizer",
+        "# begins anew: some warm-up steps help. Edit what is to be different, and serve it on another state folder.",
+        f"name = {_toml(f'{name}-fork')}",
+        "\n[model]",
+        f"path = {_toml(model.name)}",
+        "\n[data]",
+        f"text = {_toml(text)}",
+        f"tokenizer = {_toml(model.name)}",
+    ]
+    for table, values in settings._asdict().items():
+        lines.append(f"\n[{table}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in values.model_dump(mode="json").items()]
+    write_atomically(job_file, "\n".join(lines) + "\n")
+    return taken
+
+
+def _parsed(run: str) -> tuple[Path, int | None]:
+    folder, at, step = run.rpartition("@")
+    if not at or Path(run).is_dir():
+        return Path(run), None
+    if not step.isdecimal():
+        raise UserError(f"--from {run}: after @ comes the step of a checkpoint, as run@500")
+    return Path(folder), int(step)
+
+
+def _text_of(folder: Path) -> Any:
+    """Return the text of the job file that was served last.
+
+    Raises:
+        UserError: it is not known.
+    """
+    try:
+        return json.loads((folder / SERVED).read_text(encoding="utf-8"))["data"]["text"]
+    except (OSError, ValueError, LookupError):
+        raise UserError(
+            f"{folder} does not tell which text its job is trained on, as an older version served it last: serve it "
+            "once more, or `dtfm-coordinator export` it and name the folder as path in a new job's [model]"
+        ) from None
+
+
+def _toml(value: Any) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)

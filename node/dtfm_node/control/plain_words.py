@@ -1,0 +1,122 @@
+"""Plain words for the person at the machine: what their node does, how far the training is, and what comes next. Pure.
+
+The planner's own words (plans, stages, replicas) are for `--verbose`.
+"""
+
+import re
+from collections.abc import Collection
+from statistics import median
+from typing import NamedTuple, Self
+
+from dtfm_protocol.control.messages import Phase
+from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.quantities import bytes_in_words, time_in_words
+
+_COUNTS = re.compile(r"waiting for \d+ more nodes \((\d{1,9}) of (\d{1,9}) are ready")
+"""What a coordinator says that waits for nodes."""
+READY = "ready; waiting for work"
+"""What a node says that has not been given anything, and could take some."""
+PACE_STEPS = 20
+"""Steps, the newest ones, that tell how long the rest takes."""
+
+
+class WorkShare(NamedTuple):
+    """The part of the work that a plan gives to one node."""
+
+    layers: tuple[int, int] | None
+    """Layers `[first, end)` that it computes; None: none, it is a spare."""
+    of: int
+    """Layers of the whole model."""
+    keeps_copy: bool = False
+    """Whether it keeps a copy of what only one other node has."""
+
+    @classmethod
+    def of_plan(cls, plan: Plan, peer: str) -> Self:
+        """Return the part that `plan` gives to `peer`."""
+        stage = plan.stage_of(peer)
+        return cls(None if stage is None else plan.stages[stage], plan.layers, peer in plan.shadows)
+
+    @property
+    def in_words(self) -> str:
+        """The layers as people count them: from 1, the last one included."""
+        assert self.layers is not None, "a spare has none"
+        first, end = self.layers[0] + 1, self.layers[1]
+        if (first, end) == (1, self.of):
+            return "the whole model"
+        return f"layer {first} of {self.of}" if first == end else f"layers {first}-{end} of {self.of}"
+
+
+def doing(state: str, text: str, share: WorkShare | None, obstacle: str = "") -> str:
+    """Return what a node does, as sentences.
+
+    Args:
+        state: its state, as it reports it.
+        text: what goes with that.
+        share: its part of the work; None: no plan has come yet.
+        obstacle: why it may never be given any; "": nothing stands in the way.
+    """
+    computes = share is not None and share.layers is not None
+    if state == "idle" and share is not None and not computes:
+        if obstacle:
+            return f"Nothing to compute for now: {obstacle}."
+        copy = " Until then it keeps a copy of layers that only one machine computes." if share.keeps_copy else ""
+        return f"Nothing to compute for now: there are enough machines. Yours takes over when one leaves.{copy}"
+    if state == "starting" and computes and share is not None:
+        return f"Getting ready to compute {share.in_words}."
+    if state == "training" and computes and share is not None:
+        if text.startswith("all steps done"):
+            return "All steps are done. The coordinator is saving the result."
+        return f"You compute {share.in_words}."
+    if state == "measuring":
+        return f"Measuring how fast this machine is ({text.removeprefix('measuring ')})."
+    if state == "finished":
+        is_done = text.startswith("all ") and "steps are done" in text
+        return "The model is trained. Thank you for your part in it." if is_done else "This machine has left the swarm."
+    if state in {"stalled", "diverged"}:
+        return f"The step under way broke off: {text}. The work is being divided anew; there is nothing to do for you."
+    return sentence(text or state)
+
+
+def progress(row: StepMetrics, steps: int, seconds: Collection[float]) -> str:
+    """Return how far the training is after the step `row`, of `steps` in all.
+
+    Args:
+        seconds: seconds of the newest steps, whose median tells how long the rest takes; none: that is not known.
+    """
+    told = f"Step {row.step:,} of {steps:,}"
+    rest = steps - row.step
+    if rest > 0 and seconds:
+        left = rest * median(seconds)
+        told += f", {'' if left < 60 else 'about '}{time_in_words(left)} left"
+    evaluated = f", on held-out text {row.eval_loss:.4f}" if row.eval_loss is not None else ""
+    return f"{told}. Loss {row.loss:.4f}{evaluated}; {row.tokens / max(row.seconds, 1e-9):,.0f} tokens/s."
+
+
+def sent(size: int) -> str:
+    """Return how much this node has sent to the others; "" while it is nothing."""
+    return f"Sent {bytes_in_words(size)}." if size else ""
+
+
+def swarm_does(phase: Phase) -> str:
+    """Return what the swarm as a whole does."""
+    match phase.name:
+        case "probing":
+            return "The connections between the machines are being measured."
+        case "planning":
+            return "The work is being divided among the machines."
+        case "training":
+            return "The model is being trained."
+        case "done":
+            return "The model is trained."
+        case "waiting" if (counts := _COUNTS.match(phase.text)) is not None:
+            ready, needed = map(int, counts.groups())
+            return f"Waiting until {needed} machine{'s are' if needed != 1 else ' is'} ready; {ready or 'none'} so far."
+        case _:
+            return sentence(phase.text)
+
+
+def sentence(text: str) -> str:
+    """Return `text` as a sentence, with a capital and a full stop."""
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}{'' if text[-1:] in '.!?' else '.'}" if text else ""
