@@ -13,6 +13,10 @@ TESTS := --numprocesses $(WORKERS) --dist worksteal $(PYTEST)
 # pip would compile every module of every package, for half a minute; these lead to all that is ever imported.
 IMPORTED := dtfm_node.daemon, dtfm_coordinator.tools.local_swarm, transformers.models.llama.modeling_llama
 
+# What is compiled when it is first used; else each of the tests' processes that come first would do it for itself.
+COMPILED := $(wildcard coordinator/dtfm_coordinator/allocator/*.py coordinator/dtfm_coordinator/allocator/*/*.py) \
+	protocol/dtfm_protocol/plan/schedule_rules.py protocol/dtfm_protocol/model/memory_model.py
+
 .PHONY: demo check test lint coverage equivalence bench-allocator bench-engine bench-world chaos fuzzing flood soak clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -22,13 +26,17 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -c 'import $(IMPORTED)'
 	touch $@
 
+$(VENV)/compiled: $(VENV)/installed $(COMPILED)
+	$(BIN)/python -m tests.harness.machine_code
+	touch $@
+
 demo: $(VENV)/installed
 	$(BIN)/dtfm-coordinator swarm examples/demo.toml --nodes 4 --state-dir state/demo --sample "The "
 
-check: lint
+check: lint $(VENV)/compiled
 	$(BIN)/pytest -m "unit and not slow" $(TESTS)
 
-test: $(VENV)/installed
+test: $(VENV)/compiled
 	$(BIN)/pytest $(TESTS)
 
 lint: $(VENV)/installed
@@ -36,7 +44,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-coverage: $(VENV)/installed
+coverage: $(VENV)/compiled
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(TESTS)
 	$(BIN)/coverage combine --quiet

@@ -18,7 +18,9 @@ from hypothesis import HealthCheck, settings
 
 from dtfm_protocol.process.compat.wait_for import mend_wait_for
 from dtfm_protocol.process.logs import log
+from tests.harness.run_folder import run_folder
 
+run_folder()  # before workers are started, which share it
 mend_wait_for()  # the event loop's tools are those that the programs run with
 
 # On a busy machine an example may take any time; what is wrong shows in what it finds.

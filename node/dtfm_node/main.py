@@ -258,11 +258,14 @@ def leave(
 def remove(state_dir: JoinedStateDir = None, yes: Yes = False) -> None:
     """Delete what this machine keeps of a swarm that it has left."""
     with command_line.guarded():
+        from dtfm_node.commands.node_service import check_not_installed
         from dtfm_node.commands.remove import Removal
         from dtfm_node.commands.state_folders import folder_of, option_for
         from dtfm_node.commands.yes_no_question import agreed
 
-        with Removal.of(folder_of(state_dir), option_for(state_dir)) as removal:
+        folder = folder_of(state_dir)
+        check_not_installed(folder)
+        with Removal.of(folder, option_for(state_dir)) as removal:
             if not yes and not agreed(removal.screen(), "Delete it?", "this is no terminal to ask at: give --yes"):
                 typer.echo("nothing was deleted", err=True)
                 raise typer.Exit(1)

@@ -1,5 +1,6 @@
 """The bases of every message and file: frozen, with one-line errors; only some let unknown keys pass."""
 
+from difflib import get_close_matches
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -22,7 +23,7 @@ class Schema(BaseModel):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise UserError(f"{what}: {first_fault(error)}") from None
+            raise UserError(f"{what}: {first_fault(error)}{_meant(cls, error)}") from None
 
 
 class Message(Schema):
@@ -33,6 +34,21 @@ class Message(Schema):
     """
 
     model_config = ConfigDict(extra="ignore")
+
+
+def _meant(schema: type[BaseModel], error: ValidationError) -> str:
+    """Return the key that a misspelt one may have been meant for, in words; "" where none is near."""
+    fault = next((one for one in error.errors(include_url=False) if one["type"] == "extra_forbidden"), None)
+    if fault is None:
+        return ""
+    *outer, wrong = map(str, fault["loc"])
+    for name in outer:
+        inner = schema.model_fields[name].annotation if name in schema.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return ""
+        schema = inner
+    near = get_close_matches(wrong, schema.model_fields, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def first_fault(error: ValidationError) -> str:

@@ -7,12 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from dtfm_coordinator.main import app
-from dtfm_coordinator.owner.owner_wishes import Amended
+from dtfm_coordinator.owner.owner_wishes import Amended, Paused
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.serve.job_edits import remember, take_up_edits
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Data, Job, Model
 from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.process.state_dir import locked
 from tests.coordinator.peers import JOB, row
 
 STEPS = 20
@@ -42,18 +43,32 @@ def test_set_says_what_changes_and_from_when_and_asks_for_it(folder: Path) -> No
     code, out, _ = said(folder, "training.steps=200", "plan.wire=bf16", "plan.stages = auto")
     assert code == 0
     assert out.splitlines() == [
-        "training.steps 90 -> 200 from step 21",
-        "plan.wire.activations fp32 -> bf16 from step 21",
-        "plan.wire.gradients fp32 -> bf16 from step 21",
+        "training.steps 90 -> 200 from step 21 or a little later",
+        "plan.wire.activations fp32 -> bf16 from step 21 or a little later",
+        "plan.wire.gradients fp32 -> bf16 from step 21 or a little later",
         f"no coordinator runs on {folder}: it holds when the run is served again",
     ]
     (wish,) = wishes(folder)
     assert wish.from_step is None
     assert wish.values["training.steps"] == 200
-    code, out, _ = said(folder, "training.learning_rate=2e-3", "--at", "150")  # a step that the wish before brings
+    code, out, _ = said(
+        folder, "plan.strict=true", "training.learning_rate=2e-3", "--at", "150"
+    )  # a step that the wish before brings
     assert code == 0
-    assert "from step 150" in out
-    assert wishes(folder)[1].values == {"training.learning_rate": 2e-3}
+    assert out.splitlines()[:2] == [
+        "plan.strict false -> true from step 150",
+        "training.learning_rate 0.001 -> 0.002 from step 150",
+    ]
+    assert wishes(folder)[1].values == {"plan.strict": True, "training.learning_rate": 2e-3}
+
+
+def test_what_is_set_in_a_paused_run_is_not_waited_for(folder: Path) -> None:
+    WishFile(folder).add(Paused(at=5.0))
+    with locked(folder):  # as by a coordinator that runs
+        code, out, error = said(folder, "training.clip_norm=0.5")
+    assert (code, error) == (0, "")
+    assert out.splitlines()[1] == "the run is paused: it holds when the run goes on"
+    assert len(wishes(folder)) == 1
 
 
 @pytest.mark.parametrize(

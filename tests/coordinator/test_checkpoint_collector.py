@@ -13,6 +13,7 @@ from dtfm_protocol.checkpoint.shard import decode_tensor
 from dtfm_protocol.checkpoint.transfers import Receipt
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import short
+from dtfm_protocol.job.amendment import Amendment, Values
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan, Resume
@@ -207,3 +208,20 @@ async def test_the_metrics_that_come_with_a_share_are_told_before_the_checkpoint
     await swarm.give(A, B, X, Y, rows=(row.model_dump(),))
     assert told == [(50, 0)] * 4
     assert len(swarm.kept) == 1
+
+
+async def test_the_last_step_is_that_of_the_plan_and_what_is_owed_follows_its_amendments(tmp_path: Path) -> None:
+    """More steps used to be refused as none of the job's."""
+    longer = PLAN.model_copy(update={"amendments": (amendment(60, {"training.steps": 95, "checkpoint.every": 4}),)})
+    swarm = Swarm(tmp_path, longer)
+    assert (await swarm.hand_in(A, *share_of(A, JOB.training.steps + 5, plan=longer))).taken
+    refused = await swarm.hand_in(A, *share_of(A, JOB.training.steps + 6, plan=longer))
+    assert (refused.taken, refused.text) == (False, "the job has no such step")
+    shorter = PLAN.model_copy(update={"version": 4, "amendments": (amendment(60, {"training.steps": 70}),)})
+    swarm.archive.expect(shorter)
+    refused = await swarm.hand_in(A, *share_of(A, 71, plan=shorter))
+    assert (refused.taken, refused.text) == (False, "the job has no such step")
+
+
+def amendment(from_step: int, values: Values) -> Amendment:
+    return Amendment(number=1, from_step=from_step, values=values)

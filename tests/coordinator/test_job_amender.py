@@ -80,7 +80,7 @@ async def test_a_wish_is_in_force_and_answered_once_a_plan_has_it(run: Amending)
     run.comes_to(10)
     assert run.amender.why_due(plan) == ""
     number = run.wish({"training.steps": 200})
-    assert "training.steps = 200 from step 11" in run.amender.why_due(plan)
+    assert run.amender.why_due(plan) == "the owner changes training.steps = 200"
     assert run.amender.has_news
     assert (run.amender.timeline.last_step, run.amender.wanted.last_step) == (90, 200)
     assert run.answer(number) is None

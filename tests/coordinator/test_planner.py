@@ -188,3 +188,22 @@ def test_what_the_job_fixes_comes_back_with_the_nodes_whatever_the_move_costs() 
     plan = planner.plan(VIEW, before)
     assert [len(plan.replicas(stage)) for stage in range(len(plan.stages))] == [3]
     assert "the job's [plan] fixes other stages or replicas" in plan.reason
+
+
+def test_an_amended_job_is_planned_for_with_its_batch_and_its_constraints() -> None:
+    planner = for_job(None, stages=1, replicas=2)
+    before = planner.plan(VIEW)
+    twice = planner.settings.amended({"training.global_batch": 16, "training.micro_batch": 2, "plan.replicas": 3})
+    planner.amend(twice)
+    after = planner.plan(VIEW)
+    assert (len(before.routes), len(after.routes)) == (4, 8)
+    assert (len(before.peers), len(after.peers), planner.fewest_nodes) == (2, 3, 3)
+    planner.amend(planner.settings.amended({"training.global_batch": 8, "plan.replicas": 2}))
+    again = planner.plan(VIEW)  # as many micro-batches as before, each twice as large
+    assert before.cost is not None
+    assert again.cost is not None
+    assert again.cost.compute == pytest.approx(2 * (before.cost.compute or 0.0), rel=0.01)
+    with pytest.raises(UserError, match="layers"):
+        planner.amend(twice.amended({"plan.stages": 9}))
+    with pytest.raises(UserError, match="tokens"):
+        planner.amend(twice.amended({"training.global_batch": 200}))

@@ -28,6 +28,7 @@ from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.standby_card import AppointedStandby, StandbyCard
+from dtfm_protocol.job.amendment import Amendment
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
@@ -301,3 +302,17 @@ async def test_a_run_that_was_paused_stays_so_under_whoever_takes_over_until_it_
     heard.say(PHASE, Phase(name="waiting", text="its own", paused=True), ME.peer_id)
     standby.keep_paused()
     assert not WishFile(tmp_path).wishes.is_paused
+
+
+async def test_steps_that_the_job_was_given_later_are_recorded_too(tmp_path: Path) -> None:
+    heard, standby = standing(tmp_path)
+    amendments = (Amendment(number=1, from_step=9, values={"training.steps": 11}),)
+    longer = plan(3, step=8).model_copy(update={"amendments": amendments}).signed(FIRST, SWARM)
+    heard.say(PLAN, longer)
+    heard.say(EPOCH, Epoch(called=3, in_force=3))
+    heard.say(REPORT, report(*(row(step, 3) for step in range(9, 13))), by="a")
+    assert [one.step for one in MetricsFile(tmp_path / "metrics.jsonl").rows()] == [9, 10, 11]
+    heard.say(PLAN, plan(4).model_copy(update={"amendments": (amendments[0],) * 2}).signed(FIRST, SWARM))
+    heard.say(REPORT, report(row(12, 4)), by="a")
+    with pytest.raises(UserError, match="cannot follow"):
+        await standby.until_needed(SECONDS)

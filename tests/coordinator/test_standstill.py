@@ -46,6 +46,7 @@ class Steered(Peers):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, clock=ManualClock())
         self.folder, self.calls, self.is_receiving = folder, Calls(), False
+        self.can_plan = True
         self.noted: list[int] = []
         """Steps whose checkpoints are never to be deleted."""
         self.desk = OwnerDesk(WishFile(folder), clock=lambda: 5.0)
@@ -58,6 +59,7 @@ class Steered(Peers):
             self.announcer.say,
             lambda: 90,
             is_receiving=lambda: self.is_receiving,
+            can_plan=lambda: self.can_plan,
             keep_for_good=self.noted.append,
         )
 
@@ -235,12 +237,30 @@ async def test_a_state_that_a_lost_peer_has_not_handed_in_is_kept_under_another_
     holding.cancel()
 
 
+async def test_where_nodes_are_too_few_for_that_it_is_said_at_once_and_done_when_they_come(steered: Steered) -> None:
+    await steered.trains(7)
+    steered.keeps(5)
+    number = await steered.wishes(Paused)
+    steered.can_plan = False
+    await steered.goodbye("b")
+    holding = await steered.holding()
+    await steered.clock.advance(TIMEOUTS.park + 1)
+    assert "step 5 is kept here" in steered.answer(number).text
+    assert not holding.done()
+    steered.can_plan = True
+    steered.state.notify()
+    change = await holding
+    assert change is not None
+    assert change.keeps
+    assert steered.still.is_wanted
+
+
 async def test_a_share_that_comes_in_is_waited_for_however_long_it_takes(steered: Steered) -> None:
     await steered.trains(7)
     await steered.wishes(Paused)
     holding = await steered.holding()
     steered.is_receiving = True
-    await steered.clock.advance(100 * TIMEOUTS.checkpoint_share)
+    await steered.clock.advance(TIMEOUTS.checkpoint_share + 10)
     assert not holding.done()
     steered.keeps(7)
     await settle()

@@ -20,9 +20,18 @@ DEADLINE = float(os.environ.get("SWARM_DEADLINE", "180"))
 TAIL_LINES = 25
 
 
+def _cold(script: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return how a program is started from nothing, and what its environment has for that."""
+    module = warm_start.SCRIPTS.get(script, "")
+    if not module.startswith("tests."):
+        return (str(BIN / script),), {}
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    return (sys.executable, "-m", module), {"PYTHONPATH": path}
+
+
 @dataclass
 class Daemon:
-    """A console script with its arguments, and its process while it runs."""
+    """A console script, or a program of the harness, with its arguments, and its process while it runs."""
 
     name: str
     arguments: tuple[str, ...]
@@ -68,9 +77,11 @@ class Daemon:
             self.process = await warm_start.start(script, tuple(arguments), environment, self.log)
             self.warm.append(psutil.Process(self.process.pid))
             return
+        program, more = _cold(script)
+        environment |= more
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *self.within, str(BIN / self.arguments[0]), *self.arguments[1:],
+                *self.within, *program, *arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
                 preexec_fn=end_with_parent(signal.SIGKILL),
             )  # fmt: skip

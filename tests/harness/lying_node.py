@@ -1,11 +1,11 @@
 """A node that trains as all do, and signs other digests of its states than it has, or hands in nothing where `LIE` is
-`silence`: `python -m tests.harness.lying_node join ...`."""
+`silence`: the program `lying-node`."""
 
 import hashlib
 import os
 from typing import Self
 
-from dtfm_node.main import main
+from dtfm_node.main import main as node
 from dtfm_node.state.checkpoint_upload import CheckpointShare, CheckpointUpload
 from dtfm_protocol.identity.signer import Signer
 from dtfm_protocol.plan.mark import LayerRange, Mark
@@ -23,9 +23,14 @@ def forget(upload: CheckpointUpload, share: CheckpointShare) -> None:
     """Hand in nothing, and go on as if that were done."""
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The command line of a node that lies."""
     if os.environ.get("LIE") == "silence":
         CheckpointUpload.put = forget  # type: ignore[method-assign]
     else:
         StateVote.made = classmethod(false)  # type: ignore[assignment, method-assign]
+    node()
+
+
+if __name__ == "__main__":
     main()

@@ -1,12 +1,14 @@
 """Warm start of console scripts: a fork of a process that has imported everything, instead of five seconds of imports.
 
-`python -m tests.harness.warm_start SOCKET` is that process. It takes a request a connection, forks, answers with the
-child's process id and, when that has ended, with its exit code.
+`python -m tests.harness.warm_start SOCKET` is that process, one for all workers of a test run. It takes a request a
+connection, forks, answers with the child's process id and, when that has ended, with its exit code. It ends with the
+test run, and its children with it.
 """
 
 import asyncio
 import atexit
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -24,10 +26,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dtfm_protocol.process.child_processes import end_with_parent
+import psutil
 
-SCRIPTS = {"dtfm-node": "dtfm_node.main", "dtfm-coordinator": "dtfm_coordinator.main"}
-"""Console scripts that start warm, and the modules of their `main`."""
+from dtfm_protocol.process.child_processes import end_with_parent
+from tests.harness.run_folder import owner_of, run_folder
+
+SCRIPTS = {
+    "dtfm-node": "dtfm_node.main",
+    "dtfm-coordinator": "dtfm_coordinator.main",
+    "lying-node": "tests.harness.lying_node",
+    "impatient-coordinator": "tests.harness.impatient_coordinator",
+}
+"""Programs that start warm, console scripts and the harness's own, and the modules of their `main`."""
 _IMPORTED = (
     "dtfm_node.daemon",
     "dtfm_node.commands.solo",
@@ -36,6 +46,8 @@ _IMPORTED = (
     "transformers.models.llama.modeling_llama",
 )
 _START_SECONDS = 120.0
+_LOOK_SECONDS = 0.5
+"""Interval of looks at whether the run has ended."""
 
 
 class WarmProcess:
@@ -73,33 +85,37 @@ async def start(script: str, arguments: tuple[str, ...], environment: dict[str, 
     return WarmProcess(int(await reader.readline()), reader, writer)
 
 
-_running: list[Path] = []
-"""Socket of this process's server, once there is one."""
-
-
 def _server() -> Path:
-    """Return the socket of the server; the first caller waits until it has imported everything."""
-    if not _running:
-        folder = Path(tempfile.mkdtemp(prefix="warm-"))
-        path = folder / "socket"
-        server = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(path)], preexec_fn=end_with_parent(signal.SIGKILL),
-            stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        assert server.stdout is not None
-        assert select.select([server.stdout], [], [], _START_SECONDS)[0], "nothing was imported in two minutes"
-        assert server.stdout.readline() == b"ready\n", "what the tests start cannot be imported"
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        atexit.register(server.kill)
-        _running.append(path)
-    return _running[0]
+    """Return the socket of the server; the first caller of a test run waits until it has imported everything."""
+    path = run_folder() / "warm"
+    if not path.exists():
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                _start_server(path)
+    return path
+
+
+def _start_server(path: Path) -> None:
+    new = path.with_suffix(".new")
+    server = subprocess.Popen(
+        [sys.executable, "-m", __name__, str(new)],
+        stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True,
+    )  # fmt: skip
+    assert server.stdout is not None
+    assert select.select([server.stdout], [], [], _START_SECONDS)[0], "nothing was imported in two minutes"
+    assert server.stdout.readline() == b"ready\n", "what the tests start cannot be imported"
+    server.stdout.close()
+    server.returncode = 0  # it outlives this process, which waits for it no more
+    new.rename(path)
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
 
 
 def _serve(path: Path) -> dict[str, Any]:
-    """Answer requests for ever. It returns in each child alone, with what was asked for."""
+    """Answer requests until the test run has ended. It returns in each child alone, with what was asked for."""
+    owner = owner_of(path.parent)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen(64)
@@ -109,9 +125,9 @@ def _serve(path: Path) -> dict[str, Any]:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     print("ready", flush=True)
     children: dict[int, socket.socket] = {}
-    while True:
+    while psutil.pid_exists(owner):
         waiting: list[Any] = [listener, ended]
-        found, _, _ = select.select(waiting, [], [])
+        found, _, _ = select.select(waiting, [], [], _LOOK_SECONDS)
         if ended in found:
             os.read(ended, 1 << 16)
             while children:
@@ -136,6 +152,8 @@ def _serve(path: Path) -> dict[str, Any]:
             children[pid] = asked
             with contextlib.suppress(OSError):
                 asked.sendall(f"{pid}\n".encode())
+    shutil.rmtree(path.parent, ignore_errors=True)  # if its owner was killed
+    os._exit(0)
 
 
 def _become(request: dict[str, Any]) -> None:
@@ -175,8 +193,10 @@ def _run(main: Callable[[], object]) -> NoReturn:
 
 
 if __name__ == "__main__":
+    gc.disable()  # it would look through all that is imported again and again
     for _module in (*SCRIPTS.values(), *_IMPORTED):
         importlib.import_module(_module)
+    gc.enable()
     gc.freeze()  # what is never collected is not written to, and stays shared
     _request = _serve(Path(sys.argv[1]))
     _become(_request)

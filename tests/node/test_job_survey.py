@@ -19,7 +19,8 @@ from dtfm_protocol.job.job_limits import MOST_SEQUENCES
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.stage_demand import stage_demand
-from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.plan.mark import Mark
+from dtfm_protocol.plan.plan import Plan, Resume
 
 GIB = 1 << 30
 LLAMA = {
@@ -186,3 +187,32 @@ async def test_an_answer_of_the_confined_process_is_read_as_a_strangers() -> Non
     with pytest.raises(UserError) as caught:
         await told(b'{"fault": "\\u001b[2J"}')
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"training.micro_batch": 4}, "4 micro-batches, the job of 4 and 1"),
+        ({"training.global_batch": 1 << 21, "training.micro_batch": 1 << 19}, "more than the 1048576 sequences"),
+        ({"training.global_batch": 1200, "training.micro_batch": 300}, "the text has 4096 tokens"),
+        ({"training.sequence_length": 1 << 20}, "sequence_length cannot change"),
+        ({"training.micro_batch": "x"}, "training.micro_batch"),
+        ({"training.global_batch": 200, "training.micro_batch": 50}, "asks for"),
+    ],
+)
+def test_a_plan_whose_amendments_do_not_fit_or_ask_for_too_much_is_refused_in_a_line(
+    values: dict[str, Any], words: str
+) -> None:
+    amendments = [{"number": 1, "from_step": 5, "values": values}]
+    plan = Plan.model_validate({"stages": [[0, 4]], "routes": [["a"]] * 4, "amendments": amendments})
+    begun = plan.model_copy(update={"resume": Resume(mark=Mark(step=4, plan=1))})
+    offered = 2 * stage_demand(job().config, job().training, plan, "a")
+    refusal = str(why_refused(job(), begun, "a", offered))
+    assert words in refusal
+    assert "\n" not in refusal
+
+
+def test_a_plan_that_ends_before_an_amendment_asks_for_what_its_own_steps_need() -> None:
+    amendments = [{"number": 1, "from_step": 5, "values": {"training.global_batch": 200, "training.micro_batch": 50}}]
+    plan = Plan.model_validate({"stages": [[0, 4]], "routes": [["a"]] * 4, "amendments": amendments})
+    assert why_refused(job(), plan, "a", stage_demand(job().config, job().training, plan, "a")) is None

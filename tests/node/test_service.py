@@ -11,7 +11,7 @@ import pytest
 
 from dtfm_node.commands import kept_invite
 from dtfm_node.commands.consent import Consent
-from dtfm_node.commands.node_service import NodeService
+from dtfm_node.commands.node_service import NodeService, check_not_installed
 from dtfm_node.commands.service_files import launchd_agent, systemd_unit, windows_task
 from dtfm_node.commands.state_folders import default_folder
 from dtfm_protocol.errors import UserError
@@ -82,6 +82,17 @@ def test_what_the_system_refuses_is_said_with_what_to_do(folder: Path) -> None:
 def test_a_node_that_runs_already_is_not_started_twice(folder: Path) -> None:
     with locked(folder), pytest.raises(UserError, match="dtfm-node leave"):
         service(folder, System()).install()
+
+
+def test_a_node_that_the_system_starts_keeps_its_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder.parent / ".config"))
+    check_not_installed(folder)
+    one = service(folder, System())
+    one.install()
+    with pytest.raises(UserError, match="dtfm-node service remove"):
+        check_not_installed(folder)
+    one.remove()
+    check_not_installed(folder)
 
 
 def test_nobody_is_made_to_take_part_by_a_service(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dtfm_node.commands.state_folders import default_folder, folder_of
+from dtfm_node.commands.state_folders import default_folder, folder_for, folder_of
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.state_dir import locked
+from tests.node.doctor_hosts import INVITE
 
 ONE, TWO = "1" * 16, "2" * 16
 
@@ -52,3 +53,11 @@ def test_links_and_files_beside_the_folders_are_no_nodes(tmp_path: Path) -> None
     default_folder(TWO).symlink_to(tmp_path / "elsewhere")
     default_folder("3" * 16).write_text("")
     assert folder_of(None) == default_folder(ONE)
+
+
+def test_the_folder_with_which_an_invite_would_be_joined_is_found_without_making_it(data: Path) -> None:
+    """For the doctor, who is also asked with an invite that is none."""
+    assert folder_for(None, INVITE.encode()) == default_folder(INVITE.swarm)
+    assert folder_for(data / "mine", "no invite") == data / "mine"
+    assert folder_for(None, "no invite") is None
+    assert list(data.iterdir()) == []

@@ -96,7 +96,20 @@ def test_what_may_be_left_out_has_defaults(tmp_path: Path) -> None:
     ],
 )
 def test_an_unknown_key_is_named_at_every_level(changes: dict[str, Any], named: str) -> None:
-    assert complaint(changes) == f"job.toml: {named}"
+    assert complaint(changes).partition(";")[0] == f"job.toml: {named}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "meant"),
+    [
+        ({"training.step": 1}, "did you mean steps?"),
+        ({"data.texts": ["a"]}, "did you mean text?"),
+        ({"trainning.steps": 1}, "did you mean training?"),
+        ({"evaluation.zzz": 1}, ""),
+    ],
+)
+def test_a_key_that_is_near_another_is_taken_for_a_misspelt_one(changes: dict[str, Any], meant: str) -> None:
+    assert complaint(changes).partition("unknown key")[2].removeprefix("; ") == meant
 
 
 @pytest.mark.parametrize(

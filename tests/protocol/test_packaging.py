@@ -24,9 +24,12 @@ NEEDS = {
 """The extra that whoever runs a folder's code has installed; "": none."""
 DISTRIBUTIONS = {"google": "protobuf", "yaml": "PyYAML"}
 """Of imports that have another name than what pip installs; a dash for an underscore does not count."""
-ELSEWHERE = {"torchft": "benchmarks/chaos/baselines.py makes an environment for it"}
-TOOLS = {"coverage", "mypy", "pytest-asyncio", "pytest-xdist", "ruff", "types-psutil"}
-"""Of the extra dev: run, not imported."""
+ELSEWHERE = {
+    "torchft": "benchmarks/chaos/baselines.py makes an environment for it",
+    "wandb": "`serve --wandb` is for those who have it",
+}
+TOOLS = {"coverage", "mypy", "pytest-asyncio", "pytest-xdist", "ruff", "tensorboard", "types-psutil"}
+"""Of the extra dev: run, or imported by another package, and not here."""
 
 
 def imported(folder: str) -> dict[str, str]:

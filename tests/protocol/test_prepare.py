@@ -13,6 +13,7 @@ from dtfm_coordinator.allocator import job_demand
 from dtfm_protocol.data import prepare as preparing
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.amendment import KEYS
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.resolved_job import ResolvedJob
 
@@ -119,6 +120,16 @@ def test_a_job_that_is_refused_costs_nothing(home: Path) -> None:
     assert prepared(home)[1] == []
 
 
+def test_another_job_is_refused_before_its_text_is_read(home: Path) -> None:
+    prepared(home)
+    rewrite_text(home)
+    (home / "job.toml").write_text(JOB.format(steps=5).replace("1e-3", "2e-3"))
+    said: list[str] = []
+    with pytest.raises(UserError, match=r"another job \(training\.learning_rate differs\)"):
+        prepare(Job.load(home / "job.toml"), home / "state", said.append)
+    assert said == ["checking the model"]
+
+
 def test_more_steps_are_taken_up(home: Path) -> None:
     prepared(home)
     (home / "job.toml").write_text(JOB.format(steps=7))
@@ -205,3 +216,16 @@ print("transformers" in sys.modules)
         for _ in range(2)
     ]
     assert [text.split()[-1] for text in said] == ["True", "False"]
+
+
+def test_a_run_that_has_begun_keeps_its_job_and_what_may_change_while_it_trains_is_no_other_job(home: Path) -> None:
+    """Peers were given that job: with another one they would have to be started anew."""
+    first, _ = prepared(home)
+    file = home / "job.toml"
+    file.write_text(JOB.format(steps=7).replace("1e-3", "2e-3"))
+    job = Job.load(file)
+    for _ in range(2):  # the second time from the stamp
+        assert prepare(job, home / "state", print, alterable=KEYS, keeps_first=True) == first
+    file.write_text(JOB.format(steps=5).replace("1e-3", "2e-3") + "seed = 7\n")
+    with pytest.raises(UserError, match=r"training\.seed differs.*fork"):
+        prepare(Job.load(file), home / "state", print, alterable=KEYS, keeps_first=True)

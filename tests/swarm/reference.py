@@ -1,6 +1,8 @@
 """What a swarm's curve is held to: that of one process."""
 
 import asyncio
+import fcntl
+import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -12,13 +14,13 @@ import torch
 from dtfm_node.commands import solo
 from dtfm_node.control.display import Display
 from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.process.state_dir import write_atomically
+from tests.harness.run_folder import run_folder
 
 CURVE = 1e-5
 """Relative, over the first 20 steps."""
 DRIFT = 1e-3
 """Relative, beyond: training amplifies the rounding of regrouped sums."""
-_curves: dict[str, list[dict[str, Any]]] = {}
-"""By what of a job the mathematics depends on."""
 
 
 def same_curve(rows: list[dict[str, Any]], reference: list[dict[str, Any]], stopped: int = 0) -> None:
@@ -43,11 +45,19 @@ async def alone(job: Path) -> list[dict[str, Any]]:
 
     The command itself is run by `test_a_local_swarm_trains_exports_and_generates_what_one_process_would`.
     """
-    parsed = Job.load(job)
-    mathematics = parsed.model_dump_json(exclude={"checkpoint"})
-    if mathematics not in _curves:
-        _curves[mathematics] = await asyncio.to_thread(_trained, parsed)
-    return _curves[mathematics]
+    return await asyncio.to_thread(_trained_once, Job.load(job))
+
+
+def _trained_once(job: Job) -> list[dict[str, Any]]:
+    """The rows of a job, kept for all workers of the test run by what of it the mathematics depends on."""
+    mathematics = job.model_dump_json(exclude={"checkpoint"})
+    kept = run_folder() / hashlib.sha256(mathematics.encode()).hexdigest()
+    with kept.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            write_atomically(kept, json.dumps(_trained(job)))
+    rows: list[dict[str, Any]] = json.loads(kept.read_text(encoding="utf-8"))
+    return rows
 
 
 def alone_amended(job: Path, amendments: Path) -> list[dict[str, Any]]:

@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import json
-import os
 import secrets
 import signal
-import sys
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +25,6 @@ from tests.harness.swarm import Swarm
 from tests.swarm.reference import alone, same_curve
 
 pytestmark = pytest.mark.process
-ROOT = Path(__file__).parents[2]
 DISGUISE = "[/] \x1b[2J\x1b]0;owned\x07"
 
 
@@ -135,19 +132,12 @@ async def test_replayed_ends_false_promises_a_made_up_model_and_words_in_disguis
     assert set(dropped) <= {"with contents that cannot be used"}
 
 
-def beside_the_tests(module: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """A program of the tests' harness, and the environment in which it is found."""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return (sys.executable, "-m", f"tests.harness.{module}"), {"PYTHONPATH": path}
-
-
 async def test_a_replica_that_signs_false_states_is_left_out_and_training_goes_on(swarm: Swarm) -> None:
     """Where its file tells, it is named alone; else it is kept apart from whom it contradicts, and nobody else is."""
     job = swarm.job(steps=20, checkpoint=5)
-    liar_program, environment = beside_the_tests("lying_node")
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done")
     nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
-    liar = await swarm.join(name="liar", program=liar_program, environment=environment)
+    liar = await swarm.join(name="liar", program=("lying-node",))
     assert await coordinator.exit_code() == 0
     assert [await node.exit_code() for node in nodes] == [0, 0]
     said, name = coordinator.said(), short(swarm.peer_of(liar))
@@ -162,12 +152,9 @@ async def test_a_replica_that_signs_false_states_is_left_out_and_training_goes_o
 async def test_a_node_that_never_hands_in_is_left_out_and_the_run_ends(swarm: Swarm) -> None:
     """Under a coordinator that waits for seconds in place of minutes."""
     job = swarm.job(steps=20, checkpoint=10)
-    program, environment = beside_the_tests("impatient_coordinator")
-    swarm.coordinator.environment |= environment
-    coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done", program=program)
+    coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done", program=("impatient-coordinator",))
     nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
-    program, environment = beside_the_tests("lying_node")
-    silent = await swarm.join(name="silent", program=program, environment=environment | {"LIE": "silence"})
+    silent = await swarm.join(name="silent", program=("lying-node",), environment={"LIE": "silence"})
     assert await coordinator.exit_code() == 0
     assert [await node.exit_code() for node in (*nodes, silent)] == [0, 0, 0]
     assert f"{short(swarm.peer_of(silent))} does not hand in its share of the checkpoint" in coordinator.said()

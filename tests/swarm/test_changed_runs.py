@@ -17,7 +17,7 @@ async def test_a_run_that_is_changed_by_command_and_by_its_file_has_the_curve_of
     """Rate, batch and steps are set while it trains; a node is killed in between; then the job file is edited, and the
     coordinator started anew while the nodes are connected. Edited steps used to jam a swarm with nodes for good."""
     swarm.slow_down()
-    job = swarm.job(steps=30, checkpoint=5)
+    job = swarm.job(steps=44, checkpoint=5)
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done")
     nodes = [await swarm.join(name=f"node-{n}") for n in range(3)]
     folder = swarm.coordinator.folder
@@ -28,10 +28,10 @@ async def test_a_run_that_is_changed_by_command_and_by_its_file_has_the_curve_of
         assert code == 0, said
         return said
 
-    said = await set_values("training.learning_rate=5e-4", "training.steps=33")
-    assert "training.steps 30 -> 33 from step" in said
+    said = await set_values("training.learning_rate=5e-4", "training.steps=47")
+    assert "training.steps 44 -> 47 from step" in said
     assert "in force from step" in said
-    later = swarm.step + 4
+    later = swarm.step + 10
     said = await set_values("training.global_batch=12", "--at", str(later))
     assert f"training.global_batch 8 -> 12 from step {later}" in said
     await swarm.until(lambda: swarm.step >= later + 1, "the batch has changed")
@@ -44,10 +44,10 @@ async def test_a_run_that_is_changed_by_command_and_by_its_file_has_the_curve_of
 
     coordinator.signal(signal.SIGKILL)
     await coordinator.exit_code()
-    job.write_text(job.read_text().replace("steps = 30", "steps = 36").replace("every = 10", "every = 8"))
+    job.write_text(job.read_text().replace("steps = 44", "steps = 50").replace("every = 10", "every = 8"))
     coordinator = await swarm.serve(job, "--exit-when-done")
     assert [await process.exit_code() for process in (coordinator, *nodes[1:])] == [0, 0, 0]
-    assert "training.steps 33 -> 36 from step" in coordinator.said()
+    assert "training.steps 47 -> 50 from step" in coordinator.said()
     assert "job has changed" not in "".join(node.said() for node in nodes)
 
     changes = read_amendments(folder / "amendments.jsonl")
@@ -57,5 +57,5 @@ async def test_a_run_that_is_changed_by_command_and_by_its_file_has_the_curve_of
         ["evaluation.every", "training.steps"],
     ]
     assert changes[1].from_step == later
-    assert json.loads((folder / "status.json").read_text())["steps"] == 36
+    assert json.loads((folder / "status.json").read_text())["steps"] == 50
     same_curve(swarm.rows(), await asyncio.to_thread(alone_amended, job, folder / "amendments.jsonl"))

@@ -26,15 +26,19 @@ def set_values(
     from dtfm_coordinator.owner.amending import described
     from dtfm_coordinator.owner.job_on_disk import JobOnDisk
     from dtfm_coordinator.owner.owner_wishes import Amended
+    from dtfm_coordinator.owner.wish_file import WishFile
 
     with command_line.guarded():
         found = JobOnDisk.of(state_dir)
         wish = Amended(at=time.time(), values=parsed_values(changes), from_step=at)
         if at is not None and at <= found.recorded:
             raise UserError(f"--at {at}: step {found.recorded} is done already: give a later step")
-        for line in described(found.timeline, found.changed(wish)):
+        for line in described(found.timeline, found.changed(wish), is_sure=at is not None):
             typer.echo(line)
-        ask(state_dir, wish, wait, now="changing the job", later="it holds when the run is served again")
+        now = "the nodes take it up after the step under way"
+        if WishFile(state_dir).wishes.is_paused:
+            now, wait = "the run is paused: it holds when the run goes on", 0.0
+        ask(state_dir, wish, wait, now=now, later="it holds when the run is served again")
 
 
 def fork(

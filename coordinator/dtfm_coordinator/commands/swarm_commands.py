@@ -71,7 +71,6 @@ def serve(
         parsed, page = Job.load(job), _page(web, announce, web_cert, web_key)
         with locked(state_dir):
             check_start(parsed, state_dir, plan)  # before seconds of importing, and a minute of compiling
-            from dtfm_coordinator.allocator.allocate import compile_now
             from dtfm_coordinator.serve.boards.board_feed import BoardOptions
             from dtfm_coordinator.serve.endpoints import Endpoints
             from dtfm_coordinator.serve.notices.notice_sender import NoticeOptions
@@ -100,7 +99,7 @@ def serve(
                 boards,
             )
             Endpoints.choose(state_dir, options)  # that a port is taken is said before the minute of compiling, too
-            compile_now(log.info)
+            _make_ready_to_search(plan)
             command_line.run(Coordinator(parsed, state_dir, options).run(_say_invite))
 
 
@@ -127,6 +126,14 @@ def _page(web: str | None, announced: str | None, certificate: Path | None, key:
     if web is None:
         return None
     return PageOptions(PageAddress.parse(web), announced.strip("[]") if announced else None, certificate, key)
+
+
+def _make_ready_to_search(forced: Path | None) -> None:
+    """Compile the allocator before anybody waits for a plan, unless the owner has fixed the layout."""
+    if forced is None:
+        from dtfm_coordinator.allocator.allocate import compile_now
+
+        compile_now(log.info)
 
 
 def _say_invite(invite: str) -> None:
@@ -156,11 +163,10 @@ def swarm(
             parsed = parsed.model_copy(update={"data": parsed.data.model_copy(update={"text": [str(text.resolve())]})})
         with locked(state_dir):
             check_start(parsed, state_dir, plan, nodes)
-            from dtfm_coordinator.allocator.allocate import compile_now
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.tools.local_swarm import run
 
-            compile_now(log.info)
+            _make_ready_to_search(plan)
             options = ServeOptions("127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed)
             command_line.run(run(parsed, state_dir, nodes, options, trace))
             if sample is not None:

@@ -10,5 +10,6 @@
 - `planner`: planner of a job: from a view of the swarm to the plan that is published, the owner's forced layout or the
   allocator's
 - `standstill`: standstill of a run at the end of a step, as its owner wishes: nodes do nothing, and the state is kept
+- `standstill_words`: what is said of a run that stands still, to its owner and to all (pure)
 - `status_file`: writer of `status.json`, which `dtfm-coordinator status` reads
 """

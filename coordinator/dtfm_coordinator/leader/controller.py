@@ -115,6 +115,7 @@ class Controller:
         self._standstill = Standstill(
             state, self._driver, self._rows, self._owner, self._say, lambda: self._steps,
             is_receiving=lambda: context.archive.is_receiving,
+            can_plan=lambda: len(state.members.ready()) >= context.planner.fewest_in_run,
             keep_for_good=context.archive.keep_for_good,
         )  # fmt: skip
         self._is_binding = False

@@ -8,7 +8,7 @@ from dtfm_coordinator.owner.owner_desk import OwnerDesk
 from dtfm_coordinator.owner.owner_wishes import Amended
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.amendment import Amendment
+from dtfm_protocol.job.amendment import Amendment, spoken
 from dtfm_protocol.job.job_timeline import JobTimeline, TimelineCache
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -72,7 +72,9 @@ class JobAmender:
         """Return why another plan is due, because the job changes; "": none is."""
         now, wanted = self.timeline, self.wanted
         if new := wanted.amendments[len(now.amendments) :]:
-            return f"the owner changes {'; '.join(map(str, new))}"
+            later = self._rows.last + 1
+            said = (spoken(one.values) if one.from_step <= later else str(one) for one in new)
+            return f"the owner changes {'; '.join(said)}"
         end = now.plan_end(plan.resume.mark.step + 1)
         if end < now.last_step and self._rows.last >= end:
             return f"the job changes with step {end + 1}"

@@ -122,7 +122,7 @@ class Planner:
         if horizon is not None and horizon < planning.horizon:
             planning = planning.model_copy(update={"horizon": horizon})
         plan = allocate(view, replace(self._workload, planning=planning), self._seed, in_force=in_force)
-        return plan.model_copy(update={"reason": f"{plan.reason}{lacking}"})
+        return plan.model_copy(update={"reason": f"{plan.reason}{lacking}"}) if lacking else plan
 
     def _check_forced(self, plan: Plan) -> None:
         check_forced(plan, self.settings.training.micro_batches, self._workload.demand.layers)

@@ -8,6 +8,7 @@ that ends as soon as the state is kept.
 from collections.abc import Awaitable, Callable
 
 from dtfm_coordinator.leader.plan_watch import Change
+from dtfm_coordinator.leader.standstill_words import reason_of, what_was_kept, where_it_stands
 from dtfm_coordinator.owner.owner_desk import OwnerDesk
 from dtfm_coordinator.owner.owner_wishes import CheckpointWanted, FinishWanted, Paused, PlanWanted, Resumed
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
@@ -21,7 +22,7 @@ MOST_ATTEMPTS = 2
 """Number of plans that are made, at most, only for a state to be handed in that a fault has kept from it."""
 
 LOOK_SECONDS = 1.0
-"""Shortest interval of looks at whether a checkpoint still comes in."""
+"""Interval of looks at whether a checkpoint still comes in."""
 
 
 class Standstill:
@@ -37,6 +38,7 @@ class Standstill:
         steps: Callable[[], int],
         *,
         is_receiving: Callable[[], bool],
+        can_plan: Callable[[], bool],
         keep_for_good: Callable[[int], None],
         timeouts: Timeouts = TIMEOUTS,
     ) -> None:
@@ -47,11 +49,12 @@ class Standstill:
             say: tells the swarm what is done, as `Announcer.say`.
             steps: returns the number of the job's last step.
             is_receiving: tells whether a share of a checkpoint is coming in.
+            can_plan: tells whether there are enough nodes for a plan.
             keep_for_good: has the checkpoint of a step never deleted; raises a UserError where that cannot be noted.
         """
         self._state, self._driver, self._rows, self._owner = state, driver, rows, owner
         self._say, self._steps, self._is_receiving, self._timeouts = say, steps, is_receiving, timeouts
-        self._keep_for_good = keep_for_good
+        self._keep_for_good, self._can_plan = keep_for_good, can_plan
         self._attempts = 0
         self._is_ended = False
 
@@ -92,21 +95,31 @@ class Standstill:
         plan, wishes = self._state.plan, self._owner.wishes
         self._is_ended = False
         patience = await self._stop(plan) if plan is not None else 0.0
-        is_kept = await self._is_kept_within(patience)
-        if not is_kept and self.is_wanted and plan is not None and self._attempts < MOST_ATTEMPTS:
+        await self._wait_until_kept(patience)
+        was_paused = wishes.is_paused
+        if was_paused and not self._may_try_again:
+            await self._stay_paused()
+        if self._may_try_again:
             self._attempts += 1
             return Change(f"the state after step {self._rows.last} has yet to be kept", keeps=True)
+        if was_paused and wishes.is_finished:
+            return None
         self._attempts = 0
         if wishes.is_finished:
             self._answer_checkpoints()
             self._rows.forget_after(self._state.kept.step)
             self._is_ended = True
             return None
-        if wishes.is_paused:
-            await self._stay_paused()
-            return None if wishes.is_finished else _onward("resumed by the owner", plan)
+        if was_paused:
+            return _onward("resumed by the owner", plan)
         self._answer_checkpoints()
         return _onward(f"after a stop at step {self._state.kept.step} for the owner", plan, same=True)
+
+    @property
+    def _may_try_again(self) -> bool:
+        """Whether a plan is to be made for the state to be handed in under it."""
+        is_open = self.is_wanted and self._state.plan is not None and not self._is_kept
+        return is_open and self._attempts < MOST_ATTEMPTS and self._can_plan()
 
     async def _stop(self, plan: Plan) -> float:
         """End the plan in force with the step under way and a checkpoint of it; return the seconds within which that is
@@ -138,9 +151,9 @@ class Standstill:
         members = self._state.members
         return members.broken(plan.peers, plan.version) is None and not members.missing(plan.peers)
 
-    async def _is_kept_within(self, patience: float) -> bool:
-        """Wait until the newest step is kept, or nobody can be expected to hand it in any more; whether it is kept."""
-        clock, look = self._state.clock, max(LOOK_SECONDS, min(patience, self._timeouts.park))
+    async def _wait_until_kept(self, patience: float) -> None:
+        """Wait until the newest step is kept, or nobody can be expected to hand it in any more."""
+        clock = self._state.clock
         end = clock.now() + patience
 
         def settled() -> bool:
@@ -148,13 +161,15 @@ class Standstill:
 
         if not settled():
             await self._say("waiting", f"{self._why}: step {self._rows.last} is on its way to the coordinator")
-        while not await self._state.wait(settled, look):
-            if not self._is_receiving() and (clock.now() >= end or self._has_lost_peer()):
+        while not await self._state.wait(settled, LOOK_SECONDS):
+            if self._has_lost_peer():  # its share may be here already, and only others' on their way
+                end = min(end, clock.now() + self._timeouts.checkpoint_confirm)
+            if not self._is_receiving() and clock.now() >= end:
                 break
-        return self._is_kept
 
     async def _stay_paused(self) -> None:
-        """Answer what is asked for, and say how things stand, until the run is to go on or to end."""
+        """Answer what is asked for, and say how things stand, until the run is to go on or to end, or can have its
+        state kept after all."""
         wishes, asked = self._owner.wishes, (Paused, CheckpointWanted, PlanWanted)
         while wishes.is_paused:
             said = self._said
@@ -164,20 +179,19 @@ class Standstill:
             self._owner.answer_all(PlanWanted, "the run is paused: `resume` makes a plan anew", done=False)
 
             def is_news(said: str = said) -> bool:
-                return not wishes.is_paused or self._said != said or any(wishes.open(kind) for kind in asked)
+                is_asked = not wishes.is_paused or any(wishes.open(kind) for kind in asked)
+                return is_asked or self._said != said or self._may_try_again
 
             await self._state.wait(is_news)
+            if self._may_try_again:
+                return
 
     def _answer_checkpoints(self) -> None:
         if not self._owner.wishes.open(CheckpointWanted):
             return
-        step, done = self._state.kept.step, self._is_kept
-        if not step:
-            done, text = False, "there is no step yet whose state could be kept"
-        elif not done:
-            text = f"the state after step {self._rows.last} could not be kept; that after step {step} is"
-        else:
-            text = f"the state after step {step} is kept for good; `checkpoints keep {step} --undo` lets it go again"
+        step = self._state.kept.step
+        done, text = what_was_kept(self._rows.last, step)
+        if done:
             try:
                 self._keep_for_good(step)
             except UserError as error:
@@ -190,21 +204,11 @@ class Standstill:
 
     @property
     def _said(self) -> str:
-        """At which step the run stands, and where the state of that is, in words for people."""
-        step, kept = self._rows.last, self._state.kept.step
-        if not max(step, kept):
-            return "before the first step"
-        if self._is_kept:
-            return f"after step {kept} of {self._steps()}; its state is kept"
-        lies = f"step {kept} is kept here" if kept else "none is kept here yet"
-        return f"after step {step} of {self._steps()}; {lies}, later ones are with the nodes: keep those running"
+        return where_it_stands(self._rows.last, self._state.kept.step, self._steps())
 
     @property
     def _why(self) -> str:
-        wishes = self._owner.wishes
-        if wishes.is_finished:
-            return "ending the run for the owner"
-        return "pausing for the owner" if wishes.is_paused else "keeping a checkpoint for the owner"
+        return reason_of(self._owner.wishes)
 
     def _has_lost_peer(self) -> bool:
         """Whether a peer of the plan is gone, or was started anew, and so hands nothing in any more."""

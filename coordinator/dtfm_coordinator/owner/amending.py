@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from dtfm_coordinator.owner.owner_wishes import Amended
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.amendment import KEYS, Amendment, Settings, Values, check_key, spoken
+from dtfm_protocol.job.amendment import KEYS, Amendment, Settings, Values, as_written, check_key, spoken
 from dtfm_protocol.job.job_timeline import JobTimeline
 
 Check = Callable[[Settings], None]
@@ -81,19 +81,22 @@ def changed_values(before: Settings, after: Settings) -> Values:
     return found
 
 
-def described(timeline: JobTimeline, amended: JobTimeline) -> list[str]:
+def described(timeline: JobTimeline, amended: JobTimeline, *, is_sure: bool = True) -> list[str]:
     """Return in one line each what the newest amendments change: key, old and new value, and the step.
 
     Args:
         timeline: the job before them.
+        is_sure: whether the steps are known, and not only the earliest that they can be.
     """
+    about = "" if is_sure else " or a little later"
     lines = []
     for one in amended.amendments[len(timeline.amendments) :]:
         before = timeline.settings_at(one.from_step)
         for key, value in one.values.items():
             old = before.training.last_decay if key == "training.schedule_end" else before.get(key)
             if old != value:
-                lines.append(f"{key} {old} -> {value} from step {one.from_step}")
+                new = as_written(value)
+                lines.append(f"{key} {as_written(old)} -> {new} from step {one.from_step}{about}")
         if rates := amended.jump(one.from_step):
             lines.append(
                 f"the learning rate jumps up from {rates[0]:.3g} at step {one.from_step - 1} to {rates[1]:.3g} at step "

@@ -42,7 +42,7 @@ def take_up_edits(file: Job, folder: Path) -> None:
             changed = found.changed(wish)
         except UserError as error:
             raise UserError(f"the job file was changed in a way in which this run cannot go on: {error}") from None
-        for line in described(found.timeline, changed):
+        for line in described(found.timeline, changed, is_sure=False):
             log.info("%s", line)
         WishFile(folder).add(wish)
     remember(file, folder)

@@ -17,7 +17,8 @@ LONGEST_NAME = 59
 def fork(run: str, job_file: Path) -> int:
     """Write a checkpoint's weights beside `job_file`, and there a job that begins with them; return its step.
 
-    The optimizer's moments stay behind. What the run's settings are at that step goes into the file.
+    The optimizer's moments stay behind, and the learning rate's schedule begins anew. What the run's settings are at
+    that step goes into the file.
 
     Args:
         run: a coordinator's state folder, or FOLDER@STEP for another checkpoint than the newest.
@@ -33,10 +34,12 @@ def fork(run: str, job_file: Path) -> int:
     model = job_file.absolute().parent / f"{job_file.stem}-model"
     taken = export(folder, model, step).step
     settings = found.timeline.settings_at(taken + 1)
+    settings = settings._replace(training=settings.training.model_copy(update={"schedule_end": None}))
     name = found.timeline.job.name[:LONGEST_NAME]
     lines = [
-        f"# A new job that begins with the weights of {found.timeline.job.name} after step {taken}. The optimizer",
-        "# begins anew: some warm-up steps help. Edit what is to be different, and serve it on another state folder.",
+        f"# A new job that begins with the weights of {found.timeline.job.name} after step {taken}.",
+        "# Optimizer and schedule begin anew: some warm-up steps help. Edit what is to be different, and serve it on",
+        "# another state folder.",
         f"name = {_toml(f'{name}-fork')}",
         "\n[model]",
         f"path = {_toml(model.name)}",

@@ -43,6 +43,19 @@ def system() -> Literal["systemd", "launchd"]:
     return "systemd"
 
 
+def check_not_installed(folder: Path) -> None:
+    """Check that the system does not start the node of `folder` by itself: without its files it could not.
+
+    Raises:
+        UserError: it does.
+    """
+    if (folder / INVITE).is_file():
+        swarm = Invite.decode(f"@{folder / INVITE}").swarm
+        service = NodeService(folder, swarm, "launchd" if sys.platform == "darwin" else "systemd")
+        if service.file.exists() and str(folder.absolute()) in service.file.read_text(encoding="utf-8"):
+            raise UserError(f"the system starts the node in {folder}: run `dtfm-node service remove` first")
+
+
 @dataclass(frozen=True)
 class NodeService:
     """The service of the node in one state folder."""

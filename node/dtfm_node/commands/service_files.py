@@ -32,6 +32,7 @@ TimeoutStopSec={STOP_SECONDS}
 SuccessExitStatus=130 143
 # Nobody who uses the machine is to notice.
 Nice=19
+CPUWeight=idle
 IOSchedulingClass=idle
 NoNewPrivileges=yes
 

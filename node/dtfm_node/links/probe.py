@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -23,6 +23,8 @@ ECHOES_SECONDS = 1.0
 DRAINED, DRAIN_SECONDS = 2.0, 10.0
 """A round trip that takes so many times what it took before is behind what training has left on the way: for so long it
 is waited for."""
+BULK_BYTES = 1 << 18
+"""Bytes of each piece of a transfer but the first: on a fast link smaller ones keep the processor busy."""
 FAN_SECONDS = 1.0
 """Of what each link can carry, for a transfer beside others."""
 SHARED = 0.8
@@ -194,17 +196,24 @@ async def _queued(stream: Stream, kind: Literal["send", "fetch"]) -> float | Non
     return (await read_message(stream, Queued)).seconds
 
 
+def _pieces(size: int) -> Iterator[int]:
+    """Yield the sizes of a transfer's pieces, a small one first: it is timed from that one on."""
+    yield min(PIECE_BYTES, size)
+    for offset in range(PIECE_BYTES, size, BULK_BYTES):
+        yield min(BULK_BYTES, size - offset)
+
+
 async def _pour(stream: Stream, size: int) -> None:
-    piece = bytes(PIECE_BYTES)
-    for offset in range(0, size, PIECE_BYTES):
-        await stream.write(piece[: min(PIECE_BYTES, size - offset)])
+    zeros = memoryview(bytes(BULK_BYTES))
+    for piece in _pieces(size):
+        await stream.write(zeros[:piece])
 
 
 async def _swallow(stream: Stream, size: int) -> float:
     """Take in `size` bytes; return the seconds from the first piece to the last."""
+    pieces = _pieces(size)
+    await stream.read(next(pieces))
     begun = time.perf_counter()
-    for offset in range(0, size, PIECE_BYTES):
-        await stream.read(min(PIECE_BYTES, size - offset))
-        if not offset:
-            begun = time.perf_counter()
+    for piece in pieces:
+        await stream.read(piece)
     return time.perf_counter() - begun

@@ -20,7 +20,7 @@ from dtfm_protocol.data.tokenizer import save, vocabulary_size
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.job_limits import check_limits
-from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob
 from dtfm_protocol.process.source_digest import sources_digest
 from dtfm_protocol.process.state_dir import write_atomically
 
@@ -93,8 +93,13 @@ def prepare(
     stamp = _stamp(job)
     if (before := _made_before(folder, stamp)) is not None:
         return before
-    resolved, tokenizer = _resolve(job, folder, say)
-    if (first := _prepared_for(folder)) is not None:
+    first, config = _prepared_for(folder), _checked_config(job, say)
+    if first is not None:  # before the text is read, which may take long
+        _compare(first, _resolved(job, config, first.corpus), folder, alterable)
+    corpus, tokenizer = tokenize(job.data, folder / "tokens", say)
+    Batches(corpus, job.training, job.evaluation)  # says at once when the text is too short
+    resolved = _resolved(job, config, corpus)
+    if first is not None:
         _compare(first, resolved, folder, alterable)
         resolved = first if keeps_first else resolved
     (folder / "prepared").unlink(missing_ok=True)
@@ -142,15 +147,17 @@ def _digest(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _resolve(job: Job, folder: Path, say: Callable[[str], Any]) -> tuple[ResolvedJob, Any]:
-    """Return the job as peers see it, whose tokens lie in `folder` then, and its tokenizer."""
+def _checked_config(job: Job, say: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the model's config of a job, after all checks that need no text."""
     check_limits(job.training, job.evaluation)
     check_text_bytes(job)
     say("checking the model")
-    config = settled_config(job)
-    corpus, tokenizer = tokenize(job.data, folder / "tokens", say)
-    Batches(corpus, job.training, job.evaluation)  # says at once when the text is too short
-    resolved = ResolvedJob(
+    return settled_config(job)
+
+
+def _resolved(job: Job, config: dict[str, Any], corpus: Corpus) -> ResolvedJob:
+    """Return the job as peers see it."""
+    return ResolvedJob(
         name=job.name,
         config=config,
         pretrained=job.model.path is not None and any(job.model.path.glob("*.safetensors")),
@@ -160,7 +167,6 @@ def _resolve(job: Job, folder: Path, say: Callable[[str], Any]) -> tuple[Resolve
         plan=job.plan,
         checkpoint=job.checkpoint,
     )
-    return resolved, tokenizer
 
 
 def _prepared_for(folder: Path) -> ResolvedJob | None:

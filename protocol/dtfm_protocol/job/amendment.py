@@ -147,4 +147,9 @@ def check_key(key: str) -> None:
 
 def spoken(values: Mapping[str, Value]) -> str:
     """Return values by key in a line for people: "training.steps = 2000, plan.schedule = gpipe"."""
-    return ", ".join(f"{key} = {value}" for key, value in values.items())
+    return ", ".join(f"{key} = {as_written(value)}" for key, value in values.items())
+
+
+def as_written(value: Value) -> str:
+    """Return a value as the job file has it, words without their quotes."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,6 +1,7 @@
 """A program's state directory: closed to other users, locked while it runs, its files replaced whole."""
 
 import contextlib
+import errno
 import os
 import stat
 import time
@@ -12,6 +13,8 @@ from dtfm_protocol.process.logs import log
 
 PRIVATE = 0o700
 """Mode of folders that hold keys, secrets, or other people's text: this user's alone."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the errors by which the system says that a disk, or this user's part of it, is full."""
 OWN_FILES = ("lock", "key")
 """Files of which one lies in each state dir that a program has used."""
 
@@ -149,7 +152,8 @@ def write_atomically(path: Path, data: str | bytes, *, private: bool = False, la
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+        hint = "; make room on that disk" if error.errno in NO_ROOM else ""
+        raise UserError(f"cannot write {path}: {error.strerror}{hint}") from None
 
 
 def sync_folder(folder: Path) -> None:
