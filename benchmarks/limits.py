@@ -3,7 +3,8 @@ and seconds from a pause to silence.
 
     python -m benchmarks.limits [--only caps | pauses] [--seconds 40] [--out benchmarks/results/limits.md]
 
-The network counts IP packets, headers included, and knows nothing of caps. Needs root. A machine that trains, and runs
+The network counts IP packets, headers included, and knows nothing of caps. Needs root; run it with `nice -n -15` where
+others compute, too, for nodes keep the priority with which they are started. A machine that trains, and runs
 the coordinator, is never idle: for `--when-idle` the node counts the programs alone that stand for its person's.
 """
 
@@ -26,7 +27,9 @@ from benchmarks.tables import keep, markdown, show
 from dtfm_lab.emulation.emulated_network import EmulatedNetwork
 from dtfm_lab.emulation.wiring import Wiring
 
-JOB = Size("limits", hidden=256, intermediate=512, sequence=64, evaluated=4, slow=1.0, checkpoint=100_000, shadow=20)
+JOB = Size(
+    "limits", hidden=256, intermediate=512, sequence=64, evaluated=4, slow=1.0, checkpoint=100_000, shadow=100_000
+)
 """Boundaries of 64 kB a micro-batch, and states of some 25 MB a node."""
 LINE_MBIT, ONE_WAY = 50.0, 0.01
 """Rate and one-way seconds of every link."""
@@ -37,12 +40,14 @@ SILENT_BYTES, SILENT_CORES = 3000.0, 0.1
 SILENT_SECONDS = 5.0
 """Seconds for which it must be, so that a moment between two steps is none."""
 BURNER = "while True: pass  # stands for a game"
-PACE = ("--pace", "5")
+PACE = ("--pace", "2.5")
 """GFLOP/s: the processors of this machine, which others use, too, are no bottleneck then."""
+COPIES = "all: up and down 4 Mbit/s; copies of states for a spare go all the time"
 CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "no caps": ((), (), ()),
     "one node: up 4 Mbit/s": (("--upload", "4Mbit"), (), ()),
     "one node: down 4 Mbit/s": (("--download", "4Mbit"), (), ()),
+    COPIES: (("--upload", "4Mbit", "--download", "4Mbit"),) * 3,
     "all: up 2 Mbit/s, down 6 Mbit/s": (("--upload", "2Mbit", "--download", "6Mbit"),) * 3,
 }
 CAPS = ["case", "node", "direction", "cap, Mbit/s", "most over 10 s, Mbit/s", "of the cap"]
@@ -81,7 +86,10 @@ class Traffic:
 
 @contextlib.asynccontextmanager
 async def running(
-    options: Sequence[tuple[str, ...]], program: tuple[str, ...] = ("dtfm-node",), stages: int | None = None
+    options: Sequence[tuple[str, ...]],
+    program: tuple[str, ...] = ("dtfm-node",),
+    stages: int | None = None,
+    shadow: int | None = None,
 ) -> AsyncIterator[tuple[EmulatedNetwork, Swarm]]:
     """Run a swarm that trains: a node for each of `options`, and the coordinator on the host behind."""
     count = len(options)
@@ -91,7 +99,9 @@ async def running(
     wiring = Wiring(delay=delay, rate=rate, up=[None] * hosts, down=[None] * hosts)
     async with EmulatedNetwork.running(wiring) as lab, Swarm.running(JOB) as swarm:
         swarm.coordinator.within = lab.within(count)
-        job = swarm.job(steps=100_000)
+        job = swarm.job(
+            steps=100_000, shadow=shadow, tied=False
+        )  # what a tied matrix adds to a step, no prediction counts
         if stages is not None:
             job.write_text(f"{job.read_text()}[plan]\nstages = {stages}\n")
         await swarm.serve(job, "--announce", lab.address(count), "--min-nodes", count, listen="0.0.0.0")
@@ -101,11 +111,13 @@ async def running(
         yield lab, swarm
 
 
-async def caps(seconds: float) -> tuple[list[list[str]], list[list[str]]]:
+async def caps(cases: Sequence[str], seconds: float) -> tuple[list[list[str]], list[list[str]]]:
     """Train under caps; return what went over the network, and what steps took."""
     went, took = list[list[str]](), list[list[str]]()
-    for name, options in CASES.items():
-        async with running(options, stages=len(options)) as (lab, swarm):
+    for name in cases:
+        options = CASES[name]
+        stages, shadow = (2, 1) if name == COPIES else (len(options), None)
+        async with running(options, stages=stages, shadow=shadow) as (lab, swarm):
             traffic = Traffic()
             watching = asyncio.create_task(traffic.watch(lab))
             since, first, version = time.monotonic(), swarm.step, swarm.layout()["version"]
@@ -181,7 +193,9 @@ async def pauses() -> list[list[str]]:
         number = next(number for number, node in enumerate(swarm.nodes) if node not in swarm.spares())
         burning = [await asyncio.create_subprocess_exec(sys.executable, "-c", BURNER) for _ in range(2)]
         try:
-            rows.append(["both cores taken, `--when-idle`", *await to_silence(lab, swarm.nodes[number], number)])
+            rows.append(
+                ["both cores taken, `--when-idle`", *await to_silence(lab, swarm.nodes[number], number, limit=60.0)]
+            )
         finally:
             for process in burning:
                 process.kill()
@@ -211,12 +225,13 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["caps", "pauses"])
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     parts = []
     if arguments.only != "pauses":
-        went, took = asyncio.run(caps(arguments.seconds))
+        went, took = asyncio.run(caps(arguments.cases, arguments.seconds))
         show("Most traffic of a node in any ten seconds", CAPS, went)
         show("Steps", STEPS, took)
         parts += [markdown("Most traffic of a node in any ten seconds", CAPS, went), markdown("Steps", STEPS, took)]

@@ -9,7 +9,7 @@ from dtfm_protocol.checkpoint.transfers import receive_file, send_file
 from dtfm_protocol.transport.in_memory import MemoryStream
 from dtfm_protocol.wire.stream import Bytes, StreamClosed
 
-PIECE = 1 << 20
+PIECE = 1 << 17
 
 
 @pytest.mark.parametrize(

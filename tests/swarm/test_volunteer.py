@@ -1,7 +1,9 @@
 """A volunteer's whole stay with no option but the invite: join, status, pause, leave, remove, and nothing is left."""
 
+import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.harness.swarm import Swarm
@@ -21,8 +23,10 @@ async def test_a_node_joins_leaves_and_is_removed_without_being_told_where_its_f
     monkeypatch.setenv("XDG_DATA_HOME", str(data))
     await swarm.serve(swarm.job(steps=40_000, checkpoint=2), "--min-nodes", "1")
     invite = f"@{swarm.folder / 'coordinator' / 'invite'}"
-    node = await swarm.start("dtfm-node", "join", "--yes", invite, "--device", "cpu", "--threads", "1", "--nice", "0")
+    node = await swarm.start("dtfm-node", "join", "--yes", invite, "--device", "cpu", "--threads", "1", "--nice", "3")
     await swarm.until(lambda: list(data.rglob("*.safetensors")), "the node keeps a snapshot")
+
+    assert {thread_priority(thread.id) for thread in psutil.Process(node.pid).threads()} == {3}
 
     code, said = await swarm.run("dtfm-node", "remove", "--yes")
     assert code == 2
@@ -62,6 +66,11 @@ async def pauses_while_another_goes_on(swarm: Swarm) -> None:
     assert code == 0, said
     step = swarm.step
     await swarm.until(lambda: swarm.step > step + 3, "it has taken over")
+
+
+def thread_priority(thread: int) -> int:
+    """The nice value of a thread, of which each has one of its own."""
+    return os.getpriority(os.PRIO_PROCESS, thread)
 
 
 def kept(folder: Path) -> set[str]:

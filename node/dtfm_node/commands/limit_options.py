@@ -32,7 +32,8 @@ NotOnBattery = Annotated[bool, typer.Option("--not-on-battery", help="Pause whil
 WhenIdle = Annotated[bool, typer.Option("--when-idle", help="Pause while somebody uses the machine.")]
 NotMetered = Annotated[bool, typer.Option("--not-metered", help="Pause while the network is a metered one.")]
 Nice = Annotated[
-    int, typer.Option("--nice", min=0, max=19, help="Priority for processor and disk: 0 as others, 19 the lowest.")
+    int,
+    typer.Option("--nice", min=0, max=19, help="Priority for processor and disk: 0 as it was started, 19 the lowest."),
 ]
 
 

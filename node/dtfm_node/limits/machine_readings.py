@@ -107,6 +107,8 @@ class SystemReadings:
 
     async def _idle_since(self) -> float | None:
         """Return when input came last, in Unix seconds, as the login manager knows it; 0: just now."""
+        if not hasattr(os, "getuid"):
+            return None
         said = await self._ask("loginctl", "show-user", str(os.getuid()), "-p", "IdleHint", "-p", "IdleSinceHint")
         return None if said is None else idle_since(said)
 
@@ -128,7 +130,10 @@ def on_battery() -> bool | None:
     """Whether the machine runs on its battery; one without a battery does not."""
     if not hasattr(psutil, "sensors_battery"):
         return None
-    battery = psutil.sensors_battery()
+    try:
+        battery = psutil.sensors_battery()
+    except (OSError, ValueError, RuntimeError, AttributeError):  # what the system says of it is odd
+        return None
     if battery is None:
         return False
     return None if battery.power_plugged is None else not battery.power_plugged

@@ -37,7 +37,9 @@ CATALOGUE_LIMIT = 64 << 20
 """Bytes of the largest `Catalogue` message."""
 HAND_IN_LIMIT = 16 << 20
 """Bytes of the largest `HandIn` message, its rows of metrics included."""
-_PIECE = 1 << 20
+_PIECE = 1 << 17
+"""Bytes of a file between two turns: what a step waits for is behind one of them at most, a quarter of a second at 4
+Mbit/s."""
 
 
 class WantShard(Message):

@@ -34,7 +34,7 @@ class LibP2PStream:
         try:
             most = min(_CHUNK, self._caps.down.piece)
             if size <= most:
-                await self._caps.down.take(size)
+                await self._caps.receive(size)
                 return await self._reader.readexactly(size)
             # In pieces as they come: `readexactly` would let the reader's buffer grow to the whole size.
             buffer = bytearray(size)
@@ -43,7 +43,7 @@ class LibP2PStream:
                 piece = await self._reader.read(min(size - filled, most))
                 if not piece:
                     raise StreamClosed(f"{short(self.peer)} closed the stream")
-                await self._caps.down.take(len(piece))
+                await self._caps.receive(len(piece))
                 view[filled : filled + len(piece)] = piece
                 filled += len(piece)
             return buffer
@@ -57,11 +57,11 @@ class LibP2PStream:
             for buffer in buffers:
                 if not cap.is_capped:
                     self._writer.write(buffer)
-                    await cap.take(len(buffer))
+                    await self._caps.send(len(buffer))
                     continue
                 view = memoryview(buffer).cast("B")
                 for start in range(0, len(view), cap.piece):
-                    await cap.take(min(cap.piece, len(view) - start))
+                    await self._caps.send(min(cap.piece, len(view) - start))
                     self._writer.write(view[start : start + cap.piece])
             await self._writer.drain()
         except (ConnectionError, OSError, RuntimeError):

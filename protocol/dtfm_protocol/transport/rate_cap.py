@@ -12,6 +12,11 @@ PIECE_SECONDS = 0.05
 LEAST_PIECE = 1 << 10
 WIRE_SHARE = 1.04
 """Bytes on the wire for each byte of a stream: the headers of IP and TCP, 52 for each 1,448."""
+ANSWER_SHARE = 0.02
+"""Bytes the other way for each byte of a stream: an acknowledgement of 52 for each two packets."""
+SET_ASIDE = 2500.0
+"""Bytes a second of a cap that are left to what does not go through it: reports to the coordinator, its words to all,
+and libp2p's own messages; at most a quarter of the cap."""
 SMALL_BUFFER_SECONDS = 0.25
 """Seconds of a download cap that the kernel takes from a sender, for each stream, before this program reads them."""
 SMALLEST_BUFFER = 16 << 10
@@ -22,13 +27,14 @@ USUAL_BUFFER = 128 << 10
 class RateCap:
     """Cap on one direction: whoever sends, or has received, takes bytes here first, and waits its turn.
 
-    In any window of W seconds no more than `bytes_per_second` * (W + 0.15) go, headers included.
+    In any window of W seconds no more than `bytes_per_second` * (W + 0.15) go, headers included. What the other
+    direction makes this one send beside that, is made up for by who sends next.
     """
 
     def __init__(self, bytes_per_second: float = math.inf) -> None:
         self.total = 0
         """Bytes that were taken so far."""
-        self._rate = bytes_per_second / WIRE_SHARE
+        self._rate = max(bytes_per_second - SET_ASIDE, bytes_per_second * 0.75) / WIRE_SHARE
         self._free_at = -math.inf
         """Time (`time.monotonic`) at which all bytes that were taken so far may have gone."""
 
@@ -60,6 +66,11 @@ class RateCap:
         self._free_at = max(self._free_at, now - BURST_SECONDS) + size / self._rate
         return max(0.0, self._free_at - now)
 
+    def answered(self, size: int) -> None:
+        """Note that `size` bytes went the other way, which are acknowledged this way; nobody waits for that."""
+        if self.is_capped:
+            self._free_at = max(self._free_at, time.monotonic() - BURST_SECONDS) + ANSWER_SHARE * size / self._rate
+
     async def take(self, size: int) -> None:
         """Take `size` bytes, at most a `piece`, and wait until they may go."""
         wait = self.reserve(size, time.monotonic())
@@ -73,3 +84,13 @@ class TrafficCaps:
 
     up: RateCap = field(default_factory=RateCap)
     down: RateCap = field(default_factory=RateCap)
+
+    async def send(self, size: int) -> None:
+        """Wait until `size` bytes may be sent, at most a `piece` of the cap."""
+        self.down.answered(size)
+        await self.up.take(size)
+
+    async def receive(self, size: int) -> None:
+        """Wait until `size` bytes may have been received, at most a `piece` of the cap."""
+        self.up.answered(size)
+        await self.down.take(size)

@@ -193,7 +193,7 @@ class TlsStream:
         data, cap = memoryview(self._outgoing.read()), self._caps.up
         for start in range(0, len(data), cap.piece):
             piece = data[start : start + cap.piece]
-            await cap.take(len(piece))
+            await self._caps.send(len(piece))
             while piece:
                 try:
                     piece = piece[self._socket.send(piece) :]
@@ -218,7 +218,7 @@ class TlsStream:
             raise self._closed()
         self.heard = time.monotonic()
         self._incoming.write(self._staging[:count])
-        await self._caps.down.take(count)
+        await self._caps.receive(count)
         if count == len(self._staging):
             await asyncio.sleep(0)  # a fast sender must not keep this side's other tasks waiting
 
