@@ -1,11 +1,11 @@
 """Compiler of the search's inner loops to machine code: one decorator over numba's.
 
 They are compiled once a machine. The machine code is kept in a folder named after the sources: numba itself would not
-notice
-that a compiled function calls another one whose file has changed.
+notice that a compiled function calls another one whose file has changed.
 """
 
 import contextlib
+import gc
 import os
 import shutil
 import time
@@ -67,10 +67,23 @@ def compiling(search: str, say: Callable[[str], object]) -> Iterator[None]:
     done = Path(str(numba.config.CACHE_DIR)) / f"{search}.compiled"
     if not (_KEPT and done.exists()):
         say("compiling the allocator, once on this machine: ten seconds to half a minute")
-    yield
+    with _no_collector():
+        yield
     if _KEPT:
         with contextlib.suppress(OSError):
             done.touch()
+
+
+@contextlib.contextmanager
+def _no_collector() -> Iterator[None]:
+    """Keep the garbage collector off what the compiler makes: it would look through all of that again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
