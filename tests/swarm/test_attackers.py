@@ -135,6 +135,8 @@ async def test_replayed_ends_false_promises_a_made_up_model_and_words_in_disguis
 async def test_a_replica_that_signs_false_states_is_left_out_and_training_goes_on(swarm: Swarm) -> None:
     """Where its file tells, it is named alone; else it is kept apart from whom it contradicts, and nobody else is."""
     job = swarm.job(steps=20, checkpoint=5)
+    with job.open("a", encoding="utf-8") as file:
+        file.write("[plan]\nstages = 1\nreplicas = 3\n")  # the liar has a part at first
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done")
     nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
     liar = await swarm.join(name="liar", program=("lying-node",))
