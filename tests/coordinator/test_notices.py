@@ -24,7 +24,8 @@ def member(role: str = "trains", stage: int | None = 0) -> MemberView:
     return MemberView.model_validate(
         {
             "name": "ann", "device": "cpu", "role": role, "does": "", "level": "good", "stage": stage, "layers": None,
-            "micro_batches": 1, "step": 1, "tokens": 0, "share": 0, "seconds": 0, "seen_at": None, "version": "1",
+            "micro_batches": 1, "step": 1, "tokens": 0, "sent_bytes": 0, "received_bytes": 0, "share": 0,
+            "seconds": 0, "seen_at": None, "version": "1",
             "up_gbps": None, "down_gbps": None,
         }
     )  # fmt: skip

@@ -54,7 +54,7 @@ HOSTILE = {
         "says",
         "stays available",
     ),
-    "a vocabulary of 10^9": (job({"vocab_size": 10**9}), "says", "available"),
+    "a vocabulary of 10^9": (job({"vocab_size": 10**9}), "says", "ready"),
     "a head of 10^11": (job({"head_dim": 10**11}), "refused", ""),
     "tables of 100 GB": (
         job({"max_position_embeddings": 300_000}, architecture=GPT_NEO),
@@ -66,7 +66,7 @@ HOSTILE = {
     "sequences that take days": (
         job({"hidden_size": 8, "intermediate_size": 8, "head_dim": 2}, sequence_length=1 << 20),
         "says",
-        "available",
+        "stays available",
     ),
     "the longest sequences that a job may have": (job(sequence_length=MOST_UINT32), "says", "stays available"),
 }

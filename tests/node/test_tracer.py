@@ -292,7 +292,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_trace(tmp_path)
     with written(tmp_path, "[\n").open("r+b") as file:
         file.truncate(LARGEST_FILE + 1)
-    with pytest.raises(UserError, match="has more than 256 MiB"):
+    with pytest.raises(UserError, match="has more than 268 MB"):
         read_trace(tmp_path / "node-x.json")
 
 

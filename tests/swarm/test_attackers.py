@@ -132,11 +132,16 @@ async def test_replayed_ends_false_promises_a_made_up_model_and_words_in_disguis
     assert set(dropped) <= {"with contents that cannot be used"}
 
 
+def all_have_a_part(job: Path) -> None:
+    """Have the first plan of three nodes leave nobody out, whatever is measured of them."""
+    with job.open("a", encoding="utf-8") as file:
+        file.write("[plan]\nstages = 1\nreplicas = 3\n")
+
+
 async def test_a_replica_that_signs_false_states_is_left_out_and_training_goes_on(swarm: Swarm) -> None:
     """Where its file tells, it is named alone; else it is kept apart from whom it contradicts, and nobody else is."""
     job = swarm.job(steps=20, checkpoint=5)
-    with job.open("a", encoding="utf-8") as file:
-        file.write("[plan]\nstages = 1\nreplicas = 3\n")  # the liar has a part at first
+    all_have_a_part(job)
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done")
     nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
     liar = await swarm.join(name="liar", program=("lying-node",))
@@ -154,6 +159,7 @@ async def test_a_replica_that_signs_false_states_is_left_out_and_training_goes_o
 async def test_a_node_that_never_hands_in_is_left_out_and_the_run_ends(swarm: Swarm) -> None:
     """Under a coordinator that waits for seconds in place of minutes."""
     job = swarm.job(steps=20, checkpoint=10)
+    all_have_a_part(job)
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--exit-when-done", program=("impatient-coordinator",))
     nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
     silent = await swarm.join(name="silent", program=("lying-node",), environment={"LIE": "silence"})

@@ -125,7 +125,9 @@ def write_snapshot(
         draft.unlink(missing_ok=True)
         if placed:
             path.unlink(missing_ok=True)
-        if isinstance(error, (OSError, UserError)):
+        if isinstance(error, UserError):
+            raise UserError(f"cannot write a snapshot: {error}") from None
+        if isinstance(error, OSError):
             raise UserError(f"cannot write a snapshot to {folder}: {error}: make room there") from None
         raise
     return snapshot, hashes

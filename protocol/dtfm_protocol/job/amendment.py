@@ -5,7 +5,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, Field
 
-from dtfm_protocol.bounds import MOST_UINT32, Label, Time
+from dtfm_protocol.bounds import MOST_AMOUNT, MOST_UINT32, Label, Time
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Job, Planning, Training
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -41,7 +41,13 @@ def _keys(prefix: str, table: type[BaseModel]) -> Iterable[str]:
 
 KEYS = tuple(key for prefix, table in _TABLES.items() for key in _keys(prefix, table) if key not in FIXED)
 """Keys that may change while a job trains, as the job file has them."""
-Value = bool | int | float | Label
+Value = (
+    bool
+    | Annotated[int, Field(ge=-MOST_UINT32, le=MOST_UINT32)]
+    | Annotated[float, Field(ge=-MOST_AMOUNT, le=MOST_AMOUNT)]
+    | Label
+)
+"""New value; what its key allows is narrower."""
 Values = dict[Label, Value]
 """New values by key."""
 
