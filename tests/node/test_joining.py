@@ -116,7 +116,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def at_terminal(environment: dict[str, str]) -> Iterator[Terminal]:
     """A node that joins at a terminal, with the invite as an argument."""
-    with Terminal.running([str(BIN / "dtfm-node"), "join", DEAD.encode(), "--timeout", "1"], environment) as terminal:
+    with Terminal.running([str(BIN / "dtfm-node"), "join", DEAD.encode()], environment) as terminal:
         yield terminal
 
 
@@ -143,7 +143,7 @@ def test_whoever_agrees_is_not_asked_again(at_terminal: Terminal, environment: d
     assert at_terminal.exit_code() == 2
     assert "no coordinator answers" in at_terminal.shown
     assert (folder / CONSENT).exists()
-    again = run(environment, DEAD.encode(), "--timeout", "1")
+    again = run(environment, DEAD.encode())
     assert again.returncode == 2
     assert "no coordinator answers" in again.stderr
     other = run(environment, invite_to(Identity.generate(), 9, swarm="ab" * 8).encode(), "--state-dir", str(folder))
