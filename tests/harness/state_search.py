@@ -1,10 +1,10 @@
 """A search through all states that a model can reach: does an invariant break, or is there a state without a way on?"""
 
-import gc
 from collections import deque
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeVar
+
+from dtfm_protocol.process.garbage_pause import without_collector
 
 S = TypeVar("S", bound=Hashable)
 Words = tuple[object, ...]
@@ -62,20 +62,8 @@ class Found(NamedTuple):
 
 def search_states(model: StateModel[S], most: int = 1_000_000) -> Found:
     """Visit every state that can be reached, nearest first."""
-    with _no_collector():
+    with without_collector():
         return _search(model, most)
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Nothing here refers to itself, and all of it stays: Python need not look through it for garbage."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _search(model: StateModel[S], most: int) -> Found:

@@ -5,7 +5,6 @@ notice that a compiled function calls another one whose file has changed.
 """
 
 import contextlib
-import gc
 import os
 import shutil
 import time
@@ -18,6 +17,7 @@ import numba
 import dtfm_coordinator.allocator
 from dtfm_protocol.model import memory_model
 from dtfm_protocol.plan import schedule_rules
+from dtfm_protocol.process.garbage_pause import without_collector
 from dtfm_protocol.process.source_digest import sources_digest
 
 SHARED = (schedule_rules, memory_model)
@@ -67,23 +67,11 @@ def compiling(search: str, say: Callable[[str], object]) -> Iterator[None]:
     done = Path(str(numba.config.CACHE_DIR)) / f"{search}.compiled"
     if not (_KEPT and done.exists()):
         say("compiling the allocator, once on this machine: ten seconds to half a minute")
-    with _no_collector():
+    with without_collector():
         yield
     if _KEPT:
         with contextlib.suppress(OSError):
             done.touch()
-
-
-@contextlib.contextmanager
-def _no_collector() -> Iterator[None]:
-    """Keep the garbage collector off what the compiler makes: it would look through all of that again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
