@@ -61,7 +61,7 @@ class Coordinator:
         demand = await asyncio.to_thread(kept_requirements, job.config, job.training, folder)
         planner = Planner(job, demand, self._forced, options.seed)
         ends = Endpoints.choose(folder, options)
-        served = ServedJob(self._swarm, job, planner, folder, options, ends, self._joined)
+        served = ServedJob(self._swarm, job, planner, folder, options, ends, self._job.sharing, self._joined)
         while await CoordinatorRun(served, self._key).run(ready):
             log.info("going on with the new key, as %s", self._key.identity.peer_id)
 
