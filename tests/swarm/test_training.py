@@ -8,8 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dtfm_protocol.control.contribution_record import ContributionRecord
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
+from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.stage import loss_sum
 from tests.harness.swarm import Swarm, solo
@@ -40,6 +42,15 @@ async def test_a_local_swarm_trains_exports_and_generates_what_one_process_would
 
     code, said = await swarm.run("dtfm-coordinator", "export", "--state-dir", state, swarm.folder / "model")
     assert code == 0, said
+    card = (swarm.folder / "model" / "README.md").read_text()
+    assert "with 37.3 k parameters, trained from random weights by 3 machines of volunteers" in card
+    owner, shares = Invite.decode((state / "invite").read_text().strip()).coordinator, 0.0
+    for node in (state / "nodes").iterdir():
+        said = ContributionRecord.parsed((node / "contribution.json").read_bytes()).said_by(owner)
+        assert f"| {said.peer[-6:]} | {100 * said.share:.1f} % | {said.steps} |" in card
+        assert (said.last_step, said.of_layers) == (20, 4)
+        shares += said.share
+    assert shares == pytest.approx(1.0), "each node has the record of its part when it ends"
     model = AutoModelForCausalLM.from_pretrained(swarm.folder / "model").eval()
     assert AutoTokenizer.from_pretrained(swarm.folder / "model").decode([72, 105]) == "Hi"
     resolved = ResolvedJob.model_validate_json((state / "job.json").read_text())
