@@ -39,6 +39,8 @@ UNITS = {
     "plan.horizon": "seconds",
     "checkpoint.every": "steps",
     "checkpoint.shadow": "steps",
+    "sharing.model": "",
+    "sharing.license": "",
 }
 """Unit of each key's value; "": it has none."""
 

@@ -124,6 +124,10 @@ NODE_FILES = (
     StateFile("plan.json", "The plan that it took last ([its fields](messages.md#plan))."),
     StateFile("pause.json", "Until when it pauses, after `dtfm-node pause`."),
     StateFile("consent.json", "That its person has agreed to take part, and in which swarm."),
+    StateFile(
+        "contribution.json",
+        "What it has contributed, signed by the coordinator. `remove` keeps it, in the folder `contributions`.",
+    ),
     StateFile("credential.json", "Its membership, signed by the coordinator."),
     StateFile("invite", "The invite with which it joined; `join` without one reads it.", is_secret=True),
     StateFile("key", "The node's key: by it the swarm knows it again.", is_secret=True),

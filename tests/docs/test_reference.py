@@ -24,6 +24,8 @@ ELSEWHERE = {"node_service.py", "compiled.py", "page_assets.py", "local_swarm.py
 OTHERS = {
     "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",  # of models
     "live.safetensors", "weights.safetensors",  # names on the wire
+    "contributions",  # beside all nodes' folders: records that stay when one is removed
+    "offer.json",  # in the folder of a model that is being fetched
     "nodes",  # the nodes' folders of `dtfm-coordinator swarm`
 }  # fmt: skip
 """File names in the code of which none lies in a state folder."""

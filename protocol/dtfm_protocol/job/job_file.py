@@ -200,6 +200,15 @@ class Checkpointing(Schema):
     """Steps between the snapshots that a stage with one peer alone leaves with another peer."""
 
 
+class Sharing(Schema):
+    """The `[sharing]` table: who may take the model home, and under which terms."""
+
+    model: Literal["nobody", "members"] = "nobody"
+    """Who may fetch the newest checkpoint as a model, with `dtfm-node fetch-model`, while and after it trains."""
+    license: Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]*$|^$")] = ""
+    """Licence that the model's card names, e.g. "apache-2.0"; "" names none."""
+
+
 class Job(Schema):
     """The job file of an owner, whole."""
 
@@ -211,6 +220,7 @@ class Job(Schema):
     evaluation: Evaluation = Evaluation()
     plan: Planning = Planning()
     checkpoint: Checkpointing = Checkpointing()
+    sharing: Sharing = Sharing()
 
     @classmethod
     def load(cls, path: Path) -> Self:
