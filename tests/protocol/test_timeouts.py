@@ -12,7 +12,7 @@ from dtfm_node.engine.failure_detector import ROUND_TRIPS, STUCK_TIMES
 from dtfm_protocol.control.mqtt import RETRY_PART
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 
-PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "guarantees.md"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import torch
+from docs.generate.state_files import COORDINATOR_FILES, NODE_FILES, StateFile, unlisted
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dtfm_protocol.control.contribution_record import ContributionRecord
@@ -72,6 +73,8 @@ async def test_a_local_swarm_trains_exports_and_generates_what_one_process_would
     assert code == 0
     assert json.loads(said)["phase"] == "done"
     assert json.loads(said)["step"] == 20
+    nodes = [StateFile(f"nodes/NUMBER/{one.path}", one.text) for one in NODE_FILES]
+    assert unlisted(state, (*COORDINATOR_FILES, *nodes)) == [], "the reference lists all files"
 
 
 async def test_uneven_layers_and_shares_of_a_forced_plan_give_the_same_curve(swarm: Swarm) -> None:

@@ -187,7 +187,7 @@ class Controller:
 
     def kick(self, peer: str) -> None:
         """Go on without a peer until it comes back."""
-        log.info("the owner sends %s away", short(peer))
+        log.info("You sent %s away: the others go on without it.", short(peer))
         self._state.members.kick(peer)
         self._state.notify()
 
@@ -327,7 +327,8 @@ class Controller:
             keeping = partial(hold, self._context.folder, self._rows, self._state, event)
             if await self._bind(plan, keeping):
                 break
-            log.info("plan %d was not taken by all its peers: planning anew", version)
+            log.debug("plan %d was not taken by all its peers", version)
+            log.info("Not all machines took up their part: the work is divided anew.")
             version = await self._driver.call()
             layout = await self._layout()
         self._amender.begun(plan, job)

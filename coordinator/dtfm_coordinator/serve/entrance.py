@@ -120,14 +120,14 @@ class Entrance:
             try:
                 self._admission.check(certificate)
             except Refused as error:
-                log.info("closing a connection to the broker: %s", error)
+                log.info("A connection was refused: %s", error)
                 task.cancel()
 
     def _end_sessions(self, peer: str) -> None:
         """Close the connections of a member that was kicked."""
         for task, certificate in list(self._members.items()):
             if read_credential(certificate).peer == peer:
-                log.info("closing a connection of %s to the broker: it was kicked", short(peer))
+                log.info("A connection of %s was closed: it was sent away.", short(peer))
                 task.cancel()
 
     async def _take(self, visitor: Visitor) -> None:

@@ -52,7 +52,7 @@ class OwnKey:
         """
         before = self.identity.peer_id
         self.identity = key_replacement.replace_key(self.folder, self._swarm)
-        log.info("the key of %s is deleted: %s has taken its place", short(before), short(self.identity.peer_id))
+        log.info("The old key %s is deleted: %s has taken its place.", short(before), short(self.identity.peer_id))
 
     async def hand_over(self, desk: EnrolmentDesk, publish: Callable[[MembershipNews], Awaitable[None]]) -> None:
         """Put the new key in the place of the old one, and let the old one's last word be that.

@@ -1,7 +1,7 @@
 """Table of timeouts that a person may want to change: how long anyone waits, how often anyone looks, and why.
 
 What follows from a protocol of others, from an algorithm, or is only a turn of a loop, stands beside its use. The rows
-of `docs/guarantees.md` about waiting are held to this table.
+of `docs/explanation/guarantees.md` about waiting are held to this table.
 """
 
 from dataclasses import dataclass, fields
