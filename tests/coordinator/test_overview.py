@@ -175,7 +175,7 @@ async def test_what_happens_is_told_once_and_in_plain_words(tmp_path: Path) -> N
     await peers.goodbye("b")
     second = maker.make()
     assert [one.text for one in second.news.values()][2:] == [
-        "b left.", "The work is divided: 2 machines share it, each computes the whole model.",
+        "b left.", "The work is divided: 2 machines compute, each of them the whole model.",
     ]  # fmt: skip
     assert maker.make().news == second.news
 
