@@ -69,7 +69,8 @@ class Writer:
         self.steps: list[int] = []
         self.fault = fault
 
-    async def __call__(self, step: int, folder: Path) -> None:
+    async def __call__(self, state_dir: Path, step: int, folder: Path) -> None:
+        assert CheckpointStore(state_dir / "checkpoints", sweep=False).whole(step).step == step
         self.steps.append(step)
         if self.fault:
             raise UserError(self.fault)

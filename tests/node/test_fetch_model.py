@@ -19,6 +19,7 @@ from dtfm_protocol.control.member_requests import ModelFile, OfferedModel, WantP
 from dtfm_protocol.errors import Refused, UserError
 from tests.harness.entrances import free_port
 from tests.harness.event_loops import event_loop_policy
+from tests.harness.manual_clock import ManualClock
 from tests.harness.membership import OWNER, member_of
 from tests.node.desk_guests import FILES, OpenDesk, Writer, at, keep_checkpoint, open_desk
 
@@ -73,6 +74,7 @@ async def test_without_leave_a_checkpoint_or_room_there_is_one_line(tmp_path: Pa
     async with shared(tmp_path, Writer("the disk is full")) as desk:
         with pytest.raises(UserError, match="cannot write the model out"):
             await fetch(desk, out, said).run()
+        assert list((tmp_path / "shared-model").iterdir()) == []
     identity, admission = member_of(OWNER)
     with pytest.raises(UserError, match=r"no coordinator of the swarm answers .*: the model is on its disk"):
         await fetch(desk, out, said, DeskClient(at(free_port()), identity, admission)).run()
@@ -83,6 +85,20 @@ async def test_without_leave_a_checkpoint_or_room_there_is_one_line(tmp_path: Pa
     with pytest.raises(UserError, match="is there already"):
         fetch(desk, tmp_path / "full", said)
     assert not out.exists()
+
+
+async def test_a_model_that_could_not_be_written_out_is_tried_again_after_a_while(tmp_path: Path) -> None:
+    keep_checkpoint(tmp_path, 20)
+    clock, write = ManualClock(), Writer("the disk is full")
+    async with ModelShelf(tmp_path, "tiny", write, clock.now).open() as shelf, open_desk(shelf=shelf) as desk:
+        for _ in range(2):
+            with pytest.raises(UserError, match="cannot write the model out"):
+                await fetch(desk, tmp_path / "out", []).run()
+        assert write.steps == [20]
+        write.fault = ""
+        clock.skip(61.0)
+        await fetch(desk, tmp_path / "out", []).run()
+    assert files_of(tmp_path / "out") == FILES
 
 
 async def test_one_member_fetches_once_at_a_time_and_who_asks_for_what_is_not_there_is_put_out(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -30,9 +31,14 @@ from dtfm_protocol.process.state_dir import make_private
 
 FOLDER = "shared-model"
 """Name of the shelf's folder in a coordinator's state folder."""
+NOT_FOR_A_CARD = frozenset({"checkpoints", FOLDER, "key", "lock"})
+"""Names in a state folder of what a model's writer has no use for."""
 _NAME: TypeAdapter[str] = TypeAdapter(ModelFileName)
-Write = Callable[[int, Path], Awaitable[None]]
-"""Writes the model of a step to a folder that is not there. Raises UserError where it cannot."""
+RETRY_SECONDS = 60.0
+"""Pause after a model that could not be written out."""
+Write = Callable[[Path, int, Path], Awaitable[None]]
+"""Writes the model of a state folder's checkpoint, by its step, to a folder that is not there. Raises UserError where
+it cannot."""
 
 
 class NotYet(Refused):
@@ -80,22 +86,29 @@ class ShelvedModel:
 class ModelShelf:
     """Shelf of one run. Use it within `open`."""
 
-    def __init__(self, state_dir: Path, job: str, write: Write | None = None) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        job: str,
+        write: Write | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Put nothing there yet.
 
         Args:
             state_dir: the coordinator's state folder.
             job: the job's name.
             write: writes a model out; None: `dtfm-coordinator checkpoints export` does.
+            clock: gives seconds.
         """
         self._state_dir, self._root, self._job = state_dir, state_dir / FOLDER, job
-        self._write = write or self._write_in_a_child
+        self._write, self._clock = write or _write_in_a_child, clock
         self._model: ShelvedModel | None = None
         self._readers: Counter[Path] = Counter()
         self._writing: asyncio.Task[None] | None = None
         self._source, self._fault = (-1, 0.0), ""
-        """Checkpoint that was tried last, by step and time, and why it could not be written out."""
-        self._made = 0
+        """Checkpoint that was tried last, by step and time, and why the last one could not be written out."""
+        self._tried, self._made = 0.0, 0
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
@@ -131,9 +144,11 @@ class ModelShelf:
         steps = store.steps()
         if not steps:
             raise Refused("there is no checkpoint yet: the model can be fetched once the first one is kept")
-        source = steps[-1], store.written_at(steps[-1])
-        if source != self._source and (self._writing is None or self._writing.done()):
-            self._source, self._fault = source, ""
+        source, now = (steps[-1], store.written_at(steps[-1])), self._clock()
+        is_over = bool(self._fault) and now >= self._tried + RETRY_SECONDS
+        if (source != self._source or is_over) and (self._writing is None or self._writing.done()):
+            self._source, self._tried = source, now
+            self._fault = "" if is_over else self._fault
             self._writing = asyncio.create_task(self._put(steps[-1]))
         if self._model is not None:
             return self._model  # whoever comes while a newer one is written is not to wait for that
@@ -148,13 +163,15 @@ class ModelShelf:
         try:
             await asyncio.to_thread(self._check_room, step)
             make_private(self._root)
-            await self._write(step, folder)
+            with pinned(self._state_dir, step, folder.with_name(f"{folder.name}-source")) as source:
+                await self._write(source, step, folder)
             model = await asyncio.to_thread(ShelvedModel.of, folder, self._job, step)
         except (UserError, Refused, OSError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
             self._fault = "the coordinator cannot write the model out; its owner can read why in the log"
             log.warning("a member wants the model, which cannot be written out: %s", error)
             return
-        before, self._model = self._model, model
+        before, self._model, self._fault = self._model, model, ""
         log.info("members can fetch the model after step %d", step)
         if before is not None:
             self._clear(before)
@@ -176,24 +193,53 @@ class ModelShelf:
                 f"need {bytes_in_words(needed)}: free some space"
             )
 
-    async def _write_in_a_child(self, step: int, folder: Path) -> None:
-        program = [sys.executable, "-c", "from dtfm_coordinator.main import main; main()"]
-        child = await asyncio.create_subprocess_exec(
-            *program, "checkpoints", "export", str(step), str(folder), "--state-dir", str(self._state_dir),
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            preexec_fn=end_with_parent(signal.SIGTERM),
-        )  # fmt: skip
-        try:
+
+@contextlib.contextmanager
+def pinned(state_dir: Path, step: int, folder: Path) -> Iterator[Path]:
+    """Make `folder` look like the state folder with this one checkpoint, which is not deleted within the block.
+
+    Raises:
+        OSError: the checkpoint is gone, or the disk cannot be written.
+    """
+    name = f"step-{step:08d}"
+    kept = folder / "checkpoints" / name
+    try:
+        kept.mkdir(mode=0o700, parents=True)
+        for path in (state_dir / "checkpoints" / name).iterdir():
+            try:
+                os.link(path, kept / path.name)
+            except FileNotFoundError:
+                raise
+            except OSError:  # another disk, or one without such links
+                shutil.copyfile(path, kept / path.name)
+        for path in state_dir.iterdir():
+            if path.name not in NOT_FOR_A_CARD:
+                (folder / path.name).symlink_to(path.absolute())
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _write_in_a_child(state_dir: Path, step: int, folder: Path) -> None:
+    """Have another process write a model out, with low priority."""
+    program = [sys.executable, "-c", "from dtfm_coordinator.main import main; main()"]
+    child = await asyncio.create_subprocess_exec(
+        *program, "checkpoints", "export", str(step), str(folder), "--state-dir", str(state_dir),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        preexec_fn=end_with_parent(signal.SIGTERM),
+    )  # fmt: skip
+    try:
+        with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, child.pid, 10)
-            _, said = await child.communicate()
-        finally:
-            if child.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    child.kill()
-                await child.wait()
-        if child.returncode:
-            lines = said.decode(errors="replace").strip().splitlines()
-            raise UserError(lines[-1][:300] if lines else f"its writer ended with {child.returncode}")
+        _, said = await child.communicate()
+    finally:
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+    if child.returncode:
+        lines = said.decode(errors="replace").strip().splitlines()
+        raise UserError(lines[-1][:300] if lines else f"its writer ended with {child.returncode}")
 
 
 def weight_bytes(manifest: Manifest) -> int:
