@@ -127,7 +127,7 @@ def test_another_job_is_refused_before_its_text_is_read(home: Path) -> None:
     said: list[str] = []
     with pytest.raises(UserError, match=r"another job \(training\.learning_rate differs\)"):
         prepare(Job.load(home / "job.toml"), home / "state", said.append)
-    assert said == ["checking the model"]
+    assert said == ["Checking the model."]
 
 
 def test_more_steps_are_taken_up(home: Path) -> None:

@@ -49,7 +49,7 @@ class MessageHandlers:
     def _keep(self, manifest: Manifest) -> None:
         """Note that a checkpoint is whole."""
         self._state.kept = mark_of(manifest)
-        log.info("kept the checkpoint of step %d", manifest.step)
+        log.info("The model after step %s is safe on this disk.", f"{manifest.step:,}")
         self._state.notify()
 
     def _hear_presence(self, peer: str, message: Presence) -> None:
@@ -62,7 +62,7 @@ class MessageHandlers:
         member = members.get(peer)
         is_online = member is not None and member.online
         if is_online != was_online:
-            log.info("%s %s", called(peer, member.name if member else ""), "joined" if is_online else "left")
+            log.info("%s %s", called(peer, member.name if member else ""), "has joined." if is_online else "has left.")
             if not is_online:
                 self._state.links.forget(peer)
         self._state.notify()
