@@ -187,7 +187,4 @@ def test_what_is_said_to_be_somewhere_is_there() -> None:
         ):
             if not (ROOT / path).exists():
                 missing.append(f"{document.relative_to(ROOT)}: {path}")
-        for path in re.findall(r"\]\((?!http|#)([^)#]+)", text):
-            if not (document.parent / path).exists():
-                missing.append(f"{document.relative_to(ROOT)}: {path}")
     assert missing == []

@@ -63,7 +63,7 @@ def hold(folder: Path, rows: MetricsFile, state: SwarmState, event: PlanEvent, p
     write_atomically(folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
     write_amendments(folder / amendments_file.NAME, plan.amendments)
     rows.forget_after(event.step)
-    append_shares(folder, plan, rows)
+    append_shares(folder, plan, rows, names={one.peer: one.name for one in state.members.known()})
     state.plan = plan
     state.event = event.model_copy(update={"in_force_at": time.time()})
 

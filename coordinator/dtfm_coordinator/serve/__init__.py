@@ -12,7 +12,7 @@
 - `endpoints`: endpoints of a coordinator: the ports at which it listens, and the addresses under which it is announced
 - `enrolment_desk`: enrolment desk of a coordinator: newcomers get their credentials there, and the owner's decisions
   take effect
-- `entrance`: one TLS port at which newcomers enrol, and members find the embedded broker
+- `entrance`: one TLS port at which newcomers enrol, and members find the embedded broker and a desk
 - `first_invite`: invite that `serve` prints: the addresses of a coordinator and of its standbys, and a token that lets
   nodes in
 - `first_second`: first second of a service: its page is open, and says what is done, before the rest is imported
@@ -20,7 +20,9 @@
 - `forced_plan`: plan that the owner forces: its file is read at the start, and again whenever it is written
 - `job_edits`: edits of a job file that is served again, which become wishes of the owner
 - `key_replacement`: replacement of a coordinator's key by a new one, in its state folder
+- `member_desk`: desk of a coordinator at its entrance: gives a member what it asks for on a connection of its own
 - `message_router`: who is to get a message, and which messages are kept for those to come
+- `model_shelf`: shelf of the newest model, written out as `transformers` loads it, for members to fetch
 - `mosquitto_files`: files with which Mosquitto keeps to the same rules as the embedded broker
 - `mqtt_packets`: MQTT 3.1.1 packets: reads what clients send, within bounds, and writes what a broker answers
 - `notices/`: notices to the owner: the run is done, has failed or stands still, a member was lost

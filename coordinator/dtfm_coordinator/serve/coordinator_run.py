@@ -26,6 +26,7 @@ from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
 from dtfm_coordinator.serve.entrance import entrance
 from dtfm_coordinator.serve.first_invite import draft_invite, keep_invite
 from dtfm_coordinator.serve.forced_plan import follow_forced_plan
+from dtfm_coordinator.serve.member_desk import member_desk
 from dtfm_coordinator.serve.notices.notice_sender import NoticeSender
 from dtfm_coordinator.serve.own_key import OwnKey
 from dtfm_coordinator.serve.serve_options import ServeOptions
@@ -43,6 +44,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.job.job_file import Sharing
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.open_planes import Planes, open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
@@ -67,6 +69,7 @@ class ServedJob:
     """State folder."""
     options: ServeOptions
     ends: Endpoints
+    sharing: Sharing = Sharing()  # noqa: RUF009 - it is frozen
     joined: Invite | None = None
     """Invite of the swarm for which this coordinator stands by; None: it is the swarm's first one itself."""
     beginning: Beginning | None = None
@@ -147,10 +150,11 @@ class CoordinatorRun:
         options, rules, admission = self._options, TopicRules(self._swarm, self._coordinators), self._admission
         broker = EmbeddedBroker(rules) if options.broker == "embedded" else None
         if broker is None:
-            folder = self._folder / mosquitto_files.FOLDER
-            mosquitto_files.write_mosquitto_files(folder, rules, admission.authorities)
+            mosquitto_files.write_mosquitto_files(self._folder / mosquitto_files.FOLDER, rules, admission.authorities)
+        served = self._served
+        desk = await stack.enter_async_context(member_desk(self._key, served.swarm, served.job, served.sharing))
         opening = entrance(
-            options.listen, self._served.ends.broker, self._identity, admission, self._desk.enrol, broker
+            options.listen, served.ends.broker, self._identity, admission, self._desk.enrol, broker, desk=desk.serve
         )
         await stack.enter_async_context(opening)
 

@@ -68,7 +68,7 @@ class Coordinator:
             await run_apart(partial(compile_now, say))
         planner = Planner(job, demand, self._forced, options.seed)
         ends = Endpoints.choose(folder, options)
-        served = ServedJob(self._swarm, job, planner, folder, options, ends, self._joined, beginning)
+        served = ServedJob(self._swarm, job, planner, folder, options, ends, self._job.sharing, self._joined, beginning)
         while await CoordinatorRun(served, self._key).run(ready):
             log.info("This coordinator goes on with its new key, as %s.", self._key.identity.peer_id)
 

@@ -48,6 +48,8 @@ class Display:
         self._steps = 0
         self.sent_bytes: Callable[[], int] = int
         """Function that returns how many bytes this node has sent to others."""
+        self.contribution = ""
+        """What this node has contributed, as the coordinator has signed it, in a sentence; "": nothing yet."""
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._last_line = 0.0
 
@@ -139,7 +141,7 @@ class Display:
             told.append(step_in_words(self._row, self._steps, self._seconds))
         elif self._phase is not None:
             told.append(f"The swarm: {swarm_does(self._phase)}")
-        return [printable(words) for words in (*told, sent(self.sent_bytes())) if words]
+        return [printable(words) for words in (*told, sent(self.sent_bytes()), self.contribution) if words]
 
     def _draw(self) -> None:
         if self._live is None:
