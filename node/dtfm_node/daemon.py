@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import torch
 
+from dtfm_node.control.contribution_keeper import ContributionKeeper
+from dtfm_node.control.desk_client import DeskClient
 from dtfm_node.control.display import Display
 from dtfm_node.control.enrolment_client import EnrolmentClient
 from dtfm_node.control.inbox import Inbox
@@ -246,6 +248,8 @@ class Daemon:
                 plan_loop = PlanLoop(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)
                 self._plan_loop = plan_loop
                 snapshots.when_added(say_standing)
+                contribution = self._contribution(admission)
+                self._inbox.when_kept(lambda step, _: contribution.kept(step))
                 self._reporter.say("idle", availability(survey, profile))
                 self._serving = True
                 background = [
@@ -253,6 +257,7 @@ class Daemon:
                     tasks.create_task(publisher.measure(self._inbox.rounds, self._reporter)),
                     tasks.create_task(self._reporter.run(control)),
                     tasks.create_task(plane.watch()),
+                    tasks.create_task(contribution.run(partial(asyncio.sleep, self._timeouts.contribution_pause))),
                     tasks.create_task(watch_for_wake(own_addresses, partial(_anew, control, publisher))),
                 ]
                 say_standing()
@@ -269,9 +274,20 @@ class Daemon:
                     leaving.cancel()
                     await asyncio.wait({following})
                     await plan_loop.save()
+                await contribution.refresh()
+                if contribution.said is not None:
+                    self._display.note(f"{self._display.contribution} The coordinator has signed that.")
                 for task in background:
                     task.cancel()
             await self._reporter.send(control)
+
+    def _contribution(self, admission: Admission) -> ContributionKeeper:
+        ask = partial(DeskClient(self._invite, self._identity, admission).contribution, self._timeouts.contribution)
+
+        def told(words: str) -> None:
+            self._display.contribution = words
+
+        return ContributionKeeper(self._folder, self._me, self._invite.swarm, admission.coordinators, ask, told)
 
     def _presence(self) -> Presence:
         return Presence(online=True, session=self._session, name=self._options.name, version=product_version())

@@ -176,7 +176,7 @@ async def test_what_happens_is_told_once_and_in_plain_words(tmp_path: Path) -> N
     await peers.goodbye("b")
     second = maker.make()
     assert [one.text for one in second.news.values()][2:] == [
-        "b left.", "A new plan is in force: 2 machines in 1 stage. Reason: the best of 3",
+        "b left.", "The work is divided: 2 machines compute, each of them the whole model.",
     ]  # fmt: skip
     assert maker.make().news == second.news
 

@@ -26,6 +26,8 @@ from dtfm_protocol.checkpoint.transfers import (
     WantPiece,
     WantShard,
 )
+from dtfm_protocol.control.contribution_record import ContributionRecord, ContributionStatement
+from dtfm_protocol.control.member_requests import DeskAnswer, DeskRequest, ModelFile, OfferedModel, WantPart
 from dtfm_protocol.control.messages import TOPICS
 from dtfm_protocol.discovery.records import Entry
 from dtfm_protocol.identity.enrolment import EnrolmentAnswer, EnrolmentRequest
@@ -43,7 +45,8 @@ ROOTS: tuple[type[BaseModel], ...] = (
     *(topic.schema for topic in TOPICS.values()), Entry, EnrolmentAnswer, EnrolmentRequest, _Outer, _Payload, Invite,
     Hello, StepReceipts, CastVotes, WantReceipts, WantVotes, ProbeRequest, Queued, Swallowed, Catalogue, Deposit,
     HandIn, Receipt, TransferReply, WantCatalogue, WantPiece, WantShard, Commit, Vote, MemberNews, OutsideAddress,
-    Endpoint, ReachedAt,
+    Endpoint, ReachedAt, ContributionRecord, ContributionStatement, DeskAnswer, DeskRequest, ModelFile, OfferedModel,
+    WantPart,
 )  # fmt: skip
 """What is sent; what it is made of follows from that."""
 GROWING = frozenset({"ResolvedJob", "Training", "Evaluation", "Planning", "Checkpointing", "Corpus", "Plan"})

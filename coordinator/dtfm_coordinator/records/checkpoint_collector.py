@@ -161,7 +161,7 @@ class CheckpointCollector:
             if manifest is None:
                 manifest = self._whole[mark.step] = await asyncio.to_thread(self._store.whole, mark.step)
         except Refused as error:
-            log.warning("cannot give the state after step %d: %s", mark.step, error)
+            log.warning("A machine asked for the model after step %d, which cannot be read here: %s", mark.step, error)
             return {}
         return dict(manifest.tensors) if mark_of(manifest) == mark else {}
 
@@ -170,7 +170,7 @@ class CheckpointCollector:
         try:
             return await asyncio.to_thread(self._store.read, self._whole[mark.step], key, offset, size)
         except (KeyError, Refused) as error:
-            log.warning("cannot give %s of step %d: %s", key, mark.step, error)
+            log.warning("A machine asked for %s after step %d, which cannot be read here: %s", key, mark.step, error)
             return None
 
     async def take(self, stream: Stream) -> None:
@@ -333,7 +333,7 @@ class CheckpointCollector:
         try:
             self._store.prune(KEPT)
         except UserError as error:
-            log.warning("cannot delete old checkpoints: %s", error)
+            log.warning("Old checkpoints cannot be deleted: %s", error)
         for kept, _, _ in self._readers:
             kept(manifest)
 

@@ -103,14 +103,16 @@ class EnrolmentDesk:
                 self._file.append(entry)
         except (Refused, UserError) as error:
             if self._refused.note(str(error)):  # each reason once: anybody can cause many
-                log.info("no credential for a node at %s: %s", address, error)
+                log.info("A node at %s was not let in: %s", address, error)
             why = str(error) if isinstance(error, Refused) else "the coordinator cannot write to its disk"
             return EnrolmentAnswer(refused=why)
         is_new = entry.peer not in self._file.ledger.members
         self.take_up()
         if is_new:
             invite = self._file.ledger.invited.get(entry.token)
-            log.info("%s has entered%s", short(entry.peer), f" ({invite.name})" if invite and invite.name else "")
+            log.info(
+                "%s was let in%s.", short(entry.peer), f" (invite: {invite.name})" if invite and invite.name else ""
+            )
         until = entry.at + CREDENTIAL_DAYS * DAY_SECONDS
         certificate = issue_credential(self._identity, self.admission.swarm, entry.peer, entry.token, until)
         return EnrolmentAnswer(

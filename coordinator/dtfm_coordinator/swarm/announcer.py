@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from dtfm_coordinator.swarm.overview.owner_words import is_aside, phase_in_words, without_count
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.bounds import SEEN_LIMIT
 from dtfm_protocol.control.messages import ANSWERS, LEDGER, PHASE, Answers, Ledger, Phase
@@ -35,6 +36,8 @@ class Announcer:
         self._control, self._state, self._rows = control, state, rows
         self._session, self._called = session, called
         self.phase = Phase(name="waiting", text="starting", session=session)
+        self._told = ""
+        """What was last told of that in the log."""
         self._due = asyncio.Event()
         self._asked: dict[str, str] = {}
         """Session of each peer that has called for a sign of life, and was not answered yet."""
@@ -61,8 +64,18 @@ class Announcer:
         phase, before = Phase.model_validate(values), self.phase
         if (phase.name, phase.text, phase.paused) != (before.name, before.text, before.paused):
             self.phase = phase
-            log.info("%s: %s", name, text)
+            self._tell(phase)
             await self._control.publish(PHASE, phase)
+
+    def _tell(self, phase: Phase) -> None:
+        """Log what is done, in the owner's words; with debug lines on, in the planner's, too."""
+        log.debug("%s: %s", phase.name, phase.text)
+        if self._state.plan is not None and is_aside(phase):
+            return
+        told = without_count(phase_in_words(phase, self._state.plan))
+        if told != self._told:
+            self._told = told
+            log.info("%s", told)
 
     def answer(self, peer: str, session: str) -> None:
         """Have `peer`, which calls in its `session`, answered, and told the ledger; who is in time for none of

@@ -52,7 +52,7 @@ class MessageHandlers:
     def _keep(self, manifest: Manifest) -> None:
         """Note that a checkpoint is whole."""
         self._state.kept = mark_of(manifest)
-        log.info("kept the checkpoint of step %d", manifest.step)
+        log.info("The model after step %s is safe on this disk.", f"{manifest.step:,}")
         self._state.notify()
 
     def _hear_presence(self, peer: str, message: Presence) -> None:
@@ -66,9 +66,9 @@ class MessageHandlers:
         is_online = member is not None and member.online
         if is_online != was_online:
             name = called(peer, member.name if member else "")
-            log.info("%s %s", name, "joined" if is_online else "left")
+            log.info("%s %s", name, "has joined." if is_online else "has left.")
             if member is not None and is_online and (said := told_to_coordinator(product_version(), member.version)):
-                log.log(logging.WARNING if members.is_unfit(member) else logging.INFO, "%s %s", name, said)
+                log.log(logging.WARNING if members.is_unfit(member) else logging.INFO, "%s %s.", name, said)
             if not is_online:
                 self._state.links.forget(peer)
         self._state.notify()

@@ -182,7 +182,9 @@ class SwarmState(ChangeSignal):
     def _tell_quarrel(self, accuser: str, accused: str, text: str) -> None:
         log.warning("%s accuses %s (%s)", short(accuser), short(accused), text)
         for one in sorted({accuser, accused} & self.accusations.left_out):
-            log.warning("%s has fallen out with two peers: plans do without it where they can", short(one))
+            log.warning(
+                "%s has fallen out with two peers: the work is divided without it where that is possible", short(one)
+            )
 
     def leave_out(self, peer: str, why: str) -> None:
         """Go on without a peer that has provably lied: under no plan until it comes back in another session, and then

@@ -34,6 +34,7 @@ from dtfm_protocol.model.initial_weights import initial_value
 from dtfm_protocol.model.stage import loss_sum
 from dtfm_protocol.model.whole_model import build_whole
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.work_apart import wait_apart
 
 KEPT = 2
 """Number of newest checkpoints that stay on disk."""
@@ -145,7 +146,8 @@ def run(job: Job, folder: Path, device: torch.device, display: Display, amendmen
     Args:
         amendments: file of the changes of a run, which are made here, too; None: there are none.
     """
-    resolved, changes = prepare(job, folder, log.info), tuple[Amendment, ...]()
+    resolved = wait_apart(lambda: prepare(job, folder, log.info))
+    changes = tuple[Amendment, ...]()
     if amendments is not None:
         resolved, changes = _as_begun(resolved, amendments), read_amendments(amendments)
     solo = Solo(resolved, folder, device, changes)

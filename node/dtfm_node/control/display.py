@@ -16,11 +16,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dtfm_node.control.plain_words import PACE_STEPS, READY, WorkShare, doing, progress, sent, swarm_does
+from dtfm_node.control.plain_words import READY, WorkShare, doing, sent, swarm_does
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.control.messages import Phase, Report
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.job.step_words import PACE_STEPS, step_in_words
 from dtfm_protocol.process.console import console
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.product_version import product_version
@@ -50,6 +51,8 @@ class Display:
         """Function that returns how many bytes this node has sent to others."""
         self.coordinator_version = ""
         """Version of the coordinator's program; "": not known."""
+        self.contribution = ""
+        """What this node has contributed, as the coordinator has signed it, in a sentence; "": nothing yet."""
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._last_line = 0.0
 
@@ -118,7 +121,7 @@ class Display:
         self._draw()
         if time.monotonic() - self._last_line >= LINE_SECONDS or row.step == steps or row.eval_loss is not None:
             self._last_line = time.monotonic()
-            told = f"{progress(row, steps, self._seconds)} {sent(self.sent_bytes())}".strip()
+            told = f"{step_in_words(row, steps, self._seconds)} {sent(self.sent_bytes())}".strip()
             self._tell(told, row.model_dump(mode="json"))
 
     def save(self, path: Path, report: Report, timeouts: dict[str, dict[str, float]]) -> None:
@@ -139,10 +142,10 @@ class Display:
         """Return all that there is to say now, in sentences."""
         told = [self._doing()]
         if self._row is not None:
-            told.append(progress(self._row, self._steps, self._seconds))
+            told.append(step_in_words(self._row, self._steps, self._seconds))
         elif self._phase is not None:
             told.append(f"The swarm: {swarm_does(self._phase)}")
-        return [printable(words) for words in (*told, sent(self.sent_bytes())) if words]
+        return [printable(words) for words in (*told, sent(self.sent_bytes()), self.contribution) if words]
 
     def _draw(self) -> None:
         if self._live is None:
@@ -156,7 +159,7 @@ class Display:
             done = int(BAR_CELLS * part)
             bar = f"{'█' * done}{'░' * (BAR_CELLS - done)} {100 * part:.0f} %"
             table.add_row(Text("progress", style="dim"), Text(bar))
-            table.add_row("", Text(progress(self._row, self._steps, self._seconds)))
+            table.add_row("", Text(step_in_words(self._row, self._steps, self._seconds)))
         if traffic := sent(self.sent_bytes()):
             table.add_row(Text("network", style="dim"), Text(traffic))
         self._live.update(table)

@@ -80,7 +80,8 @@ async def load_state(
         shapes = {key: tuple(state.parameters[key.partition("/")[2]].shape) for key in lacking}
         sources = _sources(plan, state, plane.peer_id)
         fetched = await Fetch(plane, mark, shapes, sources, parts=parts).run(take)
-        log.info("fetched %s of %s from %d peers", bytes_in_words(fetched.bytes), mark, len(fetched.sources))
+        givers = "another machine" if len(fetched.sources) == 1 else f"{len(fetched.sources)} machines"
+        log.info("fetched %s of the model after step %d from %s", bytes_in_words(fetched.bytes), mark.step, givers)
     await compute(state.settle, mark, plan.resume.commit)
     return fetched
 

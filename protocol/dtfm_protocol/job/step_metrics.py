@@ -33,9 +33,3 @@ class StepMetrics(Message):
     """Mean loss over the target tokens of the evaluation, after this step, in nats; null when not evaluated."""
     at: Time | None = None
     """Unix seconds when the step was final, by the clock of whoever reported it; null in files of earlier versions."""
-
-    def line(self, steps: int) -> str:
-        """Return the row as one line for people; `steps` is the number of the job's steps."""
-        evaluated = f", eval loss {self.eval_loss:.4f}" if self.eval_loss is not None else ""
-        rate = self.tokens / max(self.seconds, 1e-9)
-        return f"step {self.step}/{steps}: loss {self.loss:.4f}{evaluated}, {rate:.0f} tokens/s, {self.seconds:.2f} s"

@@ -28,6 +28,15 @@ PLANS_TOLD = 20
 """Plans of an earlier life of the coordinator that are told."""
 
 
+def recall_plans(board: NewsBoard, folder: Path) -> None:
+    """Put the plans of an earlier life of the coordinator on a board."""
+    try:
+        for event in event_log.read(folder)[-PLANS_TOLD:]:
+            board.put(told_plan(event))
+    except (UserError, ValueError) as error:
+        log.warning("What has happened so far cannot be shown: %s", error)
+
+
 class OverviewMaker:
     """Maker of overviews of one run."""
 
@@ -40,6 +49,7 @@ class OverviewMaker:
         phase: Callable[[], Phase],
         names: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.time,
+        board: NewsBoard | None = None,
     ) -> None:
         """Read what an earlier life of the coordinator has written.
 
@@ -51,20 +61,18 @@ class OverviewMaker:
             phase: returns what the coordinator does now.
             names: returns whom the invites were for with which members have entered, by peer id.
             clock: gives Unix seconds.
+            board: holds what has happened so far; None: what the folder tells of that.
         """
         self._swarm, self._job, self._state, self._phase = swarm, job, state, phase
         self._names, self._clock = names, clock
         self.history = StepHistory(folder / "metrics.jsonl")
         """Steps so far, as the last overview had them."""
         self._records, self._storage = MemberRecords(folder), StorageWatch(folder, state.clock.now)
-        self._board = NewsBoard(clock)
+        self._board = NewsBoard(clock) if board is None else board
         self._before: Overview | None = None
         self._step, self._stepped = -1, 0.0
-        try:
-            for event in event_log.read(folder)[-PLANS_TOLD:]:
-                self._board.put(told_plan(event))
-        except (UserError, ValueError) as error:
-            log.warning("cannot read what has happened so far: %s", error)
+        if board is None:
+            recall_plans(self._board, folder)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:

@@ -36,7 +36,7 @@ let offered = "";
 
 // Offers what can be done now about the course of the run.
 export function offerCourse(overview) {
-  const over = overview.phase === "done" || overview.phase === "failed";
+  const over = ["done", "failed", "preparing", "standing-by"].includes(overview.phase);
   const names = !mayAct() || over ? [] : overview.is_paused ? ["resume", "set", "finish"] : ["pause", "checkpoint", "plan", "set", "finish"];
   show("actions", names.length > 0);
   if (String(names) === offered) return;
