@@ -57,6 +57,7 @@ from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.transport.dial_rule import dial_rule
 from dtfm_protocol.transport.dialling import multiaddresses_to_dial
@@ -166,6 +167,7 @@ class Daemon:
                 background = [
                     tasks.create_task(control.run()),
                     tasks.create_task(credentials.keep_fresh(admission, control.refused)),
+                    tasks.create_task(self._inbox.until_misfit()),
                 ]
                 await self._enter(control)
                 await self._serve(machine, control, admission, watch)
@@ -289,7 +291,7 @@ class Daemon:
         return ContributionKeeper(self._folder, self._me, self._invite.swarm, admission.coordinators, ask, told)
 
     def _presence(self) -> Presence:
-        return Presence(online=True, session=self._session, name=self._options.name)
+        return Presence(online=True, session=self._session, name=self._options.name, version=product_version())
 
     def _waits(self, why: str) -> None:
         """Say why this node does not even connect yet."""
@@ -340,6 +342,7 @@ class Daemon:
             heard=FreshnessFile(self._folder),
         )
         self._inbox.read(control)
+        control.when_unreadable = self._inbox.cannot_read
 
         async def see(_: str, presence: Presence) -> None:
             if presence.online and presence.session != self._session:

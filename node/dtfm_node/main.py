@@ -371,6 +371,9 @@ def status(
         )
         for words in values.get("words", ()):
             typer.echo(printable(words))
+        if values.get("version"):
+            coordinator = printable(values.get("coordinator_version", "")) or "not known yet"
+            typer.echo(f"Version {values['version']}; the coordinator's: {coordinator}.")
         if values["timeouts"]:
             from dtfm_node.control.display import show_timeouts
 

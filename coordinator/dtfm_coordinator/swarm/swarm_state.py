@@ -30,6 +30,7 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.state_vote import StateVote
 from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 
 
 class SwarmState(ChangeSignal):
@@ -54,7 +55,7 @@ class SwarmState(ChangeSignal):
         """
         super().__init__(clock)
         self._folder, self._layers = folder, layers
-        self.members, self.links, self.pace = Members(self.clock.now), LinkTable(), Stragglers()
+        self.members, self.links, self.pace = Members(self.clock.now, product_version()), LinkTable(), Stragglers()
         self.link_watch, self.divergence = LinkDegradation(self.clock.now), Divergence()
         self.accusations, self.disputes, self.owed = Accusations(), StateDisputes(), owed or OwedShares()
         self.plan: Plan | None = None

@@ -24,6 +24,7 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.job.step_words import PACE_STEPS, step_in_words
 from dtfm_protocol.process.console import console
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.state_dir import write_atomically
 
 LINE_SECONDS = 1.0
@@ -48,6 +49,8 @@ class Display:
         self._steps = 0
         self.sent_bytes: Callable[[], int] = int
         """Function that returns how many bytes this node has sent to others."""
+        self.coordinator_version = ""
+        """Version of the coordinator's program; "": not known."""
         self.contribution = ""
         """What this node has contributed, as the coordinator has signed it, in a sentence; "": nothing yet."""
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
@@ -128,6 +131,7 @@ class Display:
         phase = self._phase.text if self._phase is not None else ""
         values |= {"at": time.time(), "swarm": phase, "steps": self._steps, "tasks": len(asyncio.all_tasks())}
         values |= {"timeouts": timeouts, "sent_bytes": self.sent_bytes(), "words": self._words()}
+        values |= {"version": product_version(), "coordinator_version": self.coordinator_version}
         values["last"] = self._row.model_dump(mode="json") if self._row else None
         write_atomically(path, json.dumps(values, indent=1))
 
