@@ -4,9 +4,11 @@
 - `config_file`: config file of a node: the options of `join`, for those who do not want to type them again
 - `consent`: consent to take part in a swarm: asked for once, before anything is made or sent
 - `join_command`: command `join` before its options are looked at: which invite, which folder, what the config file says
+- `join_devices`: `dtfm-node join` on several devices: a node on each of them, each with a folder and a key of its own
 - `kept_invite`: invite that a node keeps in its state folder, so that it can be started again without one
 - `leave`: `dtfm-node leave`: asks the daemon of a state dir to drain, and waits until it has ended
 - `limit_options`: options of `join` that limit what the node takes of its machine, and when it works
+- `node_status`: `dtfm-node status`: says what the node of a state folder is doing, or was doing last
 - `pause`: `dtfm-node pause` and `dtfm-node resume`: say to the node of a state folder that it is to pause, or to go on
 - `remove`: `dtfm-node remove`: deletes what a node that has left keeps of its swarm, and nothing else
 - `node_service`: `dtfm-node service`: has the system start the node of a swarm by itself, and again whenever it fails
