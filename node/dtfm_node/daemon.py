@@ -104,6 +104,8 @@ class NodeOptions:
     """Whether decoder layers are compiled."""
     pace: float | None = None
     """FLOP/s of a slower device to behave as."""
+    share: float = 1.0
+    """Part of the time for which the device that computes may be busy."""
     name: str = ""
     """What this machine's person calls it, as others are shown it; "": nothing."""
     lan: bool = False
@@ -175,7 +177,8 @@ class Daemon:
                     task.cancel()
 
     def _machine(self, device: torch.device, tracer: Tracer) -> AbstractContextManager[Runtime]:
-        return Runtime.running(device, tracer, compiled=self._options.compiled, pace=self._options.pace)
+        options = self._options
+        return Runtime.running(device, tracer, compiled=options.compiled, pace=options.pace, share=options.share)
 
     def _tracer(self) -> AbstractContextManager[Tracer]:
         folder = self._options.trace

@@ -210,6 +210,8 @@ def test_a_better_plan_is_taken_when_it_pays_back_within_the_horizon_and_not_soo
     assert moved.routes != plan.routes
     assert "; the plan in force takes " in moved.reason
     assert "pays back in" in moved.reason
+    stays = planned(worse, Planning(horizon=1e6), evaluations=20_000, in_force=plan, standstill=1e9)
+    assert (stays.routes, stays.stages) == (plan.routes, plan.stages)
     kept = planned(worse, Planning(horizon=1e-3), evaluations=20_000, in_force=plan)
     # No state moves, though shares and pairs may change, and who holds all layers may serve fewer, which costs nothing.
     assert "moving takes 0 s" in kept.reason
