@@ -9,6 +9,7 @@
 - `message_page`: every message, by its topic, and every frame and record
 - `metrics_page`: every figure of `/metrics`, and every column of the files of metrics
 - `pages`: all of these pages by name
+- `requests`: requests that programs make of each other, as a table
 - `state_files`: what lies in the state folders, as a table
 - `timeout_page`: every timeout that a person may want to change
 - `usual_fields`: what fields mean whose name says it all in the code

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from docs.generate.docstrings import field_texts, summary
 from docs.generate.markdown import code, page, paragraph, table
+from docs.generate.requests import INSIDE, REQUESTS
 from docs.generate.usual_fields import usual
 from dtfm_protocol.control.messages import TOPICS
 from dtfm_protocol.discovery.records import PROFILE_LIMIT, RECORD_LIMIT, LinkReport, Profile
@@ -46,6 +47,12 @@ def message_page() -> str:
         _records(),
         "## Frames between peers",
         _frames(),
+        "## Requests",
+        paragraph(
+            "Over streams of their own. Each begins with the credential of whoever opens it, but for a newcomer's. "
+            "Beside these, members tell each other of bans and new keys, where others are, and how to connect."
+        ),
+        _requests(),
         "## Fields",
         *(schema_section(kind) for kind in schemas()),
     )
@@ -53,7 +60,8 @@ def message_page() -> str:
 
 def schemas() -> list[type[BaseModel]]:
     """Return all schemas of messages and records, and those inside them, by name."""
-    roots: list[type[BaseModel]] = [*(topic.schema for topic in TOPICS.values()), Profile, LinkReport]
+    asked = (kind for request in REQUESTS for kind in request.schemas)
+    roots: list[type[BaseModel]] = [*(topic.schema for topic in TOPICS.values()), Profile, LinkReport, *asked, *INSIDE]
     found = {kind for root in roots for kind in _reached(root)}
     return sorted(found, key=lambda kind: kind.__name__)
 
@@ -117,6 +125,19 @@ def _records() -> str:
         for kind, limit in ((Profile, PROFILE_LIMIT), (LinkReport, RECORD_LIMIT))
     )
     return table(["record", "bytes at most", "what it is"], rows)
+
+
+def _requests() -> str:
+    rows = (
+        [
+            code(one.name) if one.name else "",
+            one.to,
+            one.text,
+            ", ".join(f"[{kind.__name__}](#{kind.__name__.lower()})" for kind in one.schemas),
+        ]
+        for one in REQUESTS
+    )
+    return table(["service", "who answers", "what for", "messages"], rows)
 
 
 def _frames() -> str:

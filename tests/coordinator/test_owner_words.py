@@ -62,7 +62,7 @@ PLAN = Plan(stages=((0, 2), (2, 4)), routes=(("a", "b"), ("a", "c")), idle=("d",
         ("training", "back: looking for the peers of plan 2", "This coordinator is back, and looks whether all "
          "machines still train."),
         ("done", "all 40 steps are done; the model is in run/checkpoints", "Done: all 40 steps are done; the model is "
-         "in run/checkpoints."),
+         "in run/checkpoints. `dtfm-coordinator export` makes it one that other programs load."),
     ],
 )  # fmt: skip
 def test_what_a_coordinator_does_is_said_plainly(name: str, text: str, said: str) -> None:
@@ -77,7 +77,10 @@ def test_how_fast_a_step_should_be_is_said_where_it_is_known() -> None:
         update={"cost": Cost(kind="makespan", total=0.432, data_parallel=0.0, pipeline=0.0), "idle": ()}
     )
     assert phase_in_words(phase, known).endswith("cut into 2 parts. A step should take about 0.4 s.")
-    assert phase_in_words(phase, plan_of("a").model_copy(update={"version": 2})) == "Training: 1 machine computes."
+    assert (
+        phase_in_words(phase, plan_of("a").model_copy(update={"version": 2}))
+        == "Training: 1 machine computes the whole model."
+    )
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ def _page(web: str | None, announced: str | None, certificate: Path | None, key:
 
 
 def _say_invite(invite: str) -> None:
+    log.info("Nodes can join now. Give this line to those whom you trust to take part:")
     typer.echo(f"dtfm-node join {invite}")
 
 

@@ -27,6 +27,7 @@ from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.judged_holdings import Copy
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
+from dtfm_coordinator.records import event_log
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector, mark_of
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.records.member_records import append_shares
@@ -34,6 +35,7 @@ from dtfm_coordinator.records.metrics_recorder import MetricsRecorder
 from dtfm_coordinator.swarm.announcer import Announcer
 from dtfm_coordinator.swarm.message_handlers import MessageHandlers
 from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
+from dtfm_coordinator.swarm.overview.owner_words import begun_in_words
 from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import Refused, UserError
@@ -137,8 +139,9 @@ class Controller:
         self._layout_maker = LayoutMaker(context, state, self._say, min_nodes)
         self._watch = PlanWatch(state, context.planner)
         self._comparison = Comparison(
-            state, self._watch, self._layout_maker, self._driver, self._rows, self._say, lambda: context.planner.horizon
-        )
+            state, self._watch, self._layout_maker, self._driver, self._rows, self._say,
+            horizon=lambda: context.planner.horizon, events=partial(event_log.read, context.folder),
+        )  # fmt: skip
 
     async def attend(self, seconds: float) -> None:
         """Look for profiles every `seconds`, keep the status file fresh, and carry out what is decided, until
@@ -310,7 +313,7 @@ class Controller:
             found = change.layout or await self._better(before, change)
             if found is None:
                 if not self._watch.broken(before):
-                    stays = f"plan {before.version} stays: none better is known for the nodes that are here"
+                    stays = "the work stays divided as it is: nothing better is known for the machines that are here"
                     self._owner.answer_all(PlanWanted, stays)
                 return
             await self._say("planning", f"{change.why}: {found.reason}")
@@ -336,7 +339,7 @@ class Controller:
         self._announcer.tell_ledger()
         await self._say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
         for kind in (PlanWanted, Resumed):
-            self._owner.answer_all(kind, f"the nodes begin plan {plan.version}, from step {event.step}: {plan.reason}")
+            self._owner.answer_all(kind, begun_in_words(plan, event.step))
 
     async def _bind(self, plan: Plan, keeping: Callable[[Plan], None]) -> bool:
         """Offer `plan`, and put it in force; whether that was done. No wish of the owner breaks it off."""
@@ -416,7 +419,7 @@ class Controller:
         await self._state.wait(due)
         if self._is_done() or self._standstill.is_wanted:
             return None
-        self._owner.answer_all(Resumed, f"the run was not paused: it trains under plan {plan.version}", done=False)
+        self._owner.answer_all(Resumed, "the run was not paused: it trains", done=False)
         why = await self._watch.why_broken(plan)
         if why:
             self._watch.forget_lost(plan)
@@ -426,7 +429,7 @@ class Controller:
             has_news = self._amender.has_news
             return Change(changes, gently=has_news, amends=has_news)
         if wishes.open(PlanWanted):
-            return replace(self._watch.look_into(plan), why="asked for by the owner", links_only=False)
+            return replace(self._watch.look_into(plan), why="asked for by the owner", passing="")
         return self._watch.look_into(plan) if self._watch.wish(plan) else None
 
 

@@ -60,10 +60,10 @@ def announced_words(known: InviteAddress, arrival: Arrival) -> str:
     host, port = known.host, known.port
     kinds = {kind_of(ip) for ip in known.addresses}
     if kinds == {"loopback"}:
-        listen = ", without --listen or with --listen 0.0.0.0" if known.listens_here_only else ""
+        listen = " without --listen, and" if known.listens_here_only else ""
         return (
-            f"The invite names {host}: only nodes on this machine can join by it. For others, start `serve` with "
-            f"--announce and an address at which they reach this machine{listen}: {_offers(known.own)}."
+            f"The invite names {host}: only nodes on this machine can join by it. For others, start `serve`{listen} "
+            f"with an address at which they reach this machine: {_offers(known.own)}."
         )
     if known.listens_here_only:
         return (
@@ -100,11 +100,10 @@ def _offers(own: Collection[str]) -> str:
     reach = {
         "global": "for everybody",
         "private": "for machines in your own network",
-        "carrier": "behind your provider",
+        "carrier": "inside your provider's network",
     }
-    offers = sorted(
-        (ip for ip in own if kind_of(ip) in reach), key=lambda ip: (list(reach).index(kind_of(ip)), ":" in ip)
-    )[:MOST_OFFERED]
+    known = [ip for ip in own if kind_of(ip) in reach and ":" not in ip]  # its own broker knows IPv4 alone
+    offers = sorted(known, key=lambda ip: list(reach).index(kind_of(ip)))[:MOST_OFFERED]
     if not offers:
         return "this machine has no address of its own now, so look whether its network is up"
     return ", ".join(f"`--announce {ip}` {reach[kind_of(ip)]}" for ip in offers)

@@ -39,8 +39,10 @@ async def serve_job(job: Job, folder: Path, options: ServeOptions, ready: Callab
 
             await stack.enter_async_context(page_served(options.web, beginning.feed, folder))
         await stack.enter_async_context(beginning.shown())
+        beginning.say("Looking at the job and its text.")
         await run_apart(partial(check_start, job, folder, options.plan))
         Endpoints.choose(folder, options)  # that a port is taken is said before anything that takes long
+        beginning.say("Loading what the coordinator needs.")
         coordinator = await run_apart(partial(_made, job, folder, options))
         await coordinator.run(ready, beginning)
 

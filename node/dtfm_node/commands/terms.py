@@ -91,6 +91,9 @@ class Terms:
         processor = (
             "all of the processor" if threads is None else f"{threads} thread{'s'[: threads != 1]} of the processor"
         )
+        if "," in device:
+            devices = device.split(",")
+            return f"{len(devices)} devices, from {printable(devices[0])} to {printable(devices[-1])} (--device)"
         if device == "cpu":
             return f"{processor} (--threads)"
         if device == "auto":

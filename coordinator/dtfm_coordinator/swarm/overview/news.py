@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.overview.overview import Level, NewsItem, Overview
-from dtfm_coordinator.swarm.overview.owner_words import reason_in_words
+from dtfm_coordinator.swarm.overview.owner_words import division, reason_in_words
 from dtfm_coordinator.swarm.overview.spoken_numbers import counted
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.identity.keys import called
@@ -29,6 +29,7 @@ ADVICE = (
      "upload may be too slow."),
     (r"measuring the connections took", "A member may be behind a strict router: `dtfm-node doctor` on its machine "
      "says what to do."),
+    (r"holds is not used", "The run goes on from what others hold. If one name comes again and again, ban it."),
     (r"losses of steps", "The curve has a gap there; the training itself has none."),
     (r"broker|was disconnected", "If nodes stay away, look whether this machine's port is open and its network is up."),
 )  # fmt: skip
@@ -46,12 +47,9 @@ def news(before: Overview | None, after: Overview) -> Iterator[Said]:
         return
     yield from _comings(before, after)
     if after.plan is not None and (before.plan is None or before.plan.version != after.plan.version):
-        parts = len(after.plan.stages)
-        members = counted(
-            len({one for stage in after.plan.stages for one in stage.members}), "machine shares", "machines share"
-        )
-        cut = "each computes the whole model" if parts == 1 else f"the model is cut into {parts} parts"
-        yield "good", f"The work is divided: {members} it, {cut}.", ""
+        machines = len({one for stage in after.plan.stages for one in stage.members})
+        anew = " anew" if before.plan is not None else ""
+        yield "good", f"The work is divided{anew}: {division(machines, len(after.plan.stages))}.", ""
     kept, newest = (max((one.step for one in seen.storage.checkpoints), default=0) for seen in (before, after))
     if newest > kept:
         yield "good", f"The model after step {newest:,} is safe on this disk.", ""

@@ -67,7 +67,7 @@ def phase_in_words(phase: Phase, plan: Plan | None = None) -> str:
         case "failed":
             return sentence(f"The run has failed: {text}")
         case "done":
-            return sentence(f"Done: {text}")
+            return f"{sentence(f'Done: {text}')} `dtfm-coordinator export` makes it one that other programs load."
     return sentence(text)
 
 
@@ -75,13 +75,26 @@ def working(plan: Plan | None) -> str:
     """Return who trains under a plan, and how fast that should be."""
     if plan is None:
         return "Training."
-    compute = len(plan.peers)
-    parts = len(plan.stages)
-    how = "each of them the whole model" if parts == 1 else f"the model cut into {parts} parts"
-    who = "1 machine computes" if compute == 1 else f"{counted(compute, 'machine')} compute, {how}"
     spare = f"; {counted(len(plan.idle), 'more stands', 'more stand')} by" if plan.idle else ""
-    pace = f". A step should take about {duration(plan.cost.total)}" if plan.cost is not None else ""
-    return f"Training: {who}{spare}{pace}."
+    pace = f". A step should take about {_pace(plan.cost.total)}" if plan.cost is not None else ""
+    return f"Training: {division(len(plan.peers), len(plan.stages))}{spare}{pace}."
+
+
+def division(machines: int, parts: int) -> str:
+    """Return how the work is divided among so many machines, with the model in so many parts."""
+    if machines == 1:
+        return "1 machine computes the whole model"
+    how = "each of them the whole model" if parts == 1 else f"the model cut into {parts} parts"
+    return f"{counted(machines, 'machine')} compute, {how}"
+
+
+def begun_in_words(plan: Plan, step: int) -> str:
+    """Return what a plan that begins means, which goes on from the state after `step`."""
+    return f"the run goes on from step {step + 1:,}: {division(len(plan.peers), len(plan.stages))}"
+
+
+def _pace(seconds: float) -> str:
+    return duration(seconds) if seconds >= 0.095 else f"{seconds:.1g} s"
 
 
 def reason_in_words(why: str) -> str:
