@@ -54,6 +54,8 @@ class CardFacts:
         """Read what a coordinator's state folder tells of the checkpoint that `manifest` describes."""
         path = state_dir / "metrics.jsonl"
         history, records = StepHistory(path), MemberRecords(state_dir)
+        while records.take_up():
+            pass
         history.take(row for row in MetricsFile(path).rows() if row.step <= manifest.step)
         contributions = {peer: one for peer, one in records.contributions(history.work).items() if one.steps}
         return cls(
