@@ -15,7 +15,7 @@ from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 
-SAFE_REST_TIMES = 20.0
+SAFE_REST_TIMES = 50.0
 """Times as long as a look for the safe state of a large swarm has taken that the next one waits."""
 LARGE = 32
 """Members from which a swarm is a large one."""
