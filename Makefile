@@ -17,7 +17,7 @@ IMPORTED := dtfm_node.daemon, dtfm_coordinator.tools.local_swarm, transformers.m
 COMPILED := $(wildcard coordinator/dtfm_coordinator/allocator/*.py coordinator/dtfm_coordinator/allocator/*/*.py) \
 	protocol/dtfm_protocol/plan/schedule_rules.py protocol/dtfm_protocol/model/memory_model.py
 
-.PHONY: demo check test lint coverage equivalence bench-allocator bench-engine bench-page bench-world chaos fuzzing flood soak clean
+.PHONY: demo check test lint coverage docs equivalence bench-allocator bench-engine bench-page bench-joining bench-world chaos fuzzing flood soak clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +50,9 @@ coverage: $(VENV)/compiled
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
+docs: $(VENV)/installed
+	$(BIN)/python -m docs.generate
+
 equivalence: $(VENV)/installed
 	$(BIN)/python -m benchmarks.equivalence
 
@@ -73,6 +76,9 @@ bench-engine: $(VENV)/installed
 
 bench-page: $(VENV)/installed
 	$(BIN)/python -m benchmarks.owners_page --out benchmarks/results/owners_page.md
+
+bench-joining: $(VENV)/installed
+	$(BIN)/python -m benchmarks.joining --out benchmarks/results/joining.md
 
 bench-world: $(VENV)/installed
 	$(BIN)/python -m benchmarks.world.lab --out benchmarks/results/lab.md

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import torch
 
+from dtfm_node.control.contribution_keeper import ContributionKeeper
+from dtfm_node.control.desk_client import DeskClient
 from dtfm_node.control.display import Display
 from dtfm_node.control.enrolment_client import EnrolmentClient
 from dtfm_node.control.inbox import Inbox
@@ -38,6 +40,7 @@ from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.disk_budget import DiskBudget, most_disk
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import Snapshots
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 from dtfm_protocol.checkpoint.transfers import SHARDS, STATE, serve_shards, serve_state
 from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, Challenge, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
@@ -54,6 +57,7 @@ from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.transport.dial_rule import dial_rule
 from dtfm_protocol.transport.dialling import multiaddresses_to_dial
@@ -165,6 +169,7 @@ class Daemon:
                 background = [
                     tasks.create_task(control.run()),
                     tasks.create_task(credentials.keep_fresh(admission, control.refused)),
+                    tasks.create_task(self._inbox.until_misfit()),
                 ]
                 await self._enter(control)
                 await self._serve(machine, control, admission, watch)
@@ -221,7 +226,7 @@ class Daemon:
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute)
-            most_bytes = 16 * 4 * model_sizes(job.config).total
+            most_bytes = ADAMW.most_file_bytes(model_sizes(job.config).total)
             signer = Signer(self._identity, self._invite.swarm)
             keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes, signer)
             async with keeping as checkpointer, asyncio.TaskGroup() as tasks:
@@ -247,6 +252,8 @@ class Daemon:
                 plan_loop = PlanLoop(self._inbox, worker, promise_store, holdings, checkpointer, self._reporter)
                 self._plan_loop = plan_loop
                 snapshots.when_added(say_standing)
+                contribution = self._contribution(admission)
+                self._inbox.when_kept(lambda step, _: contribution.kept(step))
                 self._reporter.say("idle", availability(survey, profile))
                 self._serving = True
                 background = [
@@ -254,6 +261,7 @@ class Daemon:
                     tasks.create_task(publisher.measure(self._inbox.rounds, self._reporter)),
                     tasks.create_task(self._reporter.run(control)),
                     tasks.create_task(plane.watch()),
+                    tasks.create_task(contribution.run(partial(asyncio.sleep, self._timeouts.contribution_pause))),
                     tasks.create_task(watch_for_wake(own_addresses, partial(_anew, control, publisher))),
                 ]
                 say_standing()
@@ -270,12 +278,23 @@ class Daemon:
                     leaving.cancel()
                     await asyncio.wait({following})
                     await plan_loop.save()
+                await contribution.refresh()
+                if contribution.said is not None:
+                    self._display.note(f"{self._display.contribution} The coordinator has signed that.")
                 for task in background:
                     task.cancel()
             await self._reporter.send(control)
 
+    def _contribution(self, admission: Admission) -> ContributionKeeper:
+        ask = partial(DeskClient(self._invite, self._identity, admission).contribution, self._timeouts.contribution)
+
+        def told(words: str) -> None:
+            self._display.contribution = words
+
+        return ContributionKeeper(self._folder, self._me, self._invite.swarm, admission.coordinators, ask, told)
+
     def _presence(self) -> Presence:
-        return Presence(online=True, session=self._session, name=self._options.name)
+        return Presence(online=True, session=self._session, name=self._options.name, version=product_version())
 
     def _waits(self, why: str) -> None:
         """Say why this node does not even connect yet."""
@@ -326,6 +345,7 @@ class Daemon:
             heard=FreshnessFile(self._folder),
         )
         self._inbox.read(control)
+        control.when_unreadable = self._inbox.cannot_read
 
         async def see(_: str, presence: Presence) -> None:
             if presence.online and presence.session != self._session:

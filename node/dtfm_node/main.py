@@ -25,6 +25,7 @@ from dtfm_node.commands.limit_options import (
     rate_of,
     rules_of,
 )
+from dtfm_node.commands.recognition_commands import contribution, fetch_model
 from dtfm_protocol.bounds import NICKNAME_LIMIT, nickname
 from dtfm_protocol.process import command_line
 from dtfm_protocol.process.logs import LogFormat, log, set_up
@@ -292,6 +293,10 @@ def remove(state_dir: JoinedStateDir = None, yes: Yes = False) -> None:
                 typer.echo("nothing was deleted", err=True)
                 raise typer.Exit(1)
             typer.echo(removal.carry_out())
+
+
+app.command()(contribution)
+app.command()(fetch_model)
 
 
 @app.command()

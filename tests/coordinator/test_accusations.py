@@ -237,5 +237,5 @@ async def test_the_owner_reads_of_each_accusation_and_of_who_is_left_out(led: Le
     await led.refuses("c", "b")
     assert logged[1:] == [
         f"c accuses b ({TEXT})",
-        "b has fallen out with two peers: plans do without it where they can",
+        "b has fallen out with two peers: the work is divided without it where that is possible",
     ]

@@ -256,7 +256,7 @@ def test_a_chain_of_the_best_peers_is_found_where_links_are_very_unequal() -> No
 
 
 def test_state_is_counted_where_it_moves_and_free_where_it_lies() -> None:
-    from dtfm_coordinator.allocator.problem.moving_cost import STATE_BYTES_PER_PARAMETER, moving_seconds, standing
+    from dtfm_coordinator.allocator.problem.moving_cost import moving_seconds, standing
 
     view, work = swarm(3, seed=2), Workload(DEMAND, 12, Planning())
     posed = pose(view, work, view.ids)
@@ -268,11 +268,11 @@ def test_state_is_counted_where_it_moves_and_free_where_it_lies() -> None:
     here = standing(posed, spans, 200_000, 100.0)
     assert moving_seconds(posed, here, peers, counts, layers) == 0.0
     moved = np.array([0, 2])
-    wanted = 3 * 200_000 * STATE_BYTES_PER_PARAMETER / posed.beta[1, 2]
+    wanted = 3 * 200_000 * posed.state_bytes / posed.beta[1, 2]
     assert moving_seconds(posed, here, moved, counts, layers) == pytest.approx(wanted)
     nobody = standing(posed, {0: (0, 3)}, 200_000, 100.0)
     assert moving_seconds(posed, nobody, moved, counts, layers) == pytest.approx(
-        3 * 200_000 * STATE_BYTES_PER_PARAMETER / nobody.archive
+        3 * 200_000 * posed.state_bytes / nobody.archive
     )
 
 

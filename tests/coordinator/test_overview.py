@@ -113,6 +113,7 @@ def member(state: str = "training", *, listed: bool = True, online: bool = True,
         (member("idle", leaving=True), Around.of(None, "b"), "leaving", "as soon as others have"),
         (member(online=False), Around.of(plan_of("b"), ""), "gone", "has left"),
         (Member("b", 0, online=True), Around.of(None, "b"), "joining", "has just come"),
+        (member(), Around.of(plan_of("b"), "b", version="0.1.0"), "spare", "is left out: it has dtfm 1 and this"),
     ],
 )
 def test_each_member_is_said_to_do_something_and_why_if_nothing(
@@ -175,7 +176,7 @@ async def test_what_happens_is_told_once_and_in_plain_words(tmp_path: Path) -> N
     await peers.goodbye("b")
     second = maker.make()
     assert [one.text for one in second.news.values()][2:] == [
-        "b left.", "A new plan is in force: 2 machines in 1 stage. Reason: the best of 3",
+        "b left.", "The work is divided: 2 machines compute, each of them the whole model.",
     ]  # fmt: skip
     assert maker.make().news == second.news
 

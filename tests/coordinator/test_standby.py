@@ -11,6 +11,7 @@ import pytest
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
 from dtfm_coordinator.serve.standby import Standby
+from dtfm_coordinator.serve.standby_words import StandbyView
 from dtfm_protocol.control.messages import (
     EPOCH,
     JOB,
@@ -316,3 +317,29 @@ async def test_steps_that_the_job_was_given_later_are_recorded_too(tmp_path: Pat
     heard.say(REPORT, report(row(12, 4)), by="a")
     with pytest.raises(UserError, match="cannot follow"):
         await standby.until_needed(SECONDS)
+
+
+async def test_how_far_behind_it_is_is_told_meanwhile(tmp_path: Path) -> None:
+    """Of rows, it writes down those that continue its own."""
+    heard, standby = standing(tmp_path)
+    heard.presence()
+    heard.say(PLAN, plan(1))
+    heard.say(EPOCH, Epoch(called=1, in_force=1))
+    heard.say(REPORT, report(row(1, 1), row(2, 1)), by="a")
+    heard.say(REPORT, report().model_copy(update={"step": 5}), by="b")
+    views: list[StandbyView] = []
+
+    def tell(view: StandbyView) -> None:
+        views.append(view)
+        if len(views) == 3:
+            heard.presence(online=False)
+
+    waiting = asyncio.create_task(standby.until_needed(SECONDS, tell))
+    async with asyncio.timeout(PATIENCE):
+        while not waiting.done():
+            await heard.clock.advance(0.1)
+    assert (views[0].leader, views[0].takes_over_in) == (FIRST.peer_id, None)
+    assert (views[0].step, views[0].heard_step, views[0].plan_version) == (2, 5, 1)
+    assert views[-1].leader == ""
+    assert views[-1].takes_over_in is not None
+    assert views[-1].takes_over_in <= 1.0

@@ -1,4 +1,4 @@
-"""Wrong jobs stop a service before any text is read: here the text is none, and reading it would be another error."""
+"""Wrong jobs stop a service at once: here the text is none, which is looked at last."""
 
 from pathlib import Path
 
@@ -68,8 +68,9 @@ def test_a_wrong_job_is_said_before_its_text_is_read(
     assert not (home / "state").exists()
 
 
-def test_a_job_whose_text_alone_is_wrong_passes(home: Path) -> None:
-    check_start(job(home, "[plan]\nstages = 2\nreplicas = 4"), home / "state", nodes=8)
+def test_a_job_whose_text_alone_is_wrong_is_refused_too(home: Path) -> None:
+    with pytest.raises(UserError, match=r"text\.txt is not UTF-8 \(byte 0\)"):
+        check_start(job(home, "[plan]\nstages = 2\nreplicas = 4"), home / "state", nodes=8)
 
 
 def test_fewer_nodes_than_the_layout_needs_are_said(home: Path) -> None:

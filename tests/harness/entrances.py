@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import aiomqtt
 
 from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
-from dtfm_coordinator.serve.entrance import ENTRANCE_LIMITS, Enrol, Entrance, EntranceLimits, entrance
+from dtfm_coordinator.serve.entrance import ENTRANCE_LIMITS, Desk, Enrol, Entrance, EntranceLimits, entrance
 from dtfm_coordinator.serve.session_gate import BROKER_LIMITS, BrokerLimits
 from dtfm_coordinator.serve.topic_rules import TopicRules
 from dtfm_protocol.control.mqtt import NO_DELAY, BrokerAddress
@@ -42,10 +42,11 @@ async def open_entrance(
     rules: TopicRules | None = None,
     limits: EntranceLimits = ENTRANCE_LIMITS,
     broker_limits: BrokerLimits = BROKER_LIMITS,
+    desk: Desk | None = None,
 ) -> AsyncIterator[tuple[Entrance, EmbeddedBroker]]:
     """Open the entrance of `owner` with an embedded broker, for members of `SWARM`."""
     broker = EmbeddedBroker(rules or TopicRules(SWARM, [owner.peer_id]), broker_limits)
-    opening = entrance(HOST, port, owner, admission or coordinator_of(owner), enrol, broker, limits)
+    opening = entrance(HOST, port, owner, admission or coordinator_of(owner), enrol, broker, limits, desk)
     async with opening as opened:
         yield opened, broker
 

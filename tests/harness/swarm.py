@@ -89,7 +89,7 @@ class Swarm:
         invite.unlink(missing_ok=True)
         self.coordinator.arguments = (
             *program, "serve", str(job), "--state-dir", str(self.coordinator.folder),
-            "--listen", listen, "--port", "0", *map(str, arguments),
+            "--listen", listen, "--port", "0", "--verbose", *map(str, arguments),
         )  # fmt: skip
         await self.coordinator.start()
         await self.until(invite.exists, "there is an invite")

@@ -6,9 +6,10 @@ import pytest
 
 from dtfm_coordinator.membership.members import Members
 from dtfm_node.control.display import Display
-from dtfm_node.control.plain_words import READY, WorkShare, doing, progress, sentence, swarm_does
+from dtfm_node.control.plain_words import READY, WorkShare, doing, sentence, swarm_does
 from dtfm_protocol.control.messages import Phase
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.job.step_words import step_in_words
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.quantities import bytes_in_words, time_in_words
@@ -61,12 +62,13 @@ def test_what_breaks_off_asks_nothing_of_the_volunteer() -> None:
     [([], "Step 411 of 1,500. Loss"), ([0.5], "about 9 min left"), ([0.5, 0.5, 90.0], "about 9 min left")],
 )
 def test_the_time_left_goes_by_the_usual_step_and_not_by_a_slow_one(seconds: list[float], words: str) -> None:
-    assert words in progress(row(411), 1500, seconds)
+    assert words in step_in_words(row(411), 1500, seconds)
 
 
 def test_the_last_step_has_no_time_left_and_says_what_was_evaluated() -> None:
     assert (
-        progress(row(9, eval_loss=4.5), 9, [1.0]) == "Step 9 of 9. Loss 3.2100, on held-out text 4.5000; 800 tokens/s."
+        step_in_words(row(9, eval_loss=4.5), 9, [1.0])
+        == "Step 9 of 9. Loss 3.2100, on held-out text 4.5000; 800 tokens/s."
     )
 
 

@@ -86,6 +86,32 @@ def test_a_command_that_ends_well_just_returns() -> None:
     assert ran == [True]
 
 
+APART = """
+import asyncio, threading
+from dtfm_protocol.process.command_line import run
+from dtfm_protocol.process.work_apart import {how}
+
+def work() -> None:
+    print("ready", flush=True)
+    threading.Event().wait()
+
+{call}
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("how", "call"), [("run_apart", "run(run_apart(work))"), ("wait_apart", "wait_apart(work)")])
+def test_an_interrupt_waits_for_no_work_apart(how: str, call: str) -> None:
+    """Such as compiled code: in a pool of threads the program would end with it only."""
+    with subprocess.Popen(
+        [sys.executable, "-c", APART.format(how=how, call=call)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+
+
 LEAVING = """
 import asyncio
 from dtfm_protocol.process.command_line import run

@@ -12,13 +12,14 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-FOLDERS = ("protocol", "node", "coordinator", "lab", "benchmarks", "tests")
+FOLDERS = ("protocol", "node", "coordinator", "lab", "benchmarks", "docs", "tests")
 NEEDS = {
     "protocol": "",
     "node": "",
     "coordinator": "coordinator",
     "lab": "lab",
     "benchmarks": "lab",
+    "docs": "dev",
     "tests": "dev",
 }
 """The extra that whoever runs a folder's code has installed; "": none."""

@@ -12,7 +12,7 @@ from dtfm_node.engine.failure_detector import ROUND_TRIPS, STUCK_TIMES
 from dtfm_protocol.control.mqtt import RETRY_PART
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 
-PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "guarantees.md"
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
         ({"silence_longest": 2.0}, "silence_shortest is longer than silence_longest"),
         ({"late_promise": 4.0}, "late_promise is no shorter than report_silence"),
         ({"step_end": 60.0}, "leave is no longer than step_end"),
+        ({"contribution": 15.0}, "contribution is no shorter than goodbye"),
         ({"park": 61.0}, "leave is shorter than park"),
         ({"settle_in_run": 2.0}, "settle_in_run is longer than settle"),
         ({"probe": 75.0}, "probe_round is no longer than probe"),

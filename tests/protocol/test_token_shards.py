@@ -1,5 +1,6 @@
 """Tokens on disk."""
 
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -41,6 +42,23 @@ def test_the_cut_does_not_depend_on_the_pieces(tmp_path: Path) -> None:
 def test_a_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="it gives token 256, but has 200 tokens"):
         written(tmp_path, vocab_size=200)
+
+
+def test_tokens_that_must_be_others_are_refused_at_the_first_shard_that_differs(tmp_path: Path) -> None:
+    first = written(tmp_path)
+    assert write_shards(tmp_path, [TOKENS], 257, 200, first) == first
+    drawn = []
+
+    def pieces() -> Iterator[np.ndarray]:
+        for number in range(10):
+            drawn.append(number)
+            yield np.zeros(100, dtype=np.int64) if number == 1 else TOKENS[100 * number : 100 * number + 100]
+
+    with pytest.raises(UserError, match=r"another job \(the text, or its tokenizer, differs\)"):
+        write_shards(tmp_path, pieces(), 257, 200, first)
+    assert max(drawn) <= 2
+    with pytest.raises(UserError, match="another job"):
+        write_shards(tmp_path, [TOKENS, TOKENS], 257, 200, first)
 
 
 @given(start=st.integers(0, 1000), count=st.integers(0, 1000))
@@ -116,4 +134,4 @@ def test_text_becomes_shards_with_the_end_of_text_between_documents(tmp_path: Pa
     tokens = TokenReader(corpus, ShardFolder(tmp_path / "shards")).read(0, corpus.tokens)
     assert tokens.tolist() == [97, 97, 97, 256, 98, 98, 98]
     assert corpus.vocab_size == len(tokenizer) == 257
-    assert said[0] == "reading the text"
+    assert said[0] == "Reading the text."

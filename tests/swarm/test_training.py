@@ -6,10 +6,13 @@ import signal
 
 import pytest
 import torch
+from docs.generate.state_files import COORDINATOR_FILES, NODE_FILES, StateFile, unlisted
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dtfm_protocol.control.contribution_record import ContributionRecord
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
+from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.stage import loss_sum
 from tests.harness.swarm import Swarm, solo
@@ -40,6 +43,17 @@ async def test_a_local_swarm_trains_exports_and_generates_what_one_process_would
 
     code, said = await swarm.run("dtfm-coordinator", "export", "--state-dir", state, swarm.folder / "model")
     assert code == 0, said
+    card = (swarm.folder / "model" / "README.md").read_text()
+    trained = {peer for route in plan["pipelines"] for peer in route}
+    assert f"from random weights by {len(trained)} machine" in card, card
+    owner = Invite.decode((state / "invite").read_text().strip()).coordinator
+    records = [ContributionRecord.parsed(path.read_bytes()) for path in state.glob("nodes/*/contribution.json")]
+    statements = [record.said_by(owner) for record in records]
+    assert {said.peer for said in statements} == trained, "each node has the record of its part when it ends"
+    assert sum(said.share for said in statements) == pytest.approx(1.0)
+    for said in statements:
+        assert f"| {said.peer[-6:]} | {100 * said.share:.1f} % | 20 |" in card, card
+        assert (said.first_step, said.last_step, said.of_layers) == (1, 20, 4)
     model = AutoModelForCausalLM.from_pretrained(swarm.folder / "model").eval()
     assert AutoTokenizer.from_pretrained(swarm.folder / "model").decode([72, 105]) == "Hi"
     resolved = ResolvedJob.model_validate_json((state / "job.json").read_text())
@@ -59,6 +73,8 @@ async def test_a_local_swarm_trains_exports_and_generates_what_one_process_would
     assert code == 0
     assert json.loads(said)["phase"] == "done"
     assert json.loads(said)["step"] == 20
+    nodes = [StateFile(f"nodes/NUMBER/{one.path}", one.text) for one in NODE_FILES]
+    assert unlisted(state, (*COORDINATOR_FILES, *nodes)) == [], "the reference lists all files"
 
 
 async def test_uneven_layers_and_shares_of_a_forced_plan_give_the_same_curve(swarm: Swarm) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dtfm_protocol.control.contribution_record import ContributionRecord
 from tests.harness.swarm import Swarm
 
 pytestmark = pytest.mark.process
@@ -14,14 +15,17 @@ pytestmark = pytest.mark.process
 async def test_a_node_joins_leaves_and_is_removed_without_being_told_where_its_folder_is(
     swarm: Swarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has kept text and parts of the model when it leaves; `remove` knows every file of it.
+    """It takes the model home, and has kept text and parts of it when it leaves; `remove` knows every file of it.
 
     In between it pauses, and another node goes on without it; in the end it is alone, and need not wait for others to
     take what it holds.
     """
     data = swarm.folder / "data"
     monkeypatch.setenv("XDG_DATA_HOME", str(data))
-    await swarm.serve(swarm.job(steps=40_000, checkpoint=2), "--min-nodes", "1")
+    job = swarm.job(steps=40_000, checkpoint=2)
+    with job.open("a", encoding="utf-8") as file:
+        file.write('[sharing]\nmodel = "members"\n')
+    await swarm.serve(job, "--min-nodes", "1")
     invite = f"@{swarm.folder / 'coordinator' / 'invite'}"
     node = await swarm.start("dtfm-node", "join", "--yes", invite, "--device", "cpu", "--threads", "1", "--nice", "3")
     await swarm.until(lambda: list(data.rglob("*.safetensors")), "the node keeps a snapshot")
@@ -36,17 +40,27 @@ async def test_a_node_joins_leaves_and_is_removed_without_being_told_where_its_f
     assert "The node is running.\nYou compute the whole model.\nStep " in said
 
     await pauses_while_another_goes_on(swarm)
+    code, said = await swarm.run("dtfm-node", "fetch-model", "--out", swarm.folder / "home")
+    assert code == 0, said
+    kept_here = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"}
+    assert kept(swarm.folder / "home") >= kept_here, said
 
     code, said = await swarm.run("dtfm-node", "leave", "--timeout", "40")  # shorter than what it waits for others
     assert code == 0, said
     assert await node.exit_code() == 143
 
     (folder,) = (data / "dtfm" / "nodes").iterdir()
-    assert kept(folder) >= {"key", "consent.json", "credential.json", "tokens", "snapshots"}
+    assert kept(folder) >= {"key", "consent.json", "credential.json", "tokens", "snapshots", "contribution.json"}
+    code, said = await swarm.run("dtfm-node", "status")
+    assert "The node is not running" in said
+    assert "Your part so far: " in said
     code, said = await swarm.run("dtfm-node", "remove", "--yes")
     assert code == 0, said
     assert "B freed" in said
     assert list((data / "dtfm" / "nodes").iterdir()) == [], "a file of the node's that `remove` does not know"
+    (record,) = (data / "dtfm" / "contributions").iterdir()
+    assert ContributionRecord.parsed(record.read_bytes()).said_by(swarm.layout()["author"]).steps > 0
+    assert str(record) in said
 
 
 async def pauses_while_another_goes_on(swarm: Swarm) -> None:

@@ -17,4 +17,5 @@ ActivationBytes = Annotated[
     float | None, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary (paper's cost).")
 ]
 GradientBytes = Annotated[float | None, typer.Option(min=0, help="Bytes of a stage's gradients (paper's cost).")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Say more, in the planner's words.")]
 Format = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object a line.")]

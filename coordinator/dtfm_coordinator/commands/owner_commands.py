@@ -173,8 +173,10 @@ def _doing(state_dir: Path) -> str:
     from dtfm_protocol.bounds import printable
 
     try:
-        return printable(str(json.loads((state_dir / "status.json").read_text(encoding="utf-8"))["text"]))
-    except (OSError, ValueError, KeyError):
+        status = json.loads((state_dir / "status.json").read_text(encoding="utf-8"))
+        plain = status.get("overview", {}).get("health", {}).get("sentence", "")
+        return printable(str(plain or status["text"]))
+    except (OSError, ValueError, KeyError, AttributeError):
         return ""
 
 

@@ -13,11 +13,9 @@ def page(
     renew: Annotated[bool, typer.Option("--renew", help="Make new links; those of before lead in no more.")] = False,
 ) -> None:
     """Print the links to the owner's page that `serve --web` shows."""
-    from dtfm_coordinator.membership.ledger_acts import served_invite
     from dtfm_coordinator.serve.web.page_links import PageLinks, link, page_url
 
     with command_line.guarded():
-        served_invite(state_dir)
         url, links = page_url(state_dir), PageLinks(state_dir)
         keys = links.renew() if renew else links.keys()
         typer.echo(f"for you, to look and to act:   {link(url, keys.owner)}")

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dtfm_coordinator.commands.option_types import Format, JobFile, Seed, StateDir
+from dtfm_coordinator.commands.option_types import Format, JobFile, Seed, StateDir, Verbose
+from dtfm_coordinator.swarm.overview.news import advise
 from dtfm_protocol.process import command_line
 from dtfm_protocol.process.logs import LogFormat, log, set_up
 
@@ -60,22 +61,21 @@ def serve(
     ] = None,
     seed: Seed = 0,
     log_format: Format = LogFormat.plain,
+    verbose: Verbose = False,
 ) -> None:
     """Serve a job: print an invite, plan for whoever joins, keep the result."""
-    from dtfm_coordinator.serve.start_check import check_start
     from dtfm_protocol.job.job_file import Job
     from dtfm_protocol.process.state_dir import locked
 
-    set_up(log_format.value)
+    set_up(log_format.value, verbose)
+    log.filters[:] = [advise]
     with command_line.guarded():
         parsed, page = Job.load(job), _page(web, announce, web_cert, web_key)
         with locked(state_dir):
-            check_start(parsed, state_dir, plan)  # before seconds of importing, and a minute of compiling
             from dtfm_coordinator.serve.boards.board_feed import BoardOptions
-            from dtfm_coordinator.serve.endpoints import Endpoints
+            from dtfm_coordinator.serve.first_second import serve_job
             from dtfm_coordinator.serve.notices.notice_sender import NoticeOptions
             from dtfm_coordinator.serve.serve_options import ServeOptions
-            from dtfm_coordinator.serve.service import Coordinator
             from dtfm_protocol.identity.invite_source import invite_text
 
             notices, boards = NoticeOptions.parse(on_event, webhook, stalled_after), BoardOptions(tensorboard, wandb)
@@ -98,9 +98,7 @@ def serve(
                 notices,
                 boards,
             )
-            Endpoints.choose(state_dir, options)  # that a port is taken is said before the minute of compiling, too
-            _make_ready_to_search(plan)
-            command_line.run(Coordinator(parsed, state_dir, options).run(_say_invite))
+            command_line.run(serve_job(parsed, state_dir, options, _say_invite))
 
 
 def card(
@@ -128,15 +126,8 @@ def _page(web: str | None, announced: str | None, certificate: Path | None, key:
     return PageOptions(PageAddress.parse(web), announced.strip("[]") if announced else None, certificate, key)
 
 
-def _make_ready_to_search(forced: Path | None) -> None:
-    """Compile the allocator before anybody waits for a plan, unless the owner has fixed the layout."""
-    if forced is None:
-        from dtfm_coordinator.allocator.allocate import compile_now
-
-        compile_now(log.info)
-
-
 def _say_invite(invite: str) -> None:
+    log.info("Nodes can join now. Give this line to those whom you trust to take part:")
     typer.echo(f"dtfm-node join {invite}")
 
 
@@ -150,13 +141,15 @@ def swarm(
     trace: Annotated[Path | None, typer.Option(help="Have the nodes write timelines to this folder.")] = None,
     seed: Seed = 0,
     log_format: Format = LogFormat.plain,
+    verbose: Verbose = False,
 ) -> None:
     """Serve a job and train it with N nodes on this machine."""
     from dtfm_coordinator.serve.start_check import check_start
     from dtfm_protocol.job.job_file import Job
     from dtfm_protocol.process.state_dir import locked
 
-    set_up(log_format.value)
+    set_up(log_format.value, verbose)
+    log.filters[:] = [advise]
     with command_line.guarded():
         parsed = Job.load(job)
         if text is not None:
@@ -166,7 +159,6 @@ def swarm(
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.tools.local_swarm import run
 
-            _make_ready_to_search(plan)
             options = ServeOptions("127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed)
             command_line.run(run(parsed, state_dir, nodes, options, trace))
             if sample is not None:

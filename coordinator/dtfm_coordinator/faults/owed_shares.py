@@ -139,7 +139,7 @@ class OwedShares:
         if len(self._left_out) > SEEN_LIMIT:
             del self._left_out[next(iter(self._left_out))]
         self.end(what)
-        return f"{what}: plans do without it where they can"
+        return f"{what}: the work is divided without it where that is possible"
 
     def contradictions(self) -> Iterator[tuple[str, str, int]]:
         """Yield two peers and a step, where for too long the first has handed in what the second says that it has not

@@ -7,6 +7,7 @@ from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.plan_watch import Change, PlanWatch
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.records.event_log import PlanEvent
+from dtfm_coordinator.swarm.overview.owner_words import reason_in_words
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import short
@@ -67,7 +68,7 @@ class Comparison:
             if leaving:
                 await self._park(", ".join(map(short, leaving)), error)
             else:
-                log.info("%s: %s", change.why, error)
+                log.info("The work stays divided as it is, though %s: %s.", reason_in_words(change.why), error)
             return None
         finally:
             await self._say("training", f"plan {plan.version}: {plan.reason}")

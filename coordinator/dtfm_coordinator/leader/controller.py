@@ -35,6 +35,7 @@ from dtfm_coordinator.records.metrics_recorder import MetricsRecorder
 from dtfm_coordinator.swarm.announcer import Announcer
 from dtfm_coordinator.swarm.message_handlers import MessageHandlers
 from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
+from dtfm_coordinator.swarm.overview.owner_words import begun_in_words
 from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import Refused, UserError
@@ -63,7 +64,7 @@ def hold(folder: Path, rows: MetricsFile, state: SwarmState, event: PlanEvent, p
     write_atomically(folder / "plan.json", plan.model_dump_json(indent=1), lasting=True)
     write_amendments(folder / amendments_file.NAME, plan.amendments)
     rows.forget_after(event.step)
-    append_shares(folder, plan, rows)
+    append_shares(folder, plan, rows, names={one.peer: one.name for one in state.members.known()})
     state.plan = plan
     state.event = event.model_copy(update={"in_force_at": time.time()})
 
@@ -189,7 +190,7 @@ class Controller:
 
     def kick(self, peer: str) -> None:
         """Go on without a peer until it comes back."""
-        log.info("the owner sends %s away", short(peer))
+        log.info("You sent %s away: the others go on without it.", short(peer))
         self._state.members.kick(peer)
         self._state.notify()
 
@@ -312,7 +313,7 @@ class Controller:
             found = change.layout or await self._better(before, change)
             if found is None:
                 if not self._watch.broken(before):
-                    stays = f"plan {before.version} stays: none better is known for the nodes that are here"
+                    stays = "the work stays divided as it is: nothing better is known for the machines that are here"
                     self._owner.answer_all(PlanWanted, stays)
                 return
             await self._say("planning", f"{change.why}: {found.reason}")
@@ -329,7 +330,8 @@ class Controller:
             keeping = partial(hold, self._context.folder, self._rows, self._state, event)
             if await self._bind(plan, keeping):
                 break
-            log.info("plan %d was not taken by all its peers: planning anew", version)
+            log.debug("plan %d was not taken by all its peers", version)
+            log.info("Not all machines took up their part: the work is divided anew.")
             version = await self._driver.call()
             layout = await self._layout()
         self._amender.begun(plan, job)
@@ -337,7 +339,7 @@ class Controller:
         self._announcer.tell_ledger()
         await self._say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
         for kind in (PlanWanted, Resumed):
-            self._owner.answer_all(kind, f"the nodes begin plan {plan.version}, from step {event.step}: {plan.reason}")
+            self._owner.answer_all(kind, begun_in_words(plan, event.step))
 
     async def _bind(self, plan: Plan, keeping: Callable[[Plan], None]) -> bool:
         """Offer `plan`, and put it in force; whether that was done. No wish of the owner breaks it off."""
@@ -417,7 +419,7 @@ class Controller:
         await self._state.wait(due)
         if self._is_done() or self._standstill.is_wanted:
             return None
-        self._owner.answer_all(Resumed, f"the run was not paused: it trains under plan {plan.version}", done=False)
+        self._owner.answer_all(Resumed, "the run was not paused: it trains", done=False)
         why = await self._watch.why_broken(plan)
         if why:
             self._watch.forget_lost(plan)

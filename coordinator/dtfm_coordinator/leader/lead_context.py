@@ -6,6 +6,8 @@ from pathlib import Path
 
 from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
+from dtfm_coordinator.swarm.overview.news import NewsBoard
+from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.discovery.registry import Discovery, Registry
 from dtfm_protocol.identity.keys import Identity
@@ -34,3 +36,7 @@ class LeadContext:
     """Rule by which addresses that peers announce are dialled."""
     names: Callable[[], Mapping[str, str]] = dict
     """Returns whom the invites were for with which members have entered, by peer id."""
+    feed: OverviewFeed | None = None
+    """Feed that has told of the service so far, and goes on with the run; None: there is none yet."""
+    board: NewsBoard | None = None
+    """Board of what has happened so far; None: there is none yet."""

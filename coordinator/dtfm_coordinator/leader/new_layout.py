@@ -195,7 +195,7 @@ class LayoutMaker:
             return member is not None and member.online and self._links.requests.awaits(peer, turn.id)
 
         if not await self._state.wait(lambda: not any(map(awaited, acting)), self._timeouts.probe_round):
-            log.warning("a round of link measurements was not finished in %.0f s", self._timeouts.probe_round)
+            log.warning("Measuring the connections took %.0f s, and goes on without.", self._timeouts.probe_round)
 
     async def _read_all(self, peers: Collection[str], take: Callable[[str, LinkReport], None]) -> None:
         """Look up once what `peers` have published of their links, and have it taken.
@@ -217,7 +217,7 @@ class LayoutMaker:
         try:
             record = await self._context.registry.links(self._context.discovery, peer)
         except (OSError, RuntimeError) as error:
-            log.warning("cannot read the links of %s: %s", short(peer), error)
+            log.warning("What %s has measured cannot be looked up: %s", short(peer), error)
             return
         if record is not None:
             take(peer, record)

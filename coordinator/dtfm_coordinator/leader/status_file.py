@@ -33,10 +33,11 @@ class StatusFile:
         self._job = job or (lambda: context.job)
         self._context, self._state, self._announcer, self._rows = context, state, announcer, rows
         self._maker = OverviewMaker(
-            context.folder, context.swarm, self._job, state, lambda: announcer.phase, context.names
+            context.folder, context.swarm, self._job, state, lambda: announcer.phase, context.names, board=context.board
         )
-        self.feed = OverviewFeed(self._maker.history)
+        self.feed = context.feed or OverviewFeed(self._maker.history)
         """Each overview that was written, for whoever looks at the page."""
+        self.feed.begin(self._maker.history)
 
     def listening(self) -> contextlib.AbstractContextManager[None]:
         """Have the log's warnings told in overviews, within the block."""

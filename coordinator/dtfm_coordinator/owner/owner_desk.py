@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from dtfm_coordinator.owner.owner_wishes import TEXT_LIMIT, OwnerRecord, OwnerWishes, Wish, WishAnswer
 from dtfm_coordinator.owner.wish_file import WishFile
+from dtfm_coordinator.swarm.overview.owner_words import sentence
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.logs import log
 
@@ -48,7 +49,7 @@ class OwnerDesk:
         answer = WishAnswer(at=self._clock(), to=wish.number, done=done, text=text[:TEXT_LIMIT])
         self.wishes.add(answer)
         self._unwritten.append(answer)
-        log.info("asked for: %s: %s", wish.word, text)
+        log.info("You asked for: %s. %s", wish.word, sentence(text))
         self.look()
 
     def answer_all(self, kind: type[OwnerRecord], text: str, *, done: bool = True) -> None:

@@ -47,7 +47,7 @@ class EndedProcesses:
         answers = await self._answers(suspects)
         ended = frozenset(peer for peer, found in suspects.items() if all(answers[door] is False for door in found))
         if new := ended - self._told:
-            log.info("%s: the process has ended", ", ".join(map(short, sorted(new))))
+            log.info("%s: the program has ended there.", ", ".join(map(short, sorted(new))))
         self._told = ended
         return ended
 

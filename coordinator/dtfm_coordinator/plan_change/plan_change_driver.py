@@ -142,7 +142,7 @@ class PlanChangeDriver:
         point("after-call")
         await self._reach("called")
         if gently and not self._machine.durable.epoch.gently:
-            log.info("the step under way does not end: going on without waiting for it")
+            log.info("The step under way does not end: the run goes on without it.")
         await self._signal.wait(self._is_said)
         return self._machine.durable.epoch.called
 

@@ -25,4 +25,4 @@ class RefusedClaims:
             what = (refusal.peer, refusal.why)
             if what not in self._said and len(self._said) < SEEN_LIMIT:
                 self._said.add(what)
-                log.warning("not believed of %s: %s: %s", short(refusal.peer), refusal.what, refusal.why)
+                log.warning("What %s holds is not used: %s, %s", short(refusal.peer), refusal.what, refusal.why)

@@ -2,6 +2,7 @@
 
 - `checkpoint_collector`: checkpoints as the stages hand them in: a file from each stage, a vote from each replica, then
   one manifest
+- `contribution_book`: book of contributions: what each member has done for the run, as the coordinator signs it
 - `event_log`: event log of a run: a line for each plan that began, in `history.jsonl`
 - `growing_file`: growing file of lines that another part of the program appends to, or replaces as a whole
 - `member_records`: records of who has done what: the shares of each plan, and what members have contributed

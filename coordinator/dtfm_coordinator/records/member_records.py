@@ -6,15 +6,16 @@ and steps that were lost and run again count for those who ran them last.
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from dtfm_coordinator.records.growing_file import GrowingFile
 from dtfm_coordinator.records.step_history import PlanWork
-from dtfm_protocol.bounds import MOST_PEERS, Count, PeerName, Time, Version
+from dtfm_protocol.bounds import MOST_PEERS, Count, Nickname, PeerName, Time, Version
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.plan.peer_state import LayerRange
@@ -35,6 +36,8 @@ class MemberShare(Schema):
     """Decoder layers `[first, end)`."""
     micro_batches: Count
     """Micro-batches of a step that go through it."""
+    name: Nickname = Field(default="", exclude_if=lambda name: not name)
+    """What its person called the machine then; "": nothing."""
 
 
 class PlanShares(Schema):
@@ -50,11 +53,15 @@ class PlanShares(Schema):
     members: Annotated[dict[PeerName, MemberShare], Field(max_length=MOST_PEERS)]
 
     @classmethod
-    def of(cls, plan: Plan, at: float) -> "PlanShares":
-        """Return the shares of a plan that came into force `at` Unix seconds."""
+    def of(cls, plan: Plan, at: float, names: Mapping[str, str] = MappingProxyType({})) -> "PlanShares":
+        """Return the shares of a plan that came into force `at` Unix seconds.
+
+        Args:
+            names: what their persons call the members' machines, by peer id.
+        """
         counts = plan.shares()
         members = {
-            peer: MemberShare(layers=span, micro_batches=counts[peer])
+            peer: MemberShare(layers=span, micro_batches=counts[peer], name=names.get(peer, ""))
             for stage, span in enumerate(plan.stages)
             for peer in plan.replicas(stage)
         }
@@ -72,16 +79,26 @@ class Contribution(Schema):
     seconds: float = 0.0
     """Seconds of the steps in which it took part."""
     steps: int = 0
+    first_step: int = 0
+    """First of those steps; 0: there is none."""
+    last_step: int = 0
+    layers: tuple[LayerRange, ...] = ()
+    """Decoder layers `[first, end)` that it has computed, ascending, with gaps between them."""
 
     def plus(self, share: MemberShare, whole: PlanShares, work: PlanWork) -> "Contribution":
         """Return this contribution and that of a share in the work under its plan."""
         tokens = work.tokens * share.micro_batches / max(whole.micro_batches, 1)
         first, end = share.layers
+        if not work.steps:
+            return self
         return Contribution(
             tokens=self.tokens + tokens,
             layer_tokens=self.layer_tokens + tokens * (end - first),
             seconds=self.seconds + work.seconds,
             steps=self.steps + work.steps,
+            first_step=min(self.first_step or work.first, work.first),
+            last_step=max(self.last_step, work.last),
+            layers=_joined([*self.layers, share.layers]),
         )
 
 
@@ -102,7 +119,7 @@ class MemberRecords:
         Args:
             work: the work under each plan, by its version. Of a plan that is not in the records, nobody's is known.
         """
-        self._take_up()
+        self.take_up()
         known = {plan: done for plan, done in work.items() if plan in self._shares}
         newest = max(known, default=0)
         older = {plan: done for plan, done in known.items() if plan != newest}
@@ -110,6 +127,23 @@ class MemberRecords:
             self._counted, self._newest = older, newest
             self._before = self._sum({}, older)
         return self._sum(self._before, {newest: known[newest]} if known else {})
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What members' machines were called when they were last part of a plan, by peer id, as far as they had names;
+        up to the last call of `contributions`."""
+        last = {peer: share.name for _, plan in sorted(self._shares.items()) for peer, share in plan.members.items()}
+        return {peer: name for peer, name in last.items() if name}
+
+    @property
+    def begun(self) -> dict[int, float]:
+        """Unix seconds when each plan came into force, by its version, as `names` up to the last call."""
+        return {plan: shares.at for plan, shares in self._shares.items()}
+
+    @property
+    def layers(self) -> int:
+        """Layers of the whole model; 0: no plan is known."""
+        return next((plan.layers for plan in self._shares.values()), 0)
 
     def _sum(self, start: Mapping[str, Contribution], work: Mapping[int, PlanWork]) -> dict[str, Contribution]:
         found = dict(start)
@@ -119,7 +153,8 @@ class MemberRecords:
                 found[peer] = found.get(peer, Contribution()).plus(share, whole, done)
         return found
 
-    def _take_up(self) -> None:
+    def take_up(self) -> None:
+        """Read what was written since the last time."""
         is_new, lines = self._file.look()
         if is_new:
             self._shares.clear()
@@ -132,7 +167,13 @@ class MemberRecords:
             self._shares[row.plan] = row
 
 
-def append_shares(folder: Path, plan: Plan, rows: MetricsFile, most_bytes: int = MOST_BYTES) -> None:
+def append_shares(
+    folder: Path,
+    plan: Plan,
+    rows: MetricsFile,
+    most_bytes: int = MOST_BYTES,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Append a plan's shares to the records; if there is no room on the disk, the run goes on without.
 
     Args:
@@ -140,9 +181,10 @@ def append_shares(folder: Path, plan: Plan, rows: MetricsFile, most_bytes: int =
         plan: the plan that comes into force.
         rows: tells which plans have made steps: when the records have become long, the others are taken out.
         most_bytes: bytes above which they are long.
+        names: what their persons call the members' machines, by peer id.
     """
     path = folder / NAME
-    row = PlanShares.of(plan, time.time()).model_dump_json().encode() + b"\n"
+    row = PlanShares.of(plan, time.time(), names).model_dump_json().encode() + b"\n"
     try:
         before = path.read_bytes() if path.exists() and path.stat().st_size > most_bytes else None
         if before is not None:
@@ -166,3 +208,14 @@ def _plan(line: bytes) -> int | None:
         return PlanShares.model_validate_json(line).plan
     except ValidationError:
         return None
+
+
+def _joined(ranges: Iterable[LayerRange]) -> tuple[LayerRange, ...]:
+    """Return runs of layers ascending, those that touch or overlap as one."""
+    found: list[LayerRange] = []
+    for first, end in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((first, end))
+    return tuple(found)

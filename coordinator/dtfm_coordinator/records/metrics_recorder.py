@@ -1,11 +1,13 @@
 """Recorder of metrics: writes down each step once, as the peers that train report it."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.job.step_words import PACE_STEPS, step_in_words
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 
@@ -26,6 +28,7 @@ class MetricsRecorder:
         self._lost_up_to = 0
         """Last step whose metrics count as lost: no peer may be left that knows them."""
         self._shown = 0.0
+        self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
 
     def record(self, rows: tuple[StepMetrics, ...]) -> None:
         """Write down those of `rows` that continue the history."""
@@ -55,7 +58,7 @@ class MetricsRecorder:
         lost."""
         if step > plan.resume.mark.step + LOST_STEPS > self.rows.last + LOST_STEPS:
             # Training has gone on for a while, and nobody has brought the rows up to where this plan began.
-            log.warning("the metrics of steps %d to %d are lost", self.rows.last + 1, plan.resume.mark.step)
+            log.warning("The losses of steps %d to %d are lost.", self.rows.last + 1, plan.resume.mark.step)
             self._lost_up_to = plan.resume.mark.step
 
     def _is_valid(self, plan_version: int, step: int) -> bool:
@@ -67,7 +70,8 @@ class MetricsRecorder:
         """Log how training goes: the newest step, and every evaluation."""
         steps = self._steps()
         for row in rows:
+            self._seconds.append(row.seconds)
             due = row.step == steps or time.monotonic() - self._shown >= SHOW_SECONDS
             if row.eval_loss is not None or (row is rows[-1] and due):
                 self._shown = time.monotonic()
-                log.info("%s", row.line(steps), extra={"fields": row.model_dump(mode="json")})
+                log.info("%s", step_in_words(row, steps, self._seconds), extra={"fields": row.model_dump(mode="json")})

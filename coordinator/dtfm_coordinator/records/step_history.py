@@ -24,6 +24,10 @@ class PlanWork(NamedTuple):
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    first: int = 0
+    """First of its steps."""
+    last: int = 0
+    """Last of its steps."""
 
 
 class CurvePoint(NamedTuple):
@@ -123,7 +127,11 @@ class StepHistory:
         self.recent.append(row)
         before = self.work[row.plan_version]
         self.work[row.plan_version] = PlanWork(
-            before.steps + 1, before.tokens + row.tokens, before.seconds + row.seconds
+            before.steps + 1,
+            before.tokens + row.tokens,
+            before.seconds + row.seconds,
+            before.first or row.step,
+            row.step,
         )
         self.tokens += row.tokens
         predicted = row.predicted_seconds

@@ -16,18 +16,22 @@ from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.reachable_addresses import still_reachable
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_coordinator.serve import mosquitto_files
+from dtfm_coordinator.serve.announced_address import look_at_announced
+from dtfm_coordinator.serve.beginning import STANDING_BY, Beginning
 from dtfm_coordinator.serve.boards.board_feed import BoardFeed
 from dtfm_coordinator.serve.boards.opened_boards import open_boards
 from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
-from dtfm_coordinator.serve.endpoints import Endpoints
+from dtfm_coordinator.serve.endpoints import Endpoints, host_of
 from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
 from dtfm_coordinator.serve.entrance import entrance
 from dtfm_coordinator.serve.first_invite import draft_invite, keep_invite
 from dtfm_coordinator.serve.forced_plan import follow_forced_plan
+from dtfm_coordinator.serve.member_desk import member_desk
 from dtfm_coordinator.serve.notices.notice_sender import NoticeSender
 from dtfm_coordinator.serve.own_key import OwnKey
 from dtfm_coordinator.serve.serve_options import ServeOptions
 from dtfm_coordinator.serve.standby import Standby
+from dtfm_coordinator.serve.standby_words import StandbyView, standby_health
 from dtfm_coordinator.serve.topic_rules import TopicRules
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import CHECKPOINT, SHARDS, STATE, serve_shards, serve_state
@@ -40,9 +44,11 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.envelope import Post
 from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.job.job_file import Sharing
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.open_planes import Planes, open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.dial_rule import DialRule
 from dtfm_protocol.transport.dialling import rule_around
@@ -64,8 +70,11 @@ class ServedJob:
     """State folder."""
     options: ServeOptions
     ends: Endpoints
+    sharing: Sharing = Sharing()  # noqa: RUF009 - it is frozen
     joined: Invite | None = None
     """Invite of the swarm for which this coordinator stands by; None: it is the swarm's first one itself."""
+    beginning: Beginning | None = None
+    """What is told of the service until it leads; None: nobody is told."""
 
 
 class CoordinatorRun:
@@ -112,8 +121,7 @@ class CoordinatorRun:
         async with contextlib.AsyncExitStack() as stack:
             if self._is_alone:  # then nobody else has the broker, and nodes can come back to it while the rest starts
                 await self._open_entrance(stack)
-            host = self._served.ends.announced_broker.rpartition(":")[0].strip("[]")
-            dials = await rule_around(host, lan=self._options.lan)
+            dials = await rule_around(host_of(self._served.ends.announced_broker), lan=self._options.lan)
             planes = await self._open_planes(stack, dials)
             await self._serve_data(planes.data)
             if self._served.joined is None:
@@ -143,10 +151,11 @@ class CoordinatorRun:
         options, rules, admission = self._options, TopicRules(self._swarm, self._coordinators), self._admission
         broker = EmbeddedBroker(rules) if options.broker == "embedded" else None
         if broker is None:
-            folder = self._folder / mosquitto_files.FOLDER
-            mosquitto_files.write_mosquitto_files(folder, rules, admission.authorities)
+            mosquitto_files.write_mosquitto_files(self._folder / mosquitto_files.FOLDER, rules, admission.authorities)
+        served = self._served
+        desk = await stack.enter_async_context(member_desk(self._key, served.swarm, served.job, served.sharing))
         opening = entrance(
-            options.listen, self._served.ends.broker, self._identity, admission, self._desk.enrol, broker
+            options.listen, served.ends.broker, self._identity, admission, self._desk.enrol, broker, desk=desk.serve
         )
         await stack.enter_async_context(opening)
 
@@ -205,7 +214,7 @@ class CoordinatorRun:
         control = self._control(secrets.token_hex(8), *addresses)
         control.on(MEMBERSHIP, lambda _, news: self._desk.merge(news))
         standby = Standby(self._folder, me, self._coordinators, self._invite.swarm, self._served.job, control)
-        return await standby.follow(is_first=self._served.joined is None)
+        return await standby.follow(is_first=self._served.joined is None, tell=_teller(self._served.beginning))
 
     def _controller(self, control: ControlPlane, planes: Planes, dials: DialRule, *, taken_over: bool) -> Controller:
         served, options = self._served, self._options
@@ -223,6 +232,7 @@ class CoordinatorRun:
             self._session,
             dials,
             lambda: self._ledger.ledger.names(),
+            *(served.beginning.over() if served.beginning is not None else ()),
         )
         return Controller(
             context,
@@ -239,10 +249,8 @@ class CoordinatorRun:
         beside = [controller.attend(DHT_LOOK_SECONDS), self._desk.attend(publish, controller.peers_in_force)]
         if self._options.plan is not None:
             beside.append(follow_forced_plan(self._options.plan, self._served.planner))
-        if self._options.web is not None:
-            from dtfm_coordinator.serve.web.page_server import serve_page  # a second of imports that only a page needs
-
-            beside.append(serve_page(self._options.web, controller.overviews, self._folder))
+        if self._served.beginning is not None:  # it is served to others
+            beside.append(look_at_announced(self._served.ends, self._options, self._identity.peer_id))
         if boards := open_boards(self._options.boards, self._folder, self._swarm, self._served.job.name):
             beside.append(BoardFeed(self._folder, boards).run())
         async with self._telling(controller), asyncio.TaskGroup() as tasks:
@@ -269,6 +277,16 @@ class CoordinatorRun:
             self._desk.merge(news)
 
 
+def _teller(beginning: Beginning | None) -> Callable[[StandbyView], None]:
+    """Return what tells people of a coordinator that stands by."""
+
+    def tell(view: StandbyView) -> None:
+        if beginning is not None:
+            beginning.show(STANDING_BY, standby_health(view))
+
+    return tell
+
+
 async def _log_in(control: ControlPlane, address: BrokerAddress) -> None:
     """Wait until the broker has let this coordinator in."""
     try:
@@ -283,7 +301,7 @@ async def _log_in(control: ControlPlane, address: BrokerAddress) -> None:
 
 async def _announce(control: ControlPlane, job: ResolvedJob, session: str) -> None:
     """Say that this coordinator leads, and what is trained."""
-    await control.publish(PRESENCE, Presence(online=True, session=session))
+    await control.publish(PRESENCE, Presence(online=True, session=session, version=product_version()))
     await control.publish(JOB, job)
     # A broker of its own may still hold the last life's phase, which would send new nodes away.
     await control.publish(PHASE, Phase(name="waiting", text="the coordinator is starting", session=session))

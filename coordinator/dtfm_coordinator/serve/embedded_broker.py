@@ -204,4 +204,4 @@ class EmbeddedBroker:
         if session.peer in self.ended or len(self.ended) < REMEMBERED:
             self.ended[session.peer] += 1
         if 0 < self.ended[session.peer] <= NAMED:
-            log.warning("the broker ends the session of %s: %s", short(session.peer), session.fault)
+            log.warning("%s was disconnected: %s", short(session.peer), session.fault)

@@ -60,6 +60,11 @@ class Endpoints:
         return cls(ports[0], ports[1], f"{host}:{ports[0]}", data)
 
 
+def host_of(address: str) -> str:
+    """Return the host of HOST:PORT, without brackets."""
+    return address.rpartition(":")[0].strip("[]")
+
+
 def _remembered(folder: Path, listen: str) -> tuple[int, int]:
     """Return the ports of an earlier start in `folder`, so that invites stay valid, or two free ones."""
     with contextlib.suppress(OSError, ValueError, UserError):

@@ -1,4 +1,4 @@
-"""Entrance of a coordinator: one TLS port at which newcomers enrol, and members find the embedded broker.
+"""Entrance of a coordinator: one TLS port at which newcomers enrol, and members find the embedded broker and a desk.
 
 Who shows no certificate may enrol, and nothing else; who shows one must be let in by the admission. Until then a
 connection costs little, and there are not many.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from dtfm_coordinator.serve.embedded_broker import EmbeddedBroker
 from dtfm_coordinator.serve.mqtt_packets import CONTROL_LIMIT, NOT_AUTHORIZED, connack
+from dtfm_protocol.control.member_requests import DESK, DeskAnswer, send
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.credential import read_credential
@@ -26,6 +27,8 @@ from dtfm_protocol.transport.shown_credential import show_credential
 
 Enrol = Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]]
 """Function that enrols a newcomer; it is given what follows the greeting, and the newcomer's IP address."""
+Desk = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""Function that answers a member, by peer id, that has chosen the desk in its handshake."""
 
 NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which Python has no name: whether a credential has expired is the
@@ -71,9 +74,10 @@ class Entrance:
         enrol: Enrol,
         broker: EmbeddedBroker | None,
         limits: EntranceLimits,
+        desk: Desk | None = None,
     ) -> None:
         self._listener, self._admission, self._limits = listener, admission, limits
-        self._enrol, self._broker = enrol, broker
+        self._enrol, self._broker, self._desk = enrol, broker, desk
         self._trusted: set[bytes] = set()
         self._context = _server_context(identity, admission.certificate)
         self._door = FrontDoor(listener, _door_limits(limits), self._take)
@@ -116,14 +120,14 @@ class Entrance:
             try:
                 self._admission.check(certificate)
             except Refused as error:
-                log.info("closing a connection to the broker: %s", error)
+                log.info("A connection was refused: %s", error)
                 task.cancel()
 
     def _end_sessions(self, peer: str) -> None:
         """Close the connections of a member that was kicked."""
         for task, certificate in list(self._members.items()):
             if read_credential(certificate).peer == peer:
-                log.info("closing a connection of %s to the broker: it was kicked", short(peer))
+                log.info("A connection of %s was closed: it was sent away.", short(peer))
                 task.cancel()
 
     async def _take(self, visitor: Visitor) -> None:
@@ -156,19 +160,33 @@ class Entrance:
             return
         try:
             peer = self._admission.check(certificate).peer
-        except Refused:
-            await self._say_no(reader, writer)
+        except Refused as error:
+            if self._has_chosen_desk(writer):
+                send(writer, DeskAnswer(refused=str(error)[:400]))
+            else:
+                await self._say_no(reader, writer)
             raise
-        if self._broker is None:
-            raise Refused("a member, where there is no broker")
+        serve = self._service(writer)
         self._door.proven(visitor)
         task = asyncio.current_task()
         assert task is not None
         self._members[task] = certificate
         try:
-            await self._broker.serve(peer, reader, writer)
+            await serve(peer, reader, writer)
         finally:
             del self._members[task]
+
+    @staticmethod
+    def _has_chosen_desk(writer: asyncio.StreamWriter) -> bool:
+        return bool(writer.get_extra_info("ssl_object").selected_alpn_protocol() == DESK)
+
+    def _service(self, writer: asyncio.StreamWriter) -> Desk:
+        """Return what the member at the other end has come for. Raises Refused where there is no such thing here."""
+        if self._desk is not None and self._has_chosen_desk(writer):
+            return self._desk
+        if self._broker is None:
+            raise Refused("a member, where there is no broker")
+        return self._broker.serve
 
     async def _handshake(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Let the other end prove its key, if it shows one, and have the coordinator's proven to it."""
@@ -213,6 +231,7 @@ async def entrance(
     enrol: Enrol,
     broker: EmbeddedBroker | None = None,
     limits: EntranceLimits = ENTRANCE_LIMITS,
+    desk: Desk | None = None,
 ) -> AsyncIterator[Entrance]:
     """Keep the entrance open until the block is left; then every connection is closed.
 
@@ -222,8 +241,9 @@ async def entrance(
         identity: the coordinator's key, which it proves on every connection.
         admission: whom it lets in to the broker.
         enrol: enrols whoever shows no certificate.
-        broker: the embedded broker; None: members have nothing to look for here.
+        broker: the embedded broker; None: members find it elsewhere.
         limits: how long it waits, and how much it takes on.
+        desk: answers members that have chosen it; None: there is none.
 
     Raises:
         UserError: the port is taken, or the address is not this machine's.
@@ -235,7 +255,7 @@ async def entrance(
         raise UserError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from None
     listener.setblocking(False)
     with listener:
-        opened = Entrance(listener, identity, admission, enrol, broker, limits)
+        opened = Entrance(listener, identity, admission, enrol, broker, limits, desk)
         running = asyncio.create_task(opened.run())
         try:
             yield opened
@@ -255,6 +275,7 @@ def _server_context(identity: Identity, certificate: bytes) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_OPTIONAL
     context.verify_flags = ssl.VerifyFlags(int(context.verify_flags) | NO_CHECK_TIME)
+    context.set_alpn_protocols([DESK])
     context.num_tickets = 0  # nobody resumes; and a ticket that a client never reads would make a close a reset
     show_credential(context, identity, certificate)
     return context

@@ -26,4 +26,4 @@ async def follow_forced_plan(path: Path, planner: Planner) -> None:
             try:
                 planner.force(Plan.load(path))
             except UserError as error:
-                log.warning("%s: the plan before stays", error)
+                log.warning("The layout that you wrote is not taken up, and the one before stays: %s", error)

@@ -26,18 +26,18 @@ class OwnKey:
         Raises:
             UserError: the key cannot be read or written.
         """
-        self._folder, self._swarm, self._may_change = folder, swarm, may_change
+        self.folder, self._swarm, self._may_change = folder, swarm, may_change
         self.identity = Identity.load_or_create(folder / key_replacement.KEY)
         """The key that counts."""
 
     @property
     def certificate(self) -> bytes:
         """The key's certificate, DER, which says whose place it has taken. Raises UserError if that cannot be read."""
-        return key_replacement.own_certificate(self._folder, self.identity)
+        return key_replacement.own_certificate(self.folder, self.identity)
 
     def is_due(self) -> bool:
         """Whether the owner has asked for a new key, which has not taken this one's place yet."""
-        return self._may_change and key_replacement.is_due(self._folder)
+        return self._may_change and key_replacement.is_due(self.folder)
 
     async def until_due(self) -> None:
         """Wait until the owner has asked for a new key; for ever, where this one stays."""
@@ -51,8 +51,8 @@ class OwnKey:
             UserError: something cannot be read or written; then the old key is there still.
         """
         before = self.identity.peer_id
-        self.identity = key_replacement.replace_key(self._folder, self._swarm)
-        log.info("the key of %s is deleted: %s has taken its place", short(before), short(self.identity.peer_id))
+        self.identity = key_replacement.replace_key(self.folder, self._swarm)
+        log.info("The old key %s is deleted: %s has taken its place.", short(before), short(self.identity.peer_id))
 
     async def hand_over(self, desk: EnrolmentDesk, publish: Callable[[MembershipNews], Awaitable[None]]) -> None:
         """Put the new key in the place of the old one, and let the old one's last word be that.

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from dtfm_coordinator.owner.owner_wishes import Paused, Resumed
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.plan_change.plan_record import PlanRecord
+from dtfm_coordinator.serve.standby_words import StandbyView
 from dtfm_protocol.control.messages import EPOCH, JOB, PHASE, PLAN, PRESENCE, REPORT, Epoch, Phase, Presence, Report
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.errors import UserError
@@ -53,6 +54,8 @@ class Standby:
         """Version of the plan in force that is on the disk."""
         self._record = PlanRecord.of(folder)
         self._fault: str | None = None
+        self._heard_step = 0
+        """Newest step of which a peer has told."""
         self.followed = False
         """Whether another coordinator has led meanwhile."""
         control.on(JOB, self._hear_job)
@@ -62,28 +65,29 @@ class Standby:
         control.on(REPORT, self._hear_report)
         control.on(PHASE, self._hear_phase)
 
-    async def follow(self, *, is_first: bool) -> bool:
+    async def follow(self, *, is_first: bool, tell: Callable[[StandbyView], None] = lambda view: None) -> bool:
         """Keep the connection to the broker until this coordinator is to lead; return whether another one has led.
 
         Args:
             is_first: whether it is the swarm's first coordinator, which looks for others for a short while only.
+            tell: is told how things stand, again and again.
 
         Raises:
             UserError: this one was started with another job than the swarm's.
         """
         if not is_first:
-            log.info("standing by: to lead when no coordinator was heard of for %.0f s", TIMEOUTS.takeover)
+            log.info("Standing by: taking over when no coordinator was heard of for %.0f s.", TIMEOUTS.takeover)
         async with asyncio.TaskGroup() as tasks:
             connection = tasks.create_task(self._control.run())
-            await self.until_needed(TIMEOUTS.first_look if is_first else TIMEOUTS.takeover)
+            await self.until_needed(TIMEOUTS.first_look if is_first else TIMEOUTS.takeover, tell)
             connection.cancel()
         if self.followed:
-            log.warning("nobody leads any more: taking over")
+            log.warning("Nobody leads the swarm any more: this coordinator takes over.")
             self.keep_paused()
         return self.followed
 
-    async def until_needed(self, seconds: float) -> None:
-        """Wait until no coordinator has been heard of for `seconds`.
+    async def until_needed(self, seconds: float, tell: Callable[[StandbyView], None] = lambda view: None) -> None:
+        """Wait until no coordinator has been heard of for `seconds`; `tell` is told how things stand meanwhile.
 
         Raises:
             UserError: this one was started with another job than the swarm's.
@@ -94,10 +98,24 @@ class Standby:
                 raise UserError(self._fault)
             if self._leader and self._control.connected.is_set():
                 if first:
-                    log.info("standing by: %s leads", short(self._leader))
+                    log.info("Standing by: %s leads. There is nothing to do for you.", short(self._leader))
                 first, self.followed = False, True
                 self._seen = self._clock.now()
+            tell(self._view(seconds if first or not self._leader else TIMEOUTS.takeover))
             await self._clock.sleep(STANDBY_LOOK_SECONDS)
+
+    def _view(self, limit: float) -> StandbyView:
+        """Return how things stand, where no word of a coordinator for `limit` seconds is too long."""
+        is_led = bool(self._leader) and self._control.connected.is_set()
+        return StandbyView(
+            leader=self._leader,
+            is_connected=self._control.connected.is_set(),
+            takes_over_in=None if is_led else max(0.0, limit - (self._clock.now() - self._seen)),
+            step=self._rows.last,
+            heard_step=max(self._heard_step, self._rows.last),
+            plan_version=self._noted or None,
+            is_paused=self._is_paused,
+        )
 
     def keep_paused(self) -> None:
         """Write down, as the owner's wish, whether the run was paused under whoever led before.
@@ -120,7 +138,11 @@ class Standby:
             self._leader = peer
         elif peer == self._leader:
             self._leader = ""
-            log.warning("%s, who led, is gone: waiting %.0f s for it", short(peer), TIMEOUTS.takeover)
+            log.warning(
+                "%s, who led, is gone: this coordinator takes over in %.0f s unless it comes back.",
+                short(peer),
+                TIMEOUTS.takeover,
+            )
 
     def _hear_job(self, _: str, job: ResolvedJob) -> None:
         if job != self._job:
@@ -161,6 +183,7 @@ class Standby:
             except UserError as error:
                 self._fault = f"the job was changed as this coordinator cannot follow: {error}"
                 return
+            self._heard_step = max(self._heard_step, min(report.step, last_step))
             for row in report.rows:
                 if row.step > last_step:
                     continue

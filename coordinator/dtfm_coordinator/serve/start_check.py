@@ -1,9 +1,10 @@
-"""Check of a job before its service starts: whatever needs no text is said before any is tokenized."""
+"""Check of a job before its service starts: whatever can be known before any text is tokenized is said before."""
 
 from pathlib import Path
 
 from dtfm_coordinator.allocator.foundations.shapes import check_choices, check_forced, fewest_nodes
-from dtfm_protocol.data.prepare import check_text_bytes, is_prepared, settled_config
+from dtfm_protocol.data.prepare import is_prepared, settled_config
+from dtfm_protocol.data.text_check import check_encoding, check_text_bytes
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.job_limits import check_limits
@@ -19,7 +20,7 @@ def check_start(job: Job, folder: Path, plan: Path | None = None, nodes: int | N
         nodes: number of nodes there will be; None: whoever joins.
 
     Raises:
-        UserError: the job or the forced plan is wrong, or needs more nodes than there will be.
+        UserError: the job, its text's encoding or the forced plan is wrong, or needs more nodes than there will be.
     """
     check_limits(job.training, job.evaluation)
     forced = Plan.load(plan) if plan is not None else None
@@ -37,6 +38,7 @@ def check_start(job: Job, folder: Path, plan: Path | None = None, nodes: int | N
         check_choices(job.plan, job.training.micro_batches, layers)
     else:
         check_forced(forced, job.training.micro_batches, layers)
+    check_encoding(job)
 
 
 def layer_count(job: Job) -> int:

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable
 
+from dtfm_coordinator.swarm.overview.owner_words import is_aside, phase_in_words, without_count
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.bounds import SEEN_LIMIT
 from dtfm_protocol.control.messages import ANSWERS, LEDGER, PHASE, Answers, Ledger, Phase
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 
 BREATH_SECONDS = 0.1
 """Pause between two ledgers: whoever asks for them again and again has everybody told no more often."""
@@ -34,6 +36,8 @@ class Announcer:
         self._control, self._state, self._rows = control, state, rows
         self._session, self._called = session, called
         self.phase = Phase(name="waiting", text="starting", session=session)
+        self._told = ""
+        """What was last told of that in the log."""
         self._due = asyncio.Event()
         self._asked: dict[str, str] = {}
         """Session of each peer that has called for a sign of life, and was not answered yet."""
@@ -44,7 +48,7 @@ class Announcer:
             await self._due.wait()
             self._due.clear()
             if self._asked:
-                answers = Answers(to=tuple(self._asked.values()), session=self._session)
+                answers = Answers(to=tuple(self._asked.values()), session=self._session, version=product_version())
                 self._asked.clear()
                 await self._control.publish(ANSWERS, answers)
             ledger = Ledger(recorded=self._rows.last, kept=self._state.kept.step, safe=self._state.safe)
@@ -60,8 +64,18 @@ class Announcer:
         phase, before = Phase.model_validate(values), self.phase
         if (phase.name, phase.text, phase.paused) != (before.name, before.text, before.paused):
             self.phase = phase
-            log.info("%s: %s", name, text)
+            self._tell(phase)
             await self._control.publish(PHASE, phase)
+
+    def _tell(self, phase: Phase) -> None:
+        """Log what is done, in the owner's words; with debug lines on, in the planner's, too."""
+        log.debug("%s: %s", phase.name, phase.text)
+        if self._state.plan is not None and is_aside(phase):
+            return
+        told = without_count(phase_in_words(phase, self._state.plan))
+        if told != self._told:
+            self._told = told
+            log.info("%s", told)
 
     def answer(self, peer: str, session: str) -> None:
         """Have `peer`, which calls in its `session`, answered, and told the ledger; who is in time for none of

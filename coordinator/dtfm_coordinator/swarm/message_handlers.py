@@ -1,5 +1,6 @@
 """Handlers of what a coordinator hears. Nothing here waits: the reader of messages would stand still."""
 
+import logging
 from collections.abc import Callable, Collection
 
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector, mark_of
@@ -14,6 +15,8 @@ from dtfm_protocol.identity.keys import called
 from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
+from dtfm_protocol.process.version_agreement import told_to_coordinator
 
 SAFE_REST_TIMES = 50.0
 """Times as long as a look for the safe state of a large swarm has taken that the next one waits."""
@@ -58,7 +61,7 @@ class MessageHandlers:
     def _keep(self, manifest: Manifest) -> None:
         """Note that a checkpoint is whole."""
         self._state.kept = mark_of(manifest)
-        log.info("kept the checkpoint of step %d", manifest.step)
+        log.info("The model after step %s is safe on this disk.", f"{manifest.step:,}")
         self._state.notify()
 
     def _hear_presence(self, peer: str, message: Presence) -> None:
@@ -73,7 +76,10 @@ class MessageHandlers:
         member = members.get(peer)
         is_online = member is not None and member.online
         if is_online != was_online:
-            log.info("%s %s", called(peer, member.name if member else ""), "joined" if is_online else "left")
+            name = called(peer, member.name if member else "")
+            log.info("%s %s", name, "has joined." if is_online else "has left.")
+            if member is not None and is_online and (said := told_to_coordinator(product_version(), member.version)):
+                log.log(logging.WARNING if members.is_unfit(member) else logging.INFO, "%s %s.", name, said)
             if not is_online:
                 self._state.links.forget(peer)
         self._state.notify()

@@ -44,7 +44,7 @@ class ProfileLookup:
         try:
             self._members.listed(await self._registry.profiles(self._discovery, peers))
         except (OSError, RuntimeError) as error:
-            log.warning("cannot read the DHT: %s", error)
+            log.warning("Who has joined cannot be looked up for now, and is tried again: %s", error)
             return
         here = self._members.online()
         self._known_peers.remember({m.peer: m.profile.addresses for m in here if m.profile is not None})

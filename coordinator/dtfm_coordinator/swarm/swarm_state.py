@@ -30,6 +30,7 @@ from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.state_vote import StateVote
 from dtfm_protocol.process.clock import MonotonicClock
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 
 
 class SwarmState(ChangeSignal):
@@ -54,7 +55,8 @@ class SwarmState(ChangeSignal):
         """
         super().__init__(clock)
         self._folder, self._layers = folder, layers
-        self.members, self.links, self.pace = Members(self.clock.now), LinkTable(), Stragglers(self.clock.now)
+        self.members, self.links = Members(self.clock.now, product_version()), LinkTable()
+        self.pace = Stragglers(self.clock.now)
         self.link_watch, self.divergence = LinkDegradation(self.clock.now), Divergence()
         self.accusations, self.disputes, self.owed = Accusations(), StateDisputes(), owed or OwedShares()
         self.plan: Plan | None = None
@@ -190,7 +192,9 @@ class SwarmState(ChangeSignal):
     def _tell_quarrel(self, accuser: str, accused: str, text: str) -> None:
         log.warning("%s accuses %s (%s)", short(accuser), short(accused), text)
         for one in sorted({accuser, accused} & self.accusations.left_out):
-            log.warning("%s has fallen out with two peers: plans do without it where they can", short(one))
+            log.warning(
+                "%s has fallen out with two peers: the work is divided without it where that is possible", short(one)
+            )
 
     def leave_out(self, peer: str, why: str) -> None:
         """Go on without a peer that has provably lied: under no plan until it comes back in another session, and then

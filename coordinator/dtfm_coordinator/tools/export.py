@@ -1,4 +1,4 @@
-"""Export of a checkpoint as a folder that `transformers` loads."""
+"""Export of a checkpoint as a folder that `transformers` loads, with a card that says who has trained it and how."""
 
 import secrets
 import shutil
@@ -9,6 +9,8 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from dtfm_coordinator.tools import model_card
+from dtfm_coordinator.tools.model_card import CardFacts, card
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data import tokenizer as tokenizers
@@ -47,6 +49,7 @@ def export(state_dir: Path, out: Path, step: int | None = None) -> Manifest:
                 model.save_pretrained(str(draft))
             tokenizer.save_pretrained(str(draft))
             _check_tokenizer(tokenizer, draft)
+            (draft / model_card.NAME).write_text(card(CardFacts.of(state_dir, manifest)), encoding="utf-8")
             draft.rename(out)  # replaces an empty folder
         finally:
             shutil.rmtree(draft, ignore_errors=True)

@@ -49,7 +49,11 @@ class LocalNodes:
                     preexec_fn=end_with_parent(signal.SIGTERM),
                 )  # fmt: skip
             self._processes.append(process)
-        log.info("started %d nodes; their logs are %s", self._count, self._folder / "nodes" / "*" / "node.log")
+        log.info(
+            "Started %d nodes on this machine; their logs are %s",
+            self._count,
+            self._folder / "nodes" / "*" / "node.log",
+        )
 
     async def watch(self) -> None:
         """Log which node ends badly, until all have ended.
@@ -66,7 +70,7 @@ class LocalNodes:
                 if task.result() != 0:
                     bad += 1
                     path = self._folder / "nodes" / str(number) / "node.log"
-                    log.warning("node %d ended with code %d: %s", number, task.result(), _last_line(path))
+                    log.warning("Node %d ended with code %d: %s", number, task.result(), _last_line(path))
         if bad == self._count:
             raise UserError(f"no node is left: see {self._folder / 'nodes' / '*' / 'node.log'}")
 

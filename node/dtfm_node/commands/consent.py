@@ -41,7 +41,7 @@ class Consent:
             return True
         nobody = (
             f"nobody has agreed yet that this machine takes part in the swarm {self._swarm}, and this is no terminal "
-            "to ask at: give --yes to agree (join at a terminal, or docs/running.md, says to what)"
+            "to ask at: give --yes to agree (join at a terminal, or docs/how-to/join.md, says to what)"
         )
         return agreed(terms().screen(), "Take part?", nobody)
 

@@ -31,6 +31,9 @@ def show_status(values: dict[str, Any]) -> None:
     typer.echo("The node is running." if values["running"] else f"The node is not running (last seen {age:.0f} s ago).")
     for words in values.get("words", ()):
         typer.echo(printable(words))
+    if values.get("version"):
+        coordinator = printable(values.get("coordinator_version", "")) or "not known yet"
+        typer.echo(f"Version {values['version']}; the coordinator's: {coordinator}.")
     if values["timeouts"]:
         from dtfm_node.control.display import show_timeouts
 

@@ -12,7 +12,9 @@ from typing import Self
 
 from dtfm_node.commands.config_file import CONFIG
 from dtfm_node.commands.consent import CONSENT
+from dtfm_node.commands.kept_contributions import keep, records_folder
 from dtfm_node.commands.kept_invite import INVITE
+from dtfm_node.control.contribution_keeper import NAME as CONTRIBUTION
 from dtfm_node.devices.device_folders import DEVICES, LIST, device_folders
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.errors import UserError
@@ -29,7 +31,7 @@ LOGS = ("node.log", *(f"node.log.{part + 1}" for part in range(LOG_PARTS)))
 """Names of the log of a node that runs as a service, and of its older parts."""
 FILES = (
     LIST, "status.json", "pause.json", "promise.json", "plan.json", COUNTER, HEARD, CONFIG, *LOGS, "windows-task.xml",
-    INVITE, "key", *MARKS, "lock",
+    CONTRIBUTION, INVITE, "key", *MARKS, "lock",
 )  # fmt: skip
 """Files of a node, in the order in which they are deleted: a removal that was cut short can be begun again."""
 FOLDERS = {
@@ -78,9 +80,14 @@ class Removal:
         for name, (what, _) in FOLDERS.items():
             size = sum(size for path, size in self.sizes.items() if path.parent.name == name)
             lines.append(f"  {what}: {bytes_in_words(size)}")
+        if self.folder / CONTRIBUTION in self.sizes:
+            thanks = ["The record of what it has contributed is kept, in", f"  {printable(str(records_folder()))}"]
+        else:
+            thanks = []
         return "\n".join(
             [
                 *lines,
+                *thanks,
                 "Its key goes as well: to come back, this machine needs an invite again.",
                 "If the node was ended by force, let it join and leave once more before: parts",
                 "of the model may be nowhere else.",
@@ -93,6 +100,7 @@ class Removal:
         Raises:
             UserError: the system refuses to delete something.
         """
+        kept = keep(self.folder / CONTRIBUTION) if self.folder / CONTRIBUTION in self.sizes else None
         try:
             for path in self.sizes:
                 path.unlink(missing_ok=True)
@@ -105,7 +113,8 @@ class Removal:
                         folder.rmdir()
         except OSError as error:
             raise UserError(f"cannot delete all of {self.folder}: {error}; mend that, and run this again") from None
-        return f"removed: {bytes_in_words(sum(self.sizes.values()))} freed; {self._left()}"
+        thanks = f"; the record of what it has contributed is {kept}" if kept is not None else ""
+        return f"removed: {bytes_in_words(sum(self.sizes.values()))} freed; {self._left()}{thanks}"
 
     def _left(self) -> str:
         if not self.folder.exists():

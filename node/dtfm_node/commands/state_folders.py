@@ -59,7 +59,12 @@ def option_for(named: Path | None) -> str:
 
 
 def _root() -> Path:
-    return platformdirs.user_data_path(DISTRIBUTION, appauthor=False) / "nodes"
+    return data_folder() / "nodes"
+
+
+def data_folder() -> Path:
+    """Return the folder in which this system keeps what is this user's of this product."""
+    return platformdirs.user_data_path(DISTRIBUTION, appauthor=False)
 
 
 def known_folders() -> list[Path]:

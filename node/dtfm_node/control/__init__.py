@@ -2,6 +2,9 @@
 
 - `enrolment_client`: client of the coordinators' entrances: this node's credential, on the disk between runs, made anew
   when it is due
+- `contribution_keeper`: keeper of the signed record of what this node has contributed
+- `contribution_words`: words for what a node has contributed to a run
+- `desk_client`: client of the desk at a coordinator's entrance: asks for what a member may have there
 - `display`: output for the person at the machine: a live line in a terminal, plain lines in a pipe, a status file for
   other programs
 - `inbox`: messages of coordinators: the job, plans, which of them is in force, the swarm's phase, whose links to

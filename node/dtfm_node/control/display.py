@@ -16,13 +16,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dtfm_node.control.plain_words import PACE_STEPS, READY, WorkShare, doing, progress, sent, swarm_does
+from dtfm_node.control.plain_words import READY, WorkShare, doing, sent, swarm_does
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.control.messages import Phase, Report
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.job.step_words import PACE_STEPS, step_in_words
 from dtfm_protocol.process.console import console
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.state_dir import write_atomically
 
 LINE_SECONDS = 1.0
@@ -47,6 +49,10 @@ class Display:
         self._steps = 0
         self.sent_bytes: Callable[[], int] = int
         """Function that returns how many bytes this node has sent to others."""
+        self.coordinator_version = ""
+        """Version of the coordinator's program; "": not known."""
+        self.contribution = ""
+        """What this node has contributed, as the coordinator has signed it, in a sentence; "": nothing yet."""
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._last_line = 0.0
 
@@ -108,7 +114,7 @@ class Display:
         self._draw()
         if time.monotonic() - self._last_line >= LINE_SECONDS or row.step == steps or row.eval_loss is not None:
             self._last_line = time.monotonic()
-            told = f"{progress(row, steps, self._seconds)} {sent(self.sent_bytes())}".strip()
+            told = f"{step_in_words(row, steps, self._seconds)} {sent(self.sent_bytes())}".strip()
             self._tell(told, row.model_dump(mode="json"))
 
     def save(self, path: Path, report: Report, timeouts: dict[str, dict[str, float]]) -> None:
@@ -118,6 +124,7 @@ class Display:
         phase = self._phase.text if self._phase is not None else ""
         values |= {"at": time.time(), "swarm": phase, "steps": self._steps, "tasks": len(asyncio.all_tasks())}
         values |= {"timeouts": timeouts, "sent_bytes": self.sent_bytes(), "words": self._words()}
+        values |= {"version": product_version(), "coordinator_version": self.coordinator_version}
         values["last"] = self._row.model_dump(mode="json") if self._row else None
         write_atomically(path, json.dumps(values, indent=1))
 
@@ -128,10 +135,10 @@ class Display:
         """Return all that there is to say now, in sentences."""
         told = [self._doing()]
         if self._row is not None:
-            told.append(progress(self._row, self._steps, self._seconds))
+            told.append(step_in_words(self._row, self._steps, self._seconds))
         elif self._phase is not None:
             told.append(f"The swarm: {swarm_does(self._phase)}")
-        return [printable(words) for words in (*told, sent(self.sent_bytes())) if words]
+        return [printable(words) for words in (*told, sent(self.sent_bytes()), self.contribution) if words]
 
     def _draw(self) -> None:
         if self._live is None:
@@ -145,7 +152,7 @@ class Display:
             done = int(BAR_CELLS * part)
             bar = f"{'█' * done}{'░' * (BAR_CELLS - done)} {100 * part:.0f} %"
             table.add_row(Text("progress", style="dim"), Text(bar))
-            table.add_row("", Text(progress(self._row, self._steps, self._seconds)))
+            table.add_row("", Text(step_in_words(self._row, self._steps, self._seconds)))
         if traffic := sent(self.sent_bytes()):
             table.add_row(Text("network", style="dim"), Text(traffic))
         self._live.update(table)

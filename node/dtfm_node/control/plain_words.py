@@ -4,21 +4,16 @@ The planner's own words (plans, stages, replicas) are for `--verbose`.
 """
 
 import re
-from collections.abc import Collection
-from statistics import median
 from typing import NamedTuple, Self
 
 from dtfm_protocol.control.messages import Phase
-from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.plan import Plan
-from dtfm_protocol.process.quantities import bytes_in_words, time_in_words
+from dtfm_protocol.process.quantities import bytes_in_words
 
 _COUNTS = re.compile(r"waiting for \d+ more nodes \((\d{1,9}) of (\d{1,9}) are ready")
 """What a coordinator says that waits for nodes."""
 READY = "ready; waiting for work"
 """What a node says that has not been given anything, and could take some."""
-PACE_STEPS = 20
-"""Steps, the newest ones, that tell how long the rest takes."""
 
 
 class WorkShare(NamedTuple):
@@ -76,21 +71,6 @@ def doing(state: str, text: str, share: WorkShare | None, obstacle: str = "") ->
     if state in {"stalled", "diverged"}:
         return f"The step under way broke off: {text}. The work is being divided anew; there is nothing to do for you."
     return sentence(text or state)
-
-
-def progress(row: StepMetrics, steps: int, seconds: Collection[float]) -> str:
-    """Return how far the training is after the step `row`, of `steps` in all.
-
-    Args:
-        seconds: seconds of the newest steps, whose median tells how long the rest takes; none: that is not known.
-    """
-    told = f"Step {row.step:,} of {steps:,}"
-    rest = steps - row.step
-    if rest > 0 and seconds:
-        left = rest * median(seconds)
-        told += f", {'' if left < 60 else 'about '}{time_in_words(left)} left"
-    evaluated = f", on held-out text {row.eval_loss:.4f}" if row.eval_loss is not None else ""
-    return f"{told}. Loss {row.loss:.4f}{evaluated}; {row.tokens / max(row.seconds, 1e-9):,.0f} tokens/s."
 
 
 def sent(size: int) -> str:

@@ -1,7 +1,5 @@
 """What a node says of its machine: how fast it is at the job's own layer, how much memory it offers, and what fits."""
 
-from importlib.metadata import version
-
 import torch
 
 from dtfm_node.control.plain_words import READY
@@ -13,6 +11,7 @@ from dtfm_node.engine.layers import check_compiler
 from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.quantities import GB, bytes_in_words
 from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.view.view import LayerSeconds
@@ -69,7 +68,7 @@ async def measure_profile(
         addresses=addresses,
         up_gbps=caps.up.gbps if caps is not None else None,
         down_gbps=caps.down.gbps if caps is not None else None,
-        version=version("dtfm"),
+        version=product_version(),
         session=session,
     )
 

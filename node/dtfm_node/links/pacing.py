@@ -3,7 +3,7 @@ under way, neither over a link that is being measured, and all of them hardly fa
 
 TCP by itself sends faster and faster until a queue on the way is full and loses packets. Where both ends do so at once,
 as in an all-reduce, each one's acknowledgements wait in the queue that the other has filled, and half a world apart a
-fifth of the rate is lost (docs/world.md).
+fifth of the rate is lost (docs/explanation/world.md).
 """
 
 import asyncio

@@ -99,6 +99,13 @@ class CheckpointStore:
         except OSError as error:
             raise Refused(f"a file of the checkpoint cannot be read: {error.strerror}") from None
 
+    def written_at(self, step: int) -> float:
+        """Return when the checkpoint of `step` was written, in Unix seconds; 0: it is gone."""
+        try:
+            return (self._folder(step) / MANIFEST).stat().st_mtime
+        except OSError:
+            return 0.0
+
     def kept_for_good(self) -> set[int]:
         """Return the steps whose checkpoints are never deleted.
 
@@ -141,7 +148,7 @@ class CheckpointStore:
         return data
 
     def tensors(self, manifest: Manifest, kind: str = "weight") -> "Iterator[tuple[str, torch.Tensor]]":
-        """Read name and value of every parameter ("weight") or moment ("exp_avg", "exp_avg_sq"), one at a time.
+        """Read name and value of every tensor in a slot ("weight", "exp_avg", ...), one at a time.
 
         Raises:
             Refused: a tensor cannot be read, or its bytes have another hash.

@@ -154,11 +154,11 @@ def tail_tokens(training: Training, evaluation: Evaluation) -> int:
     return evaluation.sequences * training.sequence_length + 1 if evaluation.every else 0
 
 
-def check_enough(tokens: int, training: Training, evaluation: Evaluation, *, at_most: bool = False) -> None:
+def check_enough(tokens: int, training: Training, evaluation: Evaluation, how: str = "") -> None:
     """Check that a corpus of so many tokens is enough for a step and what is held out.
 
     Args:
-        at_most: whether there may be fewer tokens than that.
+        how: how sure their number is: "at most ", or "about "; "": they were counted.
 
     Raises:
         UserError: it is not; it says how many tokens there are, and how many are needed.
@@ -168,6 +168,6 @@ def check_enough(tokens: int, training: Training, evaluation: Evaluation, *, at_
     if tokens < needed:
         use = f"{training.tokens + 1} for a step" + (f" and {tail} for evaluation" if tail else "")
         raise UserError(
-            f"the text has {'at most ' if at_most else ''}{tokens} tokens, but {needed} are needed ({use}): "
+            f"the text has {how}{tokens} tokens, but {needed} are needed ({use}): "
             "give more text, or a smaller global_batch, sequence_length or evaluation.sequences"
         )

@@ -12,9 +12,9 @@ import dtfm_protocol
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
-from dtfm_protocol.data.batches import Batches, check_enough
+from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.text import text_files
-from dtfm_protocol.data.text_size import most_tokens
+from dtfm_protocol.data.text_check import check_encoding, check_sample, check_text_bytes
 from dtfm_protocol.data.token_shards import ShardFolder, tokenize
 from dtfm_protocol.data.tokenizer import save, vocabulary_size
 from dtfm_protocol.errors import UserError
@@ -23,6 +23,7 @@ from dtfm_protocol.job.job_limits import check_limits
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob
 from dtfm_protocol.process.source_digest import sources_digest
 from dtfm_protocol.process.state_dir import write_atomically
+from dtfm_protocol.schema import needs_of
 
 MATHEMATICS = ("name", "config", "pretrained", "corpus", "training")
 """Fields of `ResolvedJob` that must not change between the runs of one state dir, but for keys that are told."""
@@ -41,17 +42,6 @@ def is_prepared(job: Job, folder: Path) -> bool:
         return (folder / "prepared").read_text(encoding="ascii").split()[:1] == [stamp]
     except (OSError, ValueError):
         return False
-
-
-def check_text_bytes(job: Job) -> None:
-    """Check that the job's text is enough for a step and an evaluation, as far as its files' bytes tell.
-
-    Raises:
-        UserError: it cannot be, or there are no such files.
-    """
-    most = most_tokens(job.data)
-    if most is not None:
-        check_enough(most, job.training, job.evaluation, at_most=True)
 
 
 def settled_config(job: Job) -> dict[str, Any]:
@@ -83,7 +73,7 @@ def prepare(
     coordinator that comes back into a run. Elsewhere what needs no text is checked before any is read.
 
     Args:
-        say: a function that is told in one line what is being done, now and then.
+        say: a function that is told in a sentence what is being done, now and then.
         alterable: keys in which `job` may differ from the one for which `folder` was prepared.
         keeps_first: whether that one stays as it was, and is returned.
 
@@ -96,7 +86,9 @@ def prepare(
     first, config = _prepared_for(folder), _checked_config(job, say)
     if first is not None:  # before the text is read, which may take long
         _compare(first, _resolved(job, config, first.corpus), folder, alterable)
-    corpus, tokenizer = tokenize(job.data, folder / "tokens", say)
+    check_encoding(job)
+    check_sample(job, folder, say)
+    corpus, tokenizer = tokenize(job.data, folder / "tokens", say, first.corpus if first is not None else None)
     Batches(corpus, job.training, job.evaluation)  # says at once when the text is too short
     resolved = _resolved(job, config, corpus)
     if first is not None:
@@ -161,13 +153,13 @@ def _checked_config(job: Job, say: Callable[[str], Any]) -> dict[str, Any]:
     """Return the model's config of a job, after all checks that need no text."""
     check_limits(job.training, job.evaluation)
     check_text_bytes(job)
-    say("checking the model")
+    say("Checking the model.")
     return settled_config(job)
 
 
 def _resolved(job: Job, config: dict[str, Any], corpus: Corpus) -> ResolvedJob:
     """Return the job as peers see it."""
-    return ResolvedJob(
+    resolved = ResolvedJob(
         name=job.name,
         config=config,
         pretrained=job.model.path is not None and any(job.model.path.glob("*.safetensors")),
@@ -177,6 +169,7 @@ def _resolved(job: Job, config: dict[str, Any], corpus: Corpus) -> ResolvedJob:
         plan=job.plan,
         checkpoint=job.checkpoint,
     )
+    return resolved.model_copy(update={"needs": needs_of(resolved)})
 
 
 def _prepared_for(folder: Path) -> ResolvedJob | None:
@@ -220,7 +213,7 @@ def _keep_pretrained(resolved: ResolvedJob, job: Job, folder: Path, say: Callabl
     store = CheckpointStore(folder / "checkpoints")
     if store.newest() is not None:
         return
-    say(f"reading the pretrained weights in {job.model.path}")
+    say(f"Reading the weights to begin with, in {job.model.path}.")
     try:
         model, loaded = AutoModelForCausalLM.from_pretrained(
             job.model.path,

@@ -1,10 +1,26 @@
 """The owner's text as documents, in an order that does not depend on the file system."""
 
+import codecs
 import glob
 from pathlib import Path
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Data
+
+NO_TEXT = "data.text: there is no text in {}: every file is empty"
+"""What is said of a text without any."""
+_LOOKS = {
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"\x1f\x8b": "a file packed by gzip",
+    b"PK\x03\x04": "a zip archive or a document of an office program",
+    b"\x28\xb5\x2f\xfd": "a file packed by zstd",
+    b"\xfd7zXZ": "a file packed by xz",
+    b"BZh": "a file packed by bzip2",
+    b"%PDF": "a PDF",
+    b"PAR1": "a table in Parquet",
+}
+"""What files are that begin so."""
 
 
 def read_text(data: Data) -> list[str]:
@@ -22,7 +38,7 @@ def read_text(data: Data) -> list[str]:
     documents = _manual() if data.text == "cpython" else [_read(file) for file in text_files(data)]
     documents = [document for document in documents if document]
     if not documents:
-        raise UserError(f"data.text: there is no text in {data.text}: every file is empty")
+        raise UserError(NO_TEXT.format(data.text))
     return documents
 
 
@@ -69,10 +85,29 @@ def _matches(pattern: str) -> list[Path]:
     return files
 
 
+def decoded(file: Path, data: bytes, at: int = 0, *, is_cut: bool = False) -> str:
+    """Return what the bytes of a file say.
+
+    Args:
+        data: bytes of the file from byte `at` on.
+        is_cut: whether the last character of them may go on after them; then it is left out.
+
+    Raises:
+        UserError: they are not UTF-8.
+    """
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(data, not is_cut)
+    except UnicodeDecodeError as error:
+        looks = next(
+            (f", it looks like {kind}" for mark, kind in _LOOKS.items() if not at and data.startswith(mark)), ""
+        )
+        raise UserError(
+            f"data.text: {file} is not UTF-8 (byte {at + error.start}){looks}: convert it or leave it out"
+        ) from None
+
+
 def _read(file: Path) -> str:
     try:
-        return file.read_bytes().decode("utf-8")
+        return decoded(file, file.read_bytes())
     except OSError as error:
         raise UserError(f"data.text: cannot read {file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"data.text: {file} is not UTF-8 (byte {error.start}): convert it or leave it out") from None

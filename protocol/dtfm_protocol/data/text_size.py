@@ -1,14 +1,13 @@
 """The size of the owner's text before it is tokenized: bytes, and tokens, counted where that is cheap."""
 
-import codecs
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dtfm_protocol.data.text import read_text, text_files
+from dtfm_protocol.data.text import decoded, read_text, text_files
 from dtfm_protocol.data.token_shards import SHARD_BYTES
-from dtfm_protocol.data.tokenizer import encode, make_tokenizer, vocabulary_size
+from dtfm_protocol.data.tokenizer import SMALLEST_BPE, check_ids, encode, make_tokenizer, vocabulary_size
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Data
 from dtfm_protocol.job.resolved_job import MOST_SHARDS
@@ -20,8 +19,6 @@ SAMPLES = 64
 """Pieces that are read of a larger text."""
 SAMPLE_BYTES = 1 << 16
 """Bytes of each."""
-SMALLEST_BPE = 257
-"""Size of a BPE that any text yields: the bytes, and the end of text."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +31,8 @@ class TextSize:
     """Tokens, with the end of text between two documents."""
     how: str = ""
     """How the tokens were estimated, in words; "": they were counted."""
+    smaller_bpe: int = 0
+    """Size of a BPE that the sample yields, where it yields none of the job's size; 0: it does, or there is none."""
 
 
 def text_size(data: Data, whole: int = READ_WHOLE) -> TextSize:
@@ -51,7 +50,7 @@ def text_size(data: Data, whole: int = READ_WHOLE) -> TextSize:
         UserError: the text or the tokenizer cannot be read or made, or there is more text than a job can name.
     """
     files = text_files(data)
-    sizes = [_bytes_of(file) for file in files]
+    sizes = [bytes_of(file) for file in files]
     found = _counted(data, read_text(data)) if not files or sum(sizes) <= whole else _sampled(data, files, sizes)
     if found.tokens > MOST_SHARDS * SHARD_BYTES // 4:
         largest = MOST_SHARDS * SHARD_BYTES // (2 if vocabulary_size(data) <= 1 << 16 else 4)
@@ -71,7 +70,7 @@ def most_tokens(data: Data) -> int | None:
     files = text_files(data)
     if not files or data.tokenizer_folder is not None:
         return None
-    return sum(map(_bytes_of, files)) + len(files) - 1
+    return sum(map(bytes_of, files)) + len(files) - 1
 
 
 def _counted(data: Data, documents: Sequence[str]) -> TextSize:
@@ -86,21 +85,35 @@ def _sampled(data: Data, files: Sequence[Path], sizes: Sequence[int]) -> TextSiz
     if data.tokenizer == "bytes":
         return TextSize(documents, total, total + documents - 1)
     read = sum(len(piece.encode()) for piece in pieces)
-    tokens = _sampled_tokens(data, pieces) - (len(pieces) - 1)  # less the ends of text between the pieces
+    counted, smaller = _sampled_tokens(data, pieces)
+    tokens = counted - (len(pieces) - 1)  # less the ends of text between the pieces
     how = f"from a sample of {bytes_in_words(read)}"
-    return TextSize(documents, total, round(tokens / read * total) + documents - 1, how)
+    return TextSize(documents, total, round(tokens / read * total) + documents - 1, how, smaller)
 
 
-def _sampled_tokens(data: Data, pieces: Sequence[str]) -> int:
-    """Count the tokens of the pieces, by a smaller BPE where they yield none of the job's size, as the whole may."""
+def _sampled_tokens(data: Data, pieces: Sequence[str]) -> tuple[int, int]:
+    """Count the tokens of the pieces, by a smaller BPE where they yield none of the job's size, as the whole may.
+
+    Returns the tokens, and the size of that BPE; 0 where there is none.
+    """
     if not data.tokenizer.startswith("bpe:"):
-        return _tokens(data, pieces)
-    size = vocabulary_size(data)
+        return _tokens(data, pieces), 0
+    asked = size = vocabulary_size(data)
     while size > SMALLEST_BPE:
         with contextlib.suppress(UserError):
-            return _tokens(data.model_copy(update={"tokenizer": f"bpe:{size}"}), pieces)
+            tokens = _tokens(data.model_copy(update={"tokenizer": f"bpe:{size}"}), pieces)
+            return tokens, size if size < asked else 0
         size //= 2
-    return _tokens(data.model_copy(update={"tokenizer": f"bpe:{SMALLEST_BPE}"}), pieces)
+    return _tokens(data.model_copy(update={"tokenizer": f"bpe:{SMALLEST_BPE}"}), pieces), SMALLEST_BPE
+
+
+def sampled_files(files: Sequence[Path]) -> list[str]:
+    """Read the pieces of a long text by which it is judged.
+
+    Raises:
+        UserError: a file is out of reach, or a piece is not UTF-8.
+    """
+    return _pieces(files, [bytes_of(file) for file in files])
 
 
 def _pieces(files: Sequence[Path], sizes: Sequence[int]) -> list[str]:
@@ -112,35 +125,42 @@ def _pieces(files: Sequence[Path], sizes: Sequence[int]) -> list[str]:
         while at >= sizes[place]:
             at -= sizes[place]
             place += 1
-        pieces.append(_piece(files[place], at))
+        pieces.append(cut_piece(files[place], at))
     return [piece for piece in pieces if piece]
 
 
-def _piece(file: Path, at: int) -> str:
-    """Read up to `SAMPLE_BYTES` from byte `at` on, without the parts of characters at both ends."""
+def cut_piece(file: Path, at: int, size: int = SAMPLE_BYTES) -> str:
+    """Read up to `size` bytes from byte `at` on, without the parts of characters at both ends.
+
+    Raises:
+        UserError: the file is out of reach, or not UTF-8 there.
+    """
     try:
         with file.open("rb") as stream:
             stream.seek(at)
-            data = stream.read(SAMPLE_BYTES)
+            data = stream.read(size)
     except OSError as error:
         raise UserError(f"data.text: cannot read {file}: {error.strerror}") from None
     begin = 0
     while at and begin < min(3, len(data)) and data[begin] & 0xC0 == 0x80:  # a character that began before
         begin += 1
-    try:
-        return codecs.getincrementaldecoder("utf-8")().decode(data[begin:])
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"data.text: {file} is not UTF-8 (byte {at + begin + error.start}): convert it or leave it out"
-        ) from None
+    return decoded(file, data[begin:], at + begin, is_cut=True)
 
 
 def _tokens(data: Data, documents: Sequence[str]) -> int:
-    pieces = encode(data, make_tokenizer(data, documents), documents, lambda line: None)
-    return sum(len(piece) for piece in pieces)
+    tokenizer, found = make_tokenizer(data, documents), 0
+    for piece in encode(data, tokenizer, documents, lambda line: None):
+        check_ids(piece, len(tokenizer))
+        found += len(piece)
+    return found
 
 
-def _bytes_of(file: Path) -> int:
+def bytes_of(file: Path) -> int:
+    """Return the size of a file.
+
+    Raises:
+        UserError: it is out of reach.
+    """
     try:
         return file.stat().st_size
     except OSError as error:

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dtfm_protocol.data.text import read_text
-from dtfm_protocol.data.tokenizer import Progress, encode, make_tokenizer
+from dtfm_protocol.data.tokenizer import Progress, check_ids, encode, make_tokenizer
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.job.job_file import Data
-from dtfm_protocol.job.resolved_job import Corpus, Shard
+from dtfm_protocol.job.resolved_job import MOST_SHARDS, Corpus, Shard
 
 SHARD_BYTES = 2 << 20
 """Bytes of a shard: few enough to fetch it again after a broken transfer, and so many that its name costs nothing."""
@@ -121,7 +121,13 @@ class ShardFolder:
         return np.memmap(path, dtype=kind, mode="r")
 
 
-def write_shards(folder: Path, tokens: Iterable[Tokens], vocab_size: int, shard_bytes: int = SHARD_BYTES) -> Corpus:
+def write_shards(
+    folder: Path,
+    tokens: Iterable[Tokens],
+    vocab_size: int,
+    shard_bytes: int = SHARD_BYTES,
+    same_as: Corpus | None = None,
+) -> Corpus:
     """Write tokens as shards and return what names them. A shard that is there already is not written again.
 
     Args:
@@ -129,19 +135,28 @@ def write_shards(folder: Path, tokens: Iterable[Tokens], vocab_size: int, shard_
         tokens: pieces of any length, [tokens] each, that follow each other.
         vocab_size: number of tokens there are; up to 65,536 each takes two bytes, above it four.
         shard_bytes: bytes of a shard; the last one may have fewer.
+        same_as: corpus that these tokens must be; they are refused at the first shard that differs. None: any.
 
     Raises:
-        UserError: there is no token, one is not in the vocabulary, or the disk is full or cannot be written.
+        UserError: there is no token, one is not in the vocabulary, there are more than a job can have, they are not
+            the same as others, or the disk is full or cannot be written.
     """
-    dtype: DType = "uint16" if vocab_size <= 1 << 16 else "uint32"
+    dtype = _dtype(vocab_size)
     kind = _numpy(dtype)
     kept = ShardFolder(folder)
-    shards = []
+    shards: list[Shard] = []
     for piece in _cut(tokens, max(1, shard_bytes // kind.itemsize)):
-        if (largest := int(piece.max())) >= vocab_size:
-            raise UserError(f"data.tokenizer: it gives token {largest}, but has {vocab_size} tokens in all: mend it")
+        check_ids(piece, vocab_size)
         data = piece.astype(kind).tobytes()
         digest = _hash(data)
+        number = len(shards)
+        if same_as is not None and (number >= len(same_as.shards) or same_as.shards[number].sha256 != digest):
+            raise UserError(
+                f"the state dir {folder.parent} holds a run of another job (the text, or its tokenizer, differs): give "
+                "the same, or use another --state-dir"
+            )
+        if number == MOST_SHARDS:
+            raise UserError(f"data.text: there are more than the {MOST_SHARDS} shards of one job: give less text")
         if not kept.has(digest):
             kept.add(digest, data)
         shards.append(Shard(sha256=digest, tokens=len(piece)))
@@ -150,17 +165,39 @@ def write_shards(folder: Path, tokens: Iterable[Tokens], vocab_size: int, shard_
     return Corpus(dtype=dtype, vocab_size=vocab_size, shards=tuple(shards))
 
 
-def tokenize(data: Data, folder: Path, progress: Progress = lambda line: None) -> tuple[Corpus, Any]:
+def tokenize(
+    data: Data, folder: Path, progress: Progress = lambda line: None, same_as: Corpus | None = None
+) -> tuple[Corpus, Any]:
     """Read the job's text, make its tokenizer and write its shards into `folder`; return the corpus and the tokenizer.
+
+    Args:
+        same_as: corpus that the tokens must be; None: any.
 
     Raises:
         UserError: what `read_text`, `make_tokenizer` and `write_shards` raise.
     """
-    progress("reading the text")
+    progress("Reading the text.")
     documents = read_text(data)
-    progress(f"making the tokenizer {data.tokenizer}")
+    if data.tokenizer.startswith("bpe:"):
+        size = int(data.tokenizer.removeprefix("bpe:"))
+        progress(f"Working out {size:,} kinds of token from the text: of a long one, that takes minutes.")
     tokenizer = make_tokenizer(data, documents)
-    return write_shards(folder, encode(data, tokenizer, documents, progress), len(tokenizer)), tokenizer
+    tokens = encode(data, tokenizer, documents, progress)
+    return write_shards(folder, tokens, len(tokenizer), same_as=same_as), tokenizer
+
+
+def token_bytes(vocab_size: int) -> int:
+    """Return the bytes that a token takes on disk."""
+    return _numpy(_dtype(vocab_size)).itemsize
+
+
+def kept_bytes(folder: Path) -> int:
+    """Return the bytes of all shards that lie in a folder, which may not be there."""
+    return sum(ShardFolder(folder).sizes().values())
+
+
+def _dtype(vocab_size: int) -> DType:
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 def shard_bytes(corpus: Corpus, shard: Shard) -> int:

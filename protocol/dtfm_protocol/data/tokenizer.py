@@ -1,5 +1,6 @@
 """The job's tokenizer, from text to token ids and back: bytes, a byte-level BPE trained on the text, or a ready one."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,17 @@ import numpy.typing as npt
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Data
+from dtfm_protocol.process.quantities import time_in_words
 
 Progress = Callable[[str], None]
-"""A function that is told in one line what is being done, now and then."""
+"""A function that is told in a sentence what is being done, now and then."""
 
 END_OF_TEXT = "<|endoftext|>"
 """Text of the token that stands between two documents."""
+SMALLEST_BPE = 257
+"""Size of a BPE that any text yields: the bytes, and the end of text."""
+SAID_SECONDS = 2.0
+"""Pause between two words on how far it is."""
 CHARACTERS_AT_ONCE = 1 << 22
 """Characters that are handed to the tokenizer at a time: enough for all cores, little enough for memory."""
 
@@ -39,6 +45,7 @@ def make_tokenizer(data: Data, documents: Sequence[str]) -> Any:
             f"data.tokenizer: {data.tokenizer} has no eos_token to put between documents: "
             "set one in its tokenizer_config.json"
         )
+    check_ids(np.array([tokenizer.eos_token_id]), len(tokenizer))
     return tokenizer
 
 
@@ -51,6 +58,29 @@ def vocabulary_size(data: Data) -> int:
     if data.tokenizer.startswith("bpe:"):
         return _size(data.tokenizer)
     return len(make_tokenizer(data, ()))
+
+
+def bpe_size(name: str) -> int | None:
+    """Return SIZE of a tokenizer "bpe:SIZE"; None for any other.
+
+    Raises:
+        UserError: the size is none.
+    """
+    return _size(name) if name.startswith("bpe:") else None
+
+
+def check_ids(tokens: npt.NDArray[np.integer[Any]], vocab_size: int) -> None:
+    """Check that a tokenizer has the tokens that it gives.
+
+    Args:
+        tokens: some that it gave, [tokens].
+        vocab_size: number of those that it has.
+
+    Raises:
+        UserError: it has not.
+    """
+    if len(tokens) and (largest := int(tokens.max())) >= vocab_size:
+        raise UserError(f"data.tokenizer: it gives token {largest}, but has {vocab_size} tokens in all: mend it")
 
 
 def save(tokenizer: Any, folder: Path) -> None:
@@ -83,7 +113,11 @@ def load(folder: Path) -> Any:
 
 
 def encode(
-    data: Data, tokenizer: Any, documents: Sequence[str], progress: Progress
+    data: Data,
+    tokenizer: Any,
+    documents: Sequence[str],
+    progress: Progress,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[npt.NDArray[np.integer[Any]]]:
     """Encode the documents as token ids, in pieces: [tokens] each, with the end of text between two documents.
 
@@ -91,14 +125,26 @@ def encode(
     """
     end = np.array([tokenizer.eos_token_id])
     total = sum(map(len, documents))
-    done = 0
+    done, begun, said = 0, clock(), 0.0
     for batch in _batches(documents):
         for document, ids in zip(batch, _encode_batch(data, tokenizer, batch), strict=True):
             if done:
                 yield end
             yield ids
             done += len(document)
-        progress(f"tokenized {done / 1e6:.1f} of {total / 1e6:.1f} million characters")
+        now = clock()
+        if done < total and now - said >= SAID_SECONDS:
+            said = now
+            progress(_far(done, total, now - begun))
+
+
+def _far(done: int, total: int, seconds: float) -> str:
+    """Return how far the text is encoded, in a sentence."""
+    left = time_in_words(seconds * (total - done) / done)
+    return (
+        f"Turning the text into tokens: {done / 1e6:,.0f} of {total / 1e6:,.0f} million characters "
+        f"({100 * done / total:.0f} %), {'' if left.startswith('less') else 'about '}{left} left."
+    )
 
 
 def _batches(documents: Sequence[str]) -> Iterator[list[str]]:

@@ -8,4 +8,5 @@
 - `metrics_file`: `metrics.jsonl`: one row a committed step, exactly once, in order
 - `resolved_job`: the job as peers see it: no paths, the model's config spelled out, the tokens named by hash
 - `step_metrics`: the metrics of a committed step: one row of `metrics.jsonl`
+- `step_words`: words for people on a committed step, and on how far the training is with it (pure)
 """

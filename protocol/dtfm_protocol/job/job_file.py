@@ -73,6 +73,7 @@ class Training(Schema):
     """The `[training]` table: the mathematics of a step. AdamW, betas 0.9 and 0.95, eps 1e-8."""
 
     steps: Positive
+    """Steps of the whole run."""
     global_batch: Positive
     """Sequences in a step, over the whole swarm."""
     micro_batch: Positive
@@ -83,8 +84,8 @@ class Training(Schema):
     """The peak learning rate, reached at step `warmup_steps`; a cosine leads from there to a tenth of it at step
     `schedule_end`."""
     schedule_end: Positive | None = Field(default=None, exclude_if=lambda step: step is None)
-    """Step at which the learning rate has come down to a tenth of its peak, where it stays; None: the last step. It is
-    left out of messages where the job does not set it, so that programs that do not know it read the rest."""
+    """Step at which the learning rate has come down to a tenth of its peak, where it stays; without it, the last
+    step. Messages have it only where the job sets it, so that programs that do not know it read the rest."""
     weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.1
     """AdamW's weight decay, on matrices only."""
     warmup_steps: NotNegative = 0
@@ -177,12 +178,14 @@ class Planning(Schema):
     """The `[plan]` table: what the owner fixes of the layout; "auto" leaves it to the allocator."""
 
     stages: Positive | Literal["auto"] = "auto"
+    """Pieces that the model's layers are cut into, one behind the other; "auto": the allocator decides."""
     replicas: Positive | Literal["auto"] = "auto"
-    """Peers in a stage; "auto" may be uneven."""
+    """Peers in a stage, which share its work; "auto": the allocator decides, and stages may have unlike numbers."""
     strict: bool = False
     """Whether a run that has lost nodes waits until `stages` and `replicas` are possible again; else it goes on with
     the nodes that are left, in another layout, and says so."""
     schedule: ScheduleName | Literal["auto"] = "auto"
+    """Order of forwards and backwards on each peer; "auto": whichever is predicted to be the fastest within memory."""
     wire: Wire = Wire()
     horizon: Annotated[float, Field(gt=0, le=1e9)] = 600.0
     """Seconds of training within which going over to another plan must pay back what moving state takes."""
@@ -197,16 +200,27 @@ class Checkpointing(Schema):
     """Steps between the snapshots that a stage with one peer alone leaves with another peer."""
 
 
+class Sharing(Schema):
+    """The `[sharing]` table: who may take the model home, and under which terms."""
+
+    model: Literal["nobody", "members"] = "nobody"
+    """Who may fetch the newest checkpoint as a model, with `dtfm-node fetch-model`, while and after it trains."""
+    license: Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]*$|^$")] = ""
+    """Licence that the model's card names, e.g. "apache-2.0"; "" names none."""
+
+
 class Job(Schema):
     """The job file of an owner, whole."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """The job's name: up to 64 letters, digits, dots, dashes and underscores."""
     model: Model
     data: Data
     training: Training
     evaluation: Evaluation = Evaluation()
     plan: Planning = Planning()
     checkpoint: Checkpointing = Checkpointing()
+    sharing: Sharing = Sharing()
 
     @classmethod
     def load(cls, path: Path) -> Self:

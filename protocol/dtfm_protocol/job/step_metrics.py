@@ -5,10 +5,10 @@ from typing import Annotated
 from pydantic import Field
 
 from dtfm_protocol.bounds import MOST_UINT32, Count, Loss, Norm, Seconds, Time, Version
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.schema import Message
 
 
-class StepMetrics(Schema):
+class StepMetrics(Message):
     """The metrics of a committed training step; but for the time, the same on every peer that took part."""
 
     step: Annotated[int, Field(gt=0, le=MOST_UINT32)]
@@ -33,9 +33,3 @@ class StepMetrics(Schema):
     """Mean loss over the target tokens of the evaluation, after this step, in nats; null when not evaluated."""
     at: Time | None = None
     """Unix seconds when the step was final, by the clock of whoever reported it; null in files of earlier versions."""
-
-    def line(self, steps: int) -> str:
-        """Return the row as one line for people; `steps` is the number of the job's steps."""
-        evaluated = f", eval loss {self.eval_loss:.4f}" if self.eval_loss is not None else ""
-        rate = self.tokens / max(self.seconds, 1e-9)
-        return f"step {self.step}/{steps}: loss {self.loss:.4f}{evaluated}, {rate:.0f} tokens/s, {self.seconds:.2f} s"

@@ -13,6 +13,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.compat.wait_for import mend_wait_for
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.supported_platform import platform_fault
+from dtfm_protocol.process.work_apart import end_process, is_under_way
 
 T = TypeVar("T")
 
@@ -35,10 +36,15 @@ def run(main: Coroutine[Any, Any, None], leave: Callable[[], bool] = lambda: Fal
         from asyncio import run as run_loop
     mend_wait_for()
     received: list[signal.Signals] = []
-    with guarded():
-        run_loop(_until_signal(main, received, leave))
-    if received:
-        raise SystemExit(128 + received[0])
+    try:
+        with guarded():
+            run_loop(_until_signal(main, received, leave))
+        if received:
+            raise SystemExit(128 + received[0])
+    except SystemExit as ended:
+        if isinstance(ended.code, int) and is_under_way():
+            end_process(ended.code)
+        raise
 
 
 async def _until_signal(

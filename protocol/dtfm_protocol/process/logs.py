@@ -26,7 +26,8 @@ class LogFormat(StrEnum):
 
 
 class _Plain(logging.Formatter):
-    """A formatter of lines `12:34:56 what happened`, with the level named from warning up."""
+    """A formatter of lines `12:34:56 what happened`, with the level named from warning up, and what to do about it
+    where a filter has found that (`record.advice`)."""
 
     def __init__(self, clock: str = "%H:%M:%S") -> None:
         super().__init__()
@@ -37,7 +38,8 @@ class _Plain(logging.Formatter):
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         # Whoever logs a stranger's words may have forgotten what they can do to a terminal.
         said = "\n".join(map(printable, record.getMessage().splitlines()))
-        text = f"{clock} {level}{said}"
+        advice = getattr(record, "advice", "")
+        text = f"{clock} {level}{said}" + (f"{'' if said.endswith('.') else '.'} {advice}" if advice else "")
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
@@ -46,6 +48,8 @@ class _Json(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = {"at": round(record.created, 3), "level": record.levelname.lower(), "message": record.getMessage()}
+        if advice := getattr(record, "advice", ""):
+            line["advice"] = advice
         line.update(getattr(record, "fields", {}))
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

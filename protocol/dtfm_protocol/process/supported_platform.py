@@ -12,6 +12,6 @@ def platform_fault(platform: str) -> str:
     if platform in {"win32", "cygwin", "msys"}:
         return (
             "dtfm does not run on Windows itself: install it inside WSL2, the Linux that comes with Windows "
-            "(`wsl --install` in a Windows terminal; docs/platforms.md has the steps)"
+            "(`wsl --install` in a Windows terminal; docs/how-to/windows.md has the steps)"
         )
-    return f"dtfm does not run on this system ({platform}): it needs Linux, or on Windows WSL2 (docs/platforms.md)"
+    return f"dtfm does not run on this system ({platform}): it needs Linux, or on Windows WSL2 (docs/how-to/windows.md)"

@@ -1,7 +1,7 @@
 """Table of timeouts that a person may want to change: how long anyone waits, how often anyone looks, and why.
 
 What follows from a protocol of others, from an algorithm, or is only a turn of a loop, stands beside its use. The rows
-of `docs/guarantees.md` about waiting are held to this table.
+of `docs/explanation/guarantees.md` about waiting are held to this table.
 """
 
 from dataclasses import dataclass, fields
@@ -88,6 +88,11 @@ class Timeouts:
     first_look: float = 4.0
     """Time that the first coordinator, when it starts, looks whether another one has taken over: shorter than
     `takeover`, so that the second one does not become impatient meanwhile."""
+    contribution: float = 5.0
+    """Limit of a node's request for the signed record of what it has contributed; a node that goes waits no longer for
+    it. Shorter than `goodbye`: a coordinator that is done is to be there still."""
+    contribution_pause: float = 60.0
+    """Pause between two such requests, which follow checkpoints: these may come every second."""
     goodbye: float = 15.0
     """Time that a coordinator that is done waits for the nodes to hear so and leave."""
 
@@ -250,6 +255,11 @@ class Timeouts:
                 "who is silent is not waited for",
             ),
             (self.step_end < self.leave, "leave is no longer than step_end", "a plan may wait for the step to end"),
+            (
+                self.contribution < self.goodbye,
+                "contribution is no shorter than goodbye",
+                "a coordinator that is done would be gone",
+            ),
             (self.park <= self.leave, "leave is shorter than park", "the checkpoint needs who wants to leave"),
             (
                 self.settle_in_run <= self.settle,

@@ -8,7 +8,7 @@ from dtfm_protocol.identity.keys import short
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MOST_MEMBERS = 1000
 """Members that have rows of their own: the first ones that are here."""
-PHASES = ("waiting", "probing", "planning", "training", "done", "failed")
+PHASES = ("preparing", "standing-by", "waiting", "probing", "planning", "training", "done", "failed")
 ROLES = (
     "trains",
     "starting",

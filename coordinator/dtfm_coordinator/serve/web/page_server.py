@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,9 @@ LOOK_SECONDS = 1.0
 GOODBYE_SECONDS = 1
 
 
-async def serve_page(options: PageOptions, feed: OverviewFeed, folder: Path) -> None:
-    """Serve the owner's page until cancelled.
+@contextlib.asynccontextmanager
+async def page_served(options: PageOptions, feed: OverviewFeed, folder: Path) -> AsyncIterator[None]:
+    """Serve the owner's page within the block.
 
     Args:
         options: where and how.
@@ -45,7 +46,10 @@ async def serve_page(options: PageOptions, feed: OverviewFeed, folder: Path) -> 
         UserError: the port is taken, or a file cannot be read or written.
     """
     with PageServer(options, feed, folder) as server:
-        await server.run()
+        async with asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(server.run())
+            yield
+            serving.cancel()
 
 
 class PageServer:
@@ -82,7 +86,7 @@ class PageServer:
 
     async def run(self) -> None:
         """Serve until cancelled, once."""
-        log.info("the owner's page is at %s; `dtfm-coordinator page` prints the links to act and to look", self.url)
+        log.info("Your page is at %s. `dtfm-coordinator page` prints its links: one to act, one to look.", self.url)
         serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         watching = asyncio.create_task(self._close_silent())
         try:
@@ -159,7 +163,7 @@ def _config(app: PageApp, options: PageOptions, address: PageAddress, folder: Pa
             names = dict.fromkeys(name for name in (options.announced, "localhost", _own(address.host)) if name)
             now = datetime.datetime.now(datetime.UTC)
             certificate, key, shown = page_certificate(folder, tuple(names), now)
-            log.info("the page's certificate is its own: let your browser trust it where it shows SHA-256 %s", shown)
+            log.info("Your browser will warn of the page's certificate: trust it if its SHA-256 is %s.", shown)
         files = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
     try:
         config = uvicorn.Config(

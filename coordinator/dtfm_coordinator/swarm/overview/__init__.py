@@ -6,6 +6,7 @@
 - `overview`: overview of a run: the schema
 - `overview_feed`: feed of overviews to whoever looks: whole ones, and what has changed since the one before
 - `overview_maker`: maker of overviews, of what the coordinator knows
+- `owner_words`: plain words for the owner: what a coordinator does, and what that means for the run
 - `plan_map`: map of a plan: stages, pipelines, and the links that they use
 - `spoken_numbers`: numbers as people say them: durations and counts
 - `storage_watch`: watch over what a run has stored: checkpoints, and room on the disk

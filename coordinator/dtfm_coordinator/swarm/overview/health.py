@@ -1,6 +1,7 @@
 """Health of a run in one plain sentence: is it going well, how far, when done; and what to do if not. Pure."""
 
 from dtfm_coordinator.swarm.overview.overview import Figures, Health, Progress
+from dtfm_coordinator.swarm.overview.owner_words import phase_in_words
 from dtfm_coordinator.swarm.overview.spoken_numbers import counted, duration
 from dtfm_protocol.control.messages import Phase
 
@@ -26,14 +27,14 @@ def health(phase: Phase, progress: Progress, figures: Figures, quiet: float | No
     if phase.paused:
         return Health(
             level="wait",
-            sentence=_first_up(text),
+            sentence=phase_in_words(phase),
             advice="It goes on with `dtfm-coordinator resume`, or Resume on the page.",
         )
     match phase.name:
         case "failed":
             return Health(
                 level="bad",
-                sentence=f"The run has failed: {text}",
+                sentence=phase_in_words(phase),
                 advice="Mend the cause, then start `dtfm-coordinator serve` again on the same state folder: the newest "
                 "checkpoint is kept.",
             )
@@ -46,14 +47,12 @@ def health(phase: Phase, progress: Progress, figures: Figures, quiet: float | No
                 advice="`dtfm-coordinator export` writes the model as a folder that transformers loads.",
             )
         case "waiting":
-            return Health(level="wait", sentence=_first_up(text), advice=_waiting(progress))
-        case "probing":
-            return Health(level="wait", sentence=f"Measuring how fast the links between machines are ({text}).")
-        case "planning":
-            return Health(level="wait", sentence=f"Working out who does what ({text}).")
+            return Health(level="wait", sentence=phase_in_words(phase), advice=_waiting(progress))
+        case "probing" | "planning":
+            return Health(level="wait", sentence=phase_in_words(phase))
         case "training":
             return _training(progress, figures, quiet)
-    return Health(level="wait", sentence=_first_up(text))
+    return Health(level="wait", sentence=phase_in_words(phase))
 
 
 def _waiting(progress: Progress) -> str:
@@ -87,7 +86,3 @@ def _training(progress: Progress, figures: Figures, quiet: float | None) -> Heal
             "plans anew where that helps.",
         )
     return Health(level="good", sentence=f"Training well: {far}{left}.")
-
-
-def _first_up(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}" if text else "Waiting."

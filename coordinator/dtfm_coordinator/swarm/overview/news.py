@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.overview.overview import Level, NewsItem, Overview
+from dtfm_coordinator.swarm.overview.owner_words import division, reason_in_words
 from dtfm_coordinator.swarm.overview.spoken_numbers import counted
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.identity.keys import called
@@ -26,10 +27,11 @@ ADVICE = (
      "If one name comes again and again, ban it."),
     (r"hands in|its share of a checkpoint|shares? .* late", "If that goes on, kick the member: its machine or its "
      "upload may be too slow."),
-    (r"measurements was not finished", "A member may be behind a strict router: `dtfm-node doctor` on its machine says "
-     "what to do."),
-    (r"metrics of steps", "The curve has a gap there; the training itself has none."),
-    (r"broker", "If nodes stay away, look whether this machine's port is open and its network is up."),
+    (r"measuring the connections took", "A member may be behind a strict router: `dtfm-node doctor` on its machine "
+     "says what to do."),
+    (r"holds is not used", "The run goes on from what others hold. If one name comes again and again, ban it."),
+    (r"losses of steps", "The curve has a gap there; the training itself has none."),
+    (r"broker|was disconnected", "If nodes stay away, look whether this machine's port is open and its network is up."),
 )  # fmt: skip
 """What to do where a warning has such words."""
 
@@ -45,9 +47,9 @@ def news(before: Overview | None, after: Overview) -> Iterator[Said]:
         return
     yield from _comings(before, after)
     if after.plan is not None and (before.plan is None or before.plan.version != after.plan.version):
-        stages = counted(len(after.plan.stages), "stage")
-        members = counted(len({one for stage in after.plan.stages for one in stage.members}), "machine")
-        yield "good", f"A new plan is in force: {members} in {stages}. Reason: {after.plan.reason}", ""
+        machines = len({one for stage in after.plan.stages for one in stage.members})
+        anew = " anew" if before.plan is not None else ""
+        yield "good", f"The work is divided{anew}: {division(machines, len(after.plan.stages))}.", ""
     kept, newest = (max((one.step for one in seen.storage.checkpoints), default=0) for seen in (before, after))
     if newest > kept:
         yield "good", f"The model after step {newest:,} is safe on this disk.", ""
@@ -74,13 +76,23 @@ def _comings(before: Overview, after: Overview) -> Iterator[Said]:
 
 def told_plan(event: PlanEvent) -> NewsItem:
     """Return a plan of an earlier life of the coordinator as it is told."""
-    text = f"Plan {event.plan} went on from step {event.step:,}{event.said}. Reason: {printable(event.why)}"
+    why = reason_in_words(printable(event.why))
+    again = f", {counted(event.repeated, 'step')} of them once more" if event.repeated else ""
+    anew, because = (" anew", f": {why}") if why else ("", "")
+    text = f"The work was divided{anew} for the steps after {event.step:,}{again}{because}."
     return NewsItem(at=event.in_force_at, level="wait", text=text)
 
 
 def advice_for(warning: str) -> str:
     """Return what to do about a warning of the log; "": nothing that is known."""
-    return next((advice for words, advice in ADVICE if re.search(words, warning)), "")
+    return next((advice for words, advice in ADVICE if re.search(words, warning, re.IGNORECASE)), "")
+
+
+def advise(record: logging.LogRecord) -> bool:
+    """Add to a warning what to do about it, as a filter of the log: its formats say `record.advice` after the rest."""
+    if record.levelno >= logging.WARNING:
+        record.advice = advice_for(record.getMessage())
+    return True
 
 
 class NewsBoard:

@@ -42,16 +42,22 @@ class OverviewFeed:
         """How many look: without any, nothing is prepared for them."""
         self._listeners: list[Callable[[Overview], None]] = []
 
+    def begin(self, history: StepHistory) -> None:
+        """Go on with the overviews of a run, with its curves: who had them told of another one hears nothing more."""
+        self.history = history
+        self._listeners.clear()
+
     def tell(self, listener: Callable[[Overview], None]) -> None:
         """Have `listener` called with every overview from now on."""
         self._listeners.append(listener)
 
-    def put(self, overview: Overview, values: dict[str, Any]) -> None:
-        """Take an overview, and the same as JSON values; it is told where the last one that was is not too new."""
+    def put(self, overview: Overview, values: dict[str, Any], *, at_once: bool = False) -> None:
+        """Take an overview, and the same as JSON values; it is told where the last one that was is not too new, or
+        `at_once` where it is the last of all."""
         self.newest = overview
         for listener in self._listeners:
             listener(overview)
-        if self._clock() - self._told_at < SHORTEST_SECONDS:
+        if not at_once and self._clock() - self._told_at < SHORTEST_SECONDS:
             return
         self._told_at = self._clock()
         self.number += 1

@@ -21,11 +21,21 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 
 MOST_GONE = 100
 """Members that have left of which is told."""
 PLANS_TOLD = 20
 """Plans of an earlier life of the coordinator that are told."""
+
+
+def recall_plans(board: NewsBoard, folder: Path) -> None:
+    """Put the plans of an earlier life of the coordinator on a board."""
+    try:
+        for event in event_log.read(folder)[-PLANS_TOLD:]:
+            board.put(told_plan(event))
+    except (UserError, ValueError) as error:
+        log.warning("What has happened so far cannot be shown: %s", error)
 
 
 class OverviewMaker:
@@ -40,6 +50,7 @@ class OverviewMaker:
         phase: Callable[[], Phase],
         names: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.time,
+        board: NewsBoard | None = None,
     ) -> None:
         """Read what an earlier life of the coordinator has written.
 
@@ -51,22 +62,20 @@ class OverviewMaker:
             phase: returns what the coordinator does now.
             names: returns whom the invites were for with which members have entered, by peer id.
             clock: gives Unix seconds.
+            board: holds what has happened so far; None: what the folder tells of that.
         """
         self._swarm, self._job, self._state, self._phase = swarm, job, state, phase
         self._names, self._clock = names, clock
         self.history = StepHistory(folder / "metrics.jsonl")
         """Steps so far, as the last overview had them."""
         self._records, self._storage = MemberRecords(folder), StorageWatch(folder, state.clock.now)
-        self._board = NewsBoard(clock)
+        self._board = NewsBoard(clock) if board is None else board
         self._before: Overview | None = None
         self._step, self._stepped = -1, 0.0
         self._map: tuple[Plan | None, int, PlanView | None] = (None, 0, None)
         """Plan in force and changes of links when the plan's map was drawn last, and the map."""
-        try:
-            for event in event_log.read(folder)[-PLANS_TOLD:]:
-                self._board.put(told_plan(event))
-        except (UserError, ValueError) as error:
-            log.warning("cannot read what has happened so far: %s", error)
+        if board is None:
+            recall_plans(self._board, folder)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -85,6 +94,7 @@ class OverviewMaker:
         overview = Overview(
             at=self._clock(),
             swarm=self._swarm,
+            version=product_version(),
             job=self._job().name,
             phase=phase.name,
             text=phase.text,
@@ -151,7 +161,7 @@ class OverviewMaker:
     def _members(self, phase: str) -> dict[str, MemberView]:
         state, plan = self._state, self._state.plan
         heard = {member.peer for member in state.members.heard()}
-        around = Around.of(plan, heard, state.pace.slow(), state.doubted, phase)
+        around = Around.of(plan, heard, state.pace.slow(), state.doubted, phase, product_version())
         contributions = self._records.contributions(self.history.work)
         whole = sum(one.layer_tokens for one in contributions.values())
         shown = self._shown(contributions)

@@ -18,9 +18,9 @@ def duration(seconds: float) -> str:
     return f"{word} {hours} h" if hours and days < 10 else word
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number of things: "1 node", "1,500 steps"."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def counted(number: int, what: str, more: str = "") -> str:
+    """Return a number of things: "1 node", "1,500 steps"; `more`: what several are called, if not by an s."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {more or what + 's'}"
 
 
 def many(number: float) -> str:

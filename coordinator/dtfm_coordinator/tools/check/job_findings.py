@@ -166,6 +166,12 @@ def notes(job: Job, text: TextFindings | None) -> tuple[str, ...]:
             f"each token is read {times(text.epochs)} times: after about {MANY_EPOCHS:.0f} the same text teaches less; "
             "more text, or fewer steps"
         )
+    if text is not None and text.size.smaller_bpe:
+        found.append(
+            f"a sample of the text yields {text.size.smaller_bpe:,} kinds of token, fewer than "
+            f'"{job.data.tokenizer}": where all of it yields no more, `serve` says so once it has read it all; fewer '
+            "are safe"
+        )
     if job.checkpoint.every == 0:
         found.append("checkpoint.every = 0: until the last step the state is on the nodes alone")
     made_here = job.data.tokenizer_folder is None

@@ -1,0 +1,153 @@
+"""Plain words for the owner: what a coordinator does, and what that means for the run. Pure.
+
+The log, `status` and the page say the same. The planner's own words and figures are for `serve --verbose`.
+"""
+
+import re
+
+from dtfm_coordinator.swarm.overview.spoken_numbers import counted, duration
+from dtfm_protocol.control.messages import Phase
+from dtfm_protocol.plan.plan import Plan
+
+_COUNTS = re.compile(
+    r"waiting for \d+ more nodes \((?P<ready>\d+) of (?P<needed>\d+) are ready(?P<others>[^)]*)\)(?P<more>.*)"
+)
+_OTHERS = (
+    (r"(\d+) paused", "paused by their people"),
+    (r"(\d+) not heard of for .*", "silent: asleep, busy, or without a network"),
+    (r"(\d+) measuring", "measuring how fast they are"),
+    (r"(\d+) connected, but .*", "not found by the others yet"),
+)
+"""What else nodes do while a coordinator waits for more of them, in its words and in plain ones."""
+_FIGURES = re.compile(r"^(?P<why>.*?):? ?\d+ stages? x .*$")
+"""A reason, and the figures of a layout after it."""
+_ROUND = re.compile(r".*: round (\d+) of (\d+)$")
+_STANDS = (
+    (r"plan \d+ begins, and ends with its first step", "one more step is trained first"),
+    (r"plan \d+ ends with the step under way", "the step under way is finished first"),
+    (r"plan \d+ ends$", "nothing is under way"),
+    (r"\d+ of the \d+ that decide on what follows plan \d+ have answered, and the others may be training",
+     "machines that may still be training do not answer"),
+)  # fmt: skip
+"""What is said of plans while a run is brought to a stand, and what that means."""
+_REASONS = (
+    (r"^the first plan$", ""),
+    (r"\bcame$", "joined"),
+    (r"\bmay have links that nobody knows", "may be reached better than was known"),
+    (r"^(\S+ -> \S+.*) may have changed", r"the connection \1 may have become faster or slower"),
+    (r"^links have changed, and have stayed as they are since", "connections have changed for good"),
+    (r"\bstalled \(", "cannot go on ("),
+    (r"^the coordinator is back, and the plan's peers are not all training", "not all machines were found training"),
+    (r"^the coordinator is back, and was about to plan anew", "that was under way when this coordinator ended"),
+)
+"""Reasons of changes, and what they are to who does not know plans."""
+
+
+def phase_in_words(phase: Phase, plan: Plan | None = None) -> str:
+    """Return what a coordinator does, in a sentence or two.
+
+    Args:
+        phase: its phase, with what it says of that.
+        plan: the plan in force; None: there is none.
+    """
+    text = phase.text
+    match phase.name:
+        case "waiting":
+            return _waiting(text)
+        case "probing":
+            count = f" ({at[1]} of {at[2]})" if (at := _ROUND.match(text)) else ""
+            what = "what each machine can send" if "in all" in text else "the connections between the machines"
+            return f"Measuring {what}{count}."
+        case "planning":
+            return _planning(text)
+        case "training":
+            if text.startswith("back: "):
+                return "This coordinator is back, and looks whether all machines still train."
+            return working(plan)
+        case "failed":
+            return sentence(f"The run has failed: {text}")
+        case "done":
+            return f"{sentence(f'Done: {text}')} `dtfm-coordinator export` makes it one that other programs load."
+    return sentence(text)
+
+
+def working(plan: Plan | None) -> str:
+    """Return who trains under a plan, and how fast that should be."""
+    if plan is None:
+        return "Training."
+    spare = f"; {counted(len(plan.idle), 'more stands', 'more stand')} by" if plan.idle else ""
+    pace = f". A step should take about {_pace(plan.cost.total)}" if plan.cost is not None else ""
+    return f"Training: {division(len(plan.peers), len(plan.stages))}{spare}{pace}."
+
+
+def division(machines: int, parts: int) -> str:
+    """Return how the work is divided among so many machines, with the model in so many parts."""
+    if machines == 1:
+        return "1 machine computes the whole model"
+    how = "each of them the whole model" if parts == 1 else f"the model cut into {parts} parts"
+    return f"{counted(machines, 'machine')} compute, {how}"
+
+
+def begun_in_words(plan: Plan, step: int) -> str:
+    """Return what a plan that begins means, which goes on from the state after `step`."""
+    return f"the run goes on from step {step + 1:,}: {division(len(plan.peers), len(plan.stages))}"
+
+
+def _pace(seconds: float) -> str:
+    return duration(seconds) if seconds >= 0.095 else f"{seconds:.1g} s"
+
+
+def reason_in_words(why: str) -> str:
+    """Return why the work is divided anew, in words for people; "": it is divided for the first time."""
+    found = _FIGURES.match(why)
+    said = found["why"] if found else why
+    parts = []
+    for one in said.split("; "):
+        for pattern, words in _REASONS:
+            one = re.sub(pattern, words, one)
+        parts.append(one)
+    return "; ".join(filter(None, parts))
+
+
+def is_aside(phase: Phase) -> bool:
+    """Whether a phase is not worth a line of the log once there is a plan: something is measured or compared while
+    machines train, or after the line that says why."""
+    return phase.name == "probing" or (phase.name == "planning" and phase.text.startswith("planning for "))
+
+
+def without_count(text: str) -> str:
+    """Return a sentence without its "(1 of 3)": rounds that follow each other are one line of the log."""
+    return re.sub(r" \(\d+ of \d+\)\.$", ".", text)
+
+
+def sentence(text: str) -> str:
+    """Return `text` as a sentence, with a capital and a full stop; "" of nothing."""
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}{'' if text[-1:] in '.!?' else '.'}" if text else ""
+
+
+def _waiting(text: str) -> str:
+    counts = _COUNTS.match(text)
+    if counts is None:
+        for pattern, words in _STANDS:
+            text = re.sub(pattern, words, text)
+        return sentence(text.removeprefix("waiting: "))
+    needed, ready = int(counts["needed"]), int(counts["ready"])
+    said = f"Waiting until {counted(needed, 'machine is', 'machines are')} ready: {ready or 'none'} so far"
+    for part in filter(None, counts["others"].split("; ")):
+        for pattern, words in _OTHERS:
+            part = re.sub(f"^{pattern}$", rf"\1 {words}", part)
+        said += f", {part}"
+    return sentence(f"{said}. {sentence(counts['more'].removeprefix('; '))}")
+
+
+def _planning(text: str) -> str:
+    if re.match(r"planning for \d+ nodes$", text):
+        return "Working out which machine computes what."
+    if text.endswith("keeping a checkpoint first"):
+        return sentence(f"Keeping a checkpoint, as the run cannot go on as it is: {text.rpartition(':')[0]}")
+    found = _FIGURES.match(text)
+    why = reason_in_words(text)
+    if found:
+        return sentence(f"A better division of the work was found, and is taken up after this step: {why}")
+    return sentence(f"Dividing the work anew: {why}" if why else "Dividing the work among the machines")

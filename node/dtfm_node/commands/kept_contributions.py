@@ -1,0 +1,47 @@
+"""Records of contributions that stay when a node's files are removed: one for each swarm and key, for good."""
+
+from pathlib import Path
+
+from dtfm_node.commands.state_folders import data_folder, known_folders
+from dtfm_node.control.contribution_keeper import NAME
+from dtfm_protocol.control.contribution_record import ContributionRecord
+from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.keys import short
+from dtfm_protocol.process.state_dir import write_atomically
+
+
+def records_folder() -> Path:
+    """Return the folder of this user's records of nodes that were removed."""
+    return data_folder() / "contributions"
+
+
+def keep(path: Path) -> Path | None:
+    """Copy the record in a file to where records stay, and return its place there; None: it is no genuine record.
+
+    Raises:
+        UserError: it cannot be read, or there is no room for it.
+    """
+    try:
+        data = path.read_bytes()
+        said, _ = ContributionRecord.parsed(data).opened()
+        name = f"{said.swarm}-{short(said.peer)}"
+        if not name.replace("-", "").isalnum():
+            return None
+        folder = records_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot keep the record of the contribution, {path}: {error}; nothing was deleted") from None
+    except (UserError, Refused):
+        return None
+    kept = folder / f"{name}.json"
+    write_atomically(kept, data)
+    return kept
+
+
+def record_files(state_dir: Path | None) -> list[Path]:
+    """Return the files of this user's records: that of the named state folder; None: all that are known."""
+    if state_dir is not None:
+        return [state_dir / NAME]
+    there = [folder / NAME for folder in known_folders()]
+    folder = records_folder()
+    return [path for path in there if path.is_file()] + (sorted(folder.glob("*.json")) if folder.is_dir() else [])

@@ -1,0 +1,25 @@
+"""Work apart gives its result, or its error, to who waits for it."""
+
+import pytest
+
+from dtfm_protocol.errors import UserError
+from dtfm_protocol.process.work_apart import is_under_way, run_apart, wait_apart
+
+pytestmark = pytest.mark.unit
+
+
+def fail() -> int:
+    raise UserError("the text is none")
+
+
+async def test_its_result_or_error_is_that_of_the_work() -> None:
+    assert await run_apart(lambda: 7) == 7
+    with pytest.raises(UserError, match="the text is none"):
+        await run_apart(fail)
+
+
+def test_without_an_event_loop_too() -> None:
+    assert wait_apart(lambda: 7) == 7
+    with pytest.raises(UserError, match="the text is none"):
+        wait_apart(fail)
+    assert not is_under_way()
