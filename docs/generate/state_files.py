@@ -57,7 +57,7 @@ COORDINATOR_FILES = (
     ),
     StateFile("checkpoints/step-NUMBER/NAME.safetensors", "A stage's weights and the optimizer's moments."),
     StateFile("checkpoints/keep-NUMBER", "Empty: the checkpoint of this step is kept for good."),
-    StateFile("shared-model/NAME/NAME", "The newest model as `transformers` loads it, for members to fetch."),
+    StateFile("shared-model/PLACE/NAME", "The newest model, written out for members that fetch it (`[sharing]`)."),
     StateFile("job.json", "The job as nodes get it: the model's whole config, and the text as hashes."),
     StateFile("served.json", "The job file that was served last: what differs from it is an edit."),
     StateFile(

@@ -40,6 +40,7 @@ from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.disk_budget import DiskBudget, most_disk
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import Snapshots
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 from dtfm_protocol.checkpoint.transfers import SHARDS, STATE, serve_shards, serve_state
 from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, Challenge, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
@@ -56,6 +57,7 @@ from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.open_planes import open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.timeouts import TIMEOUTS, Timeouts
 from dtfm_protocol.transport.dial_rule import dial_rule
 from dtfm_protocol.transport.dialling import multiaddresses_to_dial
@@ -102,6 +104,8 @@ class NodeOptions:
     """Whether decoder layers are compiled."""
     pace: float | None = None
     """FLOP/s of a slower device to behave as."""
+    share: float = 1.0
+    """Part of the time for which the device that computes may be busy."""
     name: str = ""
     """What this machine's person calls it, as others are shown it; "": nothing."""
     lan: bool = False
@@ -165,6 +169,7 @@ class Daemon:
                 background = [
                     tasks.create_task(control.run()),
                     tasks.create_task(credentials.keep_fresh(admission, control.refused)),
+                    tasks.create_task(self._inbox.until_misfit()),
                 ]
                 await self._enter(control)
                 await self._serve(machine, control, admission, watch)
@@ -172,7 +177,8 @@ class Daemon:
                     task.cancel()
 
     def _machine(self, device: torch.device, tracer: Tracer) -> AbstractContextManager[Runtime]:
-        return Runtime.running(device, tracer, compiled=self._options.compiled, pace=self._options.pace)
+        options = self._options
+        return Runtime.running(device, tracer, compiled=options.compiled, pace=options.pace, share=options.share)
 
     def _tracer(self) -> AbstractContextManager[Tracer]:
         folder = self._options.trace
@@ -220,7 +226,7 @@ class Daemon:
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute)
-            most_bytes = 16 * 4 * model_sizes(job.config).total
+            most_bytes = ADAMW.most_file_bytes(model_sizes(job.config).total)
             signer = Signer(self._identity, self._invite.swarm)
             keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes, signer)
             async with keeping as checkpointer, asyncio.TaskGroup() as tasks:
@@ -288,7 +294,7 @@ class Daemon:
         return ContributionKeeper(self._folder, self._me, self._invite.swarm, admission.coordinators, ask, told)
 
     def _presence(self) -> Presence:
-        return Presence(online=True, session=self._session, name=self._options.name)
+        return Presence(online=True, session=self._session, name=self._options.name, version=product_version())
 
     def _waits(self, why: str) -> None:
         """Say why this node does not even connect yet."""
@@ -339,6 +345,7 @@ class Daemon:
             heard=FreshnessFile(self._folder),
         )
         self._inbox.read(control)
+        control.when_unreadable = self._inbox.cannot_read
 
         async def see(_: str, presence: Presence) -> None:
             if presence.online and presence.session != self._session:

@@ -79,6 +79,8 @@ Text = Annotated[str, Field(max_length=500), AfterValidator(printable)]
 """A line for people."""
 Label = Annotated[str, Field(max_length=128), AfterValidator(printable)]
 """A few words for people, e.g. the name of a device."""
+ProductVersion = Annotated[str, Field(max_length=32), AfterValidator(printable)]
+"""Version of the program that somebody runs, as it says; "": it does not say."""
 Nickname = Annotated[str, Field(max_length=8 * NICKNAME_LIMIT), AfterValidator(nickname)]
 """A person's name for a machine, shown beside the end of its peer id and never in its place: anybody may take any."""
 PeerName = Annotated[str, Field(max_length=PEER_NAME_LIMIT), AfterValidator(_printing)]

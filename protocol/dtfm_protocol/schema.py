@@ -1,9 +1,30 @@
-"""The bases of every message and file: frozen, with one-line errors; only some let unknown keys pass."""
+"""The bases of every message and file: frozen, with one-line errors; only some let unknown keys pass.
 
+How formats may change. A coordinator and a node one minor version apart work together (`process.version_agreement`),
+so two nodes of one swarm may be two apart. A minor version, therefore,
+
+- may add a field to a `Message`, with a default that says what was so before it: who does not know it ignores it;
+- may add a value to a `Literal` of a `Message` where the field has a `Fallback`, as which older readers take it;
+- may add a key to the job's tables, or a field to a plan, with a default that says what was so before it. Who does not
+  know it trains without it. If that would compute something else, the key is `NEEDED`: a document in which it is set
+  names it in `needs`, and is refused under that name by whoever does not know it. A new value of a `Literal` there (a
+  codec, a schedule) is refused by name anyway;
+- keeps for two minor versions what it has no use for any more;
+- changes nothing else: no other `Schema` that is sent, no field's name, form or bounds, no topic, no service, nothing
+  that is signed. Those are for a major version, which has another `PROTOCOL_VERSION`.
+
+What is not known is dropped within the limits that hold for what is known. A plan is an exception, for its signature is
+over all of its fields, and it is handed on: it keeps those that it does not know as they came, and a new field is left
+out (`exclude_if`) where it has its default, as in a plan of an older author.
+`tests/protocol/test_evolution.py` holds the formats to those of the minor version before.
+"""
+
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, ValidatorFunctionWrapHandler
+from pydantic_core import CoreSchema, core_schema
 
 from dtfm_protocol.errors import UserError
 
@@ -30,10 +51,92 @@ class Message(Schema):
     """The base of what travels between programs that may be of unlike versions: keys that are not known are ignored.
 
     So a later version may say more. What binds, or decides what is computed (a job, a plan, an epoch, a promise, a
-    vote, a commit, a manifest), is a `Schema`: half understood, it would be understood wrongly.
+    vote, a commit, a manifest), is a `Schema`: half understood, it would be understood wrongly. Of a job and of a plan
+    their authors say what must be understood (`needs`).
     """
 
     model_config = ConfigDict(extra="ignore")
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """The value as which a message's field is read whose own is not known here: `Annotated[Literal[..], Fallback(..)]`.
+
+    A later version may add only such values as do no harm when they are taken for this one.
+    """
+
+    value: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the field's own schema, within one that reads other text as `value`."""
+
+        def read(found: Any, known: ValidatorFunctionWrapHandler) -> Any:
+            try:
+                return known(found)
+            except ValidationError:
+                if isinstance(found, str):
+                    return self.value
+                raise
+
+        return core_schema.no_info_wrap_validator_function(read, handler(source))
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The mark of a key that changes what is computed; put it into the key's `Annotated[...]`."""
+
+
+NEEDED: Final = Needed()
+MOST_NEEDS = 64
+Needs = Annotated[tuple[Annotated[str, Field(max_length=128)], ...], Field(max_length=MOST_NEEDS)]
+"""Keys of a document that its readers must know."""
+
+
+def needs_of(document: BaseModel) -> tuple[str, ...]:
+    """Return the keys that are set in a document, other than to their defaults, and that its readers must know: with
+    dots, as "training.learning_rate"."""
+    found = list[str]()
+    for name, field in type(document).model_fields.items():
+        value = getattr(document, name)
+        if isinstance(value, BaseModel):
+            found += [f"{name}.{inner}" for inner in needs_of(value)]
+        elif NEEDED in field.metadata and value != field.get_default(call_default_factory=True):
+            found.append(name)
+    return tuple(found)
+
+
+def field_of(schema: type[BaseModel], key: str) -> Any:
+    """Return the `FieldInfo` of a key with dots; None where the schema has none of that name."""
+    name, _, rest = key.partition(".")
+    field = schema.model_fields.get(name)
+    if field is None or not rest:
+        return field
+    inner = field.annotation
+    return field_of(inner, rest) if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+
+
+def check_needs(schema: type[BaseModel], needs: object) -> None:
+    """Check that a document's readers know all that it says they must.
+
+    Raises:
+        ValueError: they do not; it names the keys.
+    """
+    names = needs if isinstance(needs, list | tuple) else ()
+    if unknown := [str(name)[:128] for name in names if field_of(schema, str(name)) is None]:
+        raise ValueError(f"it needs {', '.join(unknown[:8])}, which this version of dtfm does not know")
+
+
+def known_part(schema: type[BaseModel], values: Any) -> Any:
+    """Return of JSON values what `schema`, and the tables in it, have keys for; what is no object as it is."""
+    if not isinstance(values, dict):
+        return values
+    fields = {name: schema.model_fields[name].annotation for name in values if name in schema.model_fields}
+    return {
+        name: known_part(inner, values[name])
+        if isinstance(inner, type) and issubclass(inner, BaseModel)
+        else values[name]
+        for name, inner in fields.items()
+    }
 
 
 def _meant(schema: type[BaseModel], error: ValidationError) -> str:
@@ -47,8 +150,17 @@ def _meant(schema: type[BaseModel], error: ValidationError) -> str:
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return ""
         schema = inner
-    near = get_close_matches(wrong, schema.model_fields, n=1)
+    return _nearest(schema, wrong)
+
+
+def _nearest(schema: type[BaseModel], key: str) -> str:
+    near = get_close_matches(key, schema.model_fields, n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def unknown_key(schema: type[BaseModel], key: str) -> str:
+    """Return what is said of a key that `schema` does not have."""
+    return f"{key}: unknown key{_nearest(schema, key)}"
 
 
 def first_fault(error: ValidationError) -> str:

@@ -63,6 +63,16 @@ def test_an_invite_that_was_just_taken_back_lets_nobody_in(tmp_path: Path) -> No
     assert "taken back" in asks(desk, token, Identity.generate()).refused
 
 
+def test_a_newcomer_of_a_version_too_far_from_this_one_is_told_so_and_uses_up_no_invite(tmp_path: Path) -> None:
+    desk, token, newcomer = desk_of(tmp_path), EntryToken.issue(OWNER, SWARM, 1, END), Identity.generate()
+    challenge = new_challenge()
+    request = EnrolmentRequest.make(newcomer, SWARM, token, challenge, "77.0.0")
+    answer = desk.answer(request, challenge, "192.0.2.1")
+    assert answer.certificate is None
+    assert "ask the swarm's owner to upgrade the coordinator" in answer.refused
+    assert asks(desk, token, newcomer).certificate, "of a version that is not said"
+
+
 def test_bans_count_again_after_a_restart_and_kicks_do_not(tmp_path: Path) -> None:
     file, bad, kicked = LedgerFile(tmp_path), Identity.generate(), list[str]()
     file.append(Kicked(peer="a", at=1.0))

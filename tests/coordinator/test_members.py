@@ -62,6 +62,30 @@ def test_a_name_stays_while_its_machine_is_away_and_goes_when_it_comes_without()
     assert [member.name for member in members.online()] == [""]
 
 
+@pytest.mark.parametrize(("version", "fits"), [("0.2.0", True), ("", True), ("0.3.0", False), ("1.0.0", False)])
+def test_a_member_whose_version_is_too_far_from_the_coordinators_is_given_no_work_and_nobody_waits_for_it(
+    version: str, fits: bool
+) -> None:
+    members = Members(version="0.1.0")
+    for peer, said in (("a", "0.1.0"), ("b", version)):
+        members.seen(peer, here().model_copy(update={"version": said}))
+        members.listed({peer: PROFILE})
+        members.reported(peer, report())
+    assert members.settled() == (["a", "b"] if fits else ["a"])
+    members.reported("b", report(state="measuring"))
+    assert members.settled() == ([] if fits else ["a"])
+    assert ("of a version" in members.waiting_for(2)) is not fits
+
+
+def test_the_version_of_a_member_that_did_not_say_it_is_the_one_that_it_has_published() -> None:
+    members = Members()
+    members.seen("a", here())
+    members.listed({"a": PROFILE})
+    members.seen("b", here().model_copy(update={"version": "0.2.0"}))
+    members.listed({"b": PROFILE})
+    assert [member.version for member in members.online()] == ["0.1.0", "0.2.0"]
+
+
 def test_a_peer_is_there_from_its_hello_to_its_goodbye() -> None:
     members = Members()
     members.seen("a", here())

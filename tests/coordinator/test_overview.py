@@ -113,6 +113,7 @@ def member(state: str = "training", *, listed: bool = True, online: bool = True,
         (member("idle", leaving=True), Around.of(None, "b"), "leaving", "as soon as others have"),
         (member(online=False), Around.of(plan_of("b"), ""), "gone", "has left"),
         (Member("b", 0, online=True), Around.of(None, "b"), "joining", "has just come"),
+        (member(), Around.of(plan_of("b"), "b", version="0.1.0"), "spare", "is left out: it has dtfm 1 and this"),
     ],
 )
 def test_each_member_is_said_to_do_something_and_why_if_nothing(

@@ -1,19 +1,23 @@
 """What a node makes of coordinators' words on who is a member."""
 
+import asyncio
 import time
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from dtfm_node.control.display import Display
 from dtfm_node.control.inbox import Inbox
-from dtfm_protocol.control.messages import EPOCH, MEMBERSHIP, PLAN, Epoch, MembershipNews, Topic
-from dtfm_protocol.errors import Refused
+from dtfm_protocol.control.messages import ANSWERS, EPOCH, MEMBERSHIP, PLAN, Answers, Epoch, MembershipNews, Topic
+from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.credential import authority_certificate, issue_credential
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.schema import Schema
 from tests.harness.membership import DAY, OWNER, SWARM, TOKEN, invite_of
 
@@ -29,9 +33,10 @@ class Node:
         coordinators = (OWNER.peer_id, SECOND.peer_id)
         own = issue_credential(OWNER, SWARM, self.identity.peer_id, TOKEN, time.time() + DAY)
         self.admission = Admission(SWARM, coordinators, own, [authority_certificate(OWNER)])
-        inbox = Inbox(invite_of(), self.identity.peer_id, Display("plain"), None)  # type: ignore[arg-type]
-        inbox.knows(self.admission)
-        inbox.read(self)  # type: ignore[arg-type]  # it subscribes, and says nothing
+        self.display = Display("plain")
+        self.inbox = Inbox(invite_of(), self.identity.peer_id, self.display, None, "mine")  # type: ignore[arg-type]
+        self.inbox.knows(self.admission)
+        self.inbox.read(self)  # type: ignore[arg-type]  # it subscribes, and says nothing
 
     def on(self, topic: Topic, reader: Any) -> None:
         self._readers[topic.name] = reader
@@ -50,6 +55,31 @@ def node() -> Node:
 
 def credential(peer: Identity, by: Identity = OWNER, *, days: float = 1.0) -> bytes:
     return issue_credential(by, SWARM, peer.peer_id, TOKEN, time.time() + days * DAY)
+
+
+def answers(version: str, to: str = "mine") -> Answers:
+    return Answers(to=(to,), session="its run", version=version)
+
+
+async def test_a_node_ends_once_a_coordinator_that_lives_has_a_version_too_far_from_its_own(node: Node) -> None:
+    waiting = asyncio.ensure_future(node.inbox.until_misfit())
+    node.hear(ANSWERS, answers("77.0.0", to="another"))
+    node.hear(ANSWERS, answers(product_version()))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    node.hear(ANSWERS, answers("77.0.0"))
+    with pytest.raises(UserError, match="which are a major version apart"):
+        await waiting
+
+
+def test_a_node_says_once_that_its_coordinator_has_a_version_beside_its_own(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    beside = Version(product_version())
+    caplog.set_level("INFO", logger=log.name)
+    for _ in range(2):
+        node.hear(ANSWERS, answers(f"{beside.major}.{beside.minor + 1}.0"))
+    assert sum("they work together" in record.getMessage() for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize("whole_token", [False, True])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dtfm_protocol.control.messages import Presence, Report
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.process.timeouts import TIMEOUTS
+from dtfm_protocol.process.version_agreement import Distance, distance
 
 
 @dataclass
@@ -19,6 +20,8 @@ class Member:
     session: str = ""
     name: str = ""
     """What its person calls it, if anything; show it with the end of the peer id (`keys.called`)."""
+    said_version: str = ""
+    """Version of its program, as it said when it came; "": it did not."""
     online: bool = False
     profile: Profile | None = None
     report: Report | None = None
@@ -33,6 +36,11 @@ class Member:
     def is_here(self) -> bool:
         """Whether it is connected, and was not sent away since it came."""
         return self.online and not (self.kicked and self.kicked == self.session)
+
+    @property
+    def version(self) -> str:
+        """Version of its program; "": not known."""
+        return self.said_version or (self.profile.version if self.is_listed and self.profile is not None else "")
 
     @property
     def is_paused(self) -> bool:
@@ -52,8 +60,9 @@ MOST_MEMBERS = 4096
 class Members:
     """Record of the peers that were ever seen."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, version: str = "") -> None:
+        """Nobody was seen yet; `version`: this coordinator's, by which members fit or not ("": all of them do)."""
+        self._clock, self._version = clock, version
         self._members: dict[str, Member] = {}
         self._seen = 0
         """Number of peers that were ever seen."""
@@ -86,7 +95,7 @@ class Members:
             member.report = None
         member.session, member.online = presence.session, presence.online
         if presence.online:
-            member.name = presence.name
+            member.name, member.said_version = presence.name, presence.version
 
     def reported(self, peer: str, report: Report) -> bool:
         """Take a report: the peer is there, whatever its presence said last. False if its session is over."""
@@ -149,7 +158,12 @@ class Members:
             and member.report is not None
             and member.report.state != "measuring"
             and not member.report.leaving
+            and not self.is_unfit(member)
         ]
+
+    def is_unfit(self, member: Member) -> bool:
+        """Whether the member's version does not work together with this coordinator's."""
+        return distance(self._version, member.version) is Distance.FAR
 
     def leaving(self, peers: tuple[str, ...]) -> list[str]:
         """Return those of `peers` that want to leave."""
@@ -162,7 +176,11 @@ class Members:
 
     def settled(self) -> list[str]:
         """Return the peers that are ready; none as long as others are still coming: they arrive in bursts."""
-        coming = any(m.report is None or not m.is_listed or m.report.state == "measuring" for m in self.heard())
+        coming = any(
+            m.report is None or not m.is_listed or m.report.state == "measuring"
+            for m in self.heard()
+            if not self.is_unfit(m)
+        )
         return [] if coming else [member.peer for member in self.ready()]
 
     def newcomers(self, known: Collection[str]) -> list[str]:
@@ -171,7 +189,9 @@ class Members:
 
     def waiting_for(self, needed: int) -> str:
         """Return in one line what is missing until `needed` nodes are ready."""
-        ready, online, paused = len(self.ready()), [m for m in self.online() if not m.is_paused], self.paused()
+        ready, paused = len(self.ready()), self.paused()
+        unfit = sum(self.is_unfit(member) for member in self.online())
+        online = [m for m in self.online() if not m.is_paused and not self.is_unfit(m)]
         unlisted = [m for m in online if not m.is_listed and m.report is not None and m.report.state != "measuring"]
         heard = {member.peer for member in self.heard()}
         silent = [m for m in online if m.report is not None and m.peer not in heard and m not in unlisted]
@@ -179,6 +199,8 @@ class Members:
         parts = [f"{ready} of {needed} are ready"]
         if paused:
             parts.append(f"{len(paused)} paused")
+        if unfit:
+            parts.append(f"{unfit} of a version that does not work with this one")
         if silent:
             parts.append(f"{len(silent)} not heard of for {TIMEOUTS.report_silence:.0f} s")
         if measuring:

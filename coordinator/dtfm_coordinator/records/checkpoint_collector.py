@@ -9,6 +9,7 @@ from dtfm_coordinator.faults.owed_shares import OwedShares
 from dtfm_coordinator.records.state_votes import at_odds
 from dtfm_protocol.checkpoint.draft import Draft
 from dtfm_protocol.checkpoint.manifest import File, Manifest, TensorEntry
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import HAND_IN_LIMIT, HandIn, Receipt, receive_file
 from dtfm_protocol.errors import Refused, UserError
@@ -36,11 +37,6 @@ KEPT = 2
 DRAFTS_A_PEER = 2
 """Checkpoints that may lack others' shares while a peer hands in its own: the newest that it has, for it may be a
 checkpoint ahead of the others. So no peer fills the disk."""
-BYTES_A_PARAMETER = 16
-"""Bytes of a checkpoint for each parameter, at most: its value and AdamW's two moments in fp32 are 12."""
-HEADER_BYTES = 1 << 24
-"""Bytes of a stage's file beside its tensors."""
-
 
 Described = tuple[File, dict[str, TensorEntry]]
 """A stage's file and its tensors by key, as the manifest has them."""
@@ -341,7 +337,7 @@ class CheckpointCollector:
         """Return the bytes of the largest file that is taken for a stage."""
         from dtfm_protocol.model.model_sizes import model_sizes
 
-        return BYTES_A_PARAMETER * model_sizes(self._job.config).total + HEADER_BYTES
+        return ADAMW.most_file_bytes(model_sizes(self._job.config).total)
 
 
 def _mark_under(plan: Plan, step: int) -> Mark:

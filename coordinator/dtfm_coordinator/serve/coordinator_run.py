@@ -48,6 +48,7 @@ from dtfm_protocol.job.job_file import Sharing
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.open_planes import Planes, open_planes
 from dtfm_protocol.process.freshness_files import FreshnessFile, message_counter
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.transport.dial_rule import DialRule
 from dtfm_protocol.transport.dialling import rule_around
@@ -300,7 +301,7 @@ async def _log_in(control: ControlPlane, address: BrokerAddress) -> None:
 
 async def _announce(control: ControlPlane, job: ResolvedJob, session: str) -> None:
     """Say that this coordinator leads, and what is trained."""
-    await control.publish(PRESENCE, Presence(online=True, session=session))
+    await control.publish(PRESENCE, Presence(online=True, session=session, version=product_version()))
     await control.publish(JOB, job)
     # A broker of its own may still hold the last life's phase, which would send new nodes away.
     await control.publish(PHASE, Phase(name="waiting", text="the coordinator is starting", session=session))

@@ -31,7 +31,9 @@ from dtfm_protocol.identity.enrolment import (
 )
 from dtfm_protocol.identity.keys import Identity, short
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.tally import Tally
+from dtfm_protocol.process.version_agreement import Distance, distance, told_to_coordinator, told_to_node
 
 LEDGER_LOOK_SECONDS = 0.5
 """How often the ledger is looked at for what the owner's commands have written."""
@@ -89,6 +91,8 @@ class EnrolmentDesk:
 
     def answer(self, request: EnrolmentRequest, challenge: bytes, address: str) -> EnrolmentAnswer:
         """Return a credential, or why there is none; one is on the disk before it is given."""
+        if distance(product_version(), request.version) is Distance.FAR:
+            return self._too_far(request.version, address)
         try:
             self.take_up()  # an invite that the owner has just taken back lets nobody in
             request.verify(self.admission.swarm, challenge)
@@ -116,6 +120,13 @@ class EnrolmentDesk:
             authorities=tuple(one.hex() for one in self.admission.authorities),
             bans=tuple(self.admission.bans.values()),
         )
+
+    def _too_far(self, version: str, address: str) -> EnrolmentAnswer:
+        """Answer a newcomer whose version does not work together with this one; its invite is not used up."""
+        said = told_to_coordinator(product_version(), version)
+        if self._refused.note(said):
+            log.warning("a newcomer at %s %s", address, said)
+        return EnrolmentAnswer(refused=told_to_node(version, product_version()))
 
     def take_up(self) -> list[LedgerEntry]:
         """Let what was written to the ledger take effect, and return it."""

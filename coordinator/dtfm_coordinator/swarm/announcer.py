@@ -10,6 +10,7 @@ from dtfm_protocol.control.messages import ANSWERS, LEDGER, PHASE, Answers, Ledg
 from dtfm_protocol.control.mqtt import ControlPlane
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 
 BREATH_SECONDS = 0.1
 """Pause between two ledgers: whoever asks for them again and again has everybody told no more often."""
@@ -47,7 +48,7 @@ class Announcer:
             await self._due.wait()
             self._due.clear()
             if self._asked:
-                answers = Answers(to=tuple(self._asked.values()), session=self._session)
+                answers = Answers(to=tuple(self._asked.values()), session=self._session, version=product_version())
                 self._asked.clear()
                 await self._control.publish(ANSWERS, answers)
             ledger = Ledger(recorded=self._rows.last, kept=self._state.kept.step, safe=self._state.safe)

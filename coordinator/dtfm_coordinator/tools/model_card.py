@@ -104,11 +104,21 @@ def _beginning(facts: CardFacts) -> Iterator[str]:
 def _training(facts: CardFacts) -> Iterator[str]:
     rows = _rows(facts)
     yield "## How it was trained"
+    yield ""
     yield "| | |"
     yield "|---|---|"
     for name, value in rows.items():
         yield f"| {name} | {value} |"
     yield ""
+    if facts.timeline is not None:
+        settings = facts.timeline.settings_at(max(1, facts.manifest.step))
+        tables = {name: table.model_dump(mode="json") for name, table in settings._asdict().items()}
+        yield "The tables of the job file, as they were for the last of these steps:"
+        yield ""
+        yield "```json"
+        yield json.dumps(tables, indent=1)
+        yield "```"
+        yield ""
 
 
 def _rows(facts: CardFacts) -> dict[str, str]:
@@ -146,6 +156,7 @@ def _members(facts: CardFacts) -> Iterator[str]:
         return
     whole = sum(one.layer_tokens for _, one in found)
     yield "## Who trained it"
+    yield ""
     yield "Thank you. The part of a machine is its tokens times its layers, of those of all machines."
     yield ""
     yield "| machine | part | steps |"
@@ -153,8 +164,8 @@ def _members(facts: CardFacts) -> Iterator[str]:
     for peer, one in found[:MEMBERS_NAMED]:
         name = called(peer, facts.names[peer]) if peer in facts.names else named(peer)
         yield f"| {name} | {100 * one.layer_tokens / whole:.1f} % | {one.steps:,} |"
-    if more := len(found) - MEMBERS_NAMED:
-        yield f"| and {more:,} more | {_rest(found, whole)} | |" if more > 0 else ""
+    if (more := len(found) - MEMBERS_NAMED) > 0:
+        yield f"| and {more:,} more | {_rest(found, whole)} | |"
     yield ""
     if facts.invite is not None:
         yield f"The swarm is {facts.invite.swarm}, its coordinator {facts.invite.coordinator}. Each member has a record"
@@ -169,6 +180,7 @@ def _rest(found: list[tuple[str, Contribution]], whole: float) -> str:
 
 def _use(facts: CardFacts) -> Iterator[str]:
     yield "## How to use it"
+    yield ""
     yield "```python"
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer"
     yield ""

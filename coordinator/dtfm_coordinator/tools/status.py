@@ -83,6 +83,8 @@ def _show_figures(overview: Overview) -> None:
     newest = next(iter(overview.storage.checkpoints), None)
     if newest is not None:
         parts.append(f"checkpoint of step {newest.step:,} ({bytes_in_words(newest.size)})")
+    if overview.version:
+        parts.append(f"coordinator's version {overview.version}")
     if parts:
         console().print(Text(", ".join(parts)))
 
@@ -91,11 +93,12 @@ def _show_members(overview: Overview) -> None:
     here = {peer: one for peer, one in overview.members.items() if one.role != "gone"}
     if not here:
         return
-    table = Table("member", "what it does", "step", "share", "device")
+    table = Table("member", "what it does", "step", "share", "device", "version")
     for peer, one in here.items():
         table.add_row(
             Text(_named(peer, one)), Text(printable(one.does), style=STYLES[one.level]), str(one.step),
             f"{one.share:.0%}", Text(printable(one.device or "measuring")),
+            Text(printable(one.version or "not said"), style="" if one.version == overview.version else "yellow"),
         )  # fmt: skip
     console().print(table)
 

@@ -24,6 +24,7 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.job.step_words import PACE_STEPS, step_in_words
 from dtfm_protocol.process.console import console
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.state_dir import write_atomically
 
 LINE_SECONDS = 1.0
@@ -48,6 +49,8 @@ class Display:
         self._steps = 0
         self.sent_bytes: Callable[[], int] = int
         """Function that returns how many bytes this node has sent to others."""
+        self.coordinator_version = ""
+        """Version of the coordinator's program; "": not known."""
         self.contribution = ""
         """What this node has contributed, as the coordinator has signed it, in a sentence; "": nothing yet."""
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
@@ -56,20 +59,13 @@ class Display:
     def __enter__(self) -> "Display":
         if self._live is not None:
             self._live.start()
-            self._direct_log()
+            direct_log()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
-            self._direct_log()
-
-    @staticmethod
-    def _direct_log() -> None:
-        """Have log lines written above the live lines, or plainly again after them: rich exchanges `sys.stderr`."""
-        for handler in log.handlers:
-            if type(handler) is logging.StreamHandler:  # not one of its kind that writes to a file
-                handler.setStream(sys.stderr)
+            direct_log()
 
     def _tell(self, text: str, fields: dict[str, Any]) -> None:
         """Log a line with `fields` for JSON logs, unless the live lines show the same."""
@@ -128,6 +124,7 @@ class Display:
         phase = self._phase.text if self._phase is not None else ""
         values |= {"at": time.time(), "swarm": phase, "steps": self._steps, "tasks": len(asyncio.all_tasks())}
         values |= {"timeouts": timeouts, "sent_bytes": self.sent_bytes(), "words": self._words()}
+        values |= {"version": product_version(), "coordinator_version": self.coordinator_version}
         values["last"] = self._row.model_dump(mode="json") if self._row else None
         write_atomically(path, json.dumps(values, indent=1))
 
@@ -159,6 +156,13 @@ class Display:
         if traffic := sent(self.sent_bytes()):
             table.add_row(Text("network", style="dim"), Text(traffic))
         self._live.update(table)
+
+
+def direct_log() -> None:
+    """Have log lines written above live lines, or plainly again after them: rich exchanges `sys.stderr`."""
+    for handler in log.handlers:
+        if type(handler) is logging.StreamHandler:  # not one of its kind that writes to a file
+            handler.setStream(sys.stderr)
 
 
 def show_timeouts(timeouts: dict[str, dict[str, float]]) -> None:

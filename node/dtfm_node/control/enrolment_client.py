@@ -25,6 +25,7 @@ from dtfm_protocol.identity.enrolment import (
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.state_dir import write_atomically
 from dtfm_protocol.transport.pinned_tls import PinnedContext
 
@@ -198,9 +199,8 @@ class EnrolmentClient:
         try:
             writer.write(GREETING)
             challenge = await reader.readexactly(CHALLENGE_BYTES)
-            send_enrolment(
-                writer, EnrolmentRequest.make(self._identity, self._invite.swarm, self._invite.token, challenge)
-            )
+            swarm, token = self._invite.swarm, self._invite.token
+            send_enrolment(writer, EnrolmentRequest.make(self._identity, swarm, token, challenge, product_version()))
             answer = await receive_enrolment(reader, EnrolmentAnswer, ANSWER_LIMIT)
             if not answer.refused:
                 self._admission(answer)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
+from typing import NoReturn
 
 from dtfm_node.control.display import Display
 from dtfm_node.control.latest_plan import Heard, HeardCall, HeardPlan
@@ -25,15 +26,18 @@ from dtfm_protocol.control.messages import (
     MembershipNews,
     Phase,
     ProbeRound,
+    Topic,
 )
 from dtfm_protocol.control.mqtt import ControlPlane
-from dtfm_protocol.errors import UserError
+from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.plan.peer_state import Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
+from dtfm_protocol.process.version_agreement import Distance, distance, told_to_node
 
 
 class Inbox:
@@ -61,6 +65,8 @@ class Inbox:
         """Session of each coordinator, by peer id, that this node has asked for a sign of life last."""
         self._challenge: Callable[[], Awaitable[None]] | None = None
         self._told_of_kept: list[Callable[[int, Mark], None]] = []
+        self._misfit, self._misfit_known = "", asyncio.Event()
+        """Why this node cannot go on, once that is known."""
         self._admission: Admission | None = None
         self._coordinators: Collection[str] = invite.coordinators
 
@@ -90,6 +96,27 @@ class Inbox:
         await self._job_came.wait()
         assert self._job is not None
         return self._job
+
+    def cannot_read(self, topic: Topic, error: Refused) -> None:
+        """Take that a coordinator has said what this version cannot read: without a job or a plan it is of no use."""
+        if topic in {JOB, PLAN}:
+            self._fits_not(
+                f"this machine has dtfm {product_version()} and cannot follow the swarm's {error}: install the version "
+                "that its coordinator has, and start the node again"
+            )
+
+    def _fits_not(self, why: str) -> None:
+        self._misfit = self._misfit or why
+        self._misfit_known.set()
+
+    async def until_misfit(self) -> NoReturn:
+        """Wait until this node turns out not to fit the swarm, if it does.
+
+        Raises:
+            UserError: its version does not work together with the coordinator's, or with what is trained.
+        """
+        await self._misfit_known.wait()
+        raise UserError(self._misfit)
 
     @property
     def is_over(self) -> bool:
@@ -145,8 +172,18 @@ class Inbox:
 
     def _take_answers(self, sender: str, answers: Answers) -> None:
         if self._session in answers.to:
+            self._meet(answers.version)
             self._phase = self._phase.answered(sender, answers.session)
             self.changed.set()
+
+    def _meet(self, version: str) -> None:
+        """Take the version of a coordinator that lives; tell what there is to say of it."""
+        self._display.coordinator_version, before = version, self._display.coordinator_version
+        said = told_to_node(product_version(), version)
+        if distance(product_version(), version) is Distance.FAR:
+            self._fits_not(said)
+        elif said and version != before:
+            self._display.note(said)
 
     def _let_peers_in(self) -> None:
         """A plan in force admits its peers, whenever their credentials expire."""

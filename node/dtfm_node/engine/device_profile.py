@@ -1,7 +1,5 @@
 """What a node says of its machine: how fast it is at the job's own layer, how much memory it offers, and what fits."""
 
-from importlib.metadata import version
-
 import torch
 
 from dtfm_node.control.plain_words import READY
@@ -13,6 +11,7 @@ from dtfm_node.engine.layers import check_compiler
 from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.quantities import GB, bytes_in_words
 from dtfm_protocol.transport.rate_cap import TrafficCaps
 from dtfm_protocol.view.view import LayerSeconds
@@ -30,7 +29,8 @@ async def measure_profile(
     session: str,
     caps: TrafficCaps | None = None,
 ) -> Profile:
-    """The profile of `machine`, measured with the job's own layer; of the device that it behaves as, if it is paced.
+    """The profile of `machine`, measured with the job's own layer; of the device that it behaves as, if it is paced or
+    rests for a part of the time.
 
     A layer that does not fit into what is offered, or would take minutes, is not built: its seconds are then those that
     matrix products of its size take.
@@ -56,6 +56,10 @@ async def measure_profile(
         said = f"{said}, paced to {machine.pace / 1e9:.4g} GFLOP/s"
         flops = dict.fromkeys(flops, machine.pace)
         layer = paced_layer(job.config, training, machine.pace, layer)
+    if machine.share < 1.0:
+        said = f"{said}, for {machine.share:.0%} of the time"
+        flops = {precision: speed * machine.share for precision, speed in flops.items()}
+        layer = layer.times(1.0 / machine.share)
     return Profile(
         device=said,
         flops=flops,
@@ -64,7 +68,7 @@ async def measure_profile(
         addresses=addresses,
         up_gbps=caps.up.gbps if caps is not None else None,
         down_gbps=caps.down.gbps if caps is not None else None,
-        version=version("dtfm"),
+        version=product_version(),
         session=session,
     )
 

@@ -12,6 +12,7 @@ from dtfm_protocol.bounds import (
     Count,
     Nickname,
     PeerName,
+    ProductVersion,
     Session,
     Step,
     Text,
@@ -29,7 +30,7 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.plan.peer_state import Mark, PeerState
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.state_vote import Votes
-from dtfm_protocol.schema import Message, Schema
+from dtfm_protocol.schema import Fallback, Message, Schema
 
 ROWS_LIMIT = 128
 """Rows of metrics in one report."""
@@ -50,12 +51,14 @@ class Presence(Message):
     """Random text of every start of a daemon, which tells a returning peer from a second one with the same key."""
     name: Nickname = ""
     """What its person calls the machine; "": it has no name. Others may take the same."""
+    version: ProductVersion = ""
+    """Version of its program."""
 
 
 class Phase(Message):
     """The activity of the swarm as a whole, as the coordinator announces it."""
 
-    name: Literal["waiting", "probing", "planning", "training", "done", "failed"]
+    name: Annotated[Literal["waiting", "probing", "planning", "training", "done", "failed"], Fallback("waiting")]
     text: Text
     """The phase in one line for people."""
     paused: bool = False
@@ -160,9 +163,12 @@ class Report(Message):
     """A peer's progress, and metrics rows that the coordinator has not confirmed yet."""
 
     session: Session
-    state: Literal["measuring", "idle", "starting", "training", "stalled", "diverged", "paused", "finished"]
+    state: Annotated[
+        Literal["measuring", "idle", "starting", "training", "stalled", "diverged", "paused", "finished"],
+        Fallback("paused"),
+    ]
     """The peer's activity. idle: available, no tasklet; stalled: its step broke off, and it waits for a new plan;
-    paused: it stays a member, and computes, holds and gives nothing for now."""
+    paused: it stays a member, and computes, holds and gives nothing for now, as in a state that only it knows."""
     plan_version: Version = 0
     step: Step = 0
     """The last step that is applied to this peer's state."""
@@ -211,6 +217,8 @@ class Answers(Message):
     """The sessions of those who called."""
     session: Session
     """The coordinator's own, as in its `Phase`."""
+    version: ProductVersion = ""
+    """Version of its program. It is said here, for nobody can have kept this message from an earlier run."""
 
 
 @dataclass(frozen=True)

@@ -210,6 +210,8 @@ class ControlPlane:
         """Number of messages that were dropped, by cause."""
         self.refused = asyncio.Event()
         """Event that is set when a broker does not let this member in; whoever waits clears it."""
+        self.when_unreadable: Callable[[Topic, Refused], None] = lambda topic, error: None
+        """Function that is told of messages by coordinators which verify, and which this version cannot read."""
         self.last_error = ""
         self.clock_ahead: float | None = None
         """Seconds that the coordinator's clock is ahead of this machine's, transit included; None: not known."""
@@ -361,7 +363,7 @@ class ControlPlane:
         try:
             letter = self._post.open(bytes(payload), topic.name, topic.limit)
             self._check_author(topic, parts[-1], letter)
-            body = read_body(letter, topic.schema)
+            body = self._body(letter, topic)
             if not self._is_news(letter, body):
                 return
             if topic.author == "coordinator" and not message.retain:  # a retained one may be of any age
@@ -374,6 +376,15 @@ class ControlPlane:
                 level = logging.DEBUG if error.cause is Cause.STALE else logging.WARNING  # brokers keep what is old
                 log.log(level, "dropped a control message: %s", error)
             self.dropped[error.cause] += 1
+
+    def _body(self, letter: Letter, topic: Topic) -> Schema:
+        """Read what a message says. Raises Refused where that is not what its topic is for."""
+        try:
+            return read_body(letter, topic.schema)
+        except Refused as error:
+            if topic.author == "coordinator":
+                self.when_unreadable(topic, error)
+            raise
 
     def _check_author(self, topic: Topic, name: str, letter: Letter) -> None:
         """Check that whoever has sent a message on `topic` may write it, which ends in `name`.

@@ -23,6 +23,7 @@ from dtfm_protocol.job.job_limits import check_limits
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob
 from dtfm_protocol.process.source_digest import sources_digest
 from dtfm_protocol.process.state_dir import write_atomically
+from dtfm_protocol.schema import needs_of
 
 MATHEMATICS = ("name", "config", "pretrained", "corpus", "training")
 """Fields of `ResolvedJob` that must not change between the runs of one state dir, but for keys that are told."""
@@ -158,7 +159,7 @@ def _checked_config(job: Job, say: Callable[[str], Any]) -> dict[str, Any]:
 
 def _resolved(job: Job, config: dict[str, Any], corpus: Corpus) -> ResolvedJob:
     """Return the job as peers see it."""
-    return ResolvedJob(
+    resolved = ResolvedJob(
         name=job.name,
         config=config,
         pretrained=job.model.path is not None and any(job.model.path.glob("*.safetensors")),
@@ -168,6 +169,7 @@ def _resolved(job: Job, config: dict[str, Any], corpus: Corpus) -> ResolvedJob:
         plan=job.plan,
         checkpoint=job.checkpoint,
     )
+    return resolved.model_copy(update={"needs": needs_of(resolved)})
 
 
 def _prepared_for(folder: Path) -> ResolvedJob | None:

@@ -1,12 +1,12 @@
 """The records that peers publish of themselves over the DHT: signed, schema-checked, expiring."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from dtfm_protocol.bounds import Addresses, Count, Label, PeerName, Session
+from dtfm_protocol.bounds import Addresses, Count, Label, PeerName, ProductVersion, Session
 from dtfm_protocol.job.job_file import Precision
-from dtfm_protocol.schema import Message
+from dtfm_protocol.schema import Fallback, Message
 from dtfm_protocol.view.link_matrix import LEAST, MOST
 from dtfm_protocol.view.view import Amount, LayerSeconds
 from dtfm_protocol.wire.stream import Way
@@ -22,13 +22,19 @@ PROFILE_LIMIT = 1 << 13
 """Bytes of the largest profile in its envelope."""
 
 
+def _known_precisions(flops: object) -> object:
+    """Return speeds by precision without those that this version does not know."""
+    known = get_args(Precision)
+    return {name: speed for name, speed in flops.items() if name in known} if isinstance(flops, dict) else flops
+
+
 class Profile(Message):
     """A peer's device, measured with the job's own layer, and where to reach the peer."""
 
     kind: Literal["profile"] = "profile"
     device: Label
     """Name of the device for people, e.g. "cuda:0 NVIDIA GeForce RTX 3090" or "cpu, 2 threads"."""
-    flops: dict[Precision, Amount]
+    flops: Annotated[dict[Precision, Amount], BeforeValidator(_known_precisions)]
     """Effective FLOP/s of a large matrix product, by precision."""
     layer_seconds: LayerSeconds
     memory_bytes: Amount
@@ -39,7 +45,7 @@ class Profile(Message):
     """Gbit/s that the peer's person lets it send in all; null: as fast as its line is."""
     down_gbps: Amount | None = None
     """Gbit/s that the peer's person lets it receive in all; null: as fast as its line is."""
-    version: Annotated[Label, Field(max_length=32)]
+    version: ProductVersion
     """Version of the program that the peer runs."""
     session: Session = ""
     """The daemon's run, as in its `Presence`: what an earlier one has published may be found for a while."""
@@ -54,7 +60,7 @@ class Link(Message):
     """Gbit/s from the reporter to the other peer."""
     received_gbps: Measured
     """Gbit/s from the other peer to the reporter."""
-    way: Way = "direct"
+    way: Annotated[Way, Fallback("direct")] = "direct"
     """The way that the probe's stream took."""
     round: Count = 0
     """The round of probes in which it was measured (`ProbeRound.id`), or after which: both ends may hold one."""

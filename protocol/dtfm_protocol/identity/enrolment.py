@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError
 
-from dtfm_protocol.bounds import PeerName, Text
+from dtfm_protocol.bounds import PeerName, ProductVersion, Text
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.credential import CERTIFICATE_LIMIT
@@ -38,12 +38,16 @@ class EnrolmentRequest(Message):
     token: EntryToken
     signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
     """Of the challenge, by the newcomer's key."""
+    version: ProductVersion = ""
+    """Version of its program."""
 
     @classmethod
-    def make(cls, identity: Identity, swarm: str, token: EntryToken, challenge: bytes) -> "EnrolmentRequest":
+    def make(
+        cls, identity: Identity, swarm: str, token: EntryToken, challenge: bytes, version: str = ""
+    ) -> "EnrolmentRequest":
         """Answer a coordinator's challenge."""
         signature = identity.sign(_signable(swarm, token, challenge)).hex()
-        return cls(peer=identity.peer_id, token=token, signature=signature)
+        return cls(peer=identity.peer_id, token=token, signature=signature, version=version)
 
     def verify(self, swarm: str, challenge: bytes) -> None:
         """Check that the newcomer holds the key of its peer id, and that the token is genuine.

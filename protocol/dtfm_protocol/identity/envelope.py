@@ -12,7 +12,7 @@ from dtfm_protocol.bounds import Count, Label, PeerName, printable
 from dtfm_protocol.errors import Cause, Refused
 from dtfm_protocol.identity.keys import Identity, verify
 from dtfm_protocol.identity.message_counter import MessageCounter
-from dtfm_protocol.schema import Message, Schema
+from dtfm_protocol.schema import Message, Schema, first_fault
 
 S = TypeVar("S", bound=Schema)
 
@@ -145,7 +145,7 @@ def read_body(letter: Letter, schema: type[S]) -> S:
     try:
         return schema.model_validate(letter.body)
     except ValidationError as error:
-        raise Refused(f"{letter.kind}: {printable(error.errors()[0]['msg'])}") from None
+        raise Refused(f"{letter.kind}: {printable(first_fault(error))[:400]}") from None
 
 
 def _context(text: str) -> bytes:

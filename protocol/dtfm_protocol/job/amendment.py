@@ -1,15 +1,16 @@
 """Amendments of a job: which of its values may change while it trains, and what they become. Pure."""
 
 from collections.abc import Iterable, Mapping
+from operator import not_
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from dtfm_protocol.bounds import MOST_AMOUNT, MOST_UINT32, Label, Time
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Job, Planning, Training
 from dtfm_protocol.job.resolved_job import ResolvedJob
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.schema import NEEDED, Needs, Schema, field_of
 
 MOST_AMENDMENTS = 1024
 """Amendments that a run may have: all of them go along with each plan."""
@@ -39,6 +40,12 @@ def _keys(prefix: str, table: type[BaseModel]) -> Iterable[str]:
             yield f"{prefix}.{name}"
 
 
+_FIELDS = {
+    key: field_of(table, key.removeprefix(f"{prefix}."))
+    for prefix, table in _TABLES.items()
+    for key in _keys(prefix, table)
+}
+"""Each key of those tables, and its field."""
 KEYS = tuple(key for prefix, table in _TABLES.items() for key in _keys(prefix, table) if key not in FIXED)
 """Keys that may change while a job trains, as the job file has them."""
 Value = (
@@ -63,6 +70,19 @@ class Amendment(Schema):
     """New values by the job file's keys, e.g. "training.learning_rate"."""
     at: Time = 0.0
     """Unix seconds when the owner asked for it."""
+    needs: Needs = Field(default=(), exclude_if=not_)
+    """Those of its keys that its readers must know; else they refuse it."""
+
+    @model_validator(mode="after")
+    def _is_understood(self) -> Self:
+        if unknown := [key for key in self.needs if not is_known(key)]:
+            raise ValueError(f"it needs {', '.join(unknown[:8])}, which this version of dtfm does not know")
+        return self
+
+    @property
+    def known(self) -> "Values":
+        """Its new values but for those of keys that this version does not know, and need not."""
+        return {key: value for key, value in self.values.items() if is_known(key)}
 
     def __hash__(self) -> int:
         return hash((self.number, self.from_step, self.at))
@@ -127,6 +147,18 @@ def _read(name: str, table: type[T], values: dict[str, dict[str, Any]]) -> T:
         return table.read(values[name], name)
     except UserError as error:
         raise UserError(str(error).replace(f"{name}: ", f"{name}.", 1)) from None
+
+
+def is_known(key: str) -> bool:
+    """Whether a key is one of the job file as this version knows it, or at least none of a table that may change: a
+    later version may have more keys there."""
+    table, _, _ = key.partition(".")
+    return key in _FIELDS or table not in _TABLES
+
+
+def needed(values: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the keys that whoever is to train with them must know."""
+    return tuple(key for key in values if key in _FIELDS and NEEDED in _FIELDS[key].metadata)
 
 
 def check_key(key: str) -> None:

@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 from typing import Self
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.amendment import MOST_AMENDMENTS, Amendment, Settings, Values
+from dtfm_protocol.job.amendment import MOST_AMENDMENTS, Amendment, Settings, Values, needed
 from dtfm_protocol.job.job_file import Training
 from dtfm_protocol.job.job_limits import check_limits
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -44,7 +44,7 @@ class JobTimeline:
         for first, group in groupby(order, key=lambda one: one.from_step):
             before, settings = found[-1], found[-1].settings
             for amendment in group:
-                settings = settings.amended(amendment.values)
+                settings = settings.amended(amendment.known)
             self._check(settings)
             samples = before.samples + (first - before.first) * before.settings.training.global_batch
             if first == before.first:
@@ -86,7 +86,8 @@ class JobTimeline:
         """
         if len(self.amendments) >= MOST_AMENDMENTS:
             raise UserError(f"the job was changed {MOST_AMENDMENTS} times, and a run may change no more often")
-        one = Amendment(number=len(self.amendments) + 1, from_step=from_step, values=values, at=at)
+        number = len(self.amendments) + 1
+        one = Amendment(number=number, from_step=from_step, values=values, at=at, needs=needed(values))
         return type(self)(self.job, (*self.amendments, one))
 
     def settings_at(self, step: int) -> Settings:

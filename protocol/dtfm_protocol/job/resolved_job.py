@@ -1,12 +1,13 @@
 """The job as peers see it: no paths, the model's config spelled out, the tokens named by hash."""
 
+from operator import not_
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dtfm_protocol.bounds import MOST_UINT32, Label
 from dtfm_protocol.job.job_file import Checkpointing, Evaluation, Planning, Training
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.schema import Needs, Schema, check_needs, known_part
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 in hexadecimal digits."""
@@ -35,7 +36,10 @@ class Corpus(Schema):
 
 
 class ResolvedJob(Schema):
-    """A job as the coordinator publishes it: all that a node needs to know of it."""
+    """A job as the coordinator publishes it: all that a node needs to know of it.
+
+    Keys that are not known here are dropped, unless it `needs` them.
+    """
 
     name: Label
     config: dict[str, Any]
@@ -47,3 +51,12 @@ class ResolvedJob(Schema):
     evaluation: Evaluation
     plan: Planning
     checkpoint: Checkpointing
+    needs: Needs = Field(default=(), exclude_if=not_)
+    """Keys that are set in it and that its readers must know, as `needs_of` finds them; else it is refused."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_unknown(cls, values: object) -> object:
+        if isinstance(values, dict):
+            check_needs(cls, values.get("needs", ()))
+        return known_part(cls, values)

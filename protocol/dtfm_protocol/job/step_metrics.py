@@ -5,10 +5,10 @@ from typing import Annotated
 from pydantic import Field
 
 from dtfm_protocol.bounds import MOST_UINT32, Count, Loss, Norm, Seconds, Time, Version
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.schema import Message
 
 
-class StepMetrics(Schema):
+class StepMetrics(Message):
     """The metrics of a committed training step; but for the time, the same on every peer that took part."""
 
     step: Annotated[int, Field(gt=0, le=MOST_UINT32)]

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Collection
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, computed_field, field_validator, model_validator
+from pydantic import ConfigDict, Field, computed_field, field_validator, model_validator
 
 from dtfm_protocol.bounds import (
     MOST_INT64,
@@ -34,7 +34,7 @@ from dtfm_protocol.plan.lineage import LINEAGE_LIMIT, Ancestor, Chain
 from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.signed_commit import SignedCommit
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.schema import Needs, Schema, check_needs, needs_of, unknown_key
 
 Route = Annotated[tuple[PeerName, ...], Field(max_length=MOST_STAGES)]
 """Peers that serve the stages of one micro-batch, in order."""
@@ -82,8 +82,10 @@ class Plan(Schema):
     """A layout of the training step over peers.
 
     `routes[micro_batch][stage]` is the peer that serves that stage of that micro-batch; all else follows from it.
-    A peer serves one stage.
+    A peer serves one stage. Unknown fields are kept: they are signed, too. A plan that `needs` them is refused.
     """
+
+    model_config = ConfigDict(extra="allow")
 
     version: Version = 0
     """Number of the plan, which grows by one with every plan that is published; 0 for a plan that never was."""
@@ -106,6 +108,8 @@ class Plan(Schema):
     """Changes of the job since it began, also those that are yet to hold. A plan has all of the plan that it follows,
     as they were, and adds none to steps that may have been made without it. Where there are none it is left out, so
     that programs that do not know of them read the plan."""
+    needs: Needs = Field(default=(), exclude_if=not_)
+    """Fields that are set in it and that its readers must know, as `needs_of` finds them; else it is refused."""
     author: PeerName = ""
     """Peer id of the coordinator that made the plan."""
     cost: Cost | None = None
@@ -158,7 +162,10 @@ class Plan(Schema):
     @model_validator(mode="before")
     @classmethod
     def _drop_derived(cls, value: object) -> object:
-        return {k: v for k, v in value.items() if k != "pipelines"} if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        check_needs(cls, value.get("needs", ()))
+        return {k: v for k, v in value.items() if k != "pipelines"}
 
     @property
     def layers(self) -> int:
@@ -238,7 +245,7 @@ class Plan(Schema):
         """Return the same plan with its author and the author's signature."""
         # The reason as others will read it, for they check the signature with what they have read.
         reason = printable(self.reason)[:REASON_LIMIT]
-        mine = self.model_copy(update={"author": identity.peer_id, "reason": reason})
+        mine = self.model_copy(update={"author": identity.peer_id, "reason": reason, "needs": needs_of(self)})
         return mine.model_copy(update={"signature": identity.sign(mine._signable(swarm)).hex()})
 
     def verify(self, coordinators: Collection[str], swarm: str) -> None:
@@ -253,11 +260,7 @@ class Plan(Schema):
             counts = self.author in coordinators
         if not counts:
             raise Refused(f"a plan by {self.author[-8:] or 'nobody'}, who is no coordinator of this swarm")
-        try:
-            signature = bytes.fromhex(self.signature or "")
-        except ValueError:
-            signature = b""
-        verify(self.author, self._signable(swarm), signature)
+        verify(self.author, self._signable(swarm), _bytes_of(self.signature or ""))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -266,12 +269,30 @@ class Plan(Schema):
         Raises:
             UserError: unreadable, not JSON, or not a plan.
         """
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read the plan {path}: {error}") from None
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is not JSON: {error}") from None
-        return cls.read(values, str(path))
+        return cls.read(_json_in(path), str(path))
+
+    @classmethod
+    def read(cls, value: Any, what: str) -> Self:
+        """Validate a plan as `Schema.read`; one that is not signed, so somebody has written it, has no unknown keys."""
+        plan = super().read(value, what)
+        if plan.model_extra and plan.signature is None:
+            raise UserError(f"{what}: {unknown_key(cls, next(iter(plan.model_extra)))}")
+        return plan
+
+
+def _bytes_of(digits: str) -> bytes:
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        return b""
+
+
+def _json_in(path: Path) -> object:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the plan {path}: {error}") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {error}") from None

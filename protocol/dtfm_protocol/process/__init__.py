@@ -25,5 +25,6 @@
 - `tally`: a tally of what others did wrong, by reason, whose size they cannot make grow
 - `timeouts`: table of timeouts that a person may want to change, with the reasons
 - `trace_format`: the timeline of a run: the file in which each node keeps what it did and when
+- `version_agreement`: whether programs of unlike versions work together, and what is said where they do not
 - `work_apart`: work apart from the rest of a program: a thread that nobody waits for when the program is to end
 """

@@ -1,5 +1,6 @@
 """The version of the product, which both programs print for `--version`."""
 
+from functools import cache
 from importlib.metadata import version
 from typing import Annotated
 
@@ -9,6 +10,7 @@ DISTRIBUTION = "dtfm"
 """Name by which pip knows this product."""
 
 
+@cache
 def product_version() -> str:
     """Return the version that is installed, e.g. `0.1.0`."""
     return version(DISTRIBUTION)

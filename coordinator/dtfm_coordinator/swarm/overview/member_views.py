@@ -9,6 +9,7 @@ from dtfm_coordinator.swarm.overview.overview import Level, MemberRole, MemberVi
 from dtfm_coordinator.swarm.overview.spoken_numbers import duration
 from dtfm_protocol.discovery.records import Limits
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process.version_agreement import Distance, distance, told_to_coordinator
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Around:
     doubted: frozenset[str]
     """Peers without which plans are made where they can."""
     phase: str
+    version: str = ""
+    """This coordinator's version; "": all versions fit."""
 
     @classmethod
     def of(
@@ -37,11 +40,12 @@ class Around:
         slow: Collection[str] = (),
         doubted: Collection[str] = (),
         phase: str = "training",
+        version: str = "",
     ) -> "Around":
         """Return what there is around the members of a swarm with this plan in force."""
         stages = {peer: stage for route in plan.pipelines for stage, peer in enumerate(route)} if plan else {}
         shares = plan.shares() if plan else {}
-        return cls(plan, stages, shares, frozenset(heard), frozenset(slow), frozenset(doubted), phase)
+        return cls(plan, stages, shares, frozenset(heard), frozenset(slow), frozenset(doubted), phase, version)
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def member_view(member: Member, around: Around, known: Known) -> MemberView:
         seen_at=None if member.peer in around.heard else known.seen_at or None,
         sent_bytes=report.sent_bytes if report else 0,
         received_bytes=report.received_bytes if report else 0,
-        version=profile.version if profile else "",
+        version=member.version,
         up_gbps=known.limits.up_gbps,
         down_gbps=known.limits.down_gbps,
     )
@@ -96,6 +100,8 @@ def _doing(member: Member, around: Around, known: Known, layers: tuple[int, int]
     report = member.report
     if not member.is_here:
         return "gone", "has left; its work so far counts", "wait" if layers is None else "warn"
+    if distance(around.version, member.version) is Distance.FAR:
+        return "spare", told_to_coordinator(around.version, member.version), "warn"
     if report is None:
         return "joining", "has just come, and has said nothing yet", "wait"
     if member.is_paused:

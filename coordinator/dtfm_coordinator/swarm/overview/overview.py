@@ -180,6 +180,8 @@ class Overview(Schema):
     at: float
     """Unix seconds."""
     swarm: str
+    version: Label = ""
+    """Version of the coordinator's program."""
     job: Label
     phase: str
     """The coordinator's phase in one word."""

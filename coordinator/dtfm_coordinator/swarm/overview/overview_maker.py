@@ -20,6 +20,7 @@ from dtfm_protocol.control.messages import Phase
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.process.logs import log
+from dtfm_protocol.process.product_version import product_version
 
 MOST_GONE = 100
 """Members that have left of which is told."""
@@ -90,6 +91,7 @@ class OverviewMaker:
         overview = Overview(
             at=self._clock(),
             swarm=self._swarm,
+            version=product_version(),
             job=self._job().name,
             phase=phase.name,
             text=phase.text,
@@ -154,7 +156,7 @@ class OverviewMaker:
     def _members(self, phase: str) -> dict[str, MemberView]:
         state, plan = self._state, self._state.plan
         heard = {member.peer for member in state.members.heard()}
-        around = Around.of(plan, heard, state.pace.slow(), state.doubted, phase)
+        around = Around.of(plan, heard, state.pace.slow(), state.doubted, phase, product_version())
         contributions = self._records.contributions(self.history.work)
         whole = sum(one.layer_tokens for one in contributions.values())
         shown = self._shown(contributions)

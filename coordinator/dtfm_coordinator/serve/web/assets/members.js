@@ -1,6 +1,6 @@
 // The table of members: sorted, searched, and redrawn where something has changed.
 import { element, find, prose, say, show } from "./elements.js";
-import { ago, count, many, named, percent, rate, size } from "./words.js";
+import { ago, count, many, named, nobodyLeadsHere, percent, rate, size } from "./words.js";
 
 const FEW = matchMedia("(max-width: 46rem)").matches ? 8 : 30;
 const ORDER = { bad: 0, warn: 1, wait: 2, good: 3, done: 3 };
@@ -54,7 +54,7 @@ export function drawMembers(overview) {
   const body = find("members").tBodies[0];
   const kept = new Set();
   shown.forEach(([, , peer, one], index) => {
-    const row = rowOf(peer, one);
+    const row = rowOf(peer, one, overview.version);
     kept.add(peer);
     if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null);
   });
@@ -70,15 +70,15 @@ export function drawMembers(overview) {
   }
   find("members").hidden = !shown.length;
   show("members-empty", !shown.length);
-  prose(find("members-empty"), wanted && all.length ? "Nobody like that is here." : "Nobody is here yet. Hand out the invite: whoever runs `dtfm-node join` with it appears here.");
+  prose(find("members-empty"), wanted && all.length ? "Nobody like that is here." : overview && nobodyLeadsHere(overview) ? "Members are shown once this coordinator leads." : "Nobody is here yet. Hand out the invite: whoever runs `dtfm-node join` with it appears here.");
   show("members-more", found.length > FEW);
   say("members-more", wide ? "Show fewer members" : `Show all ${count(found.length)} members`);
 }
 
-function rowOf(peer, one) {
+function rowOf(peer, one, version) {
   const seen = one.seen_at ? ago(one.seen_at) : "now";
   const may = owner.mayAct();
-  const what = JSON.stringify([one, seen, may]);
+  const what = JSON.stringify([one, version, seen, may]);
   const known = rows.get(peer);
   if (known && known.what === what) return known.row;
   const row = known ? known.row : element("tr");
@@ -92,7 +92,7 @@ function rowOf(peer, one) {
     element("td", { class: "number", "data-label": "Share" }, one.tokens ? percent(one.share) : "-"),
     element("td", { class: "number", "data-label": "Tokens" }, one.tokens ? many(one.tokens) : "-"),
     element("td", { class: "seen", "data-label": "Seen" }, seen),
-    element("td", { class: "device" }, one.device || "measuring", line && element("span", { class: "quiet line" }, line)),
+    element("td", { class: "device" }, one.device || "measuring", one.version && element("span", { class: "quiet line" }, `dtfm ${one.version}${one.version === version ? "" : ` (the coordinator has ${version})`}`), line && element("span", { class: "quiet line" }, line)),
     kept || actionsOf(peer, one, may),
   ];
   row.replaceChildren(...cells);
