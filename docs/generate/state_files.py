@@ -121,6 +121,8 @@ NODE_FILES = (
     StateFile("tokens/HASH.tokens", "A piece of the training text as token numbers, named by its SHA-256."),
     StateFile("snapshots/NAME.safetensors", "A part of the model as it was after a step, its own or another's."),
     StateFile("snapshots/NAME.json", "What is in it, whose it is, and the votes on it."),
+    StateFile("devices.json", "With several devices: on which of them the last `join` ran a node."),
+    StateFile("devices/DEVICE/FILE", "With several devices: the files of each one's node, as in this list."),
     StateFile("promise.json", "What the node has promised the coordinator: it acts under no older plan.", (Promise,)),
     StateFile("plan.json", "The plan that it took last ([its fields](messages.md#plan))."),
     StateFile("pause.json", "Until when it pauses, after `dtfm-node pause`."),
