@@ -23,8 +23,9 @@ NEEDS = {
     "tests": "dev",
 }
 """The extra that whoever runs a folder's code has installed; "": none."""
-DISTRIBUTIONS = {"google": "protobuf", "yaml": "PyYAML"}
-"""Of imports that have another name than what pip installs; a dash for an underscore does not count."""
+DISTRIBUTIONS = {"google": "protobuf", "pydantic_core": "pydantic", "yaml": "PyYAML"}
+"""Of imports that have another name than what pip installs, or come with another package; a dash for an
+underscore does not count."""
 ELSEWHERE = {
     "torchft": "benchmarks/chaos/baselines.py makes an environment for it",
     "wandb": "`serve --wandb` is for those who have it",
