@@ -25,7 +25,6 @@ from dtfm_coordinator.allocator.job_demand import workload
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand, memory_needed
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.job.job_file import Job, ScheduleName
-from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import actions_of, most_in_flight
 from dtfm_protocol.process import command_line
@@ -149,7 +148,7 @@ def measure(runs: Runs, size: Size, case: Case) -> Iterator[Measured]:
 
 def held_by(demand: ModelDemand, plan: Plan, stage: int) -> int:
     """Bytes of weights, gradients and the optimizer's state."""
-    return BYTES_PER_PARAMETER * demand.parameters(*plan.stages[stage])
+    return demand.table.parameter_bytes * demand.parameters(*plan.stages[stage])
 
 
 def sampler(swarm: Program, state: Path, peaks: dict[str, Peaks]) -> Callable[[], bool]:

@@ -1,7 +1,8 @@
 """What the owner's page costs the coordinator, and how far behind it is: with none, one and ten who look.
 
-`python -m benchmarks.owners_page --out FILE` keeps the table. The product's own message handlers, status file and page
-server run in this process, with made-up members that each report a step once a second; who looks is another process.
+`python -m benchmarks.owners_page --out FILE` keeps the table. The product's own message handlers, watch over the plan,
+status file and page server run in this process, with made-up members that each report a step once a second; who looks
+is another process. What opening their envelopes takes comes on top: it is measured by itself.
 CPU is this process's own, per second; "status alone" is without a page. A viewer is behind by the time from the moment
 at which the coordinator has recorded a step to that at which the viewer has read it.
 """
@@ -26,12 +27,16 @@ from tests.harness.page_visitor import PageVisitor, read_head
 
 from benchmarks.runs import machine
 from benchmarks.tables import keep, markdown, show
+from dtfm_coordinator.leader.plan_watch import PlanWatch
 from dtfm_coordinator.leader.status_file import StatusFile
 from dtfm_coordinator.records.member_records import append_shares
 from dtfm_coordinator.serve.web.page_address import PageAddress, PageOptions
 from dtfm_coordinator.serve.web.page_assets import load_assets
 from dtfm_coordinator.serve.web.page_server import PageServer
-from dtfm_protocol.discovery.records import Link, LinkReport, Profile
+from dtfm_protocol.control.messages import REPORT, Report
+from dtfm_protocol.discovery.records import Limits, Link, LinkReport, Profile
+from dtfm_protocol.identity.envelope import Post, read_body
+from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process import command_line
 from dtfm_protocol.view.view import LayerSeconds
@@ -82,10 +87,25 @@ async def swarm_of(folder: Path, members: int) -> tuple[Peers, StatusFile]:
     return peers, StatusFile(peers.context, peers.state, peers.announcer, peers.rows)
 
 
+async def watch_plan(peers: Peers) -> None:
+    """Look for a reason for another plan whenever something was heard, as the controller does; there is none."""
+    plan, planner = peers.state.plan, peers.context.planner
+    assert plan is not None
+    everybody = [*plan.peers, *plan.idle]
+    peers.state.links.tried(list(itertools.combinations(everybody, 2)))
+    for peer in everybody:
+        peers.state.links.limits.reported(peer, Limits())
+    planner.is_forced = planner.is_changed = False  # type: ignore[misc]
+    watch = PlanWatch(peers.state, planner)
+    await peers.state.wait(lambda: bool(watch.broken(plan) or watch.wish(plan)))
+    raise AssertionError(f"there is a reason: {watch.broken(plan) or watch.wish(plan)}")
+
+
 async def train(peers: Peers, recorded: dict[int, float]) -> None:
     """Have every member report a step each second, spread over it; note when steps were recorded."""
     plan = peers.state.plan
     assert plan is not None
+    serving = frozenset(plan.peers)
     everybody = [*plan.peers, *plan.idle]
     step, due = HISTORY, time.monotonic()
     while True:
@@ -93,7 +113,7 @@ async def train(peers: Peers, recorded: dict[int, float]) -> None:
         for number, peer in enumerate(everybody):
             due += 1.0 / len(everybody)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            state = "training" if peer in plan.peers else "idle"
+            state = "training" if peer in serving else "idle"
             rows = (row(step),) if number == 0 else ()
             await peers.report(peer, state, plan_version=1, step=step, rows=rows)
             if number == 0:
@@ -113,7 +133,7 @@ async def measure(members: int, viewers: int | None, seconds: float) -> tuple[st
         peers, status = await swarm_of(Path(name), members)
         recorded: dict[int, float] = {}
         with contextlib.ExitStack() as stack:
-            working = [asyncio.create_task(train(peers, recorded)), asyncio.create_task(watch(status))]
+            working = [asyncio.create_task(one) for one in (train(peers, recorded), watch(status), watch_plan(peers))]
             looking = None
             if viewers is not None:
                 options = PageOptions(PageAddress("127.0.0.1", 0))
@@ -134,7 +154,8 @@ async def measure(members: int, viewers: int | None, seconds: float) -> tuple[st
             found = json.loads((await looking.communicate())[0]) if looking else None
             for task in working:
                 task.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
+            ends = await asyncio.gather(*working, return_exceptions=True)
+            assert not any(isinstance(end, AssertionError) for end in ends), ends
     shown = (str(members), "status alone" if viewers is None else str(viewers), f"{100 * share:.1f} %")
     if found is None:
         return (*shown, "", "", "", "")
@@ -171,6 +192,17 @@ async def look(port: int, viewers: int, seconds: float) -> None:
     print(json.dumps(await asyncio.gather(*(one() for _ in range(viewers)))))
 
 
+def opening(count: int = 1000) -> str:
+    """What it takes to check and open the envelopes of reports, as a line."""
+    post = Post("0123456789abcdef", Identity.generate())
+    sealed = [post.seal(REPORT.name, Report(session="one", state="training", plan_version=1)) for _ in range(count)]
+    begun = time.process_time()
+    for data in sealed:
+        read_body(post.open(data, REPORT.name), Report)
+    took = (time.process_time() - begun) / count
+    return f"To check and open a report's envelope takes {1e6 * took:.0f} microseconds of a core on top.\n"
+
+
 def assets() -> str:
     """What a browser loads once, as a line."""
     files = load_assets().values()
@@ -197,6 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, nargs="*", default=[50, 500], help="members of the made-up swarm")
     parser.add_argument("--seconds", type=float, default=15.0, help="seconds of each measurement")
+    parser.add_argument("--status-alone", action="store_true", help="measure without a page only")
     parser.add_argument("--out", type=Path, help="where to keep the table")
     parser.add_argument("--look", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--viewers", type=int, default=1, help=argparse.SUPPRESS)
@@ -208,12 +241,12 @@ def main() -> None:
         facts = machine()
         lines = []
         for members in options.members:
-            for viewers in (None, 0, 1, 10):
+            for viewers in (None,) if options.status_alone else (None, 0, 1, 10):
                 lines.append(asyncio.run(measure(members, viewers, options.seconds)))
                 Console(stderr=True).print(" | ".join(lines[-1]))
         title = "The page, beside made-up members that report once a second"
         show(title, HEADINGS, lines)
-        extra = assets() + "\n" + asyncio.run(curves())
+        extra = opening() + "\n" + assets() + "\n" + asyncio.run(curves())
         members = " ".join(map(str, options.members))
         command = f"python -m benchmarks.owners_page --members {members} --seconds {options.seconds:g}"
         keep(

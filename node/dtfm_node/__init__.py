@@ -2,6 +2,7 @@
 
 - `commands/`: commands of a volunteer: `leave` speaks to a running daemon, `solo` and `bench` need none
 - `control/`: what coordinators say to this node, and what it says of itself
+- `devices/`: several devices of one machine: one `dtfm-node join` that runs a node on each of them
 - `doctor/`: `dtfm-node doctor`: what goes wrong for ordinary people, found before they join, each with one thing to do
 - `engine/`: the training engine of one peer: everything between a plan and a committed step
 - `limits/`: limits of what the node may take of its machine, and when it may work at all

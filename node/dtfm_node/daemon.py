@@ -40,6 +40,7 @@ from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.disk_budget import DiskBudget, most_disk
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import Snapshots
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 from dtfm_protocol.checkpoint.transfers import SHARDS, STATE, serve_shards, serve_state
 from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, Challenge, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
@@ -103,6 +104,8 @@ class NodeOptions:
     """Whether decoder layers are compiled."""
     pace: float | None = None
     """FLOP/s of a slower device to behave as."""
+    share: float = 1.0
+    """Part of the time for which the device that computes may be busy."""
     name: str = ""
     """What this machine's person calls it, as others are shown it; "": nothing."""
     lan: bool = False
@@ -174,7 +177,8 @@ class Daemon:
                     task.cancel()
 
     def _machine(self, device: torch.device, tracer: Tracer) -> AbstractContextManager[Runtime]:
-        return Runtime.running(device, tracer, compiled=self._options.compiled, pace=self._options.pace)
+        options = self._options
+        return Runtime.running(device, tracer, compiled=options.compiled, pace=options.pace, share=options.share)
 
     def _tracer(self) -> AbstractContextManager[Tracer]:
         folder = self._options.trace
@@ -222,7 +226,7 @@ class Daemon:
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute)
-            most_bytes = 16 * 4 * model_sizes(job.config).total
+            most_bytes = ADAMW.most_file_bytes(model_sizes(job.config).total)
             signer = Signer(self._identity, self._invite.swarm)
             keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes, signer)
             async with keeping as checkpointer, asyncio.TaskGroup() as tasks:
@@ -276,7 +280,8 @@ class Daemon:
                     await plan_loop.save()
                 await contribution.refresh()
                 if contribution.said is not None:
-                    self._display.note(f"{self._display.contribution} The coordinator has signed that.")
+                    words = f"{self._display.contribution} The coordinator has signed that"
+                    self._display.note(f"{words}: `dtfm-node contribution` shows it.")
                 for task in background:
                     task.cancel()
             await self._reporter.send(control)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import time
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -14,6 +13,7 @@ from dtfm_node.commands.limit_options import (
     Disk,
     Download,
     GpuMemory,
+    GpuShare,
     Memory,
     Nice,
     NotMetered,
@@ -27,7 +27,6 @@ from dtfm_node.commands.limit_options import (
 )
 from dtfm_node.commands.recognition_commands import contribution, fetch_model
 from dtfm_protocol.bounds import NICKNAME_LIMIT, nickname
-from dtfm_protocol.errors import UserError
 from dtfm_protocol.process import command_line
 from dtfm_protocol.process.logs import LogFormat, log, set_up
 from dtfm_protocol.process.product_version import VersionOption
@@ -50,6 +49,9 @@ JoinedStateDir = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Agree, and ask nothing.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
+Devices = Annotated[
+    str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps; all GPUs: all; some: cuda:0,cuda:2.")
+]
 
 
 def _name(text: str) -> str:
@@ -85,7 +87,7 @@ def join(
     ] = None,
     yes: Yes = False,
     name: Name = "",
-    device: Device = "auto",
+    device: Devices = "auto",
     announce: Annotated[str | None, typer.Option(help="HOST or HOST:PORT at which others reach this node.")] = None,
     listen: Annotated[str | None, typer.Option(help="Address to listen on for other peers.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on (default: --announce's, or any).")] = 0,
@@ -93,6 +95,7 @@ def join(
     threads: Threads = None,
     memory: Memory = None,
     gpu_memory: GpuMemory = None,
+    gpu_share: GpuShare = None,
     disk: Disk = None,
     upload: Upload = None,
     download: Download = None,
@@ -121,6 +124,8 @@ def join(
         from dtfm_node.commands.consent import Consent
         from dtfm_node.commands.state_folders import default_folder, option_for
         from dtfm_node.commands.terms import ChosenLimits, terms_here
+        from dtfm_node.devices.device_folders import keep_list
+        from dtfm_node.devices.device_list import cuda_devices_here, devices_of, names_several
         from dtfm_node.doctor.closed_ports import look_ahead
         from dtfm_node.limits.work_priority import lower_priority
         from dtfm_protocol.identity.invite import Invite
@@ -135,7 +140,8 @@ def join(
         checked_gb(disk, "--disk")
         rules = rules_of(hours, not_on_battery=not_on_battery, when_idle=when_idle, not_metered=not_metered)
         sends, receives = rate_of(upload, "--upload"), rate_of(download, "--download")
-        limits = ChosenLimits(device, threads, memory, disk, sends, receives, rules)
+        devices = devices_of(device, cuda_devices_here) if names_several(device) else ()
+        limits = ChosenLimits(",".join(devices) or device, threads, memory, disk, sends, receives, rules)
         if not yes and not consent.obtain(
             lambda: terms_here(parsed.swarm, parsed.entrance, folder, option_for(state_dir), limits)
         ):
@@ -144,17 +150,28 @@ def join(
         with locked(folder), contextlib.ExitStack() as stack:
             consent.keep()
             kept_invite.keep(parsed, folder)
-            keep_template(cast(JoinCommand, context.command).template(context), folder)
+            command = cast(JoinCommand, context.command)
+            keep_template(command.template(context), folder)
             lower_priority(nice)  # before there are threads
             if timeout is None and not (folder / "credential.json").exists():
                 asyncio.run(look_ahead(parsed, lan=lan))
+            if devices:
+                from dtfm_node.commands.join_devices import DIVIDED, Asked, join_devices
+
+                others = command.given(context, DIVIDED)
+                join_devices(
+                    folder, Asked(devices, threads, memory, disk, sends, receives, port, announce, name, others)
+                )
+                return
+            keep_list(folder, ())
             log.info("loading what training needs, which takes some seconds")
             from dtfm_node.control.display import Display
             from dtfm_node.daemon import Daemon, NodeOptions
-            from dtfm_node.engine.process_limits import hold_memory, memory_of, surveyor
+            from dtfm_node.engine.process_limits import hold_memory, memory_of, share_of, surveyor
 
             survey = surveyor(stack)
             offered = memory_of(device, memory, gpu_memory)
+            share = share_of(device, gpu_share)
             hold_memory(device, offered)
             display = stack.enter_context(Display(log_format.value))
             options = NodeOptions(
@@ -173,6 +190,7 @@ def join(
                 name=name,
                 compiled=compiled,
                 pace=None if pace is None else pace * 1e9,
+                share=share,
                 lan=lan,
             )
             daemon = Daemon(parsed, folder, options, display, surveyor=survey)
@@ -224,22 +242,26 @@ def pause(
 ) -> None:
     """Have a node stand still for a while: it stays a member, keeps its files, and computes and sends nothing."""
     with command_line.guarded():
-        from dtfm_node.commands.pause import pause as ask
+        from dtfm_node.commands.pause import pause_all
         from dtfm_node.commands.state_folders import folder_of
+        from dtfm_node.devices.device_folders import nodes_of
         from dtfm_node.limits.pause_order import seconds_of
 
         seconds = None if span is None else seconds_of(span)
-        typer.echo(ask(folder_of(state_dir, running=True), seconds, timeout, at_once=at_once))
+        for line in pause_all(nodes_of(folder_of(state_dir, running=True)), seconds, timeout, at_once=at_once):
+            typer.echo(line)
 
 
 @app.command()
 def resume(state_dir: JoinedStateDir = None) -> None:
     """Have a node that was paused take part again."""
     with command_line.guarded():
-        from dtfm_node.commands.pause import resume as ask
+        from dtfm_node.commands.pause import resume_all
         from dtfm_node.commands.state_folders import folder_of
+        from dtfm_node.devices.device_folders import nodes_of
 
-        typer.echo(ask(folder_of(state_dir)))
+        for line in resume_all(nodes_of(folder_of(state_dir))):
+            typer.echo(line)
 
 
 @app.command()
@@ -350,34 +372,23 @@ def doctor(
 def status(
     state_dir: JoinedStateDir = None, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
 ) -> None:
-    """Say what the node of a state dir is doing."""
-    from dtfm_node.commands.state_folders import folder_of
-    from dtfm_protocol.bounds import printable
-    from dtfm_protocol.process.state_dir import is_live
-
+    """Say what the node of a state dir is doing; of several devices, what each of their nodes does."""
     with command_line.guarded():
-        folder = folder_of(state_dir)
-        path = folder / "status.json"
-        if not path.exists():
-            raise UserError(f"{folder} holds no node's status: did `dtfm-node join` run with it?")
-        values = json.loads(path.read_text(encoding="utf-8"))
-        values["running"] = is_live(folder)
-        if as_json:
-            typer.echo(json.dumps(values))
-            return
-        age = time.time() - values["at"]
-        typer.echo(
-            "The node is running." if values["running"] else f"The node is not running (last seen {age:.0f} s ago)."
-        )
-        for words in values.get("words", ()):
-            typer.echo(printable(words))
-        if values.get("version"):
-            coordinator = printable(values.get("coordinator_version", "")) or "not known yet"
-            typer.echo(f"Version {values['version']}; the coordinator's: {coordinator}.")
-        if values["timeouts"]:
-            from dtfm_node.control.display import show_timeouts
+        from dtfm_node.commands.node_status import read_status, show_status
+        from dtfm_node.commands.state_folders import folder_of
+        from dtfm_node.devices.device_folders import nodes_of
 
-            show_timeouts(values["timeouts"])
+        folder = folder_of(state_dir)
+        nodes = nodes_of(folder)
+        if nodes == [folder]:
+            values = read_status(folder)
+            typer.echo(json.dumps(values)) if as_json else show_status(values)
+        elif as_json:
+            typer.echo(json.dumps({"devices": {node.name: read_status(node) for node in nodes}}))
+        else:
+            for node in nodes:
+                typer.echo(f"{node.name}:")
+                show_status(read_status(node))
 
 
 def main() -> None:

@@ -144,11 +144,15 @@ class Drawing:
         self.views: list[View] = []
         self.before: list[Plan | None] = []
         self.horizons: list[float | None] = []
+        self.standstills: list[float] = []
 
-    def plan(self, view: View, in_force: Plan | None = None, horizon: float | None = None) -> Plan:
+    def plan(
+        self, view: View, in_force: Plan | None = None, horizon: float | None = None, standstill: float = 0.0
+    ) -> Plan:
         self.views.append(view)
         self.before.append(in_force)
         self.horizons.append(horizon)
+        self.standstills.append(standstill)
         missing = self.needed - len(view.ids)
         if missing > 0:
             raise NotEnoughNodes(f"{missing} more are needed", missing) if self.as_missing else UserError("none fits")

@@ -210,6 +210,8 @@ def test_a_better_plan_is_taken_when_it_pays_back_within_the_horizon_and_not_soo
     assert moved.routes != plan.routes
     assert "; the plan in force takes " in moved.reason
     assert "pays back in" in moved.reason
+    stays = planned(worse, Planning(horizon=1e6), evaluations=20_000, in_force=plan, standstill=1e9)
+    assert (stays.routes, stays.stages) == (plan.routes, plan.stages)
     kept = planned(worse, Planning(horizon=1e-3), evaluations=20_000, in_force=plan)
     # No state moves, though shares and pairs may change, and who holds all layers may serve fewer, which costs nothing.
     assert "moving takes 0 s" in kept.reason
@@ -254,7 +256,7 @@ def test_a_chain_of_the_best_peers_is_found_where_links_are_very_unequal() -> No
 
 
 def test_state_is_counted_where_it_moves_and_free_where_it_lies() -> None:
-    from dtfm_coordinator.allocator.problem.moving_cost import STATE_BYTES_PER_PARAMETER, moving_seconds, standing
+    from dtfm_coordinator.allocator.problem.moving_cost import moving_seconds, standing
 
     view, work = swarm(3, seed=2), Workload(DEMAND, 12, Planning())
     posed = pose(view, work, view.ids)
@@ -266,11 +268,11 @@ def test_state_is_counted_where_it_moves_and_free_where_it_lies() -> None:
     here = standing(posed, spans, 200_000, 100.0)
     assert moving_seconds(posed, here, peers, counts, layers) == 0.0
     moved = np.array([0, 2])
-    wanted = 3 * 200_000 * STATE_BYTES_PER_PARAMETER / posed.beta[1, 2]
+    wanted = 3 * 200_000 * posed.state_bytes / posed.beta[1, 2]
     assert moving_seconds(posed, here, moved, counts, layers) == pytest.approx(wanted)
     nobody = standing(posed, {0: (0, 3)}, 200_000, 100.0)
     assert moving_seconds(posed, nobody, moved, counts, layers) == pytest.approx(
-        3 * 200_000 * STATE_BYTES_PER_PARAMETER / nobody.archive
+        3 * 200_000 * posed.state_bytes / nobody.archive
     )
 
 

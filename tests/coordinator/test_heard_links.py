@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from dtfm_coordinator.links.link_degradation import STEPS
+from dtfm_coordinator.links.link_degradation import SECONDS, STEPS
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.peers import Peers, linked, plan_of
+from tests.harness.manual_clock import ManualClock
 
 
 async def test_links_of_a_peer_that_leaves_are_forgotten_and_no_others(tmp_path: Path) -> None:
@@ -44,28 +45,31 @@ async def test_links_that_are_known_before_a_peer_says_hello_are_kept(tmp_path: 
     assert peers.state.links.gbps("a", "b") == 1.0
 
 
-async def train(peers: Peers, rate: float, **fields: Any) -> None:
+async def train(peers: Peers, clock: ManualClock, rate: float, **fields: Any) -> None:
     """`b` tells of several steps in which frames came from `a`."""
     for step in range(1, STEPS + 1):
+        clock.skip(SECONDS)
         values: dict[str, Any] = {"state": "training", "plan_version": 1, "step": step, "received_gbps": {"a": rate}}
         await peers.report("b", **(values | fields))
 
 
 async def test_a_link_whose_frames_come_more_slowly_than_it_was_measured_is_suspected(tmp_path: Path) -> None:
-    peers = Peers(tmp_path)
+    clock = ManualClock()
+    peers = Peers(tmp_path, clock=clock)
     peers.state.plan = plan_of("a", "b")
     await peers.join("a", "b")
     linked(peers, "a", "b")
-    await train(peers, 0.1)
+    await train(peers, clock, 0.1)
     assert peers.state.link_watch.suspects(peers.state.links.gbps) == {("a", "b")}
 
 
 async def test_a_link_whose_frames_come_as_fast_as_it_was_measured_is_not_suspected(tmp_path: Path) -> None:
-    peers = Peers(tmp_path)
+    clock = ManualClock()
+    peers = Peers(tmp_path, clock=clock)
     peers.state.plan = plan_of("a", "b")
     await peers.join("a", "b")
     linked(peers, "a", "b")
-    await train(peers, 0.9)
+    await train(peers, clock, 0.9)
     assert peers.state.link_watch.suspects(peers.state.links.gbps) == set()
 
 
@@ -81,11 +85,12 @@ async def test_a_link_whose_frames_come_as_fast_as_it_was_measured_is_not_suspec
 async def test_frames_of_who_does_not_train_under_the_plan_in_force_tell_nothing(
     tmp_path: Path, plan: Plan | None, fields: dict[str, Any]
 ) -> None:
-    peers = Peers(tmp_path)
+    clock = ManualClock()
+    peers = Peers(tmp_path, clock=clock)
     peers.state.plan = plan
     await peers.join("a", "b")
     linked(peers, "a", "b")
-    await train(peers, 0.1, **fields)
+    await train(peers, clock, 0.1, **fields)
     assert peers.state.link_watch.suspects(peers.state.links.gbps) == set()
 
 

@@ -20,7 +20,6 @@ from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.workload import pose
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import ScheduleName, Wire
-from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import most_in_flight, most_waiting, orders
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
@@ -237,7 +236,7 @@ def test_more_stages_than_layers_and_more_peers_than_micro_batches_are_refused()
 def test_a_tied_matrix_is_counted_once_on_one_stage_and_twice_on_two() -> None:
     assert DEMAND.parameters(0, 12) == 12_000 + 300 + 310 - 300
     assert DEMAND.parameters(0, 6) + DEMAND.parameters(6, 12) == 12_000 + 300 + 310
-    exact = BYTES_PER_PARAMETER * DEMAND.parameters(0, 12) + 8 * 12 * 50
+    exact = DEMAND.table.parameter_bytes * DEMAND.parameters(0, 12) + 8 * 12 * 50
     assert Layout.of(posed([1.0], memory=[exact], schedule="gpipe"), [[0]]) is not None
     assert Layout.of(posed([1.0], memory=[exact - 1], schedule="gpipe"), [[0]]) is None
 

@@ -33,7 +33,7 @@ async def test_a_plan_has_begun_when_all_its_peers_train_and_that_is_written_dow
     assert peers.begun == []
     for step in range(2):
         await peers.report("b", "training", plan_version=1, step=step, fetched_bytes=12)
-    assert peers.begun == [1, 1]
+    assert peers.begun == [1]
     assert [(event.plan, event.moved_bytes) for event in read(tmp_path)] == [(1, 42)]
     assert peers.state.event is None
 
@@ -168,5 +168,5 @@ async def test_what_a_stranger_says_of_a_plans_work_tells_nothing(tmp_path: Path
         )
     assert [member.peer for member in peers.ready()] == ["a", "b", "c"]
     assert peers.state.link_watch._seen == {}
-    assert peers.state.pace._last == {}
+    assert peers.state.pace._step == {}
     assert peers.recorder._lost_up_to == 0

@@ -5,23 +5,28 @@ from pathlib import Path
 
 import pytest
 
+from dtfm_coordinator.faults.stragglers import SECONDS
+from dtfm_coordinator.leader.change_cost import USUAL_SECONDS, standstill_seconds
 from dtfm_coordinator.leader.comparison import Comparison
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.plan_watch import CALM, TRUSTED_SECONDS, Change, PlanWatch, Situation, reason_to_compare
+from dtfm_coordinator.links.link_degradation import SECONDS as LINK_SECONDS
 from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
+from dtfm_coordinator.records.event_log import PlanEvent
 from tests.coordinator.peers import ME, Peers, plan_of
+from tests.harness.manual_clock import ManualClock
 
 
 class Led(Peers):
     """Peers that train, and who looks for a better plan, under a clock of the test's own."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.now = 1000.0
+        self.clock = ManualClock()
+        super().__init__(folder, clock=self.clock)
         self.planner.is_forced = self.planner.is_changed = False  # type: ignore[attr-defined]
-        self.watch = PlanWatch(self.state, self.context.planner, lambda: self.now)
+        self.watch = PlanWatch(self.state, self.context.planner, self.clock.now)
         self.layout_maker = LayoutMaker(self.context, self.state, self.announcer.say, None)
         driver = PlanChangeDriver(
             folder,
@@ -33,6 +38,7 @@ class Led(Peers):
             is_genuine=lambda _: True,
             liveness=EndedProcesses(self.state.members),
         )
+        self.events: list[PlanEvent] = []
         self.comparison = Comparison(
             self.state,
             self.watch,
@@ -41,19 +47,41 @@ class Led(Peers):
             self.rows,
             self.announcer.say,
             lambda: self.context.job.plan.horizon,
+            lambda: self.events,
         )
+        self._step = 0
 
     async def trains(self, *peers: str) -> None:
         """They train under a plan, on links that are known."""
         self.state.plan = plan_of(*peers)
         await self.join(*peers)
         await self.layout_maker.probe(self.ready())
-        for peer in peers:
-            await self.report(peer, "training", plan_version=1, step=1)
+        await self.steps()
+
+    async def steps(self, seconds: float = 0.0, *, gbps: dict[str, float] | None = None, **busy: float) -> None:
+        """So many seconds pass until the next step.
+
+        Args:
+            gbps: what frames to the second peer come at, by sender.
+            busy: seconds of compute of peers; 1 of those that are not named.
+        """
+        assert self.state.plan is not None
+        self.clock.skip(seconds)
+        self._step += 1
+        for number, peer in enumerate(self.state.plan.peers):
+            await self.report(
+                peer, "training", plan_version=1, step=self._step, busy_seconds=busy.get(peer, 1.0),
+                received_gbps=(gbps or {}) if number == 1 else {},
+            )  # fmt: skip
 
     async def becomes_slow(self) -> None:
         """So do frames from a to b."""
-        await self.report("b", "training", plan_version=1, step=2, received_gbps={"a": 0.1})
+        await self.steps(LINK_SECONDS, gbps={"a": 0.1})
+
+    async def passes(self, seconds: float) -> None:
+        """So many seconds pass in which all is as it was."""
+        self.clock.skip(seconds)
+        await self.steps()
 
     async def change(self) -> Change:
         """What is found to be looked into."""
@@ -77,12 +105,11 @@ async def test_a_move_for_a_changed_link_must_pay_back_soon_after_a_change_and_l
     await led.trains("a", "b")
     await led.becomes_slow()
     change = await led.change()
-    assert (change.gently, change.links_only) == (True, True)
+    assert (change.gently, change.passing) == (True, "links")
     assert await led.kept(change)
-    led.now += 10 * TRUSTED_SECONDS
-    await led.becomes_slow()
-    assert await led.kept(Change("a link", gently=True, links_only=True))
-    assert led.planner.horizons == [TRUSTED_SECONDS, 10 * TRUSTED_SECONDS]
+    await led.passes(10 * TRUSTED_SECONDS)
+    assert await led.kept(Change("a link", gently=True, passing="links"))
+    assert led.planner.horizons == [TRUSTED_SECONDS, 10 * TRUSTED_SECONDS + LINK_SECONDS]
 
 
 async def test_what_did_not_pay_back_soon_enough_is_compared_again_until_the_jobs_horizon(led: Led) -> None:
@@ -93,14 +120,75 @@ async def test_what_did_not_pay_back_soon_enough_is_compared_again_until_the_job
     while horizons[-1] < led.context.job.plan.horizon:
         assert led.state.plan is not None
         assert not led.watch.wish(led.state.plan)
-        led.now += horizons[-1]
+        await led.passes(horizons[-1])
         change = await led.change()
-        assert change.links_only
+        assert change.passing == "links"
         assert await led.kept(change)
         assert horizons[-1] >= 1.5 * horizons[-2] or len(horizons) == 2
-    led.now += 100 * horizons[-1]
+    await led.passes(100 * horizons[-1])
     assert led.state.plan is not None
     assert not led.watch.wish(led.state.plan)
+
+
+async def becomes_slow(led: Led, peer: str) -> Change:
+    """Let a peer compute three times as slowly, and return the change that is looked into, once one is."""
+    plan = led.state.plan
+    assert plan is not None
+    for _ in range(20):
+        await led.steps(2.0)
+        assert not led.watch.wish(plan)
+    while not led.watch.wish(plan):
+        await led.steps(2.0, **{peer: 3.0})
+    return await led.change()
+
+
+async def test_a_move_for_a_peer_that_has_become_slow_must_pay_back_in_as_long_as_it_has_been_slow(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    change = await becomes_slow(led, "b")
+    assert (change.why, change.passing) == ("b has become slow", "pace")
+    assert await led.kept(change)
+    horizons: list[float] = led.planner.horizons  # type: ignore[assignment]
+    assert SECONDS / 2 <= horizons[0] <= SECONDS
+    plan = led.state.plan
+    assert plan is not None
+    while horizons[-1] < led.context.job.plan.horizon:
+        while not led.watch.wish(plan):
+            await led.steps(2.0, b=3.0)
+        change = await led.change()
+        assert (change.why, change.passing) == ("b stays slow", "pace")
+        assert await led.kept(change)
+        assert 1.5 * horizons[-2] <= horizons[-1] <= 2.5 * horizons[-2] + 10
+    assert led.planner.standstills == [2 * USUAL_SECONDS] * len(horizons)
+
+
+async def test_what_changes_have_taken_so_far_is_what_the_next_one_is_to_save(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    led.events = [PlanEvent(plan=2, why="", called_at=10.0, in_force_at=15.0, started_at=17.5, step=1, repeated=0,
+                            source="replicas")]  # fmt: skip
+    assert await led.kept(await becomes_slow(led, "b"))
+    await led.join("d")
+    await led.kept(await led.change())
+    assert led.planner.standstills == [2 * 7.5, 7.5]
+
+
+async def test_a_peer_that_is_slow_no_more_is_planned_for(led: Led) -> None:
+    await led.trains("a", "b", "c")
+    await becomes_slow(led, "b")
+    for _ in range(2):
+        await led.steps(2.0, b=3.0)
+    assert led.state.plan is not None
+    led.state.plan = plan = led.state.plan.model_copy(update={"version": 2})
+    led.watch.follows()
+    for step in range(100, 140):
+        led.clock.skip(2.0)
+        for peer in plan.peers:
+            seconds = 3.0 if peer == "b" and step < 120 else 1.0
+            await led.report(peer, "training", plan_version=2, step=step, busy_seconds=seconds)
+        if wish := led.watch.wish(plan):
+            break
+        assert step < 139
+    assert wish == "b is slow no more"
+    assert led.watch.look_into(plan).passing == "pace"
 
 
 async def test_who_comes_or_wants_to_leave_is_planned_for_within_the_jobs_horizon(led: Led) -> None:
@@ -108,11 +196,11 @@ async def test_who_comes_or_wants_to_leave_is_planned_for_within_the_jobs_horizo
     await led.becomes_slow()
     await led.join("c")
     change = await led.change()
-    assert not change.links_only
+    assert not change.passing
     await led.kept(change)
-    await led.report("b", "training", plan_version=1, step=3, leaving=True)
+    await led.report("b", "training", plan_version=1, step=99, leaving=True)
     change = await led.change()
-    assert not change.links_only
+    assert not change.passing
     await led.kept(change)
     assert led.planner.horizons == [None, None]
 
@@ -125,12 +213,15 @@ def test_reasons_to_compare_are_told_once_and_links_that_may_have_changed_come_f
     came = Situation(came=frozenset({"n"}), leaving=frozenset({"m"}))
     assert reason(came) == "n came; m wants to leave or to pause"
     assert reason(came, came) == ""
-    assert reason(came, came, trusted=True) == "links have changed, and have stayed as they are since"
+    assert reason(came, came, trusted=True) == "what has changed has stayed as it is since"
     assert reason(came, suspects={("b", "a"), ("a", "b")}) == "a -> b, b -> a may have changed"
     assert reason(CALM, unknown=["s"]) == "s may have links that nobody knows"
     assert reason(CALM, came, unknown=["s"]) == "s may have links that nobody knows"
     assert reason(came, unknown=["s"]) == "n came; m wants to leave or to pause"
-    assert reason(Situation(slow=frozenset({"a"}))) == "a has become slow"
+    slow = Situation(slow=frozenset({"a"}))
+    assert reason(slow) == "a has become slow"
+    assert reason(slow, slow, trusted=True) == "a stays slow"
+    assert reason(Situation(well=frozenset({"a"}))) == "a is slow no more"
 
 
 def test_plans_that_break_before_their_first_step_are_not_tried_in_a_rush(led: Led) -> None:
@@ -148,3 +239,17 @@ async def test_a_plan_whose_peer_pauses_is_over_and_nobody_is_blamed(led: Led) -
     assert led.watch.broken(plan) == "b paused"
     assert led.state.doubted == frozenset()
     assert led.watch.broken(plan_of("a")) == ""
+
+
+def changed(plan: int, took: float) -> PlanEvent:
+    """A change of plan that took so many seconds; 0: its peers have not begun."""
+    started = 100.0 + took if took else 0.0
+    return PlanEvent(plan=plan, why="", called_at=100.0, in_force_at=101.0, started_at=started, step=1, repeated=0,
+                     source="replicas")  # fmt: skip
+
+
+def test_a_change_is_taken_to_cost_what_the_shortest_of_the_newest_has() -> None:
+    assert standstill_seconds([]) == USUAL_SECONDS
+    assert standstill_seconds([changed(1, 40.0)]) == USUAL_SECONDS
+    assert standstill_seconds([changed(1, 1.0), changed(2, 9.0), changed(3, 5.0), changed(4, 0.0)]) == 5.0
+    assert standstill_seconds([changed(2, 1.0), *(changed(plan, 8.0) for plan in range(3, 9))]) == 8.0

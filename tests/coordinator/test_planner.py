@@ -84,14 +84,14 @@ def test_an_open_schedule_is_chosen() -> None:
 def test_a_move_must_pay_back_within_the_jobs_horizon_or_a_shorter_one(
     monkeypatch: pytest.MonkeyPatch, asked: float | None, within: float
 ) -> None:
-    horizons: list[float] = []
+    asked_for: list[tuple[float, float]] = []
 
-    def note(view: View, work: Workload, seed: int, *, in_force: Plan | None) -> None:
-        horizons.append(work.planning.horizon)
+    def note(view: View, work: Workload, seed: int, *, in_force: Plan | None, standstill: float) -> None:
+        asked_for.append((work.planning.horizon, standstill))
 
     monkeypatch.setattr(planning, "allocate", note)
-    for_job(None, stages=2, replicas=1, horizon=600.0).plan(VIEW, None, asked)
-    assert horizons == [within]
+    for_job(None, stages=2, replicas=1, horizon=600.0).plan(VIEW, None, asked, 3.0)
+    assert asked_for == [(within, 3.0)]
 
 
 def test_an_owner_may_fix_another_layout_while_the_run_goes_on() -> None:

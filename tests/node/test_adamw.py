@@ -89,7 +89,7 @@ def test_an_update_is_adamws_with_decay_on_matrices_only(clip: float) -> None:
         torchs.step()
     for name, parameter in theirs.items():
         torch.testing.assert_close(ours[name].detach().double(), parameter.detach(), rtol=1e-5, atol=1e-6)
-        for moment in adamw.MOMENTS:
+        for moment in (slot.name for slot in AdamW.table.moments):
             wanted = torchs.state[parameter][moment]
             torch.testing.assert_close(optimizer.moments[f"{moment}/{name}"].double(), wanted, rtol=1e-5, atol=1e-7)
 
@@ -115,7 +115,9 @@ def test_gradients_stay_as_they_are_and_what_has_none_is_left_alone() -> None:
     optimizer = AdamW(ours, DECAY)
     optimizer.update(1, RATE, 0.5)
     assert torch.equal(ours["w"], before["w"])
-    assert set(optimizer.moments) == {f"{moment}/{name}" for moment in adamw.MOMENTS for name in before if name != "w"}
+    assert set(optimizer.moments) == {
+        f"{slot.name}/{name}" for slot in AdamW.table.moments for name in before if name != "w"
+    }
     for name, parameter in ours.items():
         if name != "w":
             assert parameter.grad is not None

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from dtfm_node.engine.state_tensors import state_keys, state_tensors
+from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state import inventory as holding
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import Snapshots
 from dtfm_protocol.checkpoint.shard import decode_tensor, tensor_entry
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.identity.signer import Signer
@@ -44,7 +45,7 @@ async def test_a_live_state_is_given_as_it_is(holdings: Inventory, piece: int) -
     holdings.enter(state)
     found = await given(holdings, at(2), piece)
     assert same(found, now(state))
-    assert found.keys() == set(state_keys(list(state.parameters), 2))
+    assert found.keys() == set(ADAMW.keys(state.parameters, 2))
 
 
 async def test_only_the_state_that_was_asked_for_is_given(holdings: Inventory) -> None:

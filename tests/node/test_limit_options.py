@@ -8,7 +8,7 @@ import typer.testing
 
 from dtfm_node import main
 from dtfm_node.commands.limit_options import checked_gb, rate_of, rules_of
-from dtfm_node.engine.process_limits import memory_of
+from dtfm_node.engine.process_limits import memory_of, share_of
 from dtfm_node.limits.availability import Rules
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.keys import Identity
@@ -44,6 +44,12 @@ def test_a_rate_has_a_unit_that_nobody_can_misread(text: str, rate: float | None
             rate_of(text, "--upload")
     else:
         assert rate_of(text, "--upload") == rate
+
+
+def test_a_share_of_a_gpus_time_is_refused_where_the_processor_computes() -> None:
+    assert share_of("cpu", None) == 1.0
+    with pytest.raises(UserError, match="--gpu-share: this node computes on the processor"):
+        share_of("cpu", 50.0)
 
 
 def test_what_is_not_given_is_no_limit() -> None:

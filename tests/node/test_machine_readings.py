@@ -1,11 +1,13 @@
 """What the machine tells of its battery, its users and its network, and what others' words for that mean."""
 
+import os
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
 
 from dtfm_node.limits.machine_readings import (
+    FAMILY,
     TOOL_SECONDS,
     SystemReadings,
     core_seconds_of_others,
@@ -13,6 +15,7 @@ from dtfm_node.limits.machine_readings import (
     idle_since,
     metered,
     on_battery,
+    own_family,
 )
 
 PMON = """\
@@ -116,3 +119,11 @@ def test_own_work_is_no_load_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
         own: Any = Own(nice)
         monkeypatch.setattr(psutil, "Process", lambda own=own: own)
         assert core_seconds_of_others((own,)) == others
+
+
+def test_nodes_of_the_machines_other_devices_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_family().pid == os.getpid()
+    monkeypatch.setenv(FAMILY, "1")
+    assert own_family().pid == os.getpid(), "only who has started it may say so"
+    monkeypatch.setenv(FAMILY, str(os.getppid()))
+    assert own_family().pid == os.getppid()

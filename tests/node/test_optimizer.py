@@ -11,7 +11,8 @@ from torch import nn
 
 from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.gradient_norm import clip_factor, sum_of_squares
-from dtfm_node.engine.state_tensors import load_tensor, state_keys, state_tensors
+from dtfm_node.engine.state_tensors import load_tensor, state_tensors
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 
 Parameters = dict[str, nn.Parameter]
 
@@ -35,7 +36,7 @@ def test_training_goes_on_from_loaded_state_as_if_it_had_not_stopped() -> None:
     first, second = AdamW(whole, 0.1), AdamW(other, 0.1)
     train(whole, first, range(1, 4))
     state = {key: value.clone() for key, value in state_tensors(whole, first)}
-    assert set(state) == set(state_keys(whole, 3))
+    assert set(state) == set(ADAMW.keys(whole, 3))
     for key, value in reversed(state.items()):
         load_tensor(other, second, key, value)
     train(whole, first, range(4, 7))
@@ -59,10 +60,10 @@ def test_state_comes_by_name_and_before_the_first_step_without_moments() -> None
     ours = parameters()
     optimizer = AdamW(ours, 0.1)
     weights = ("weight/bias", "weight/embed", "weight/norm", "weight/w")
-    assert tuple(key for key, _ in state_tensors(ours, optimizer)) == state_keys(ours, 0) == weights
+    assert tuple(key for key, _ in state_tensors(ours, optimizer)) == ADAMW.keys(ours, 0) == weights
     train(ours, optimizer, range(1, 2))
     keys = tuple(key for key, _ in state_tensors(ours, optimizer))
-    assert keys == state_keys(reversed(ours), 1)
+    assert keys == ADAMW.keys(reversed(ours), 1)
     assert keys[:3] == ("weight/bias", "exp_avg/bias", "exp_avg_sq/bias")
     assert len(keys) == 12
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dtfm_node.engine.state_tensors import load_tensor, state_keys, state_tensors
+from dtfm_node.engine.state_tensors import load_tensor, state_tensors
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import Snapshots, write_snapshot
 from dtfm_node.state.state_reading import Reading
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 from dtfm_protocol.checkpoint.transfers import STATE, serve_state
 from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.peer_state import Mark
@@ -77,7 +78,7 @@ def test_of_other_layers_only_what_both_have_stays(holdings: Inventory) -> None:
     holdings.begin(first, at(2))
     put(holdings, first, whole, sorted(whole))
     holdings.begin(second, at(2))
-    assert holdings.loaded == set(state_keys(list(second.parameters), 2))
+    assert holdings.loaded == set(ADAMW.keys(second.parameters, 2))
     holdings.enter(second)
     assert (holdings.live, holdings.held.coming) == (second, None)
 

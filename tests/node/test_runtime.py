@@ -143,3 +143,26 @@ async def test_closing_waits_for_what_is_being_moved() -> None:
     await asyncio.sleep(0)
     host_copies.close()
     assert all(len(tensor) == 1000 for tensor in await asyncio.gather(*moving))
+
+
+async def test_a_device_with_a_share_of_the_time_rests_for_the_rest_of_it() -> None:
+    with Runtime.running(CPU, share=0.25) as machine:
+        first = await machine.run("compute", "a", lambda: (time.monotonic(), time.sleep(0.02)))
+        second = await machine.run("compute", "b", time.monotonic)
+    assert second[0] - first[0][0] >= 0.02 / 0.25
+    assert machine.take_busy() < second[0] - first[0][0]  # a rest is no compute
+
+
+async def test_the_time_in_which_a_device_waits_for_data_counts_as_rest() -> None:
+    with Runtime.running(CPU, share=0.5) as machine:
+        await machine.run("compute", "a", time.sleep, 0.01)
+        rests_until = machine._rests_until[0]
+        await asyncio.sleep(max(0.0, rests_until - time.monotonic()) + 0.001)
+        begun = await machine.run("compute", "b", time.monotonic)
+    assert begun[0] >= rests_until
+
+
+async def test_without_a_share_nothing_rests() -> None:
+    with Runtime.running(CPU) as machine:
+        await machine.run("compute", "a", time.sleep, 0.01)
+        assert machine._rests_until == [0.0]

@@ -7,7 +7,6 @@ import torch
 
 from dtfm_coordinator.records.state_vote_file import StateVoteFile
 from dtfm_coordinator.records.state_votes import certified, votes_in
-from dtfm_node.engine.state_tensors import state_keys
 from dtfm_node.state.fetch import Fetch
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.restore import certified_parts
@@ -15,6 +14,7 @@ from dtfm_node.state.snapshots import Snapshots, write_snapshot
 from dtfm_node.state.state_reading import Reading
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 from dtfm_protocol.checkpoint.transfers import STATE, serve_state
 from dtfm_protocol.model.tied_embeddings import kept_names
 from dtfm_protocol.plan.peer_state import Promise
@@ -87,7 +87,7 @@ async def fetched(network: MemoryNetwork, plan: Plan) -> tuple[State, dict[str, 
     async def take(key: str, entry: TensorEntry, data: Bytes) -> None:
         found[key] = decode_tensor(entry, data)
 
-    keys = state_keys(kept_names(job().config, FRONT), 1)
+    keys = ADAMW.keys(kept_names(job().config, FRONT), 1)
     wanted = state_under(ALONE, A)
     shapes = {key: tuple(wanted.parameters[key.partition("/")[2]].shape) for key in keys}
     sources = [source.peer for source in plan.resume.sources]

@@ -53,6 +53,7 @@ def allocate(
     evaluations: int | None = None,
     available: Collection[str] | None = None,
     in_force: Plan | None = None,
+    standstill: float = 0.0,
     algorithm: str = "evolutionary",
     clock: Callable[[], float] = time.monotonic,
     say: Callable[[str], object] = lambda line: None,
@@ -67,6 +68,7 @@ def allocate(
     available: the peers that may take part, all of the view's unless given; the others stay idle.
     in_force: the plan under which peers hold their state now. It is returned again, with its new cost and the
     reason, where all its peers are available and no other plan pays back the move within the horizon.
+    standstill: seconds that a change takes besides moving state, whatever it is.
     algorithm: "evolutionary"; or "greedy" (the search's first placements alone), "random" or "in-order" (one
     placement of each shape), or "exhaustive" (every placement of small swarms, with shares and layers that
     follow speeds), to compare with. Shares and layers are chosen in the same way in all.
@@ -98,7 +100,7 @@ def allocate(
     if not finalists:
         raise UserError(why_no_plan(work, problems[0], shapes, any(search.fitted for search in searches)))
     chosen = _chosen(finalists, old)
-    plan, cost, reason = _or_stay(work, old, chosen, _reason(work, chosen, finalists))
+    plan, cost, reason = _or_stay(work, old, chosen, standstill, _reason(work, chosen, finalists))
     if in_force is not None and old.plan is None:
         reason += f"; the plan in force cannot go on ({old.over}): state moves for {old.moving(chosen.layout):.3g} s"
     return plan.model_copy(
@@ -213,11 +215,13 @@ def _chosen(finalists: list[_Finalist], old: InForce) -> _Finalist:
     return finalists[min(alike, key=lambda number: seconds[number])]
 
 
-def _or_stay(work: Workload, old: InForce, chosen: _Finalist, why: str) -> tuple[Plan, PredictedSeconds, str]:
+def _or_stay(
+    work: Workload, old: InForce, chosen: _Finalist, standstill: float, why: str
+) -> tuple[Plan, PredictedSeconds, str]:
     """The chosen plan, or the one in force where moving does not pay back within the horizon; its cost, and why."""
     if old.plan is None:
         return chosen.plan, chosen.cost, why
-    move, saved = old.moving(chosen.layout), old.seconds - chosen.cost.total
+    move, saved = old.moving(chosen.layout) + standstill, old.seconds - chosen.cost.total
     if saved * old.horizon <= move:
         assert old.cost is not None
         return old.plan, old.cost, _kept_because(work, old, chosen, move)

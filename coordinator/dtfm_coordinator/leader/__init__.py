@@ -1,5 +1,7 @@
 """Decisions of the coordinator that leads: when to measure, which plan comes next, and when another is better.
 
+- `change_cost`: cost of a change of plan: the seconds for which everybody stands still, as those before it have shown
+  (pure)
 - `comparison`: comparison of the plan in force with a better one, while training goes on
 - `controller`: controller of a job, one thing after the other: wait, measure, plan, watch, and again when a plan breaks
 - `job_amender`: amender of the job: takes the owner's wishes for other values into the next plan

@@ -1,10 +1,12 @@
 """Comparison of the plan in force with a better one, while training goes on."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
+from dtfm_coordinator.leader.change_cost import standstill_seconds
 from dtfm_coordinator.leader.new_layout import LayoutMaker
 from dtfm_coordinator.leader.plan_watch import Change, PlanWatch
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
+from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.overview.owner_words import reason_in_words
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import UserError
@@ -27,15 +29,18 @@ class Comparison:
         rows: MetricsFile,
         say: Callable[[str, str], Awaitable[None]],
         horizon: Callable[[], float],
+        events: Callable[[], Sequence[PlanEvent]] = tuple,
     ) -> None:
         """Take what to compare with; nothing is compared yet.
 
         Args:
             say: tells the swarm what is done, by name and text of a phase, as `Announcer.say`.
             horizon: returns the seconds within which a move must pay back, as the job says.
+            events: returns the changes of plan so far.
         """
         self._state, self._watch, self._layout_maker, self._driver = state, watch, layout_maker, driver
         self._rows, self._say, self._horizon = rows, say, horizon
+        self._events = events
 
     async def better(self, plan: Plan, change: Change) -> Plan | None:
         """Return the best layout for the peers that are here now, while training goes on; None if `plan`'s is the best.
@@ -57,7 +62,7 @@ class Comparison:
             self._watch.forget()
             return None
         try:
-            found = await self._layout_maker.plan_for(self._state.members.ready(), horizon)
+            found = await self._layout_maker.plan_for(self._state.members.ready(), horizon, self._standstill(change))
         except UserError as error:
             leaving = self._state.members.leaving(plan.peers)
             if leaving:
@@ -71,6 +76,14 @@ class Comparison:
         if same and horizon is not None and horizon < self._horizon():
             self._watch.again_after(horizon)
         return None if same else found
+
+    def _standstill(self, change: Change) -> float:
+        """Return the seconds that a change takes besides moving state: twice, where the way back is likely, too."""
+        try:
+            events = self._events()
+        except (UserError, ValueError):  # a line of the history may be broken off, and no plan depends on it
+            events = ()
+        return standstill_seconds(events) * (2 if change.passing == "pace" else 1)
 
     async def _park(self, leaving: str, why: UserError) -> None:
         """Have all stop at the end of a step with a checkpoint of it, so that peers that leave take nothing along."""

@@ -27,6 +27,7 @@ from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.judged_holdings import Copy
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
 from dtfm_coordinator.plan_change.plan_change_events import Role
+from dtfm_coordinator.records import event_log
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector, mark_of
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.records.member_records import append_shares
@@ -138,8 +139,9 @@ class Controller:
         self._layout_maker = LayoutMaker(context, state, self._say, min_nodes)
         self._watch = PlanWatch(state, context.planner)
         self._comparison = Comparison(
-            state, self._watch, self._layout_maker, self._driver, self._rows, self._say, lambda: context.planner.horizon
-        )
+            state, self._watch, self._layout_maker, self._driver, self._rows, self._say,
+            horizon=lambda: context.planner.horizon, events=partial(event_log.read, context.folder),
+        )  # fmt: skip
 
     async def attend(self, seconds: float) -> None:
         """Look for profiles every `seconds`, keep the status file fresh, and carry out what is decided, until
@@ -427,7 +429,7 @@ class Controller:
             has_news = self._amender.has_news
             return Change(changes, gently=has_news, amends=has_news)
         if wishes.open(PlanWanted):
-            return replace(self._watch.look_into(plan), why="asked for by the owner", links_only=False)
+            return replace(self._watch.look_into(plan), why="asked for by the owner", passing="")
         return self._watch.look_into(plan) if self._watch.wish(plan) else None
 
 

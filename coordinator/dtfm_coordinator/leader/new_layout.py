@@ -61,11 +61,12 @@ class LayoutMaker:
                 # A view that no plan fits may be followed by one that does: another node, or one with more memory.
                 needed, why = len(members) + (error.missing if isinstance(error, NotEnoughNodes) else 1), str(error)
 
-    async def plan_for(self, members: list[Member], horizon: float | None = None) -> Plan:
+    async def plan_for(self, members: list[Member], horizon: float | None = None, standstill: float = 0.0) -> Plan:
         """Return a layout for those of `members` that are still there.
 
         Args:
             horizon: seconds within which a move must pay back, if that is less than the job allows.
+            standstill: seconds that a change takes besides moving state.
 
         Raises:
             UserError: no layout fits.
@@ -76,8 +77,8 @@ class LayoutMaker:
             raise UserError("no node is left, or none of them reaches another one: `dtfm-node doctor` says why")
         for some, apart in self._doubting(members):
             with contextlib.suppress(UserError):
-                return await self._placed(some, horizon, apart)
-        return await self._placed(members, horizon)
+                return await self._placed(some, horizon, standstill, apart)
+        return await self._placed(members, horizon, standstill)
 
     def _doubting(self, members: list[Member]) -> Iterator[tuple[list[Member], frozenset[Quarrel]]]:
         """Yield what to try before all of `members` as they are: who is to take part, and who is kept apart."""
@@ -92,7 +93,7 @@ class LayoutMaker:
                 yield members, apart
 
     async def _placed(
-        self, members: list[Member], horizon: float | None, apart: Collection[Quarrel] = frozenset()
+        self, members: list[Member], horizon: float | None, standstill: float, apart: Collection[Quarrel] = frozenset()
     ) -> Plan:
         """Return a layout for `members`, where the pairs of `apart` have nothing to do with each other.
 
@@ -101,7 +102,7 @@ class LayoutMaker:
         """
         await self._say("planning", f"planning for {len(members)} nodes")
         view = self._links.view(members, self._context.job.training.precision, self._state.pace.factors(), apart)
-        plan = await asyncio.to_thread(self._context.planner.plan, view, self._state.plan, horizon)
+        plan = await asyncio.to_thread(self._context.planner.plan, view, self._state.plan, horizon, standstill)
         view.save(self._context.folder / "view.json")
         return plan
 

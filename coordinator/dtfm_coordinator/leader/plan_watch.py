@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from dtfm_coordinator.leader.planner import Planner
 from dtfm_coordinator.links.link_degradation import Pair
@@ -17,6 +17,9 @@ from dtfm_protocol.process.timeouts import TIMEOUTS
 TRUSTED_SECONDS = 60.0
 """At least so soon a move must pay back to which only a changed link gives cause; later, where no plan has changed for
 longer."""
+Passing = Literal["", "links", "pace"]
+"""What alone gives cause to a change, and may soon be as it was: links, or how fast peers compute; "": something else
+does, or nothing."""
 
 
 class Failed(UserError):
@@ -34,8 +37,8 @@ class Change:
     """Layout of the new plan, where that is known."""
     amends: bool = False
     """Whether the job changes, so that another plan is due even where its layout is the same."""
-    links_only: bool = False
-    """Whether the only reason is links that may have changed."""
+    passing: Passing = ""
+    """What the only reason is, if that may soon be gone again."""
     keeps: bool = False
     """Whether the run is to stand still, and the plan is made only for the state to be handed in under it."""
 
@@ -48,6 +51,12 @@ class Situation(NamedTuple):
     """Peer ids of those that want to leave, or to pause."""
     slow: frozenset[str] = frozenset()
     """Peer ids of those that have become slow."""
+    well: frozenset[str] = frozenset()
+    """Peer ids of those that are slow no more."""
+
+    def differs_in_pace_alone(self, other: "Situation") -> bool:
+        """Whether only how fast peers compute differs from another situation."""
+        return self != other and self[:2] == other[:2]
 
 
 CALM = Situation()
@@ -61,18 +70,19 @@ def reason_to_compare(
     Args:
     considered: situation for which the plan in force was last compared.
     suspects: links that may have changed.
-    trusted: whether links that had changed have stayed as they are for long enough to be compared again.
+    trusted: whether what had changed has stayed as it is for long enough to be compared again.
     unknown: peers that may have unknown links: these are measured while all is well, for when they are needed,
     everyone waits.
     """
     if links := sorted(suspects):
         return f"{', '.join(' -> '.join(map(short, pair)) for pair in links)} may have changed"
     if now == considered and trusted:
-        return "links have changed, and have stayed as they are since"
+        who = [f"{', '.join(map(short, sorted(now.slow)))} stays slow"] if now.slow else []
+        return "; ".join(who) or "what has changed has stayed as it is since"
     if now == considered or not any(now):
         new = ", ".join(map(short, unknown))
         return f"{new} may have links that nobody knows" if new else ""
-    words = zip(now, ("came", "wants to leave or to pause", "has become slow"), strict=True)
+    words = zip(now, ("came", "wants to leave or to pause", "has become slow", "is slow no more"), strict=True)
     return "; ".join(f"{', '.join(map(short, sorted(who)))} {word}" for who, word in words if who)
 
 
@@ -86,7 +96,9 @@ class PlanWatch:
         self._since = clock()
         """Clock's seconds when the plan in force came, or this coordinator."""
         self._again_at = math.inf
-        """Clock's seconds when links that have changed may be trusted for longer, so that another plan may pay back."""
+        """Clock's seconds when what has changed may be trusted for longer, so that another plan may pay back."""
+        self._again_of: Passing = ""
+        """What that is."""
         self._fruitless = 0
         """Number of plans in a row that broke before their first step."""
 
@@ -102,10 +114,14 @@ class PlanWatch:
     def horizon(self, change: Change) -> float | None:
         """Return the seconds within which another plan must pay back; None: the job's own horizon.
 
-        Links that have changed may do so again: they are trusted for as long as all has stayed as it was.
+        Links that have changed may do so again: they are trusted for as long as all has stayed as it was. How fast
+        peers compute changes more often, as other programs come and go on their machines: that is trusted for as long
+        as it has lasted.
         """
-        self._again_at = math.inf
-        return max(TRUSTED_SECONDS, self._clock() - self._since) if change.links_only else None
+        self._again_at, self._again_of = math.inf, change.passing
+        if change.passing == "pace":
+            return self._state.pace.steady_seconds()
+        return max(TRUSTED_SECONDS, self._clock() - self._since) if change.passing == "links" else None
 
     def again_after(self, seconds: float) -> None:
         """Compare again when `seconds` have passed: nothing better was found that pays back so soon."""
@@ -116,7 +132,7 @@ class PlanWatch:
         if self._planner.is_forced:
             return frozenset()
         present = {member.peer for member in self._state.members.ready()}
-        pairs = self._state.link_watch.suspects(self._state.links.gbps)
+        pairs = self._state.link_watch.suspects(self._state.links.gbps, self._state.pace.slowdown)
         return frozenset(pair for pair in pairs if present.issuperset(pair))
 
     def wish(self, plan: Plan) -> str:
@@ -136,8 +152,13 @@ class PlanWatch:
     def look_into(self, plan: Plan) -> Change:
         """Return the change to compare with `plan`, which counts as looked into from now on."""
         wish, before, self._considered = self.wish(plan), self._considered, self._situation(plan)
-        links = self.suspects() or self._clock() >= self._again_at
-        return Change(wish, gently=True, links_only=bool(links) and self._considered == before)
+        again = self._again_of if self._clock() >= self._again_at else ""
+        passing: Passing = ""
+        if self._considered.differs_in_pace_alone(before):
+            passing = "pace"
+        elif self._considered == before:
+            passing = "links" if self.suspects() else again
+        return Change(wish, gently=True, passing=passing)
 
     def broken(self, plan: Plan) -> str:
         """Return why `plan` cannot go on; "" if it can.
@@ -194,4 +215,4 @@ class PlanWatch:
         if self._planner.is_forced:
             return Situation(leaving=leaving)
         came = frozenset(members.newcomers({*plan.peers, *plan.idle}))
-        return Situation(came, leaving, self._state.pace.slow())
+        return Situation(came, leaving, self._state.pace.slow(), self._state.pace.well())

@@ -100,13 +100,16 @@ class Planner:
         """Number of nodes with which a run that has begun may go on, where memory allows it."""
         return self.fewest_nodes if self.is_forced or self.settings.plan.strict else 1
 
-    def plan(self, view: View, in_force: Plan | None = None, horizon: float | None = None) -> Plan:
+    def plan(
+        self, view: View, in_force: Plan | None = None, horizon: float | None = None, standstill: float = 0.0
+    ) -> Plan:
         """Return a plan for the peers of `view`, without version.
 
         Args:
             in_force: plan under which peers hold their state now; None: there was none, and no fewer nodes than the
                 owner's choices need will do.
             horizon: seconds within which a move must pay back, if that is less than the job allows.
+            standstill: seconds that a change takes besides moving state.
 
         Raises:
             NotEnoughNodes: the owner's choices need more nodes.
@@ -121,7 +124,8 @@ class Planner:
             lacking = f"; the job's [plan] needs {self.fewest_nodes} nodes and {nodes} are here: it goes on with those"
         if horizon is not None and horizon < planning.horizon:
             planning = planning.model_copy(update={"horizon": horizon})
-        plan = allocate(view, replace(self._workload, planning=planning), self._seed, in_force=in_force)
+        work = replace(self._workload, planning=planning)
+        plan = allocate(view, work, self._seed, in_force=in_force, standstill=standstill)
         return plan.model_copy(update={"reason": f"{plan.reason}{lacking}"}) if lacking else plan
 
     def _check_forced(self, plan: Plan) -> None:

@@ -1,11 +1,11 @@
 """Degradation of links: which to measure anew, as training finds them slower, or they were slow a while ago. Pure.
 
 A link that flaps must not move the plan to and fro: one that was found slow is measured again after a pause, which
-doubles each time.
+doubles each time. And where a machine is busy with something else, its frames come late though its line is as it was.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 Pair = tuple[str, str]
@@ -14,9 +14,14 @@ Pair = tuple[str, str]
 SLOWER = 2.0
 """Ratio of a link's measured rate to that of its fastest frames, from which it is measured again."""
 STEPS = 2
-"""Number of steps in a row in which a link must be that slow."""
+"""Fewest steps in a row in which a link must be that slow."""
 MUCH_SLOWER = 4.0
 """Ratio from which one such step is enough."""
+SECONDS = 10.0
+"""Seconds for which it must be slow in any case, without a fast frame: steps may be short, and a machine busy for a
+moment."""
+APART_SECONDS = 0.25
+"""Seconds between two reports that are kept apart: so many are kept at most, however often a peer reports."""
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds after which a link that was found slow is measured again: the first time, and at most."""
 
@@ -37,7 +42,10 @@ class LinkDegradation:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._plan = 0
-        self._seen: dict[Pair, deque[float]] = defaultdict(lambda: deque(maxlen=STEPS))
+        self._began = 0.0
+        """Clock's seconds of the first report under the plan."""
+        self._seen: dict[Pair, deque[tuple[float, float]]] = defaultdict(deque)
+        """Clock's seconds, and Gbit/s, of each link's newest steps."""
         self._step: dict[str, int] = {}
         self._checked: dict[Pair, float] = {}
         """Gbit/s of training's frames when a link was last measured again: only a slower rate is news."""
@@ -46,38 +54,54 @@ class LinkDegradation:
     def reported(self, receiver: str, plan: int, step: int, gbps: Mapping[str, float]) -> None:
         """Take the Gbit/s at which frames have come to `receiver` in step `step` under plan `plan`, by sender."""
         if plan > self._plan:
-            self._plan = plan
+            self._plan, self._began = plan, self._clock()
             self._seen.clear()
             self._checked.clear()
             self._step.clear()
         if plan < self._plan or self._step.get(receiver) == step:
             return
         self._step[receiver] = step
+        now = self._clock()
         for sender, rate in gbps.items():
-            self._seen[sender, receiver].append(rate)
+            seen = self._seen[sender, receiver]
+            if seen and now - seen[-1][0] < APART_SECONDS:
+                seen[-1] = seen[-1][0], max(seen[-1][1], rate)
+                continue
+            seen.append((now, rate))
+            while len(seen) > STEPS and seen[0][0] <= now - SECONDS:
+                seen.popleft()
 
-    def suspects(self, known: Callable[[str, str], float | None]) -> frozenset[Pair]:
+    def suspects(
+        self, known: Callable[[str, str], float | None], slowdown: Callable[[str], float] = lambda peer: 1.0
+    ) -> frozenset[Pair]:
         """Return the links that should be measured anew.
 
         Args:
             known: returns the Gbit/s of a link as it was measured; None: it was not.
+            slowdown: returns how many times as long as usual a peer computes: frames take it as much longer.
         """
         found = {pair for pair, slow in self._slow.items() if self._clock() >= slow.due}
         for pair, seen in self._seen.items():
             measured = known(*pair)
-            if not seen or measured is None:
+            if not seen or measured is None or self._clock() < self._began + SECONDS:
                 continue
-            bound = min(measured, self._checked.get(pair, measured))
-            if seen[-1] * MUCH_SLOWER < bound or (len(seen) == STEPS and max(seen) * SLOWER < bound):
+            bound = min(measured, self._checked.get(pair, measured)) / max(map(slowdown, pair))
+            fastest = self._fastest(seen, 1), self._fastest(seen, STEPS)
+            if fastest[0] * MUCH_SLOWER < bound or (len(seen) >= STEPS and fastest[1] * SLOWER < bound):
                 found.add(pair)
         return frozenset(found)
+
+    def _fastest(self, seen: Collection[tuple[float, float]], steps: int) -> float:
+        """Return the highest rate of the newest steps: of so many, and of all in the last `SECONDS`."""
+        since, first = self._clock() - SECONDS, len(seen) - steps
+        return max(rate for number, (at, rate) in enumerate(seen) if number >= first or at > since)
 
     def looked(self, pairs: Iterable[Pair], before: Mapping[Pair, float], now: Mapping[Pair, float]) -> None:
         """Take the Gbit/s of links that were measured anew, before and now; a link that is missing in `now` cannot
         talk."""
         for pair in pairs:
             if self._seen[pair]:
-                self._checked[pair] = max(self._seen[pair])
+                self._checked[pair] = max(rate for _, rate in self._seen[pair])
             found, old = now.get(pair, 0.0), self._slow.pop(pair, None)
             was = old.was if old is not None else before.get(pair, 0.0)
             if found * SLOWER < was:

@@ -7,6 +7,14 @@ from typing import Any
 
 from dtfm_protocol.process.clock import MonotonicClock
 
+BRIEF_SECONDS = 2e-4
+"""Seconds that a look at a condition may take to be taken at every notification."""
+REST_TIMES = 30.0
+"""Times as long as a longer look has taken that the next one waits: however often a large swarm notifies, looks take no
+more than a thirtieth of a processor."""
+LONGEST_REST = 0.5
+"""Seconds that it waits at most."""
+
 
 class ChangeSignal:
     """Signal that anything may have changed; every task that waits then looks again."""
@@ -30,9 +38,14 @@ class ChangeSignal:
         """Wait until something that was heard makes `condition` true; False if it did not within `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with self.clock.timeout(seconds):
-                while not condition():
+                while True:
+                    begun = self.clock.now()
+                    if condition():
+                        return True
+                    rest = _rest(self.clock.now() - begun)
                     await self.change()
-                return True
+                    if rest:
+                        await self.clock.sleep(rest)
         return condition()
 
     async def unless(self, condition: Callable[[], bool], work: Coroutine[Any, Any, None]) -> bool:
@@ -47,3 +60,8 @@ class ChangeSignal:
             working.cancel()
             waiting.cancel()
             await asyncio.gather(working, waiting, return_exceptions=True)
+
+
+def _rest(took: float) -> float:
+    """Return the seconds that the next look at a condition waits after one that took so many."""
+    return min(LONGEST_REST, REST_TIMES * took) if took > BRIEF_SECONDS else 0.0

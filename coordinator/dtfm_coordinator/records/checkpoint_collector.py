@@ -9,6 +9,7 @@ from dtfm_coordinator.faults.owed_shares import OwedShares
 from dtfm_coordinator.records.state_votes import at_odds
 from dtfm_protocol.checkpoint.draft import Draft
 from dtfm_protocol.checkpoint.manifest import File, Manifest, TensorEntry
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import HAND_IN_LIMIT, HandIn, Receipt, receive_file
 from dtfm_protocol.errors import Refused, UserError
@@ -36,11 +37,6 @@ KEPT = 2
 DRAFTS_A_PEER = 2
 """Checkpoints that may lack others' shares while a peer hands in its own: the newest that it has, for it may be a
 checkpoint ahead of the others. So no peer fills the disk."""
-BYTES_A_PARAMETER = 16
-"""Bytes of a checkpoint for each parameter, at most: its value and AdamW's two moments in fp32 are 12."""
-HEADER_BYTES = 1 << 24
-"""Bytes of a stage's file beside its tensors."""
-
 
 Described = tuple[File, dict[str, TensorEntry]]
 """A stage's file and its tensors by key, as the manifest has them."""
@@ -286,7 +282,7 @@ class CheckpointCollector:
                 raise Refused(f"the file of stage {share.stage} from {short(stream.peer)} has another hash")
         described = await asyncio.to_thread(pending.draft.describe, name, vote.layers)
         if digest_of_state({key: entry.sha256 for key, entry in described[1].items()}) != vote.digest:
-            why = f"{short(stream.peer)} hands in a file of stage {share.stage} that is not what it has signed"
+            why = f"{short(stream.peer)} hands in a part of the model that is not what it has signed"
             self._accuse(stream.peer, why)
             raise Refused(why)
         return described
@@ -304,12 +300,12 @@ class CheckpointCollector:
         for peer in plan.peers:
             stage, digest = pending.digests[peer]
             replicas[stage][peer] = digest
-        for stage, digests in enumerate(replicas):
+        for digests in replicas:
             votes = {peer: pending.votes[peer].digest for peer in digests}
             for what, found in (("weights", digests), ("states", votes)):
                 if pair := at_odds(found):
                     names = ", ".join(f"{short(peer)}: {digest[:8]}" for peer, digest in found.items())
-                    why = f"the replicas of stage {stage} hold different {what} after step {step} ({names})"
+                    why = f"machines that compute the same layers hold different {what} after step {step} ({names})"
                     for disputed in self._disputed:
                         disputed(pair, why)
                     return
@@ -341,7 +337,7 @@ class CheckpointCollector:
         """Return the bytes of the largest file that is taken for a stage."""
         from dtfm_protocol.model.model_sizes import model_sizes
 
-        return BYTES_A_PARAMETER * model_sizes(self._job.config).total + HEADER_BYTES
+        return ADAMW.most_file_bytes(model_sizes(self._job.config).total)
 
 
 def _mark_under(plan: Plan, step: int) -> Mark:

@@ -30,7 +30,8 @@ def standby_health(view: StandbyView) -> Health:
     """Return how a coordinator that stands by is, for its owner."""
     behind = view.heard_step - view.step
     known = (
-        f"It knows the run up to step {view.step:,}" + (f", {counted(behind, 'step')} behind." if behind else ".")
+        f"This coordinator knows the run up to step {view.step:,}"
+        + (f", {counted(behind, 'step')} behind." if behind else ".")
         if view.step
         else "No step of the run has come to it yet."
     )

@@ -18,6 +18,11 @@ from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.version_agreement import told_to_coordinator
 
+SAFE_REST_TIMES = 50.0
+"""Times as long as a look for the safe state of a large swarm has taken that the next one waits."""
+LARGE = 32
+"""Members from which a swarm is a large one."""
+
 
 class MessageHandlers:
     """Handlers of peers' messages and of checkpoints; each notes what it hears, in the order in which it comes."""
@@ -41,6 +46,10 @@ class MessageHandlers:
         """
         self._state, self._recorder, self._announcer = state, recorder, announcer
         self._coordinators, self._stood, self._started = coordinators, stood, started
+        self._begun: Plan | None = None
+        """Plan that was found to have begun: nobody looks again whether all train under it."""
+        self._safe_due = 0.0
+        """Clock's seconds before which nobody looks for a newer safe state."""
 
     def listen(self, control: ControlPlane, archive: CheckpointCollector) -> None:
         """Begin to read what peers say and hand in."""
@@ -61,6 +70,8 @@ class MessageHandlers:
         members = self._state.members
         before = members.get(peer)
         was_online = before is not None and before.online
+        if before is not None and before.session != message.session:
+            self._state.pace.forget(peer)  # it measures itself anew
         members.seen(peer, message)
         member = members.get(peer)
         is_online = member is not None and member.online
@@ -80,7 +91,7 @@ class MessageHandlers:
     def _hear_report(self, peer: str, message: Report) -> None:
         """Note what a peer says of itself; what it says of others, and of the training, only where it has a part."""
         state, plan = self._state, self._state.plan
-        peers = frozenset(plan.peers) if plan is not None and plan.stage_of(peer) is not None else frozenset[str]()
+        peers = state.serving if peer in state.serving else frozenset[str]()
         is_under_it = bool(peers) and plan is not None and message.plan_version == plan.version
         lost = tuple(one for one in message.lost if is_under_it and one in peers)
         if not state.members.reported(peer, message.model_copy(update={"lost": lost, "rows": ()})):
@@ -95,20 +106,33 @@ class MessageHandlers:
             self._recorder.record(message.rows)
         if plan is not None and is_under_it:
             self._hear_trainer(peer, plan, peers, message)
-        is_safer = state.is_safer()  # asked in any case: with fast steps every report brings rows
+        is_safer = self._is_safer()  # asked in any case: with fast steps every report brings rows
         if message.rows or is_safer:
             self._announcer.tell_ledger()
         state.notify()
+
+    def _is_safer(self) -> bool:
+        """Whether a newer state is safe than before; a large swarm is looked at less often than it reports."""
+        state = self._state
+        begun = state.clock.now()
+        if begun < self._safe_due:
+            return False
+        found = state.is_safer()
+        if len(state.members.known()) > LARGE:
+            now = state.clock.now()
+            self._safe_due = now + SAFE_REST_TIMES * (now - begun)
+        return found
 
     def _hear_trainer(self, peer: str, plan: Plan, peers: frozenset[str], message: Report) -> None:
         """Note what a peer of the plan in force says of its work under it."""
         state = self._state
         if message.state == "training":
             gbps = {sender: rate for sender, rate in message.received_gbps.items() if sender in peers}
-            state.pace.reported(peer, plan.version, message.step, message.busy_seconds)
+            state.pace.reported(peer, plan, message.step, message.busy_seconds)
             state.link_watch.reported(peer, plan.version, message.step, gbps)
             state.owed.reached(peer, plan.version, message.step)
-            if state.all_train(plan) and self._started(plan):
+            if self._begun is not plan and state.all_train(plan) and self._started(plan):
+                self._begun = plan
                 state.begun(plan)
         if message.state == "diverged":
             alone = peers == {peer}

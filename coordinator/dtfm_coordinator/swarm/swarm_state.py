@@ -55,7 +55,8 @@ class SwarmState(ChangeSignal):
         """
         super().__init__(clock)
         self._folder, self._layers = folder, layers
-        self.members, self.links, self.pace = Members(self.clock.now, product_version()), LinkTable(), Stragglers()
+        self.members, self.links = Members(self.clock.now, product_version()), LinkTable()
+        self.pace = Stragglers(self.clock.now)
         self.link_watch, self.divergence = LinkDegradation(self.clock.now), Divergence()
         self.accusations, self.disputes, self.owed = Accusations(), StateDisputes(), owed or OwedShares()
         self.plan: Plan | None = None
@@ -67,6 +68,8 @@ class SwarmState(ChangeSignal):
         self._votes = StateVoteFile(folder, swarm)
         self.refused = RefusedClaims()
         self._is_signed = partial(is_signed, swarm)
+        self._serving: tuple[Plan | None, frozenset[str]] = (None, frozenset())
+        """Plan in force as `serving` saw it last, and its peers."""
         self._chain: tuple[Plan | None, Chain] = (None, Chain())
         """Plan in force as `judged` saw it last, and its chain."""
         self.event: PlanEvent | None = None
@@ -82,6 +85,13 @@ class SwarmState(ChangeSignal):
         """State and promise of each peer whose reports come, by peer id."""
         return {member.peer: member.report.standing for member in self.members.heard() if member.report}
 
+    @property
+    def serving(self) -> frozenset[str]:
+        """Peers of the plan in force; none before the first."""
+        if self._serving[0] is not self.plan:
+            self._serving = (self.plan, frozenset(self.plan.peers) if self.plan is not None else frozenset())
+        return self._serving[1]
+
     def trains(self, peer: str) -> bool:
         """Whether a peer reports that it trains under the plan in force."""
         member, plan = self.members.get(peer), self.plan
@@ -90,7 +100,7 @@ class SwarmState(ChangeSignal):
 
     def all_train(self, plan: Plan) -> bool:
         """Whether all peers of the plan in force train under it."""
-        return all(map(self.trains, plan.peers))
+        return all(map(self.trains, self.serving if plan is self.plan else plan.peers))
 
     def judged(self, standings: Mapping[str, PeerState], chain: Chain) -> tuple[Copy, ...]:
         """Return what of peers' holdings counts; what does not is noted.

@@ -54,6 +54,8 @@ class CardFacts:
         """Read what a coordinator's state folder tells of the checkpoint that `manifest` describes."""
         path = state_dir / "metrics.jsonl"
         history, records = StepHistory(path), MemberRecords(state_dir)
+        while records.take_up():
+            pass
         history.take(row for row in MetricsFile(path).rows() if row.step <= manifest.step)
         contributions = {peer: one for peer, one in records.contributions(history.work).items() if one.steps}
         return cls(
@@ -69,7 +71,7 @@ class CardFacts:
 
 def card(facts: CardFacts) -> str:
     """Return the card of a model, Markdown behind its front matter."""
-    return "\n".join([*_front_matter(facts), "", *_beginning(facts), *_training(facts), *_members(facts), *_use(facts)])
+    return "\n".join([*_front_matter(facts), "", *_beginning(facts), *_use(facts), *_members(facts), *_training(facts)])
 
 
 def _front_matter(facts: CardFacts) -> Iterator[str]:
@@ -104,11 +106,23 @@ def _beginning(facts: CardFacts) -> Iterator[str]:
 def _training(facts: CardFacts) -> Iterator[str]:
     rows = _rows(facts)
     yield "## How it was trained"
+    yield ""
     yield "| | |"
     yield "|---|---|"
     for name, value in rows.items():
         yield f"| {name} | {value} |"
     yield ""
+    if facts.timeline is not None:
+        settings = facts.timeline.settings_at(max(1, facts.manifest.step))
+        tables = {name: table.model_dump(mode="json") for name, table in settings._asdict().items()}
+        yield "<details><summary>The job file's tables, as they were for the last of these steps</summary>"
+        yield ""
+        yield "```json"
+        yield json.dumps(tables, indent=1)
+        yield "```"
+        yield ""
+        yield "</details>"
+        yield ""
 
 
 def _rows(facts: CardFacts) -> dict[str, str]:
@@ -146,6 +160,7 @@ def _members(facts: CardFacts) -> Iterator[str]:
         return
     whole = sum(one.layer_tokens for _, one in found)
     yield "## Who trained it"
+    yield ""
     yield "Thank you. The part of a machine is its tokens times its layers, of those of all machines."
     yield ""
     yield "| machine | part | steps |"
@@ -153,8 +168,8 @@ def _members(facts: CardFacts) -> Iterator[str]:
     for peer, one in found[:MEMBERS_NAMED]:
         name = called(peer, facts.names[peer]) if peer in facts.names else named(peer)
         yield f"| {name} | {100 * one.layer_tokens / whole:.1f} % | {one.steps:,} |"
-    if more := len(found) - MEMBERS_NAMED:
-        yield f"| and {more:,} more | {_rest(found, whole)} | |" if more > 0 else ""
+    if (more := len(found) - MEMBERS_NAMED) > 0:
+        yield f"| and {more:,} more | {_rest(found, whole)} | |"
     yield ""
     if facts.invite is not None:
         yield f"The swarm is {facts.invite.swarm}, its coordinator {facts.invite.coordinator}. Each member has a record"
@@ -169,15 +184,19 @@ def _rest(found: list[tuple[str, Contribution]], whole: float) -> str:
 
 def _use(facts: CardFacts) -> Iterator[str]:
     yield "## How to use it"
+    yield ""
     yield "```python"
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer"
     yield ""
     yield 'folder = "."  # this folder'
-    yield "model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)"
-    yield 'tokens = model.generate(**tokenizer("The ", return_tensors="pt"), max_new_tokens=100, do_sample=True)'
-    yield "print(tokenizer.decode(tokens[0]))"
+    yield "model = AutoModelForCausalLM.from_pretrained(folder)"
+    yield "tokenizer = AutoTokenizer.from_pretrained(folder)"
+    yield 'begin = tokenizer("The ", return_tensors="pt")'
+    yield "text = model.generate(**begin, max_new_tokens=100, do_sample=True)"
+    yield "print(tokenizer.decode(text[0]))"
     yield "```"
-    yield "It has learnt from the text above and nothing else: nobody has looked at what it may say."
+    yield ""
+    yield "It repeats what its text was like; nobody has looked at what it may say."
     yield ""
 
 

@@ -15,7 +15,6 @@ The least of these over the numbers of stages that fit in memory is the bound.
 import numpy as np
 
 from dtfm_coordinator.allocator.problem.problem_arrays import ZERO_BUBBLE, Problem
-from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER
 
 STEPS = 60
 """Halvings of the interval in which the bound lies: so many that it is far below the precision of a double."""
@@ -32,11 +31,11 @@ def lower_bound(problem: Problem) -> float:
 
 def _fits(problem: Problem, stages: int) -> bool:
     """Whether the smallest stage there can be fits in the largest memory, and all in all memories."""
-    layer = BYTES_PER_PARAMETER * problem.layer_parameters
+    layer = problem.parameter_bytes * problem.layer_parameters
     everything = problem.layers * layer
     smallest = layer if stages > 1 else everything
     beside = problem.embedding_parameters + problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0)
-    ends = BYTES_PER_PARAMETER * beside + problem.logits_bytes
+    ends = problem.parameter_bytes * beside + problem.logits_bytes
     held = everything + ends
     largest = smallest + (ends if stages == 1 else 0.0)
     return bool(problem.memory.max() >= largest and problem.memory.sum() >= held)

@@ -6,11 +6,13 @@
 - `contribution`: `dtfm-node contribution`: shows, or checks, signed records of what nodes have contributed
 - `fetch_model`: `dtfm-node fetch-model`: takes the model home that this machine has helped to train
 - `join_command`: command `join` before its options are looked at: which invite, which folder, what the config file says
+- `join_devices`: `dtfm-node join` on several devices: a node on each of them, each with a folder and a key of its own
 - `kept_contributions`: records of contributions that stay when a node's files are removed
 - `kept_invite`: invite that a node keeps in its state folder, so that it can be started again without one
 - `leave`: `dtfm-node leave`: asks the daemon of a state dir to drain, and waits until it has ended
 - `limit_options`: options of `join` that limit what the node takes of its machine, and when it works
 - `model_download`: download of a model, file by file, each whole and with its hash, or not there
+- `node_status`: `dtfm-node status`: says what the node of a state folder is doing, or was doing last
 - `pause`: `dtfm-node pause` and `dtfm-node resume`: say to the node of a state folder that it is to pause, or to go on
 - `recognition_commands`: commands on what a node has contributed, and on the model that came of it
 - `remove`: `dtfm-node remove`: deletes what a node that has left keeps of its swarm, and nothing else

@@ -4,6 +4,7 @@ It is made from the options themselves, and so is never out of date. The command
 """
 
 import tomllib
+from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,16 @@ class ConfiguredCommand(TyperCommand):
             shown = "..." if default is None else _toml(getattr(default, "value", default))
             parts.append(f"# {' '.join((option.help or '').split())}\n#{key} = {shown}\n")
         return "\n".join(parts)
+
+    def given(self, context: Any, without: Collection[str]) -> dict[str, str | bool]:
+        """Return the options that are set to something else than their default, by name: a value, or whether a flag is
+        set; those `without` and those that no file may have are left out."""
+        found: dict[str, str | bool] = {}
+        for key, option in self._options(context).items():
+            value = context.params[option.name]
+            if key not in without and value is not None and value != option.default:
+                found[key] = bool(value) if option.is_flag else str(getattr(value, "value", value))
+        return found
 
     def _options(self, context: Any) -> dict[str, Any]:
         """Return the options that may stand in a file, by the name that they have on the command line."""

@@ -18,6 +18,10 @@ GpuMemory = Annotated[
     float | None,
     typer.Option("--gpu-memory", help="Offer at most so many GB of the GPU's memory (default: --memory)."),
 ]
+GpuShare = Annotated[
+    float | None,
+    typer.Option("--gpu-share", min=1, max=100, metavar="PERCENT", help="Compute on the GPU so much of the time."),
+]
 Disk = Annotated[
     float | None, typer.Option("--disk", help="Keep at most so many GB on disk (default: half of what is free).")
 ]

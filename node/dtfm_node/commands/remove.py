@@ -1,6 +1,7 @@
 """`dtfm-node remove`: deletes what a node that has left keeps of its swarm, and nothing else."""
 
 import contextlib
+import itertools
 import os
 import re
 import stat
@@ -14,6 +15,7 @@ from dtfm_node.commands.consent import CONSENT
 from dtfm_node.commands.kept_contributions import keep, records_folder
 from dtfm_node.commands.kept_invite import INVITE
 from dtfm_node.control.contribution_keeper import NAME as CONTRIBUTION
+from dtfm_node.devices.device_folders import DEVICES, LIST, device_folders
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.freshness_files import COUNTER, HEARD
@@ -28,7 +30,7 @@ OTHERS = ("swarm", "job.json", "ports.json")
 LOGS = ("node.log", *(f"node.log.{part + 1}" for part in range(LOG_PARTS)))
 """Names of the log of a node that runs as a service, and of its older parts."""
 FILES = (
-    "status.json", "pause.json", "promise.json", "plan.json", COUNTER, HEARD, CONFIG, *LOGS, "windows-task.xml",
+    LIST, "status.json", "pause.json", "promise.json", "plan.json", COUNTER, HEARD, CONFIG, *LOGS, "windows-task.xml",
     CONTRIBUTION, INVITE, "key", *MARKS, "lock",
 )  # fmt: skip
 """Files of a node, in the order in which they are deleted: a removal that was cut short can be begun again."""
@@ -47,6 +49,8 @@ class Removal:
     folder: Path
     sizes: dict[Path, int]
     """Bytes of each file that goes, in the order in which they go."""
+    devices: tuple[Path, ...] = ()
+    """State folders of the nodes of its devices, which go first."""
 
     @classmethod
     @contextlib.contextmanager
@@ -62,8 +66,13 @@ class Removal:
         _check_is_a_nodes(folder)
         if is_live(folder):
             raise UserError(f"a node runs with {folder}: have it leave first, with `dtfm-node leave{option}`")
-        with locked(folder):
-            yield cls(folder, dict(_own_files(folder)))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(locked(folder))
+            devices = [one for one in device_folders(folder) if any((one / name).exists() for name in MARKS)]
+            for one in devices:  # each has been a node of its own
+                stack.enter_context(locked(one))
+            sizes = {path: size for one in (*devices, folder) for path, size in _own_files(one)}
+            yield cls(folder, sizes, tuple(devices))
 
     def screen(self) -> str:
         """Return what is going to happen, in words for people."""
@@ -95,7 +104,10 @@ class Removal:
         try:
             for path in self.sizes:
                 path.unlink(missing_ok=True)
-            for folder in (*(self.folder / name for name in FOLDERS), self.folder):
+            nodes = (*self.devices, self.folder)
+            own = [[*(node / name for name in FOLDERS), node] for node in nodes]
+            own[-1].insert(0, self.folder / DEVICES)
+            for folder in itertools.chain.from_iterable(own):
                 with contextlib.suppress(FileNotFoundError):
                     if not folder.is_symlink() and not any(folder.iterdir()):
                         folder.rmdir()

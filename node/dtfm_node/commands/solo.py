@@ -15,7 +15,7 @@ from dtfm_node.control.display import Display
 from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.device import autocast
 from dtfm_node.engine.gradient_norm import clip_factor, sum_of_squares
-from dtfm_node.engine.state_tensors import load_tensor, state_keys, state_tensors
+from dtfm_node.engine.state_tensors import load_tensor, state_tensors
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
@@ -73,7 +73,7 @@ class Solo:
         manifest = self._store.newest()
         if manifest is None:
             return 0
-        for key in state_keys(list(self._parameters), manifest.step):
+        for key in self._optimizer.table.keys(self._parameters, manifest.step):
             tensor = decode_tensor(manifest.tensors[key], self._store.read(manifest, key))
             load_tensor(self._parameters, self._optimizer, key, tensor)
         return manifest.step

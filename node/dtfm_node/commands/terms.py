@@ -36,7 +36,7 @@ WHAT IT SENDS, all of it encrypted
   It sends none of your own files, and runs no program of the owner's.
 WHAT OTHERS SEE
   Members can read the text, the model and each other's addresses. The owner
-  sees which node does what, and when. A node goes by its key (and a --name).
+  sees which node (a key, and a --name) does what and when, and may publish it.
 TO STOP    Ctrl+C, or: dtfm-node leave{option}
 TO REMOVE  dtfm-node remove{option}"""
 
@@ -91,6 +91,9 @@ class Terms:
         processor = (
             "all of the processor" if threads is None else f"{threads} thread{'s'[: threads != 1]} of the processor"
         )
+        if "," in device:
+            devices = device.split(",")
+            return f"{len(devices)} devices, from {printable(devices[0])} to {printable(devices[-1])} (--device)"
         if device == "cpu":
             return f"{processor} (--threads)"
         if device == "auto":

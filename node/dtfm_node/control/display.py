@@ -59,20 +59,13 @@ class Display:
     def __enter__(self) -> "Display":
         if self._live is not None:
             self._live.start()
-            self._direct_log()
+            direct_log()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
-            self._direct_log()
-
-    @staticmethod
-    def _direct_log() -> None:
-        """Have log lines written above the live lines, or plainly again after them: rich exchanges `sys.stderr`."""
-        for handler in log.handlers:
-            if type(handler) is logging.StreamHandler:  # not one of its kind that writes to a file
-                handler.setStream(sys.stderr)
+            direct_log()
 
     def _tell(self, text: str, fields: dict[str, Any]) -> None:
         """Log a line with `fields` for JSON logs, unless the live lines show the same."""
@@ -163,6 +156,13 @@ class Display:
         if traffic := sent(self.sent_bytes()):
             table.add_row(Text("network", style="dim"), Text(traffic))
         self._live.update(table)
+
+
+def direct_log() -> None:
+    """Have log lines written above live lines, or plainly again after them: rich exchanges `sys.stderr`."""
+    for handler in log.handlers:
+        if type(handler) is logging.StreamHandler:  # not one of its kind that writes to a file
+            handler.setStream(sys.stderr)
 
 
 def show_timeouts(timeouts: dict[str, dict[str, float]]) -> None:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from dtfm_protocol.checkpoint.state_slots import ADAMW
+
 BETAS = (0.9, 0.95)
 """Shares of the first and second moment that are kept at a step."""
 EPSILON = 1e-8
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 _CPU_CHUNK = 1 << 17
 """Values that a thread updates at a time where it is alone: so few that four tensors' share and the scratch, 2.5 MiB,
@@ -75,10 +76,13 @@ class AdamW:
     With the biases of both moments moved into two scalars, as section 2 of Adam's paper (arXiv 1412.6980) has it.
     """
 
+    table = ADAMW
+    """What training keeps for each parameter under this update."""
+
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], weight_decay: float) -> None:
         self._parameters, self._weight_decay = parameters, weight_decay
         self.moments: dict[str, torch.Tensor] = {}
-        """Moments by key, "exp_avg/NAME" and "exp_avg_sq/NAME", each of its parameter's shape and on its device; none
+        """Tensors of the table's moments by key, "SLOT/NAME", each of its parameter's shape and on its device; none
         before the first step."""
 
     @torch.no_grad()
@@ -111,10 +115,11 @@ class AdamW:
 
     def _tensors(self, name: str, gradient: torch.Tensor) -> Tensors:
         parameter = self._parameters[name].detach()
-        for moment in MOMENTS:
-            if f"{moment}/{name}" not in self.moments:
-                self.moments[f"{moment}/{name}"] = torch.zeros_like(parameter)
-        moments = [self.moments[f"{moment}/{name}"].view(-1) for moment in MOMENTS]
+        keys = [f"{slot.name}/{name}" for slot in self.table.moments]
+        for key in keys:
+            if key not in self.moments:
+                self.moments[key] = torch.zeros_like(parameter)
+        moments = [self.moments[key].view(-1) for key in keys]
         return parameter.view(-1), gradient.reshape(-1), *moments
 
 

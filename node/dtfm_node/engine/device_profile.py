@@ -29,7 +29,8 @@ async def measure_profile(
     session: str,
     caps: TrafficCaps | None = None,
 ) -> Profile:
-    """The profile of `machine`, measured with the job's own layer; of the device that it behaves as, if it is paced.
+    """The profile of `machine`, measured with the job's own layer; of the device that it behaves as, if it is paced or
+    rests for a part of the time.
 
     A layer that does not fit into what is offered, or would take minutes, is not built: its seconds are then those that
     matrix products of its size take.
@@ -55,6 +56,10 @@ async def measure_profile(
         said = f"{said}, paced to {machine.pace / 1e9:.4g} GFLOP/s"
         flops = dict.fromkeys(flops, machine.pace)
         layer = paced_layer(job.config, training, machine.pace, layer)
+    if machine.share < 1.0:
+        said = f"{said}, for {machine.share:.0%} of the time"
+        flops = {precision: speed * machine.share for precision, speed in flops.items()}
+        layer = layer.times(1.0 / machine.share)
     return Profile(
         device=said,
         flops=flops,

@@ -42,6 +42,22 @@ def memory_of(device_name: str, memory_gb: float | None, gpu_gb: float | None) -
     return gpu_gb
 
 
+def share_of(device_name: str, percent: float | None) -> float:
+    """Return the part of the time for which the device that computes may be busy, of a GPU's `percent`; None: all.
+
+    Args:
+        device_name: as `choose` takes it.
+
+    Raises:
+        UserError: a GPU's time is limited, and none computes; or there is no such device.
+    """
+    if percent is None:
+        return 1.0
+    if choose(device_name).type == "cpu":
+        raise UserError("--gpu-share: this node computes on the processor; limit it with --threads, or --nice")
+    return percent / 100
+
+
 def hold_memory(device_name: str, memory_gb: float | None) -> None:
     """Have the system hold this process to the memory that it offers for training, and a margin.
 

@@ -44,6 +44,10 @@ class Runtime:
     """Whether decoder layers are compiled by `torch.compile`."""
     pace: float | None = None
     """FLOP/s of the slower device that this one is to behave as; None: it runs as fast as it can."""
+    share: float = 1.0
+    """Part of the time for which the device may be busy with compute, above 0; 1: all of it."""
+    _rests_until: list[float] = field(default_factory=lambda: [0.0])
+    """Time (`time.monotonic()`) until which the device rests after the last action, in a list of one."""
     _busy: list[float] = field(default_factory=lambda: [0.0])
     _at: list[float] = field(default_factory=lambda: [0.0])
     """Time (`time.monotonic()`) when the action began that is being computed, in a list of one; 0: none is."""
@@ -51,7 +55,13 @@ class Runtime:
     @classmethod
     @contextlib.contextmanager
     def running(
-        cls, device: torch.device, tracer: Tracer = NO_TRACE, *, compiled: bool = False, pace: float | None = None
+        cls,
+        device: torch.device,
+        tracer: Tracer = NO_TRACE,
+        *,
+        compiled: bool = False,
+        pace: float | None = None,
+        share: float = 1.0,
     ) -> Iterator["Runtime"]:
         """Run threads that end with the block; what they have under way is finished first."""
         # A library that was compiled for speed may have told threads to take the smallest numbers as zero; peers with
@@ -60,7 +70,7 @@ class Runtime:
         with ThreadPoolExecutor(1, "compute", **exact) as compute, ThreadPoolExecutor(1, "reduce", **exact) as reduce:
             host_copies = HostCopies(device)
             try:
-                yield cls(device, on_thread(compute), on_thread(reduce), host_copies, tracer, compiled, pace)
+                yield cls(device, on_thread(compute), on_thread(reduce), host_copies, tracer, compiled, pace, share)
             finally:
                 host_copies.close()
 
@@ -86,6 +96,7 @@ class Runtime:
 
         @functools.wraps(function)
         def drawn(*arguments: Any) -> tuple[Any, Any]:
+            self._rest()
             self._at[0] = begun = time.monotonic()
             try:
                 result = function(*arguments)
@@ -93,6 +104,7 @@ class Runtime:
                     time.sleep(max(0.0, begun + least - time.monotonic()))
             finally:
                 self._at[0] = 0.0
+            self._let_rest(begun)
             made = self.host_copies.mark()
             if lane == "compute":
                 self._busy[0] += time.monotonic() - begun
@@ -103,6 +115,18 @@ class Runtime:
 
         result: tuple[Any, Any] = await self.compute(drawn, *arguments)
         return result
+
+    def _rest(self) -> None:
+        """Wait until the device has rested for long enough since what it computed last."""
+        if (left := self._rests_until[0] - time.monotonic()) > 0:
+            time.sleep(left)
+
+    def _let_rest(self, begun: float) -> None:
+        """Note how long the device is to rest after an action that began at `begun`; nobody waits for it here."""
+        if self.share < 1.0:
+            synchronise(self.device)  # what was asked of an accelerator is done only then
+            now = time.monotonic()
+            self._rests_until[0] = now + (now - begun) * (1.0 / self.share - 1.0)
 
     def drawn(self, lane: Lane, name: str, begun: float, **labels: int) -> None:
         """Trace a span from `begun` (`time.monotonic()`) until now."""

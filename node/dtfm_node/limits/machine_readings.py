@@ -18,6 +18,9 @@ ANSWER_SECONDS = 5.0
 """Limit of such a program's answer."""
 BUSY_GPU_PERCENT = 10.0
 """Share of the GPU that another program uses where it counts as taken."""
+FAMILY = "DTFM_NODES_OF"
+"""Environment variable by which a process that runs a node for each device says its id to them: what they compute is
+none of others' use of the machine."""
 Ask = Callable[..., Awaitable[str | None]]
 """Function that runs a program with its arguments and returns what it writes; None: it is not there, or fails."""
 
@@ -98,8 +101,8 @@ class SystemReadings:
     def _load(self, now: float) -> float | None:
         """Return the cores that others have used since the last time; None the first time."""
         if now >= self._own[0] + TOOL_SECONDS:
-            me = psutil.Process()
-            self._own = (now, (me, *me.children(recursive=True)))
+            first = own_family()
+            self._own = (now, (first, *first.children(recursive=True)))
         before, self._busy = self._busy, (now, core_seconds_of_others(self._own[1]))
         if before is None or now <= before[0]:
             return None
@@ -124,6 +127,12 @@ class SystemReadings:
             return None
         said = await self._ask("nvidia-smi", "pmon", "-i", str(self._gpu), "-c", "1", "-s", "u")
         return None if said is None else gpu_is_taken(said, os.getpid())
+
+
+def own_family() -> psutil.Process:
+    """Return the process that has started this node, and those of the machine's other devices; else this one."""
+    parent = os.getppid()
+    return psutil.Process(parent if os.environ.get(FAMILY) == str(parent) else None)
 
 
 def on_battery() -> bool | None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from dtfm_node.engine.runtime import Compute
-from dtfm_node.engine.state_tensors import load_tensor, state_keys, state_tensors
+from dtfm_node.engine.state_tensors import load_tensor, state_tensors
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state.catalogue_proof import CertifiedPart
 from dtfm_node.state.fetch import Fetch, Fetched
@@ -12,6 +12,7 @@ from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.tied_embeddings import kept_names
@@ -36,7 +37,7 @@ async def load_state(
     if mark.step == 0 and not job.pretrained:
         await compute(state.initialise)
         return Fetched()
-    wanted = set(state_keys(list(state.parameters), mark.step)) - holdings.loaded
+    wanted = set(state.optimizer.table.keys(state.parameters, mark.step)) - holdings.loaded
     parts = await compute(certified_parts, job, plan)
 
     def take_own() -> None:
@@ -68,6 +69,8 @@ async def load_state(
         parameter = state.parameters[key.partition("/")[2]]
         if tensor.shape != parameter.shape:
             raise Refused(f"{key} of {mark} has shape {tuple(tensor.shape)}, not {tuple(parameter.shape)}")
+        if entry.dtype != (dtype := state.optimizer.table.dtype(key)):
+            raise Refused(f"{key} of {mark} is {entry.dtype}, not {dtype}")
         load_tensor(state.parameters, state.optimizer, key, tensor)
         holdings.loaded.add(key)
 
@@ -103,7 +106,7 @@ def certified_parts(job: ResolvedJob, plan: Plan) -> tuple[CertifiedPart, ...]:
     """Return what is certified of the state that `plan` resumes from, with the keys of each part's tensors."""
     mark = plan.resume.mark
     return tuple(
-        CertifiedPart(one, frozenset(state_keys(kept_names(job.config, one.layers), mark.step)))
+        CertifiedPart(one, frozenset(ADAMW.keys(kept_names(job.config, one.layers), mark.step)))
         for one in plan.resume.digests
         if one.mark == mark and 0 <= one.layers[0] < one.layers[1] <= plan.layers
     )

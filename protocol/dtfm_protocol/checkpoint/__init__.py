@@ -3,6 +3,7 @@
 - `draft`: a checkpoint that is being written: seen by nobody until all of it is on the disk
 - `manifest`: the manifest of a checkpoint: its files by hash, its tensors by the parameter's name in the whole model
 - `shard`: tensors as safetensors bytes, and back
+- `state_slots`: slots of a parameter: the tensors that training keeps for it, as a table
 - `store`: the folder of checkpoints: each is there as a whole or not at all, and a damaged one is not used
 - `transfers`: bulk transfers over the data plane: token shards by hash, state by parameter name, checkpoint files to be
   kept

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from dtfm_protocol.bounds import printable
-from dtfm_protocol.checkpoint.manifest import DType, File, Key, TensorEntry
+from dtfm_protocol.checkpoint.manifest import File, Key, TensorEntry
+from dtfm_protocol.checkpoint.state_slots import DType
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.plan.peer_state import LayerRange
 

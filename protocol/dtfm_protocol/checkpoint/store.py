@@ -148,7 +148,7 @@ class CheckpointStore:
         return data
 
     def tensors(self, manifest: Manifest, kind: str = "weight") -> "Iterator[tuple[str, torch.Tensor]]":
-        """Read name and value of every parameter ("weight") or moment ("exp_avg", "exp_avg_sq"), one at a time.
+        """Read name and value of every tensor in a slot ("weight", "exp_avg", ...), one at a time.
 
         Raises:
             Refused: a tensor cannot be read, or its bytes have another hash.

@@ -179,7 +179,8 @@ def tokenize(
     progress("Reading the text.")
     documents = read_text(data)
     if data.tokenizer.startswith("bpe:"):
-        progress(f"Working out {data.tokenizer.removeprefix('bpe:')} kinds of token from the text.")
+        size = int(data.tokenizer.removeprefix("bpe:"))
+        progress(f"Working out {size:,} kinds of token from the text: of a long one, that takes minutes.")
     tokenizer = make_tokenizer(data, documents)
     tokens = encode(data, tokenizer, documents, progress)
     return write_shards(folder, tokens, len(tokenizer), same_as=same_as), tokenizer

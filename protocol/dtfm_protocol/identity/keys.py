@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import base58
@@ -24,6 +25,8 @@ from dtfm_protocol.errors import Cause, Refused, UserError
 _PRIVATE_PREFIX = b"\x08\x01\x12\x40"
 _PUBLIC_PREFIX = b"\x08\x01\x12\x20"
 _MULTIHASH_PREFIX = b"\x00\x24"
+KEYS_KEPT = 4096
+"""Public keys that are kept beside their peer ids: to read one takes longer than to check a signature."""
 
 
 class Identity:
@@ -98,6 +101,7 @@ def raw_key_of(peer_id: str) -> bytes:
     return public_key_of(peer_id).public_bytes(Encoding.Raw, PublicFormat.Raw)
 
 
+@lru_cache(KEYS_KEPT)
 def public_key_of(peer_id: str) -> Ed25519PublicKey:
     """Return the public key inside a peer id.
 

@@ -4,8 +4,6 @@
 they call nothing and work on numbers alone, so that it can compile these very functions.
 """
 
-BYTES_PER_PARAMETER = 16
-"""Bytes of a parameter's fp32 weight, its gradient, and AdamW's two moments."""
 FEEDBACK_BYTES_PER_PARAMETER = 4
 """Bytes of what int8 left out of a parameter's gradient in the last all-reduce, in fp32."""
 BOUNDARY_BYTES_PER_VALUE = 4
@@ -35,6 +33,7 @@ def stage_bytes(
     stages: int,
     in_flight: int,
     *,
+    parameter_bytes: int,
     activation_bytes: int,
     boundary_bytes: int,
     waiting: int = 0,
@@ -47,6 +46,7 @@ def stage_bytes(
 
     Args:
         in_flight: the most micro-batches of which it keeps anything at once.
+        parameter_bytes: bytes of all that is kept for a parameter (`StateTable.parameter_bytes`).
         activation_bytes: bytes kept from a micro-batch's forward to its backward, for each layer.
         boundary_bytes: bytes of one micro-batch between two layers, and so of a message once it is decoded.
         waiting: the most of them whose backward has begun, and whose weights' gradients wait for their own action; what
@@ -55,7 +55,7 @@ def stage_bytes(
         feedback: whether its gradients are reduced in int8, whose error it keeps.
         head_bytes: bytes that the head takes beside its parameters, on the last stage.
     """
-    parameter = BYTES_PER_PARAMETER + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
+    parameter = parameter_bytes + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
     held = parameter * parameters + head_bytes
     held += int(layers * layer_kept_bytes(in_flight, waiting, activation_bytes, boundary_bytes, recompute))
     held += int(messages_bytes(boundary_bytes, stages))

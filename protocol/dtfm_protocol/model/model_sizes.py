@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 from dtfm_protocol.job.job_file import Precision
 from dtfm_protocol.model.architecture_probe import anatomy
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
@@ -116,6 +117,7 @@ def smallest_stage_bytes(config: dict[str, Any], batch: int, sequence: int, prec
             layers=1,
             stages=sizes.layers,
             in_flight=1,
+            parameter_bytes=ADAMW.parameter_bytes,
             activation_bytes=kept,
             boundary_bytes=BOUNDARY_BYTES_PER_VALUE * batch * sequence * sizes.hidden_size,
             head_bytes=logits if layer == sizes.layers - 1 else 0,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
+from dtfm_protocol.checkpoint.state_slots import ADAMW, StateTable
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Wire
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
@@ -48,6 +49,8 @@ class ModelDemand:
     computed."""
     head_layers: float = 0.0
     """Compute of the head and the loss, as a multiple of a decoder layer's."""
+    table: StateTable = ADAMW
+    """What is kept for each parameter."""
     layer_flops: float | None = None
     """FLOP of one layer's forward on one micro-batch, for peers that publish only their FLOP/s; None: not known."""
 
@@ -90,6 +93,7 @@ class ModelDemand:
             end - first,
             1 if end - first == self.layers else 2,
             in_flight,
+            parameter_bytes=self.table.parameter_bytes,
             activation_bytes=self.layer_activation_bytes,
             boundary_bytes=self.input_bytes,
             waiting=waiting,

@@ -15,9 +15,6 @@ from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-STATE_BYTES_PER_PARAMETER = 12
-"""Bytes of state of a parameter: the fp32 weight and AdamW's two moments."""
-
 
 class LayersInForce(NamedTuple):
     """Layers that each peer of a `Problem` holds now."""
@@ -44,7 +41,7 @@ def standing(
         first[peer], end[peer] = span
     between = problem.beta[np.isfinite(problem.beta) & (problem.beta > 0)]
     archive = float(np.median(between)) if between.size else np.inf
-    return LayersInForce(first, end, STATE_BYTES_PER_PARAMETER * layer_parameters, archive, horizon)
+    return LayersInForce(first, end, problem.state_bytes * layer_parameters, archive, horizon)
 
 
 @compiled

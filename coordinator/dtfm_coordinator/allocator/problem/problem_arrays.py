@@ -60,6 +60,10 @@ class Problem(NamedTuple):
     embedding_parameters: float
     head_parameters: float
     tied_parameters: float
+    parameter_bytes: float
+    """Bytes of all that is kept for a parameter while it is trained."""
+    state_bytes: float
+    """Bytes of the state of a parameter, which is moved with its stage."""
     feedback_bytes: float
     """Bytes of further memory of a parameter where a stage has replicas."""
     logits_bytes: float
@@ -117,6 +121,8 @@ def problem(
         embedding_parameters=float(demand.embedding_parameters),
         head_parameters=float(demand.head_parameters),
         tied_parameters=float(demand.tied_parameters),
+        parameter_bytes=float(demand.table.parameter_bytes),
+        state_bytes=float(demand.table.state_bytes),
         feedback_bytes=float(FEEDBACK_BYTES_PER_PARAMETER if wire.gradients in FED_BACK else 0),
         logits_bytes=float(demand.head_bytes),
         logits_gradient_bytes=float(demand.logits_gradient_bytes),

@@ -11,7 +11,6 @@ from dtfm_coordinator.allocator.foundations.compiled import compiled
 from dtfm_coordinator.allocator.problem.problem_arrays import Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import Course
 from dtfm_protocol.model import memory_model
-from dtfm_protocol.model.memory_model import BYTES_PER_PARAMETER
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -36,7 +35,7 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> 
     kept, anew = np.full(stages, problem.layers, dtype=np.int64), np.full(stages, problem.layers, dtype=np.int64)
     slot = 0
     for stage in range(stages):
-        parameter = BYTES_PER_PARAMETER + (problem.feedback_bytes if counts[stage] > 1 else 0.0)
+        parameter = problem.parameter_bytes + (problem.feedback_bytes if counts[stage] > 1 else 0.0)
         beside = _messages_bytes(problem.input_bytes, stages)
         if stage == 0:
             beside += parameter * problem.embedding_parameters

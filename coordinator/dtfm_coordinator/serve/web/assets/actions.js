@@ -1,6 +1,6 @@
 // What an owner may do, each after a question.
 import { element, find, say, show } from "./elements.js";
-import { clock } from "./words.js";
+import { clock, nobodyLeadsHere } from "./words.js";
 
 let requestKey = null;
 
@@ -8,7 +8,6 @@ export const mayAct = () => requestKey !== null;
 
 export function asOwner(key) {
   requestKey = key;
-  show("invite", mayAct());
   show("role", true);
   say("role", mayAct() ? "you may act" : "you may look");
   if (mayAct()) drawInvites();
@@ -36,7 +35,8 @@ let offered = "";
 
 // Offers what can be done now about the course of the run.
 export function offerCourse(overview) {
-  const over = ["done", "failed", "preparing", "standing-by"].includes(overview.phase);
+  const over = ["done", "failed"].includes(overview.phase) || nobodyLeadsHere(overview);
+  show("invite", mayAct() && !nobodyLeadsHere(overview));
   const names = !mayAct() || over ? [] : overview.is_paused ? ["resume", "set", "finish"] : ["pause", "checkpoint", "plan", "set", "finish"];
   show("actions", names.length > 0);
   if (String(names) === offered) return;

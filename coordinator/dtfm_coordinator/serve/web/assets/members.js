@@ -1,6 +1,6 @@
 // The table of members: sorted, searched, and redrawn where something has changed.
 import { element, find, prose, say, show } from "./elements.js";
-import { ago, count, many, named, percent, rate, size } from "./words.js";
+import { ago, count, many, named, nobodyLeadsHere, percent, rate, size } from "./words.js";
 
 const FEW = matchMedia("(max-width: 46rem)").matches ? 8 : 30;
 const ORDER = { bad: 0, warn: 1, wait: 2, good: 3, done: 3 };
@@ -70,7 +70,7 @@ export function drawMembers(overview) {
   }
   find("members").hidden = !shown.length;
   show("members-empty", !shown.length);
-  prose(find("members-empty"), wanted && all.length ? "Nobody like that is here." : "Nobody is here yet. Hand out the invite: whoever runs `dtfm-node join` with it appears here.");
+  prose(find("members-empty"), wanted && all.length ? "Nobody like that is here." : overview && nobodyLeadsHere(overview) ? "Members are shown once this coordinator leads." : "Nobody is here yet. Hand out the invite: whoever runs `dtfm-node join` with it appears here.");
   show("members-more", found.length > FEW);
   say("members-more", wide ? "Show fewer members" : `Show all ${count(found.length)} members`);
 }

@@ -125,7 +125,7 @@ function drawNews() {
   newsOf = what;
   find("news").replaceChildren(
     ...items.map(([, one]) =>
-      element("li", {}, element("time", { datetime: new Date(one.at * 1000).toISOString() }, clock(one.at)), element("span", { "data-level": one.level }, one.text, one.advice ? prose(element("span", { class: "quiet" }), one.advice) : "")),
+      element("li", {}, element("time", { datetime: new Date(one.at * 1000).toISOString() }, clock(one.at)), element("span", { "data-level": one.level }, prose(element("span", {}), one.text), one.advice ? prose(element("span", { class: "quiet" }), one.advice) : "")),
     ),
     ...(items.length ? [] : [element("li", { class: "quiet" }, "Nothing yet.")]),
   );

@@ -59,3 +59,6 @@ export function ago(at) {
 export const named = (peer, member) => (member && member.name) || peer.slice(-6);
 
 export const firstUp = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
+
+// Whether the coordinator prepares itself, or stands by.
+export const nobodyLeadsHere = (overview) => ["preparing", "standing-by"].includes(overview.phase);

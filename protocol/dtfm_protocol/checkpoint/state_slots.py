@@ -1,0 +1,87 @@
+"""Slots of a parameter: the tensors that training keeps for it, as a table.
+
+The update, snapshots, checkpoints, fetching, the memory that a plan asks for and the bytes of moving a stage all go by
+this table, so that another optimizer is other rows of it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+DType = Literal["F64", "F32", "F16", "BF16", "I64"]
+"""Name of a tensor's element type, as safetensors has it."""
+ITEM_BYTES: dict[DType, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
+"""Bytes of one element of each type."""
+
+FILE_HEADER_BYTES = 1 << 24
+"""Bytes of a state's file beside its tensors, at most."""
+
+
+class Slot(NamedTuple):
+    """A kind of tensor that training keeps for each parameter, of the parameter's shape."""
+
+    name: str
+    dtype: DType
+    is_state: bool
+    """Whether the tensor is part of the state that a step leaves behind: kept, signed, and moved with its stage."""
+    since: int = 0
+    """The first step after which the state has it; 0: from the initial weights on."""
+
+
+@dataclass(frozen=True)
+class StateTable:
+    """The slots of every parameter, in the order in which checkpoints name them."""
+
+    slots: tuple[Slot, ...]
+
+    @property
+    def state(self) -> tuple[Slot, ...]:
+        """The slots that are part of the state."""
+        return tuple(slot for slot in self.slots if slot.is_state)
+
+    @property
+    def moments(self) -> tuple[Slot, ...]:
+        """The optimizer's own slots: all of the state but the weights."""
+        return tuple(slot for slot in self.state if slot.name != WEIGHT)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of memory that a parameter takes while it is trained."""
+        return sum(ITEM_BYTES[slot.dtype] for slot in self.slots)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state of a parameter."""
+        return sum(ITEM_BYTES[slot.dtype] for slot in self.state)
+
+    def most_file_bytes(self, parameters: int) -> int:
+        """Return the bytes that a file of a state, of no more than so many parameters, has at most."""
+        return self.state_bytes * parameters + FILE_HEADER_BYTES
+
+    def keys(self, names: Iterable[str], step: int) -> tuple[str, ...]:
+        """Return the keys "SLOT/NAME" of the state after `step` of the parameters `names`."""
+        there = [slot.name for slot in self.state if slot.since <= step]
+        return tuple(f"{slot}/{name}" for name in sorted(names) for slot in there)
+
+    def dtype(self, key: str) -> DType:
+        """Return the element type of the tensor with a key "SLOT/NAME".
+
+        Raises:
+            KeyError: there is no such slot.
+        """
+        return {slot.name: slot.dtype for slot in self.state}[key.partition("/")[0]]
+
+
+WEIGHT = "weight"
+"""Name of the slot of the weights themselves, which every table has."""
+ADAMW = StateTable(
+    (
+        Slot(WEIGHT, "F32", is_state=True),
+        Slot("gradient", "F32", is_state=False),
+        Slot("exp_avg", "F32", is_state=True, since=1),
+        Slot("exp_avg_sq", "F32", is_state=True, since=1),
+    )
+)
+"""The table of AdamW in fp32: 16 bytes a parameter, of which 12 are its state."""
+STATE_SLOTS = tuple(slot.name for slot in ADAMW.state)
+"""Names of all slots that a state may have under any table."""

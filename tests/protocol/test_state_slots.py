@@ -1,0 +1,29 @@
+"""The table of slots: what training keeps of a parameter, in bytes and by name."""
+
+from dtfm_protocol.checkpoint.state_slots import ADAMW, STATE_SLOTS, Slot, StateTable
+
+HALF = StateTable(
+    (
+        Slot("weight", "BF16", is_state=True),
+        Slot("gradient", "F32", is_state=False),
+        Slot("momentum", "F32", is_state=True, since=2),
+    )
+)
+
+
+def test_a_tables_bytes_are_those_of_its_rows() -> None:
+    assert (ADAMW.parameter_bytes, ADAMW.state_bytes) == (16, 12)
+    assert (HALF.parameter_bytes, HALF.state_bytes) == (10, 6)
+    assert HALF.most_file_bytes(1_000_000) - HALF.most_file_bytes(0) == 6_000_000
+
+
+def test_a_state_has_the_slots_that_there_are_after_its_step_in_the_tables_order_by_name() -> None:
+    assert HALF.keys(("b", "a"), 1) == ("weight/a", "weight/b")
+    assert HALF.keys(("b", "a"), 2) == ("weight/a", "momentum/a", "weight/b", "momentum/b")
+    assert ADAMW.keys(("a",), 0) == ("weight/a",)
+    assert ADAMW.keys(("a",), 1) == tuple(f"{slot}/a" for slot in STATE_SLOTS)
+
+
+def test_a_tensors_type_is_its_slots() -> None:
+    assert HALF.dtype("weight/model.layers.0/x") == "BF16"
+    assert HALF.dtype("momentum/a") == "F32"
