@@ -84,7 +84,7 @@ def _show_figures(overview: Overview) -> None:
     if newest is not None:
         parts.append(f"checkpoint of step {newest.step:,} ({bytes_in_words(newest.size)})")
     if overview.version:
-        parts.append(f"coordinator's version {overview.version}")
+        parts.append(f"dtfm {overview.version}")
     if parts:
         console().print(Text(", ".join(parts)))
 
