@@ -280,7 +280,8 @@ class Daemon:
                     await plan_loop.save()
                 await contribution.refresh()
                 if contribution.said is not None:
-                    self._display.note(f"{self._display.contribution} The coordinator has signed that.")
+                    words = f"{self._display.contribution} The coordinator has signed that"
+                    self._display.note(f"{words}: `dtfm-node contribution` shows it.")
                 for task in background:
                     task.cancel()
             await self._reporter.send(control)

@@ -80,11 +80,14 @@ async def test_where_a_connection_arrives_is_found_out() -> None:
     assert await arrival_at("no-such-host.invalid", 7700, me.peer_id) == ("no such name", ())
 
 
-async def test_an_address_of_this_machine_alone_is_a_warning_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("listen", [HOST, "localhost"])
+async def test_an_address_of_this_machine_alone_is_a_warning_in_one_line(
+    caplog: pytest.LogCaptureFixture, listen: str
+) -> None:
     me = Identity.generate()
     async with open_entrance(me) as (door, _):
         with caplog.at_level("WARNING", logger="dtfm"):
             ends = Endpoints(door.port, door.port + 1, f"{HOST}:{door.port}", None)
-            await look_at_announced(ends, ServeOptions(HOST, door.port), me.peer_id)
+            await look_at_announced(ends, ServeOptions(listen, door.port), me.peer_id)
     (said,) = caplog.messages
     assert "only nodes on this machine can join" in said

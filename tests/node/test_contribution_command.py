@@ -87,8 +87,10 @@ def test_a_record_is_checked_by_whom_one_trusts(data: Path, tmp_path: Path) -> N
     result = run("contribution", "--check", path, "--coordinator", other.peer_id)
     assert result.exit_code == 2
     assert f"not signed by the coordinator {other.peer_id}, but by {OWNER.peer_id}" in words(result)
-    joined(data)
+    folder = joined(data)
     assert run("contribution", "--check", path).exit_code == 0
+    assert run("contribution", "--check", path, "--state-dir", folder).exit_code == 0
+    assert run("contribution", "--check", path, "--state-dir", tmp_path).exit_code == 2
     path.write_text(record_of(ALICE, other).model_dump_json())
     assert run("contribution", "--check", path).exit_code == 2
 

@@ -78,6 +78,8 @@ async def test_a_layout_that_cannot_be_is_refused_before_any_text_is_read(swarm:
         assert code == 2
         one_line(said, "stages = 5", "4 layers")
         assert not (state / "tokens").exists()
+    told = json.loads((swarm.folder / "serve" / "status.json").read_text())["overview"]["health"]
+    assert told["sentence"].startswith("The coordinator has stopped: [plan] stages = 5"), told
     code, said = await swarm.run("dtfm-coordinator", "check", job)
     assert code == 2
     assert "cannot be served: 1 mistake" in said

@@ -47,14 +47,6 @@ class ContributionBook:
         self._coordinator, self._certificate = coordinator, certificate
         self._history, self._records = StepHistory(folder / "metrics.jsonl"), MemberRecords(folder)
 
-    def shares(self) -> dict[str, tuple[str, float]]:
-        """Return what each member's machine is called, and its part of all that was computed, by peer id; the greatest
-        part first."""
-        found, whole = self._contributions()
-        names = self._records.names
-        order = sorted(found.items(), key=lambda one: -one[1].layer_tokens)
-        return {peer: (names.get(peer, ""), one.layer_tokens / whole) for peer, one in order if one.steps and whole}
-
     def record(self, peer: str) -> ContributionRecord | None:
         """Return the signed record of what `peer` has contributed; None: nothing that counts."""
         found, whole = self._contributions()
@@ -80,9 +72,8 @@ class ContributionBook:
 
     def _contributions(self) -> tuple[dict[str, Contribution], float]:
         """Return what each member has contributed, by peer id, and the tokens times layers of all together."""
-        while self._history.take_up():
+        while self._history.take_up() or self._records.take_up():
             pass
-        self._records.take_up()
         found = self._records.contributions(self._possible(self._history.work, self._clock()))
         return found, sum(one.layer_tokens for one in found.values())
 

@@ -108,6 +108,9 @@ class MemberRecords:
     def __init__(self, folder: Path) -> None:
         self._file = GrowingFile(folder / NAME)
         self._shares: dict[int, PlanShares] = {}
+        self.names: dict[str, str] = {}
+        """What members' machines were called when they were last part of a plan, by peer id, as far as they had names;
+        up to the last `take_up`."""
         self._counted: dict[int, PlanWork] = {}
         self._before: dict[str, Contribution] = {}
         """Contributions under all plans but the newest that has work."""
@@ -129,15 +132,8 @@ class MemberRecords:
         return self._sum(self._before, {newest: known[newest]} if known else {})
 
     @property
-    def names(self) -> dict[str, str]:
-        """What members' machines were called when they were last part of a plan, by peer id, as far as they had names;
-        up to the last call of `contributions`."""
-        last = {peer: share.name for _, plan in sorted(self._shares.items()) for peer, share in plan.members.items()}
-        return {peer: name for peer, name in last.items() if name}
-
-    @property
     def begun(self) -> dict[int, float]:
-        """Unix seconds when each plan came into force, by its version, as `names` up to the last call."""
+        """Unix seconds when each plan came into force, by its version, as `names`."""
         return {plan: shares.at for plan, shares in self._shares.items()}
 
     @property
@@ -153,11 +149,13 @@ class MemberRecords:
                 found[peer] = found.get(peer, Contribution()).plus(share, whole, done)
         return found
 
-    def take_up(self) -> None:
-        """Read what was written since the last time."""
+    def take_up(self) -> bool:
+        """Read what was written since the last time, or some of it where that is much; return whether there was
+        anything."""
         is_new, lines = self._file.look()
         if is_new:
             self._shares.clear()
+            self.names.clear()
             self._newest = 0
         for line in lines:
             try:
@@ -165,6 +163,12 @@ class MemberRecords:
             except ValidationError:
                 continue  # a crash has torn it
             self._shares[row.plan] = row
+            for peer, share in row.members.items():
+                if share.name:
+                    self.names[peer] = share.name
+                else:
+                    self.names.pop(peer, None)
+        return is_new or bool(lines)
 
 
 def append_shares(

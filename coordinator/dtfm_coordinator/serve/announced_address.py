@@ -45,8 +45,8 @@ async def look_at_announced(ends: Endpoints, wishes: Wishes, peer: str) -> None:
     """
     host, port = host_of(ends.announced_broker), ends.broker
     arrival, found = await arrival_at(host, port, peer)
-    is_local, is_chosen = kind_of(wishes.listen) == "loopback", wishes.announce is not None
-    if said := announced_words(InviteAddress(host, port, is_chosen, is_local, found, own_addresses()), arrival):
+    is_chosen, here_only = wishes.announce is not None, _is_loopback(wishes.listen)
+    if said := announced_words(InviteAddress(host, port, is_chosen, here_only, found, own_addresses()), arrival):
         log.warning("%s", said)
 
 
@@ -95,6 +95,13 @@ def announced_words(known: InviteAddress, arrival: Arrival) -> str:
     return ""
 
 
+def _is_loopback(listen: str) -> bool:
+    try:
+        return kind_of(listen) == "loopback"
+    except ValueError:  # a name
+        return listen == "localhost"
+
+
 def _offers(own: Collection[str]) -> str:
     """Return the options that this machine's addresses make, nearest to everybody first."""
     reach = {
@@ -135,7 +142,7 @@ async def arrival_at(host: str, port: int, peer: str) -> tuple[Arrival, tuple[st
         return "elsewhere", found
     except ConnectionResetError:
         return "elsewhere", found
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, ValueError):
         return "nowhere", found
     writer.close()
     return "here", found

@@ -105,7 +105,7 @@ class MemberDesk:
             try:
                 record = await asyncio.to_thread(self._record, peer)
             except OSError as error:
-                log.warning("cannot tell what %s has contributed: %s", short(peer), error)
+                log.warning("%s asks what it has contributed, and the records cannot be read: %s.", short(peer), error)
                 return DeskAnswer(refused="the coordinator cannot read its records now", later=True)
         return DeskAnswer(refused="" if record else "no step with a part of this machine counts yet", record=record)
 

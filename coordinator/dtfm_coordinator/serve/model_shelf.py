@@ -169,10 +169,10 @@ class ModelShelf:
         except (UserError, Refused, OSError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._fault = "the coordinator cannot write the model out; its owner can read why in the log"
-            log.warning("a member wants the model, which cannot be written out: %s", error)
+            log.warning("A member wants the model, which cannot be written out: %s.", str(error).rstrip("."))
             return
         before, self._model, self._fault = self._model, model, ""
-        log.info("members can fetch the model after step %d", step)
+        log.info("Members can fetch the model after step %d now.", step)
         if before is not None:
             self._clear(before)
 

@@ -54,6 +54,8 @@ class CardFacts:
         """Read what a coordinator's state folder tells of the checkpoint that `manifest` describes."""
         path = state_dir / "metrics.jsonl"
         history, records = StepHistory(path), MemberRecords(state_dir)
+        while records.take_up():
+            pass
         history.take(row for row in MetricsFile(path).rows() if row.step <= manifest.step)
         contributions = {peer: one for peer, one in records.contributions(history.work).items() if one.steps}
         return cls(
@@ -69,7 +71,7 @@ class CardFacts:
 
 def card(facts: CardFacts) -> str:
     """Return the card of a model, Markdown behind its front matter."""
-    return "\n".join([*_front_matter(facts), "", *_beginning(facts), *_training(facts), *_members(facts), *_use(facts)])
+    return "\n".join([*_front_matter(facts), "", *_beginning(facts), *_use(facts), *_members(facts), *_training(facts)])
 
 
 def _front_matter(facts: CardFacts) -> Iterator[str]:
@@ -113,11 +115,13 @@ def _training(facts: CardFacts) -> Iterator[str]:
     if facts.timeline is not None:
         settings = facts.timeline.settings_at(max(1, facts.manifest.step))
         tables = {name: table.model_dump(mode="json") for name, table in settings._asdict().items()}
-        yield "The tables of the job file, as they were for the last of these steps:"
+        yield "<details><summary>The job file's tables, as they were for the last of these steps</summary>"
         yield ""
         yield "```json"
         yield json.dumps(tables, indent=1)
         yield "```"
+        yield ""
+        yield "</details>"
         yield ""
 
 
@@ -185,11 +189,14 @@ def _use(facts: CardFacts) -> Iterator[str]:
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer"
     yield ""
     yield 'folder = "."  # this folder'
-    yield "model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)"
-    yield 'tokens = model.generate(**tokenizer("The ", return_tensors="pt"), max_new_tokens=100, do_sample=True)'
-    yield "print(tokenizer.decode(tokens[0]))"
+    yield "model = AutoModelForCausalLM.from_pretrained(folder)"
+    yield "tokenizer = AutoTokenizer.from_pretrained(folder)"
+    yield 'begin = tokenizer("The ", return_tensors="pt")'
+    yield "text = model.generate(**begin, max_new_tokens=100, do_sample=True)"
+    yield "print(tokenizer.decode(text[0]))"
     yield "```"
-    yield "It has learnt from the text above and nothing else: nobody has looked at what it may say."
+    yield ""
+    yield "It repeats what its text was like; nobody has looked at what it may say."
     yield ""
 
 

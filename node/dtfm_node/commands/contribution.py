@@ -36,19 +36,20 @@ def _told(path: Path) -> str:
     return f"{_lines(said)}\nSigned by the coordinator {signer}, in\n  {printable(str(path))}"
 
 
-def check(path: Path, coordinator: str | None) -> str:
+def check(path: Path, coordinator: str | None, state_dir: Path | None = None) -> str:
     """Check the record in a file, and return what it says, in words.
 
     Args:
         path: the file, which may come from anybody.
         coordinator: peer id of the coordinator that is trusted; None: one that an invite of this user's names.
+        state_dir: of the node with that invite; None: any.
 
     Raises:
         UserError: it is no record, or a forged one; or nobody says that who has signed it coordinates the swarm.
     """
     said, signer = _opened(path)
     record = ContributionRecord.parsed(_bytes(path))
-    trusted = [coordinator] if coordinator is not None else _known_coordinators(said.swarm)
+    trusted = [coordinator] if coordinator is not None else _known_coordinators(said.swarm, state_dir)
     if not trusted:
         raise UserError(
             f"{path} is signed by {signer}, which says nothing as long as nobody knows that this is the coordinator "
@@ -87,10 +88,10 @@ def _bytes(path: Path) -> bytes:
         raise UserError(f"cannot read the record {path}: {error.strerror}") from None
 
 
-def _known_coordinators(swarm: str) -> list[str]:
+def _known_coordinators(swarm: str, state_dir: Path | None) -> list[str]:
     """Return the coordinators that this user's invites to `swarm` name."""
     found: list[str] = []
-    for folder in known_folders():
+    for folder in known_folders() if state_dir is None else [state_dir]:
         try:
             invite = Invite.decode((folder / "invite").read_text(encoding="utf-8").strip())
         except (OSError, UserError, UnicodeDecodeError):

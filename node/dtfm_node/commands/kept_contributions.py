@@ -40,8 +40,6 @@ def keep(path: Path) -> Path | None:
 
 def record_files(state_dir: Path | None) -> list[Path]:
     """Return the files of this user's records: that of the named state folder; None: all that are known."""
-    if state_dir is not None:
-        return [state_dir / NAME]
-    there = [folder / NAME for folder in known_folders()]
-    folder = records_folder()
-    return [path for path in there if path.is_file()] + (sorted(folder.glob("*.json")) if folder.is_dir() else [])
+    folder, nodes = records_folder(), known_folders() if state_dir is None else [state_dir]
+    kept = sorted(folder.glob("*.json")) if state_dir is None and folder.is_dir() else []
+    return [path for path in (one / NAME for one in nodes) if path.is_file()] + kept

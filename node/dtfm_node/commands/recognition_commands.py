@@ -28,7 +28,7 @@ def contribution(
     with command_line.guarded():
         from dtfm_node.commands import contribution as records
 
-        typer.echo(records.shown(state_dir) if check is None else records.check(check, coordinator))
+        typer.echo(records.shown(state_dir) if check is None else records.check(check, coordinator, state_dir))
 
 
 def fetch_model(

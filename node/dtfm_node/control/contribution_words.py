@@ -7,7 +7,7 @@ from dtfm_protocol.process.quantities import time_in_words
 _COUNTS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
-def contributed(said: ContributionStatement, who: str = "Your part so far") -> str:
+def contributed(said: ContributionStatement, who: str = "Your part") -> str:
     """Return what a statement says, as a sentence.
 
     Args:
