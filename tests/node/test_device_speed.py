@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import nn
 
+from dtfm_node.engine import device_profile
 from dtfm_node.engine import device_speed as measuring
 from dtfm_node.engine.device_speed import layer_seconds, measure, measuring_flop, product_flops
+from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.weight_gradients import Pending, accumulate
 from dtfm_protocol.job.job_file import Model, Precision
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.single_layer import build_layer
+from dtfm_protocol.view.view import LayerSeconds
 
 CPU = torch.device("cpu")
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -100,3 +103,16 @@ def test_what_measuring_takes_grows_with_the_tokens_and_their_square() -> None:
     for batch, length in ((1, 16), (3, 16), (1, 4096)):
         attention = 4 * batch * length**2 * 32
         assert measuring_flop(CONFIGS["llama"], batch, length) == 4 * 3 * (2 * parameters * batch * length + attention)
+
+
+async def test_a_device_with_half_of_the_time_says_that_it_is_half_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the coordinator plans with it."""
+    layer = LayerSeconds(forward=1.0, backward=2.0, weight=1.0, optimizer=0.5)
+    speed = measuring.DeviceSpeed({"fp32": 1e12, "bf16": 4e12}, layer, 10**9)
+    monkeypatch.setattr(device_profile, "_speed", lambda *_: speed)
+    job, survey = SimpleNamespace(training=None, config={}), SimpleNamespace(measuring=0.0)
+    with Runtime.running(CPU, share=0.5) as machine:
+        profile = await device_profile.measure_profile(job, survey, machine, 1.0, (), "s")  # type: ignore[arg-type]
+    assert profile.flops == {"fp32": 5e11, "bf16": 2e12}
+    assert profile.layer_seconds == layer.times(2.0)
+    assert profile.device.endswith(", for 50% of the time")
