@@ -105,6 +105,7 @@ async def train(peers: Peers, recorded: dict[int, float]) -> None:
     """Have every member report a step each second, spread over it; note when steps were recorded."""
     plan = peers.state.plan
     assert plan is not None
+    serving = frozenset(plan.peers)
     everybody = [*plan.peers, *plan.idle]
     step, due = HISTORY, time.monotonic()
     while True:
@@ -112,7 +113,7 @@ async def train(peers: Peers, recorded: dict[int, float]) -> None:
         for number, peer in enumerate(everybody):
             due += 1.0 / len(everybody)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            state = "training" if peer in plan.peers else "idle"
+            state = "training" if peer in serving else "idle"
             rows = (row(step),) if number == 0 else ()
             await peers.report(peer, state, plan_version=1, step=step, rows=rows)
             if number == 0:

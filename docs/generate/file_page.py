@@ -5,9 +5,9 @@ from docs.generate.message_page import schema_section
 from docs.generate.state_files import COORDINATOR_FILES, NODE_FILES, StateFile
 
 ABOUT = """\
-What the programs keep on the disk. A state folder is closed to other users. What is secret never leaves the machine;
-all else may be read, copied and looked at while a program runs, and nothing in it should be edited but the config file.
-Files that end in `.jsonl` have one JSON object a line, oldest first; times in them are Unix seconds."""
+What the programs keep on the disk. A state folder is closed to other users. What is secret is for nobody else (an
+invite: for those whom you invite). All else may be read and copied while a program runs; edit nothing but the config
+file. Files that end in `.jsonl` have one JSON object a line, oldest first; times in them are Unix seconds."""
 COORDINATOR = """\
 The folder that `serve --state-dir` names. [Which of these to back up](../how-to/back_up.md) is said elsewhere."""
 NODE = """\

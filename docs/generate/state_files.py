@@ -50,7 +50,7 @@ COORDINATOR_FILES = (
     StateFile("metrics.jsonl", f"A row for each step that counts. {METRICS}"),
     StateFile("members.jsonl", f"A row for each plan: who has which layers and how much of a step. {METRICS}"),
     StateFile("history.jsonl", f"A row for each plan that began: why, when, and from which state. {METRICS}"),
-    StateFile("status.json", "What `dtfm-coordinator status --json` prints, written twice a second."),
+    StateFile("status.json", "What `dtfm-coordinator status --json` prints."),
     StateFile(
         "checkpoints/step-NUMBER/manifest.json",
         "Table of contents of a checkpoint: every tensor's place, size and hash, the model's config, the step.",
@@ -116,11 +116,13 @@ COORDINATOR_FILES = (
 )
 NODE_FILES = (
     StateFile("dtfm-node.toml", "Options of `dtfm-node join`, to fill in."),
-    StateFile("status.json", "What `dtfm-node status --json` prints, written each second."),
+    StateFile("status.json", "What `dtfm-node status --json` prints."),
     StateFile("node.log", "The log of a node that runs as a service; older parts are `node.log.1` to `node.log.4`."),
     StateFile("tokens/HASH.tokens", "A piece of the training text as token numbers, named by its SHA-256."),
     StateFile("snapshots/NAME.safetensors", "A part of the model as it was after a step, its own or another's."),
     StateFile("snapshots/NAME.json", "What is in it, whose it is, and the votes on it."),
+    StateFile("devices.json", "With several devices: on which of them the last `join` ran a node."),
+    StateFile("devices/DEVICE/FILE", "With several devices: the files of each one's node, as in this list."),
     StateFile("promise.json", "What the node has promised the coordinator: it acts under no older plan.", (Promise,)),
     StateFile("plan.json", "The plan that it took last ([its fields](messages.md#plan))."),
     StateFile("pause.json", "Until when it pauses, after `dtfm-node pause`."),

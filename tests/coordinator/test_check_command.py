@@ -170,7 +170,8 @@ def test_all_mistakes_of_a_job_are_said_at_once(home: Path, capsys: pytest.Captu
     ("more", "change", "words"),
     [
         ("", ("global_batch = 12", "global_batch = 1200"), "19201 for a step"),
-        ("", ('["text.txt"]', '["text.txt"]\ntokenizer = "bpe:5000"'), "more than the text yields"),
+        ("", ('["text.txt"]', '["text.txt"]\ntokenizer = "bpe:4000"'), "more than the text yields"),
+        ("", ('["text.txt"]', '["text.txt"]\ntokenizer = "bpe:5000"'), "can yield: give fewer tokens"),
         ("", ('["text.txt"]', '["gone.txt"]'), "no file matches"),
         ("", ("num_hidden_layers = 6", "num_hidden_layers = -1"), "num_hidden_layers"),
         ("", ("steps = 50", "step = 50"), "unknown key"),

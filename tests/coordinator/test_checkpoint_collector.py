@@ -111,7 +111,7 @@ async def test_replicas_that_differ_are_told_with_their_names_and_make_no_checkp
     await swarm.give(Y, digest="f" * 64)
     ((pair, fault),) = told
     assert set(pair) == {X, Y}
-    assert "replicas of stage 1 hold different weights after step 50" in fault
+    assert "machines that compute the same layers hold different weights after step 50" in fault
     assert f"{short(Y)}: ffffffff" in fault
     assert f"{short(X)}: " in fault
     assert "\n" not in fault

@@ -102,6 +102,8 @@ async def test_the_log_says_each_thing_once_and_keeps_the_planners_words_for_ver
     """What is compared while machines train is no line for an owner."""
     peers = Peers(tmp_path)
     with caplog.at_level("DEBUG", logger="dtfm"):
+        for others in ("", "; 1 measuring", "; 1 connected, but not seen in the DHT yet"):
+            await peers.announcer.say("waiting", f"waiting for 2 more nodes (0 of 2 are ready{others})")
         for turn in (1, 2, 3):
             await peers.announcer.say("probing", f"measuring links: round {turn} of 3")
         await peers.announcer.say("planning", "planning for 2 nodes")
@@ -111,13 +113,17 @@ async def test_the_log_says_each_thing_once_and_keeps_the_planners_words_for_ver
             ("probing", "measuring links: round 1 of 1"),
             ("planning", "planning for 2 nodes"),
             ("training", f"plan 1: {FIGURES}"),
+            ("planning", "a leaves or pauses, and without it no node is left: keeping a checkpoint first"),
+            ("training", f"plan 1: {FIGURES}"),
             ("planning", "b left"),
         ):
             await peers.announcer.say(name, text)
     assert [one.getMessage() for one in caplog.records if one.levelno == logging.INFO] == [
+        "Waiting until 2 machines are ready: none so far.",
         "Measuring the connections between the machines.",
         "Working out which machine computes what.",
         "Training: 2 machines compute, each of them the whole model.",
+        "Keeping a checkpoint, as the run cannot go on as it is: a leaves or pauses, and without it no node is left.",
         "Dividing the work anew: b left.",
     ]
     assert f"training: plan 1: {FIGURES}" in [one.getMessage() for one in caplog.records]

@@ -28,7 +28,7 @@ async def test_a_false_file_under_the_honest_digest_names_its_giver_and_is_not_k
     await swarm.give(B, X, Y)
     with pytest.raises(StreamClosed):
         await swarm.hand_in(A, *share_of(A, data=false_file()))
-    why = f"{short(A)} hands in a file of stage 0 that is not what it has signed"
+    why = f"{short(A)} hands in a part of the model that is not what it has signed"
     assert accused == [(A, why)]
     assert swarm.refused == [why]
     assert (swarm.kept, swarm.store.steps()) == ([], [])
@@ -59,7 +59,7 @@ async def test_a_false_file_that_its_giver_has_signed_contradicts_the_other_repl
     await swarm.give(B, X, Y)
     ((pair, fault),) = told
     assert set(pair) == {A, B}
-    assert "the replicas of stage 0 hold different states after step 50" in fault
+    assert "machines that compute the same layers hold different states after step 50" in fault
     assert f"{short(A)}: {vote.digest[:8]}" in fault
     assert f"{short(B)}: " in fault
     assert (swarm.kept, swarm.store.steps()) == ([], [])

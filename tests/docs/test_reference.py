@@ -24,6 +24,7 @@ ELSEWHERE = {"node_service.py", "compiled.py", "page_assets.py", "local_swarm.py
 OTHERS = {
     "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",  # of models
     "live.safetensors", "weights.safetensors",  # names on the wire
+    "dtfm-node",  # the program
     "contributions",  # beside all nodes' folders: records that stay when one is removed
     "offer.json",  # in the folder of a model that is being fetched
     "nodes",  # the nodes' folders of `dtfm-coordinator swarm`

@@ -33,15 +33,17 @@ class LinkTable:
         self._gone: Counter[str] = Counter()
         """How often each peer has left; of those that left long ago it is forgotten."""
         self._tried: set[frozenset[str]] = set()
-        self._untried: tuple[list[str], list[str]] | None = None
-        """What `untried` was asked last, and its answer; None once a link has changed."""
+        self.changes = 0
+        """Number of changes of what is known of links: what follows from them need not be worked out anew between."""
+        self._untried: tuple[int, list[str], list[str]] = (-1, [], [])
+        """Number of changes when `untried` was asked last, of whom, and its answer."""
         self.limits = PeerLimits()
         self.requests = ProbeRequests()
 
     def tried(self, pairs: Sequence[Pair]) -> None:
         """These pairs were asked to measure; those of which no report comes count as unable to talk."""
         self._tried |= {frozenset(pair) for pair in pairs}
-        self._untried = None
+        self.changes += 1
 
     def forget(self, peer: str) -> None:
         """A peer left; if it returns, its links may be others."""
@@ -49,7 +51,7 @@ class LinkTable:
         while len(self._gone) > MOST_GONE:
             del self._gone[next(iter(self._gone))]
         self._tried = {pair for pair in self._tried if peer not in pair}
-        self._untried = None
+        self.changes += 1
         for pair in [pair for pair in self._gbps if peer in pair]:
             self._forget_link(pair)
         self.limits.forget(peer)
@@ -67,7 +69,7 @@ class LinkTable:
         gone = [self._gone[peer] for peer in both[0]]
 
         def undo() -> None:
-            self._untried = None
+            self.changes += 1
             if not self._measured(sender, receiver) and gone == [self._gone[peer] for peer in both[0]]:
                 for table, key, value in known:
                     table[key] = value
@@ -77,12 +79,12 @@ class LinkTable:
         for pair in both:
             self._forget_link(pair)
         self._tried.discard(frozenset((sender, receiver)))
-        self._untried = None
+        self.changes += 1
         self.requests.forget_pair(sender, receiver)
         return undo
 
     def _forget_link(self, pair: Pair) -> None:
-        self._untried = None
+        self.changes += 1
         self._gbps.pop(pair, None)
         self._latency_ms.pop(pair, None)
         self._ways.pop(pair, None)
@@ -104,7 +106,7 @@ class LinkTable:
         """
         if report.limits is not None:
             self.limits.reported(reporter, report.limits)
-        self._untried = None
+        self.changes += 1
         for peer, link in report.links.items():
             source, last = self._source.get(frozenset((reporter, peer)), (reporter, 0))
             if source != reporter and link.round < last:
@@ -150,9 +152,9 @@ class LinkTable:
     def untried(self, peers: Sequence[str]) -> list[str]:
         """Those of `peers` of whose links to each other one was neither measured nor tried in vain."""
         asked = list(peers)
-        if self._untried is None or self._untried[0] != asked:
-            self._untried = asked, [peer for peer in asked if self._open(peer, asked)]
-        return list(self._untried[1])
+        if self._untried[:2] != (self.changes, asked):
+            self._untried = self.changes, asked, [peer for peer in asked if self._open(peer, asked)]
+        return list(self._untried[2])
 
     def acquainted(self, members: Sequence[Member]) -> list[Member]:
         """`members` without those whose links to the others are yet to be measured; who knows least goes first."""

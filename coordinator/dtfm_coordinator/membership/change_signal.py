@@ -9,9 +9,9 @@ from dtfm_protocol.process.clock import MonotonicClock
 
 BRIEF_SECONDS = 2e-4
 """Seconds that a look at a condition may take to be taken at every notification."""
-REST_TIMES = 10.0
+REST_TIMES = 30.0
 """Times as long as a longer look has taken that the next one waits: however often a large swarm notifies, looks take no
-more than a tenth of a processor."""
+more than a thirtieth of a processor."""
 LONGEST_REST = 0.5
 """Seconds that it waits at most."""
 

@@ -282,7 +282,7 @@ class CheckpointCollector:
                 raise Refused(f"the file of stage {share.stage} from {short(stream.peer)} has another hash")
         described = await asyncio.to_thread(pending.draft.describe, name, vote.layers)
         if digest_of_state({key: entry.sha256 for key, entry in described[1].items()}) != vote.digest:
-            why = f"{short(stream.peer)} hands in a file of stage {share.stage} that is not what it has signed"
+            why = f"{short(stream.peer)} hands in a part of the model that is not what it has signed"
             self._accuse(stream.peer, why)
             raise Refused(why)
         return described
@@ -300,12 +300,12 @@ class CheckpointCollector:
         for peer in plan.peers:
             stage, digest = pending.digests[peer]
             replicas[stage][peer] = digest
-        for stage, digests in enumerate(replicas):
+        for digests in replicas:
             votes = {peer: pending.votes[peer].digest for peer in digests}
             for what, found in (("weights", digests), ("states", votes)):
                 if pair := at_odds(found):
                     names = ", ".join(f"{short(peer)}: {digest[:8]}" for peer, digest in found.items())
-                    why = f"the replicas of stage {stage} hold different {what} after step {step} ({names})"
+                    why = f"machines that compute the same layers hold different {what} after step {step} ({names})"
                     for disputed in self._disputed:
                         disputed(pair, why)
                     return

@@ -41,7 +41,7 @@ def append(folder: Path, event: PlanEvent) -> None:
         with (folder / "history.jsonl").open("a", encoding="utf-8") as file:
             file.write(event.model_dump_json() + "\n")
     except OSError as error:
-        log.warning("cannot write the history: %s", error.strerror)
+        log.warning("What happens cannot be written down in history.jsonl: %s", error.strerror)
 
 
 def read(folder: Path) -> list[PlanEvent]:

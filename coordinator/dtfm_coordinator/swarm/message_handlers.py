@@ -18,7 +18,7 @@ from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.product_version import product_version
 from dtfm_protocol.process.version_agreement import told_to_coordinator
 
-SAFE_REST_TIMES = 20.0
+SAFE_REST_TIMES = 50.0
 """Times as long as a look for the safe state of a large swarm has taken that the next one waits."""
 LARGE = 32
 """Members from which a swarm is a large one."""

@@ -34,6 +34,18 @@ def check_text_bytes(job: Job) -> None:
     Raises:
         UserError: it cannot be, or there are no such files.
     """
+    check_yield(job)
+    most = most_tokens(job.data)
+    if most is not None:
+        check_enough(most, job.training, job.evaluation, "at most ")
+
+
+def check_yield(job: Job) -> None:
+    """Check that there is text, and enough of it for the job's tokenizer, as far as its files' bytes tell.
+
+    Raises:
+        UserError: it cannot be, or there are no such files.
+    """
     files, size = text_files(job.data), bpe_size(job.data.tokenizer)
     total = sum(map(bytes_of, files))
     if files and not total:
@@ -43,9 +55,6 @@ def check_text_bytes(job: Job) -> None:
             f'data.tokenizer: "{job.data.tokenizer}" is more than a text of {total} bytes can yield: '
             "give fewer tokens, or more text"
         )
-    most = most_tokens(job.data)
-    if most is not None:
-        check_enough(most, job.training, job.evaluation, "at most ")
 
 
 def check_encoding(job: Job, whole: int = READ_WHOLE) -> None:

@@ -66,7 +66,7 @@ def compiling(search: str, say: Callable[[str], object]) -> Iterator[None]:
     """Surround the first use of a search's functions: `say` that they are compiled, unless machine code is kept."""
     done = Path(str(numba.config.CACHE_DIR)) / f"{search}.compiled"
     if not (_KEPT and done.exists()):
-        say("Preparing the search for who computes what, once on this machine: up to half a minute.")
+        say("Preparing the search for who computes what, once on this machine: half a minute or more.")
     with without_collector():
         yield
     if _KEPT:

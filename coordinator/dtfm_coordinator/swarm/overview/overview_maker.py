@@ -19,6 +19,7 @@ from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.control.messages import Phase
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.product_version import product_version
 
@@ -71,6 +72,8 @@ class OverviewMaker:
         self._board = NewsBoard(clock) if board is None else board
         self._before: Overview | None = None
         self._step, self._stepped = -1, 0.0
+        self._map: tuple[Plan | None, int, PlanView | None] = (None, 0, None)
+        """Plan in force and changes of links when the plan's map was drawn last, and the map."""
         if board is None:
             recall_plans(self._board, folder)
 
@@ -150,8 +153,10 @@ class OverviewMaker:
         )
 
     def _plan_map(self) -> PlanView | None:
-        plan = self._state.plan
-        return plan_map(plan, self._state.links.figures) if plan is not None else None
+        plan, links = self._state.plan, self._state.links
+        if self._map[:2] != (plan, links.changes):
+            self._map = plan, links.changes, plan_map(plan, links.figures) if plan is not None else None
+        return self._map[2]
 
     def _members(self, phase: str) -> dict[str, MemberView]:
         state, plan = self._state, self._state.plan

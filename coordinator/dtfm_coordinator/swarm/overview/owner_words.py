@@ -111,13 +111,20 @@ def reason_in_words(why: str) -> str:
 
 def is_aside(phase: Phase) -> bool:
     """Whether a phase is not worth a line of the log once there is a plan: something is measured or compared while
-    machines train, or after the line that says why."""
+    machines train, or after the line that says why, or it is as it was before that."""
+    if phase.name == "training":
+        return bool(re.match(r"plan \d+: ", phase.text))
     return phase.name == "probing" or (phase.name == "planning" and phase.text.startswith("planning for "))
 
 
-def without_count(text: str) -> str:
-    """Return a sentence without its "(1 of 3)": rounds that follow each other are one line of the log."""
-    return re.sub(r" \(\d+ of \d+\)\.$", ".", text)
+def phase_in_brief(phase: Phase, plan: Plan | None = None) -> str:
+    """Return what a coordinator does as `phase_in_words`, without what changes by the second: it is for the log, of
+    which lines that follow each other are one where they say the same."""
+    if phase.name == "waiting" and (counts := _COUNTS.match(phase.text)) is not None:
+        phase = phase.model_copy(
+            update={"text": phase.text.replace(counts["others"], "", 1) if counts["others"] else phase.text}
+        )
+    return re.sub(r" \(\d+ of \d+\)\.$", ".", phase_in_words(phase, plan))
 
 
 def sentence(text: str) -> str:

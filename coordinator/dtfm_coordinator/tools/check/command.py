@@ -95,8 +95,11 @@ def _settled(job: Job) -> Any:
 
 
 def _measured(job: Job) -> Any:
+    from dtfm_protocol.data.text_check import check_encoding, check_yield
     from dtfm_protocol.data.text_size import text_size
 
+    check_yield(job)
+    check_encoding(job)
     return text_size(job.data)
 
 
