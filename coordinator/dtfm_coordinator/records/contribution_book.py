@@ -46,6 +46,10 @@ class ContributionBook:
         self._folder, self._swarm, self._job, self._clock = folder, swarm, job, clock
         self._coordinator, self._certificate = coordinator, certificate
         self._history, self._records = StepHistory(folder / "metrics.jsonl"), MemberRecords(folder)
+        self._work: dict[int, PlanWork] = {}
+        """Work under each plan, of which the contributions are known."""
+        self._found: dict[str, Contribution] = {}
+        self._whole = 0.0
 
     def record(self, peer: str) -> ContributionRecord | None:
         """Return the signed record of what `peer` has contributed; None: nothing that counts."""
@@ -74,8 +78,11 @@ class ContributionBook:
         """Return what each member has contributed, by peer id, and the tokens times layers of all together."""
         while self._history.take_up() or self._records.take_up():
             pass
-        found = self._records.contributions(self._possible(self._history.work, self._clock()))
-        return found, sum(one.layer_tokens for one in found.values())
+        work = self._possible(self._history.work, self._clock())
+        if work != self._work:  # at the end of a run everybody asks for the same
+            self._found, self._work = self._records.contributions(work), work
+            self._whole = sum(one.layer_tokens for one in self._found.values())
+        return self._found, self._whole
 
     def _possible(self, work: Mapping[int, PlanWork], now: float) -> dict[int, PlanWork]:
         """Return the work under each plan without what cannot be."""
