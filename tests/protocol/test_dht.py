@@ -205,7 +205,7 @@ async def test_links_in_a_profiles_place_are_no_profile() -> None:
     "change",
     [
         {"flops": {"fp32": -1.0}},
-        {"flops": {"int4": 1.0}},
+        {"flops": {"fp32": "fast"}},
         {"memory_bytes": 0},
         {"device": "x" * 129},
         {"addresses": ["/ip4/192.0.2.1"] * 17},

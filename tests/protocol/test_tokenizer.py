@@ -1,5 +1,6 @@
 """Text to tokens and back."""
 
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from dtfm_protocol.data.tokenizer import encode, load, make_tokenizer, save
+from dtfm_protocol.data.tokenizer import CHARACTERS_AT_ONCE, encode, load, make_tokenizer, save
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Data
 
@@ -59,6 +60,15 @@ def test_the_same_text_trains_the_same_bpe(tokenizers: list) -> None:
         assert again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
 
+def test_a_long_text_is_tokenized_with_words_on_how_far_it_is() -> None:
+    """A clock that goes on by ten seconds a look, and a text of four batches."""
+    data, said = Data(text="cpython", tokenizer="bytes"), list[str]()
+    documents = ["x" * CHARACTERS_AT_ONCE] * 4
+    list(encode(data, make_tokenizer(data, SAMPLE), documents, said.append, clock=count(0, 10).__next__))
+    assert ["25 %" in said[0], "50 %" in said[1], "75 %" in said[2]] == [True, True, True]
+    assert len(said) == 3
+
+
 @pytest.mark.parametrize("name", ["bytes", "bpe:290"])
 def test_documents_are_joined_by_the_end_of_text_which_no_document_can_fake(name: str) -> None:
     data = Data(text="cpython", tokenizer=name)
@@ -69,7 +79,7 @@ def test_documents_are_joined_by_the_end_of_text_which_no_document_can_fake(name
     assert len(ends) == 2
     parts = [part[part != tokenizer.eos_token_id] for part in np.split(tokens, ends)]
     assert [tokenizer.decode(part.tolist()) for part in parts] == SAMPLE
-    assert said == ["tokenized 0.0 of 0.0 million characters"]
+    assert said == []  # it took no time
     assert len(tokenizer.encode("<|endoftext|>")) == 1  # in a prompt, though, it means what it says
 
 
