@@ -162,7 +162,7 @@ def _searched(
     if algorithm == "evolutionary" and not before:
         search.run(ranked(shapes, problem), [old.layout] if old.layout is not None else [])
     elif algorithm == "evolutionary":
-        search.run([], [layout for other in before for layout in other.finalists(FINALISTS)])
+        search.run(ranked(shapes, problem), [layout for other in before for layout in other.finalists(FINALISTS)])
     elif algorithm == "greedy":
         near = near_by_message(problem)
         search.look_at(stages for shape in shapes for stages in starts(problem, near, shape, uneven))
