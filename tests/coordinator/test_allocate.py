@@ -15,6 +15,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning, Wire
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
+from tests.coordinator.swarms import drawn_view, workload
 
 DEMAND = ModelDemand(
     layer_parameters=(200_000,) * 6,
@@ -175,6 +176,17 @@ def test_the_search_does_no_worse_than_every_placement_of_a_small_swarm(seed: in
         other = allocate(view, work, seed=seed, algorithm=algorithm)
         assert other.cost is not None
         assert other.cost.total >= found.cost.total
+
+
+@pytest.mark.parametrize(("nodes", "seed"), [(8, 1), (12, 0), (12, 7)])
+def test_a_short_search_does_no_worse_than_the_placements_that_it_starts_from(nodes: int, seed: int) -> None:
+    """Where uplinks bind and the schedule is open: what is best by 1F1B and the fast form need not be."""
+    view, work = drawn_view(nodes, seed, limited=True), workload(16, schedule="auto")
+    greedy = allocate(view, work, algorithm="greedy")
+    found = allocate(view, work, evaluations=1500)
+    assert greedy.cost is not None
+    assert found.cost is not None
+    assert found.cost.total <= greedy.cost.total
 
 
 def test_exhaustive_refuses_what_would_take_days() -> None:

@@ -12,7 +12,6 @@ from dtfm_protocol.data.text_size import TextSize
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.job_limits import check_limits
-from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE
 
 MANY_EPOCHS = 4.0
 """Epochs beyond which the same text teaches markedly less (Muennighoff et al. 2023, arXiv 2305.16264)."""
@@ -129,7 +128,7 @@ def model_findings(job: Job, architecture: str, demand: ModelDemand) -> ModelFin
         smallest_stage_bytes_of(demand),
         tuple(stage_needs(demand, count, planning, depth) for depth in depths(demand.layers, planning)),
         Boundary(count * ahead, count * back),
-        demand.tied_parameters * BYTES_A_VALUE[planning.wire.gradients],
+        demand.tied_gradient_bytes(planning.wire),
         fewest_nodes(planning),
     )
 
