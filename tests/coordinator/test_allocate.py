@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dtfm_coordinator.allocator import allocate as allocating
 from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
@@ -389,3 +390,15 @@ def test_a_plan_in_force_goes_on_as_it_is_or_not_at_all() -> None:
     shrunk = planned(far(0.0, (exact[0] - 1, exact[1])), choice, in_force=plan)
     assert shrunk.recompute == (0,)
     assert "cannot go on (it no longer fits in its peers' memory)" in shrunk.reason
+
+
+def test_unknown_speeds_are_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocating, "compile_now", lambda say: pytest.fail("compiled, which may take minutes"))
+    view = swarm(2)
+    bare = View(
+        nodes=tuple(NodeView(id=node) for node in view.ids),
+        latency_ms=view.latency_ms,
+        bandwidth_gbps=view.bandwidth_gbps,
+    )
+    with pytest.raises(UserError, match=r"no node has layer_seconds, or flops .* give at least one node flops"):
+        allocate(bare, Workload(DEMAND, 12, Planning()), evaluations=1)

@@ -18,7 +18,7 @@ from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.main import app
 from dtfm_coordinator.tools.explain import schedule_chart, step_report
 from dtfm_coordinator.tools.explain.idle_peers import tried, with_replica
-from dtfm_coordinator.tools.explain.next_node import growth, with_median_node
+from dtfm_coordinator.tools.explain.next_node import Growth, growth, with_median_node
 from dtfm_coordinator.tools.explain.paper_findings import paper_findings
 from dtfm_coordinator.tools.explain.step_findings import StepFindings, check, step_findings
 from dtfm_protocol.errors import UserError
@@ -153,7 +153,7 @@ def test_a_stage_that_recomputes_is_told_and_needs_less_memory_and_more_time() -
     out = Console(width=140, markup=False, highlight=False, file=io.StringIO())
     step_report.show(out, found(anew, view), (), None, asked_growth=False)
     assert isinstance(out.file, io.StringIO)
-    assert "0 to 1, recomputed" in out.file.getvalue()
+    assert "1 to 2, recomputed" in out.file.getvalue()
 
 
 def test_waiting_is_bubble_until_the_input_is_made_and_transfer_while_it_travels() -> None:
@@ -279,8 +279,23 @@ def test_the_next_node_brings_a_gain_where_links_are_free_and_none_where_the_lay
     fixed = growth(view, work(12, Planning(stages=2, replicas=1)), evaluations=200)
     assert fixed is not None
     assert not fixed.is_noticeable
-    assert step_report.growth_lines(fixed)[0].startswith("the next node would bring nothing")
+    assert step_report.growth_lines(fixed, fixed.now)[0].startswith("the next node would bring nothing")
     assert growth(swarm("a"), work(12), evaluations=10) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "total", "words"),
+    [
+        (Growth(7.05, 7.33, True, 7.40), 7.59, ["a longer search finds 7.05 s", "the next node: not to be told"]),
+        (Growth(7.05, 6.90, True, 7.40), 7.05, ["the next node: not to be told"]),
+        (Growth(7.05, 7.33, False, 7.05), 7.05, ["the next node: not to be told"]),
+        (Growth(7.05, 7.05, False, 7.05), 7.05, ["the next node would bring nothing"]),
+        (Growth(7.05, 6.00, True, 7.40), 7.05, ["the next node would bring 14.9 %"]),
+    ],
+)
+def test_what_two_searches_differ_by_anyhow_is_no_verdict(found: Growth, total: float, words: list[str]) -> None:
+    lines = step_report.growth_lines(found, total)
+    assert [line[: len(start)] for line, start in zip(lines, words, strict=True)] == words
 
 
 # The paper's cost.

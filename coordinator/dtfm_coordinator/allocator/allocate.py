@@ -82,8 +82,8 @@ def allocate(
     peers = tuple(peer for peer in view.ids if available is None or peer in available)
     unavailable = tuple(peer for peer in view.ids if peer not in set(peers))
     shapes = feasible_shapes(len(peers), work.demand.layers, work.micro_batches, work.planning)
-    compile_now(say)
     problems = [pose(view, work, peers, schedule) for schedule in work.schedules]
+    compile_now(say)  # after all that can be refused has been: it may take a minute
     if budget is None and evaluations is None:
         budget = min(LONGEST_SEARCH_SECONDS, DEFAULT_SEARCH_SECONDS * max(1.0, len(peers) * work.micro_batches / 4096))
     limits = Budget(budget, evaluations, clock)

@@ -157,8 +157,8 @@ def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, L
             known[node.id] = LayerSeconds(forward=forward / node.flops, backward=(backward or 2 * forward) / node.flops)
     if not known:
         raise UserError(
-            "no peer's speed is known: the view has neither layer_seconds nor flops that can be used; "
-            "let at least one peer measure the job's layer"
+            "no peer's speed is known: no node has layer_seconds, or flops that can be used; give at least one node "
+            "flops (FLOP/s), or let it measure the job's layer"
         )
     slowest = max(known.values(), key=lambda seconds: seconds.forward + seconds.backward)
     everyone = {node.id: known.get(node.id, slowest) for node in nodes}
