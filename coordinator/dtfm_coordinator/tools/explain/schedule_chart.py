@@ -32,7 +32,7 @@ LABELS = {
     "activation": "sends activations",
     "gradient": "sends gradients back",
     "all-reduce": "all-reduce",
-    "tied all-reduce": "all-reduce of the tied matrix",
+    "tied all-reduce": "tied matrix",
 }
 COMPUTE = (-0.42, 0.52)
 """Top and height of compute within a lane of height 1; downwards is positive."""
