@@ -97,7 +97,7 @@ def test_a_standby_that_takes_over_knows_who_has_entered_with_what_and_who_may_n
     for _ in range(2):  # it is said again at every change
         second.merge(MembershipNews.model_validate_json(first.news().model_dump_json()))
     for desk in (second, desk_of(tmp_path / "2", SECOND)):  # now, and after a restart
-        for token, why in ((one, "who have entered"), (taken_back, "taken back"), (bad, "banned")):
+        for token, why in ((one, "has entered already"), (taken_back, "taken back"), (bad, "banned")):
             answer = asks(desk, token, Identity.generate())
             assert why in answer.refused
             assert answer.certificate is None
