@@ -47,7 +47,7 @@ def test_an_invite_lets_as_many_in_as_it_is_for_and_each_of_them_again() -> None
     first, second = request(two), request(two)
     assert enter(ledger, first) == first.peer
     enter(ledger, second, NOW + 1)
-    with pytest.raises(Refused, match=r"was for 2 node\(s\), who have entered"):
+    with pytest.raises(Refused, match=r"was for 2 machines, which have entered"):
         enter(ledger, request(two))
     enter(ledger, first, END + 1.0)  # a new credential, though the invite is of no use any more
     assert set(ledger.users(two.id)) == {first.peer, second.peer}
