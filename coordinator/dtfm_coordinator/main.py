@@ -8,7 +8,7 @@ from dtfm_coordinator.commands.job_commands import check
 from dtfm_coordinator.commands.lab_commands import compare, lab, network
 from dtfm_coordinator.commands.membership_commands import ban, invite, kick, members, revoke, rotate
 from dtfm_coordinator.commands.model_commands import export, generate, report, status
-from dtfm_coordinator.commands.owner_commands import checkpoint, finish, pause, replan, resume
+from dtfm_coordinator.commands.owner_commands import cancel, checkpoint, finish, pause, replan, resume
 from dtfm_coordinator.commands.page_commands import page
 from dtfm_coordinator.commands.plan_commands import explain, plan, trace
 from dtfm_coordinator.commands.swarm_commands import card, serve, swarm
@@ -41,6 +41,7 @@ for _command in (
     checkpoint,
     replan,
     finish,
+    cancel,
     set_values,
     fork,
     invite,

@@ -145,3 +145,19 @@ async def test_a_second_word_in_that_moment_ends_the_run_at_once(led: Led) -> No
     await led.diverged("b")
     with pytest.raises(Failed):
         await asyncio.wait_for(waiting, 30)
+
+
+async def test_a_run_that_has_diverged_can_be_tried_again_with_other_values(led: Led) -> None:
+    plan = led.state.plan
+    assert plan is not None
+    assert not led.watch.is_said_to_diverge(plan)
+    await led.diverged("a")
+    assert led.watch.is_said_to_diverge(plan)
+    await led.diverged("b")
+    led.state.divergence.forget()
+    led.state.plan = plan.model_copy(update={"version": 2})
+    assert led.why() == ""
+    assert not led.watch.is_said_to_diverge(led.state.plan)
+    await led.diverged("a", "b", plan=2)
+    with pytest.raises(Failed):
+        led.why()

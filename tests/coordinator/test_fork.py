@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dtfm_coordinator.main import app
 from dtfm_coordinator.serve.job_edits import remember
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Data, Evaluation, Job, Training
+from dtfm_protocol.job.job_file import Data, Evaluation, Job, Sharing, Training
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.peers import JOB
 from tests.coordinator.test_export import LENGTH, MODELS, trained
@@ -35,7 +35,8 @@ def run(tmp_path: Path) -> Path:
     plan = Plan.model_validate({"stages": [[0, 2]], "routes": [["a"]] * 4, "amendments": [AMENDED]})
     (folder / "plan.json").write_text(plan.model_dump_json())
     data = Data(text=[str(tmp_path / "text.txt")])
-    remember(Job(name="mine", model=MODELS["llama"], data=data, training=training), folder)
+    sharing = Sharing(model="members", license="apache-2.0")
+    remember(Job(name="mine", model=MODELS["llama"], data=data, training=training, sharing=sharing), folder)
     return folder
 
 
@@ -47,6 +48,8 @@ def test_the_new_job_has_the_weights_and_the_settings_of_that_step(run: Path, tm
     assert job.name == "mine-fork"
     assert (job.training.steps, job.training.clip_norm, job.training.schedule_end) == (200, 0.5, None)
     assert job.data.text == [str(tmp_path / "text.txt")]
+    assert 'text = ["text.txt"]' in file.read_text()
+    assert job.sharing == Sharing(model="members", license="apache-2.0")
     assert job.evaluation == Evaluation()
     assert job.model.path == tmp_path / "new-model"
     assert job.data.tokenizer_folder == tmp_path / "new-model"

@@ -200,3 +200,17 @@ def test_what_is_not_believed_is_counted_and_said_once(caplog: pytest.LogCapture
     claims.note(Refusal(f"peer-{number}", Mark(), "why") for number in range(2 * SEEN_LIMIT))
     assert len(claims.counts) == SEEN_LIMIT + 1
     assert claims.counts[""] == SEEN_LIMIT + 2
+
+
+def test_no_line_names_an_honest_peer_for_what_it_held_before_the_run_went_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    claims = RefusedClaims()
+    usual = judged(SECOND, x=live(at(9, 1), BACK)).refused
+    assert [one.is_usual for one in usual] == [True]
+    lie = judged(SECOND, a=live(at(7, 2), FRONT)).refused
+    assert [one.is_usual for one in lie] == [False]
+    with caplog.at_level(logging.DEBUG, logger="dtfm"):
+        claims.note([*usual, *lie])
+    assert [one.levelno for one in caplog.records] == [logging.DEBUG, logging.WARNING]
+    assert claims.counts == {X: 1, A: 1}

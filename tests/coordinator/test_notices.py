@@ -50,6 +50,24 @@ def test_an_end_is_told_once_and_not_where_it_was_there_before() -> None:
     assert told(overview(0, phase="done"), overview(1, phase="done")) == []
     assert told(overview(0), overview(1, phase="failed")) == [("failed", 1)]
     assert told(overview(0), overview(1, phase="failed", has_diverged=True)) == [("loss-not-finite", 1)]
+    known = [overview(1, has_diverged=True), overview(2, has_diverged=True)]
+    assert told(overview(0), *known, overview(3, phase="failed", has_diverged=True)) == [
+        ("loss-not-finite", 1), ("failed", 3),
+    ]  # fmt: skip
+
+
+def test_a_loss_that_rises_and_steps_that_are_run_again_are_told_once() -> None:
+    rising = [overview(1, loss_rises=True), overview(2, loss_rises=True)]
+    assert told(overview(0), *rising) == [("loss-rises", 1)]
+    back = PLAN.model_copy(update={"version": 2, "resumed": 3})
+    watch = NoticeWatch(600.0)
+    (notice,) = [one for run in (overview(0), overview(1, step=3, plan=back)) for one in watch.look(run)]
+    assert (notice.event, notice.text) == (
+        "went-back",
+        "The run went back to the state after step 3, the newest that is left whole: 2 steps are run again.",
+    )
+    assert told(overview(0), overview(1, plan=back.model_copy(update={"resumed": 5}))) == []
+    assert told(overview(0, plan=None), overview(1, plan=back)) == []
 
 
 def test_a_stall_is_told_once_and_its_end_too() -> None:
@@ -159,7 +177,12 @@ async def test_a_command_that_fails_is_said(
 
 @pytest.mark.parametrize(
     ("command", "webhook", "said"),
-    [("'", None, "no command line"), (" ", None, "name a program"), (None, "ftp://x", "no http:// or https:// URL")],
+    [
+        ("'", None, "no command line"),
+        ("./nosuch.sh 1", None, "there is no program ./nosuch.sh"),
+        (" ", None, "name a program"),
+        (None, "ftp://x", "no http:// or https:// URL"),
+    ],
 )
 def test_options_that_cannot_be_used_are_refused(command: str | None, webhook: str | None, said: str) -> None:
     with pytest.raises(UserError, match=said):
@@ -168,4 +191,5 @@ def test_options_that_cannot_be_used_are_refused(command: str | None, webhook: s
 
 def test_no_option_is_no_notice() -> None:
     assert NoticeOptions.parse(None, None, 10.0) is None
-    assert NoticeOptions.parse("mail 'the owner'", None, 2.0) == NoticeOptions(("mail", "the owner"), "", 120.0)
+    command = f"{sys.executable} -c 'print(1)'"
+    assert NoticeOptions.parse(command, None, 2.0) == NoticeOptions((sys.executable, "-c", "print(1)"), "", 120.0)

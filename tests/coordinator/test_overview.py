@@ -14,6 +14,7 @@ from dtfm_coordinator.leader.status_file import StatusFile
 from dtfm_coordinator.membership.members import Member
 from dtfm_coordinator.records.step_history import StepHistory
 from dtfm_coordinator.swarm.overview.health import health
+from dtfm_coordinator.swarm.overview.loss_course import LossCourse
 from dtfm_coordinator.swarm.overview.member_views import Around, Known, member_view
 from dtfm_coordinator.swarm.overview.news import KEPT, NewsBoard, WarningListener, news
 from dtfm_coordinator.swarm.overview.overview import Figures, Overview, Progress
@@ -21,6 +22,8 @@ from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed, merge_pa
 from dtfm_coordinator.swarm.overview.overview_maker import OverviewMaker
 from dtfm_coordinator.swarm.overview.spoken_numbers import duration, many
 from dtfm_protocol.control.messages import Phase, Report
+from dtfm_protocol.plan.mark import Mark
+from dtfm_protocol.plan.plan import Resume
 from tests.coordinator.peers import JOB, Peers, linked, plan_of, row
 from tests.harness.manual_clock import ManualClock
 
@@ -64,6 +67,65 @@ def test_how_a_run_is_stands_in_one_sentence(
     found = health(phase_of(phase), progress, figures, quiet)
     assert found.level == level
     assert said in found.sentence
+
+
+RISEN = LossCourse(lowest=3.6, at=390, lately=372.0, checkpoints=(400, 350))
+BROKEN = RISEN._replace(has_diverged=True)
+
+
+def test_a_loss_that_rises_is_said_with_the_checkpoint_from_before() -> None:
+    found = health(phase_of("training"), HALFWAY, FIGURES, 1.0, RISEN)
+    assert found.level == "warn"
+    assert found.sentence == ("Training, but the loss rises: from 3.6 at step 390 to 372 (step 400 of 1,500).")
+    assert "set training.learning_rate" in found.advice
+    assert "that after step 350 is from before the loss rose" in found.advice
+    assert health(phase_of("training"), HALFWAY, FIGURES, 1.0, RISEN._replace(lately=3.9)).level == "good"
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        phase_of("waiting", "keeping a checkpoint for the owner: plan 1 ends"),
+        phase_of("waiting", "paused", paused=True),
+    ],
+)
+def test_a_loss_that_is_not_finite_is_said_whatever_is_done_about_it(phase: Phase) -> None:
+    found = health(phase, HALFWAY, FIGURES, 1.0, BROKEN)
+    assert found.level == "warn"
+    assert found.sentence.startswith("The loss is not finite after step 400. ")
+    assert "dtfm-coordinator fork" in found.advice
+
+
+def test_a_run_that_has_failed_by_its_loss_is_told_the_way_back() -> None:
+    advice = health(phase_of("failed"), HALFWAY, FIGURES, 1.0, BROKEN).advice
+    assert "dtfm-coordinator fork" in advice
+    assert "that after step 350" in advice
+
+
+def test_who_waits_for_their_own_wish_is_told_how_to_take_it_back_and_of_no_machines() -> None:
+    advice = health(
+        phase_of("waiting", "keeping a checkpoint for the owner: plan 1 ends"), HALFWAY, FIGURES, 9.0
+    ).advice
+    assert "dtfm-coordinator cancel" in advice
+    assert "machines" not in advice
+
+
+async def test_a_loss_that_rises_and_a_run_that_goes_back_are_news_once(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    await peers.join("a", "b")
+    peers.state.plan = plan_of("a", "b")
+    await peers.announcer.say("training", "plan 1")
+    maker = maker_of(peers)
+    for step in range(1, 20):
+        peers.rows.append(row(step).model_copy(update={"loss": 3.0 if step < 12 else 30.0}))
+        maker.make()
+    peers.state.plan = plan_of("a", "b").model_copy(update={"version": 2, "resume": Resume(mark=Mark(step=11, plan=1))})
+    peers.rows.forget_after(11)
+    told = [one.text for one in maker.make().news.values()]
+    assert [text for text in told if "loss rises" in text or "went back" in text] == [
+        "Training, but the loss rises: from 3 at step 8 to 16.5 (step 15 of 90).",
+        "The run went back to the state after step 11, the newest that is left whole: 8 steps are run again.",
+    ]
 
 
 @pytest.mark.parametrize("phase", ["waiting", "failed"])
@@ -215,9 +277,14 @@ def test_the_logs_warnings_are_told_with_what_to_do() -> None:
     listener = WarningListener(board)
     for text in ("cannot write the history: no space left on device", "what is \x1b[2Jthis", "what is \x1b[2Jthis"):
         listener.handle(logging.LogRecord("dtfm", logging.WARNING, "", 0, text, (), None))
+    for extra in ({}, {"is_news": True}):
+        record = logging.LogRecord("dtfm", logging.INFO, "", 0, "Changed: rate 1 -> 2.", (), None)
+        vars(record).update(extra)
+        listener.handle(record)
     told = list(board.items.values())
+    assert [one.text for one in told[2:]] == ["Changed: rate 1 -> 2."]
     assert "Make room" in told[0].advice
-    assert [one.text.isprintable() for one in told] == [True, True]
+    assert all(one.text.isprintable() for one in told)
     for number in range(500):
         board.say("good", str(number))
     assert len(board.items) == KEPT

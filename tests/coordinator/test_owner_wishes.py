@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from dtfm_coordinator.owner.owner_desk import OwnerDesk
 from dtfm_coordinator.owner.owner_wishes import (
+    Cancelled,
     CheckpointWanted,
     FinishWanted,
     OwnerWishes,
@@ -106,3 +108,31 @@ def test_a_full_disk_is_said_in_a_line_and_costs_no_earlier_wish(tmp_path: Path)
     assert WishFile(tmp_path).wishes.is_paused
     assert file.add(FINISH).number == 2
     assert WishFile(tmp_path).wishes.is_finished
+
+
+def test_what_is_not_done_yet_can_be_taken_back_and_what_was_done_stays(tmp_path: Path) -> None:
+    file = WishFile(tmp_path)
+    desk = OwnerDesk(WishFile(tmp_path), clock=lambda: 5.0)
+    paused = file.add(PAUSE)
+    desk.look()
+    desk.answer_all(Paused, "paused after step 7")
+    wished = [file.add(one) for one in (FINISH, CheckpointWanted(at=4.0), PlanWanted(at=4.0), Cancelled(at=5.0))]
+    desk.look()
+    assert desk.wishes.is_paused
+    assert not desk.wishes.unanswered
+    answers = [desk.wishes.answers[one.number] for one in wished]
+    assert [one.done for one in answers] == [False, False, False, True]
+    assert answers[-1].text == "taken back: finish, checkpoint, replan"
+    assert desk.wishes.answers[paused.number].done
+    again = file.add(Cancelled(at=6.0))
+    desk.look()
+    assert desk.wishes.answers[again.number].text == "nothing was asked for that is not done yet"
+    read = WishFile(tmp_path).wishes
+    assert (read.course, read.unanswered) == (desk.wishes.course, {})
+
+
+def test_a_wish_that_was_taken_back_is_open_no_more_even_where_no_coordinator_runs() -> None:
+    wishes = summed(PAUSE, CheckpointWanted(at=2.0), Cancelled(at=3.0), PlanWanted(at=4.0))
+    assert not wishes.is_paused
+    assert not wishes.open(CheckpointWanted)
+    assert [one.number for one in wishes.open(PlanWanted)] == [4]

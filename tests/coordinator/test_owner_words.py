@@ -7,8 +7,8 @@ import pytest
 
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.overview.news import advise, told_plan
-from dtfm_coordinator.swarm.overview.owner_words import phase_in_words, reason_in_words
-from dtfm_protocol.control.messages import Phase
+from dtfm_coordinator.swarm.overview.owner_words import phase_in_words, plan_in_words, reason_in_words, with_names
+from dtfm_protocol.control.messages import Phase, Presence
 from dtfm_protocol.plan.plan import Cost, Plan
 from dtfm_protocol.process.logs import log
 from tests.coordinator.peers import Peers, plan_of
@@ -55,6 +55,21 @@ PLAN = Plan(stages=((0, 2), (2, 4)), routes=(("a", "b"), ("a", "c")), idle=("d",
             "planning",
             f"5Z7gN6 has become slow: {FIGURES}",
             "A better division of the work was found, and is taken up after this step: 5Z7gN6 has become slow.",
+        ),
+        (
+            "planning",
+            f"the owner changes training.learning_rate = 5: {FIGURES}",
+            "The settings change after this step: the owner changes training.learning_rate = 5.",
+        ),
+        (
+            "planning",
+            f"q3bDsY wants to leave or to pause: {FIGURES}",
+            "The work of who goes is given to others after this step: q3bDsY wants to leave or to pause.",
+        ),
+        (
+            "planning",
+            f"q3bDsY came: {FIGURES}",
+            "The work is divided anew after this step, among those who are here now: q3bDsY joined.",
         ),
         ("planning", "the first plan", "Dividing the work among the machines."),
         ("training", f"plan 1 from step 0: {FIGURES}", "Training: 3 machines compute, the model cut into 2 parts; 1 "
@@ -140,7 +155,8 @@ def test_a_plan_of_an_earlier_life_is_told_plainly() -> None:
         source="replicas",
     )
     assert told_plan(event).text == (
-        "The work was divided anew for the steps after 12, 1 step of them once more: b has become slow."
+        "The work was divided anew for the steps after 12: b has become slow. The run went back to the state after "
+        "step 12, the newest that is left whole: 1 step is run again."
     )
 
 
@@ -150,3 +166,26 @@ def test_a_warning_of_the_log_brings_what_to_do() -> None:
     form = log.handlers[0].formatter if log.handlers else None
     assert "Make room" in record.advice  # type: ignore[attr-defined]
     assert form is None or "Make room" in form.format(record)
+
+
+def test_members_are_called_by_their_names_once() -> None:
+    names = {"q3bDsY": "Ann's PC"}
+    assert with_names("q3bDsY joined; 5Z7gN6 left", names) == "Ann's PC (q3bDsY) joined; 5Z7gN6 left"
+    assert with_names("Ann's PC (q3bDsY) joined.", names) == "Ann's PC (q3bDsY) joined."
+    assert with_names("xq3bDsY joined", names) == "xq3bDsY joined"
+
+
+def test_nobody_has_a_name_by_an_end_that_two_ids_have(tmp_path: Path) -> None:
+    members = Peers(tmp_path).state.members
+    for peer, name in (("1q3bDsY", "Ann"), ("2q3bDsY", "Eve"), ("35Z7gN6", "Ben")):
+        members.seen(peer, Presence(session="one", online=True, name=name))
+    assert members.names() == {"5Z7gN6": "Ben"}
+
+
+def test_beside_the_map_of_a_plan_stand_no_words_of_a_planner() -> None:
+    lacking = "; the job's [plan] needs 2 nodes and 1 are here: it goes on with those"
+    cost = Cost(kind="makespan", total=0.538, data_parallel=0.0, pipeline=0.0)
+    assert plan_in_words(PLAN.model_copy(update={"reason": f"{FIGURES}{lacking}", "cost": cost})) == (
+        "A step should take about 0.5 s. The job's [plan] asks for 2 machines, and 1 could be used."
+    )
+    assert plan_in_words(PLAN.model_copy(update={"reason": FIGURES})) == ""

@@ -10,6 +10,7 @@ from dtfm_coordinator.leader.plan_watch import Change
 from dtfm_coordinator.leader.standstill import MOST_ATTEMPTS, Standstill
 from dtfm_coordinator.owner.owner_desk import OwnerDesk
 from dtfm_coordinator.owner.owner_wishes import (
+    Cancelled,
     CheckpointWanted,
     FinishWanted,
     OwnerRecord,
@@ -82,6 +83,11 @@ class Steered(Peers):
         self.state.kept = Mark(step=step, plan=1)
         self.state.notify()
 
+    async def diverges(self) -> None:
+        """Step 8 is not finite, as both find."""
+        for peer in "ab":
+            await self.report(peer, "diverged", plan_version=1, step=7, text="step 8: loss or gradients are not finite")
+
     async def wishes(self, kind: type[OwnerRecord]) -> int:
         """The owner's command writes a wish, and the coordinator reads it."""
         wish: Any = kind(at=1.0)
@@ -142,8 +148,9 @@ async def test_what_is_asked_for_during_a_pause_is_answered_and_changes_nothing(
     await steered.wishes(Paused)
     steered.keeps(7)
     holding = await steered.holding()
+    assert steered.announcer.phase.paused
     again, kept, plan = [await steered.wishes(kind) for kind in (Paused, CheckpointWanted, PlanWanted)]
-    assert steered.answer(again).done
+    assert steered.answer(again).text == "is paused already, after step 7 of 90; its state is kept"
     assert steered.answer(kept).text.startswith("the state after step 7 is kept for good")
     assert steered.noted == [7]
     assert (steered.answer(plan).done, steered.answer(plan).text) == (
@@ -318,3 +325,59 @@ async def test_nothing_is_done_for_a_run_that_is_over_and_that_is_said(steered: 
     steered.still.answer_over("all 90 steps are done")
     assert not steered.still.is_asked
     assert {steered.answer(number).text for number in numbers} == {"the run is over: all 90 steps are done"}
+
+
+async def test_a_checkpoint_of_a_run_whose_loss_is_not_finite_is_given_up_soon(steered: Steered) -> None:
+    await steered.trains(7)
+    steered.keeps(5)
+    number = await steered.wishes(CheckpointWanted)
+    holding = await steered.holding()
+    await steered.diverges()
+    await steered.clock.advance(TIMEOUTS.checkpoint_confirm + 2)
+    assert holding.done()
+    assert await holding is None  # whoever looks at the plan tells that training has diverged
+    answer = steered.answer(number)
+    assert not answer.done
+    assert answer.text == (
+        "the state after step 7 is not kept, as the loss of step 8 is not finite; that after step 5 is"
+    )
+    assert not steered.still.is_wanted
+
+
+async def test_a_run_whose_loss_is_not_finite_can_be_paused_and_tried_again(steered: Steered) -> None:
+    await steered.trains(7)
+    steered.keeps(5)
+    number = await steered.wishes(Paused)
+    holding = await steered.holding()
+    await steered.diverges()
+    await steered.clock.advance(TIMEOUTS.checkpoint_confirm + 2)
+    assert steered.answer(number).text == (
+        "paused after step 7 of 90; the loss of step 8 is not finite; of the states, that after step 5 is the newest "
+        "that is kept"
+    )
+    await steered.wishes(Resumed)
+    assert await holding == Change("resumed by the owner")
+    assert not steered.state.divergence.verdict
+
+
+async def test_a_run_whose_loss_is_not_finite_can_be_ended_with_the_state_that_is_kept(steered: Steered) -> None:
+    await steered.trains(7)
+    steered.keeps(5)
+    await steered.wishes(FinishWanted)
+    holding = await steered.holding()
+    await steered.diverges()
+    await steered.clock.advance(TIMEOUTS.checkpoint_confirm + 2)
+    assert await holding is None
+    assert steered.still.is_over
+    assert steered.rows.last == 5
+
+
+async def test_a_wish_that_is_taken_back_is_waited_for_no_more(steered: Steered) -> None:
+    await steered.trains(7)
+    number = await steered.wishes(CheckpointWanted)
+    holding = await steered.holding()
+    await steered.wishes(Cancelled)
+    change = await holding
+    assert change is not None
+    assert not change.keeps
+    assert steered.answer(number).text == "not done: you have taken it back"

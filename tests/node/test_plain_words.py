@@ -6,7 +6,7 @@ import pytest
 
 from dtfm_coordinator.membership.members import Members
 from dtfm_node.control.display import Display
-from dtfm_node.control.plain_words import READY, WorkShare, doing, sentence, swarm_does
+from dtfm_node.control.plain_words import READY, WorkShare, doing, sentence, standing, swarm_does
 from dtfm_node.limits.availability import BY_ORDER
 from dtfm_protocol.control.messages import Phase
 from dtfm_protocol.job.step_metrics import StepMetrics
@@ -81,6 +81,22 @@ def test_who_has_left_is_told_how_to_come_back_and_how_to_remove() -> None:
     said = doing("finished", "plan 1", None, option=" --state-dir /x")
     assert "`dtfm-node join --state-dir /x` comes back" in said
     assert "`dtfm-node remove --state-dir /x`" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "paused", "why"),
+    [
+        ("paused by the owner after step 7", True, "the owner has paused the run"),
+        ("keeping a checkpoint for the owner: plan 1 ends", False, "the run stands still for a moment, as its owner"),
+        ("waiting for 1 more nodes (1 of 2 are ready)", False, "the run waits for more machines"),
+        ("waiting for room: the disk is full", False, ""),
+    ],
+)
+def test_a_machine_without_work_is_told_why_the_whole_run_stands(text: str, paused: bool, why: str) -> None:
+    phase = Phase.model_validate({"name": "waiting", "text": text, "paused": paused})
+    assert standing(phase).startswith(why)
+    assert bool(standing(phase)) == bool(why)
+    assert standing(Phase(name="training", text=text)) == standing(None) == ""
 
 
 def test_what_breaks_off_asks_nothing_of_the_volunteer() -> None:

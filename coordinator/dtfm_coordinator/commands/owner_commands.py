@@ -1,4 +1,4 @@
-"""Commands by which the owner steers a run: pause, resume, checkpoint, replan, finish.
+"""Commands by which the owner steers a run: pause, resume, checkpoint, replan, finish, cancel.
 
 They write a wish to the coordinator's state folder; a coordinator that runs takes it up at once and answers it there.
 """
@@ -104,6 +104,20 @@ def finish(
         )
 
 
+def cancel(state_dir: StateDir, wait: Wait = 120.0) -> None:
+    """Take back what was asked for and is not done yet, by any of these commands or by `set`."""
+    from dtfm_coordinator.owner.owner_wishes import Cancelled
+
+    with command_line.guarded():
+        ask(
+            state_dir,
+            Cancelled(at=time.time()),
+            wait,
+            now="taking back what is not done yet",
+            later="what was asked for and is not done yet is taken back",
+        )
+
+
 def ask(state_dir: Path, wish: "Wish", wait: float, *, now: str, later: str) -> None:
     """Write a wish down, say what that brings about, and wait until the coordinator has answered.
 
@@ -160,7 +174,7 @@ def _say_unanswered(state_dir: Path, wait: float) -> int:
     if is_live(state_dir):
         typer.echo(
             f"not done after {wait:.0f} s, and still wished for; the run says: {_doing(state_dir)}; "
-            "`dtfm-coordinator status` tells how it goes on",
+            "`dtfm-coordinator status` tells how it goes on, `dtfm-coordinator cancel` takes the wish back",
             err=True,
         )
     else:

@@ -45,6 +45,11 @@ class Divergence:
         if len(self._words) > SEEN_LIMIT:
             del self._words[next(iter(self._words))]
 
+    def forget(self) -> None:
+        """Forget all words: the step is run again as another one, or because the owner wants it to be."""
+        self._words.clear()
+        self._alone = frozenset()
+
     def is_said_under(self, plan: int) -> bool:
         """Whether any peer has said so under plan `plan`."""
         return any(plan in word.plans for word in self._words.values())

@@ -35,7 +35,7 @@ from dtfm_coordinator.records.metrics_recorder import MetricsRecorder
 from dtfm_coordinator.swarm.announcer import Announcer
 from dtfm_coordinator.swarm.message_handlers import MessageHandlers
 from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
-from dtfm_coordinator.swarm.overview.owner_words import begun_in_words
+from dtfm_coordinator.swarm.overview.owner_words import again_in_words, begun_in_words
 from dtfm_coordinator.swarm.profile_lookup import ProfileLookup
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.errors import Refused, UserError
@@ -335,11 +335,19 @@ class Controller:
             version = await self._driver.call()
             layout = await self._layout()
         self._amender.begun(plan, job)
+        if before is None or plan.amendments != before.amendments:
+            self._state.divergence.forget()  # the step that has diverged is another one now
         self._watch.follows()
         self._announcer.tell_ledger()
+        if event.repeated:
+            log.info("%s", again_in_words(event.repeated, event.step))
         await self._say("training", f"plan {plan.version} from step {event.step}{event.said}: {plan.reason}")
         for kind in (PlanWanted, Resumed):
             self._owner.answer_all(kind, begun_in_words(plan, event.step))
+
+    def _is_to_be_mended(self, plan: Plan) -> bool:
+        """Whether training is said to have diverged, and the owner has asked for other values with which to go on."""
+        return self._watch.is_said_to_diverge(plan) and self._amender.has_news
 
     async def _bind(self, plan: Plan, keeping: Callable[[Plan], None]) -> bool:
         """Offer `plan`, and put it in force; whether that was done. No wish of the owner breaks it off."""
@@ -413,13 +421,15 @@ class Controller:
         def due() -> bool:
             self._state.look_at_shares()  # while a plan is being made nobody hands anything in
             is_asked = self._standstill.is_wanted or wishes.open(PlanWanted) or wishes.open(Resumed)
-            is_due = self._is_done() or is_asked or self._watch.broken(plan) or self._amender.why_due(plan)
-            return bool(is_due or self._watch.wish(plan))
+            is_due = self._is_done() or is_asked or self._is_to_be_mended(plan) or self._watch.broken(plan)
+            return bool(is_due or self._amender.why_due(plan) or self._watch.wish(plan))
 
         await self._state.wait(due)
         if self._is_done() or self._standstill.is_wanted:
             return None
         self._owner.answer_all(Resumed, "the run was not paused: it trains", done=False)
+        if self._is_to_be_mended(plan):
+            return Change(self._amender.why_due(plan))
         why = await self._watch.why_broken(plan)
         if why:
             self._watch.forget_lost(plan)

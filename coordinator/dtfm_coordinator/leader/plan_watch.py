@@ -183,6 +183,11 @@ class PlanWatch:
         missing = self._state.members.missing(plan.peers)
         return f"{', '.join(map(short, missing))} left" if missing else ""
 
+    def is_said_to_diverge(self, plan: Plan) -> bool:
+        """Whether anybody says under `plan` that training has diverged, or that is believed."""
+        words = self._state.divergence
+        return bool(words.verdict) or words.is_said_under(plan.version)
+
     async def why_broken(self, plan: Plan) -> str:
         """Return what `broken` does; where one peer says that training has diverged, the others have a moment to say
         so, too.

@@ -111,14 +111,19 @@ class Standstill:
             self._is_ended = True
             return None
         if was_paused:
+            self._state.divergence.forget()  # the owner wants it tried again
             return _onward("resumed by the owner", plan)
         self._answer_checkpoints()
+        if self._state.divergence.verdict:
+            return None  # whoever looks at the plan next tells what becomes of the run
         return _onward(f"after a stop at step {self._state.kept.step} for the owner", plan, same=True)
 
     @property
     def _may_try_again(self) -> bool:
-        """Whether a plan is to be made for the state to be handed in under it."""
+        """Whether a plan is to be made for the state to be handed in under it: not where the step after it breaks
+        every plan before anybody has handed anything in."""
         is_open = self.is_wanted and self._state.plan is not None and not self._is_kept
+        is_open = is_open and not self._state.divergence.verdict
         return is_open and self._attempts < MOST_ATTEMPTS and self._can_plan()
 
     async def _stop(self, plan: Plan) -> float:
@@ -171,10 +176,12 @@ class Standstill:
         """Answer what is asked for, and say how things stand, until the run is to go on or to end, or can have its
         state kept after all."""
         wishes, asked = self._owner.wishes, (Paused, CheckpointWanted, PlanWanted)
+        is_answered = not wishes.open(Paused)
         while wishes.is_paused:
             said = self._said
             await self._say("waiting", f"paused by the owner {said}", paused=True)
-            self._owner.answer_all(Paused, f"paused {said}")
+            self._owner.answer_all(Paused, f"{'is paused already,' if is_answered else 'paused'} {said}")
+            is_answered = True
             self._answer_checkpoints()
             self._owner.answer_all(PlanWanted, "the run is paused: `resume` makes a plan anew", done=False)
 
@@ -190,7 +197,7 @@ class Standstill:
         if not self._owner.wishes.open(CheckpointWanted):
             return
         step = self._state.kept.step
-        done, text = what_was_kept(self._rows.last, step)
+        done, text = what_was_kept(self._rows.last, step, has_diverged=bool(self._state.divergence.verdict))
         if done:
             try:
                 self._keep_for_good(step)
@@ -204,16 +211,17 @@ class Standstill:
 
     @property
     def _said(self) -> str:
-        return where_it_stands(self._rows.last, self._state.kept.step, self._steps())
+        diverged = bool(self._state.divergence.verdict)
+        return where_it_stands(self._rows.last, self._state.kept.step, self._steps(), has_diverged=diverged)
 
     @property
     def _why(self) -> str:
         return reason_of(self._owner.wishes)
 
     def _has_lost_peer(self) -> bool:
-        """Whether a peer of the plan is gone, or was started anew, and so hands nothing in any more."""
+        """Whether a peer of the plan is gone, was started anew, or cannot go on, and so hands nothing in any more."""
         plan, members = self._state.plan, self._state.members
-        if plan is None or members.missing(plan.peers):
+        if plan is None or not self._is_alive(plan):
             return True
         reports = (member.report for peer in plan.peers if (member := members.get(peer)) is not None)
         return any(report is not None and report.plan_version != plan.version for report in reports)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dtfm_protocol.control.messages import Presence, Report
 from dtfm_protocol.discovery.records import Profile
+from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.process.version_agreement import Distance, distance
 
@@ -124,6 +125,15 @@ class Members:
             member = self._member(peer)
             if member is not None:
                 member.profile = profile
+
+    def names(self) -> dict[str, str]:
+        """Return what members call themselves by the end of their ids: of those that have a name, and an end of their
+        own, for anybody may look for a key whose end is another's."""
+        found: dict[str, str] = {}
+        for member in self._members.values():
+            end = short(member.peer)
+            found[end] = member.name if end not in found else ""
+        return {end: name for end, name in found.items() if name}
 
     def unlisted(self) -> dict[str, str]:
         """Return the session of each peer that is connected, and whose profile was not found yet."""

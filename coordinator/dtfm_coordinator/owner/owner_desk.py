@@ -3,7 +3,14 @@
 import time
 from collections.abc import Callable
 
-from dtfm_coordinator.owner.owner_wishes import TEXT_LIMIT, OwnerRecord, OwnerWishes, Wish, WishAnswer
+from dtfm_coordinator.owner.owner_wishes import (
+    TEXT_LIMIT,
+    Cancelled,
+    OwnerRecord,
+    OwnerWishes,
+    Wish,
+    WishAnswer,
+)
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.swarm.overview.owner_words import sentence
 from dtfm_protocol.errors import UserError
@@ -28,16 +35,15 @@ class OwnerDesk:
         return self._file.wishes
 
     def look(self) -> None:
-        """Take up what was written since the last time; answer what later wishes have overtaken."""
-        try:
-            while self._unwritten:  # the disk was full
-                self._file.add(self._unwritten[0])
-                del self._unwritten[0]
-            self._file.take_up()
-        except UserError as error:
-            log.warning("%s", error)
+        """Take up what was written since the last time; answer what later wishes have overtaken, or taken back."""
+        self._exchange()
+        back, cancels = self.wishes.taken_back(), self.wishes.open(Cancelled)
         for wish, why in self.wishes.overtaken():
             self.answer(wish, why, done=False)
+        for wish in cancels:
+            words = ", ".join(dict.fromkeys(one.word for one in back))
+            text = f"taken back: {words}" if back else "nothing was asked for that is not done yet"
+            self.answer(wish, text, done=bool(back))
 
     def answer(self, wish: Wish, text: str, *, done: bool = True) -> None:
         """Answer a wish, which counts from now on; it is on the disk as soon as there is room.
@@ -50,7 +56,17 @@ class OwnerDesk:
         self.wishes.add(answer)
         self._unwritten.append(answer)
         log.info("You asked for: %s. %s", wish.word, sentence(text))
-        self.look()
+        self._exchange()
+
+    def _exchange(self) -> None:
+        """Write what was answered, and read what was written."""
+        try:
+            while self._unwritten:  # the disk was full
+                self._file.add(self._unwritten[0])
+                del self._unwritten[0]
+            self._file.take_up()
+        except UserError as error:
+            log.warning("%s", error)
 
     def answer_all(self, kind: type[OwnerRecord], text: str, *, done: bool = True) -> None:
         """Answer all open wishes of a kind."""

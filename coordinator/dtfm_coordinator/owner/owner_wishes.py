@@ -74,6 +74,13 @@ class Amended(OwnerRecord):
     """The first step for which they are to hold; None: as soon as can be."""
 
 
+class Cancelled(OwnerRecord):
+    """Wish: what was asked for before, and is not done yet, is not wanted any more."""
+
+    kind: Literal["cancelled"] = "cancelled"
+    word: ClassVar[str] = "cancel"
+
+
 class WishAnswer(OwnerRecord):
     """Record of the coordinator: what has become of a wish."""
 
@@ -88,7 +95,7 @@ class WishAnswer(OwnerRecord):
 
 Course = Paused | Resumed | FinishWanted
 """Wish of which the newest one says whether the run goes on."""
-Wish = Course | CheckpointWanted | PlanWanted | Amended
+Wish = Course | CheckpointWanted | PlanWanted | Amended | Cancelled
 """Any wish; the coordinator answers each."""
 WishRecord = Annotated[Wish | WishAnswer, Field(discriminator="kind")]
 
@@ -101,6 +108,8 @@ class OwnerWishes:
 
     course: Course | None = None
     """Newest wish of those that say whether the run goes on; None: it does."""
+    settled: Course | None = None
+    """The newest of them that was carried out; None: none was."""
     asked: dict[int, Wish] = field(default_factory=dict)
     """All wishes by number."""
     unanswered: dict[int, Wish] = field(default_factory=dict)
@@ -112,12 +121,16 @@ class OwnerWishes:
         """Take a record."""
         match record:
             case WishAnswer():
-                self.unanswered.pop(record.to, None)
+                wish = self.unanswered.pop(record.to, None)
+                if record.done and isinstance(wish, Course):
+                    self.settled = wish
                 self.answers.setdefault(record.to, record)
             case _:
                 self.asked[record.number] = self.unanswered[record.number] = record
                 if isinstance(record, Course):
                     self.course = record
+                elif isinstance(record, Cancelled) and self.course is not None:
+                    self.course = self.settled if self.course.number in self.unanswered else self.course
 
     @property
     def is_paused(self) -> bool:
@@ -131,12 +144,23 @@ class OwnerWishes:
 
     def open(self, kind: type[OwnerRecord]) -> tuple[Wish, ...]:
         """Return the wishes of a kind that were not answered yet, oldest first."""
-        return tuple(wish for wish in self.unanswered.values() if isinstance(wish, kind))
+        return tuple(wish for wish in self.unanswered.values() if isinstance(wish, kind) and not self._is_back(wish))
+
+    def _is_back(self, wish: Wish) -> bool:
+        """Whether a wish that was not answered yet was taken back."""
+        later = (one.number for one in self.unanswered.values() if isinstance(one, Cancelled))
+        return not isinstance(wish, Cancelled) and any(wish.number < number for number in later)
+
+    def taken_back(self) -> tuple[Wish, ...]:
+        """Return the wishes that are not wanted any more, and were not answered yet, oldest first."""
+        return tuple(wish for wish in self.unanswered.values() if self._is_back(wish))
 
     def overtaken(self) -> tuple[tuple[Wish, str], ...]:
         """Return the wishes that need no more be carried out, because of a later one, each with what to answer."""
+        back = tuple((wish, "not done: you have taken it back") for wish in self.taken_back())
         course = self.course
         if course is None:
-            return ()
+            return back
         old = (wish for wish in self.unanswered.values() if isinstance(wish, Course) and wish is not course)
-        return tuple((wish, f"not done: a later `{course.word}` came before it was") for wish in old)
+        old = (wish for wish in old if not self._is_back(wish))
+        return back + tuple((wish, f"not done: a later `{course.word}` came before it was") for wish in old)

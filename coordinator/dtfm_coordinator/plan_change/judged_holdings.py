@@ -13,6 +13,9 @@ IsSigned = Callable[[SignedCommit, str], bool]
 """Function that tells whether a commit is one that this peer, as the arbiter, has signed for this swarm."""
 
 
+NOT_ALONG = "a state that does not lie along the chain of plans"
+
+
 class Copy(NamedTuple):
     """A part of a state that a peer has, or makes by applying the gradients that it holds."""
 
@@ -33,6 +36,11 @@ class Refusal(NamedTuple):
     peer: str
     what: Mark
     why: str
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether honest peers hold such things, too: what they had before the run went back, or they were away."""
+        return self.why == NOT_ALONG
 
     def __str__(self) -> str:
         return f"{short(self.peer)}, {self.what}: {self.why}"
@@ -69,7 +77,7 @@ def _objection(peer: str, holding: Holding, chain: Chain, is_signed: IsSigned) -
     """Return why a holding does not count; "" if it does."""
     mark, commit = holding.mark, holding.commit
     if not chain.has(mark):
-        return "a state that does not lie along the chain of plans"
+        return NOT_ALONG
     if not chain.grants(peer, mark, holding.layers, live=holding.live):
         return f"layers {holding.layers[0]} to {holding.layers[1]}, which no plan gave it"
     maker = chain.maker(mark)

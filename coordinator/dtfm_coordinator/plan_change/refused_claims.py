@@ -1,5 +1,6 @@
 """Account of what peers said that they hold and do not, or may not: counted, and said once a peer and reason."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 
@@ -25,4 +26,10 @@ class RefusedClaims:
             what = (refusal.peer, refusal.why)
             if what not in self._said and len(self._said) < SEEN_LIMIT:
                 self._said.add(what)
-                log.warning("What %s holds is not used: %s, %s", short(refusal.peer), refusal.what, refusal.why)
+                log.log(
+                    logging.DEBUG if refusal.is_usual else logging.WARNING,
+                    "What %s holds is not used: %s, %s",
+                    short(refusal.peer),
+                    refusal.what,
+                    refusal.why,
+                )

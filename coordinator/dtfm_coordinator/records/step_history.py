@@ -14,6 +14,8 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 
 RECENT = 32
 """Newest steps of which the usual seconds, and tokens a second, are told."""
+LATELY = 8
+"""Newest steps of which the median is the loss of late: one batch that is harder than others says nothing."""
 POINTS = 1000
 """Points that a curve has at most; of more steps, as many follow each other as one point needs."""
 
@@ -96,6 +98,8 @@ class StepHistory:
         """Work by the version of the plan."""
         self.tokens = 0
         """Tokens of all steps."""
+        self.lowest: tuple[float, int] | None = None
+        """Lowest loss of late so far, and the step at which that was; None: there are too few steps."""
         self.evaluated: StepMetrics | None = None
         """The newest step with an evaluation."""
         self.stride = 1
@@ -125,6 +129,9 @@ class StepHistory:
     def _take(self, row: StepMetrics) -> None:
         self.last = row
         self.recent.append(row)
+        lately = self.lately
+        if lately is not None and (self.lowest is None or lately < self.lowest[0]):
+            self.lowest = lately, row.step
         before = self.work[row.plan_version]
         self.work[row.plan_version] = PlanWork(
             before.steps + 1,
@@ -156,6 +163,13 @@ class StepHistory:
         if len(self._evaluations) > self._points:
             self._evaluation_stride *= 2
             self._evaluations = self._evaluations[::2]
+
+    @property
+    def lately(self) -> float | None:
+        """The loss of late; None where there are too few steps."""
+        if len(self.recent) < LATELY:
+            return None
+        return median(self.recent[place].loss for place in range(-LATELY, 0))
 
     @property
     def step_seconds(self) -> float | None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from dtfm_coordinator.swarm.overview.owner_words import is_aside, phase_in_brief
+from dtfm_coordinator.swarm.overview.owner_words import is_aside, phase_in_brief, with_names
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.bounds import SEEN_LIMIT
 from dtfm_protocol.control.messages import ANSWERS, LEDGER, PHASE, Answers, Ledger, Phase
@@ -72,7 +72,7 @@ class Announcer:
         log.debug("%s: %s", phase.name, phase.text)
         if self._state.plan is not None and is_aside(phase):
             return
-        told = phase_in_brief(phase, self._state.plan)
+        told = with_names(phase_in_brief(phase, self._state.plan), self._state.members.names())
         if told != self._told:
             self._told = told
             log.info("%s", told)

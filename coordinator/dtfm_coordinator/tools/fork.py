@@ -8,6 +8,7 @@ from dtfm_coordinator.owner.job_on_disk import JobOnDisk
 from dtfm_coordinator.serve.job_edits import NAME as SERVED
 from dtfm_coordinator.tools.export import export
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.process.state_dir import check_writable, write_atomically
 
 LONGEST_NAME = 59
@@ -30,7 +31,7 @@ def fork(run: str, job_file: Path) -> int:
     if job_file.exists():
         raise UserError(f"{job_file} is there already: give the job file another name")
     check_writable(job_file)
-    found, text = JobOnDisk.of(folder), _text_of(folder)
+    found, served = JobOnDisk.of(folder), _served(folder)
     model = job_file.absolute().parent / f"{job_file.stem}-model"
     taken = export(folder, model, step).step
     settings = found.timeline.settings_at(taken + 1)
@@ -44,12 +45,15 @@ def fork(run: str, job_file: Path) -> int:
         "\n[model]",
         f"path = {_toml(model.name)}",
         "\n[data]",
-        f"text = {_toml(text)}",
+        f"text = {_toml(_near(served.data.text, job_file.absolute().parent))}",
         f"tokenizer = {_toml(model.name)}",
     ]
     for table, values in settings._asdict().items():
         lines.append(f"\n[{table}]")
         lines += [f"{key} = {_toml(value)}" for key, value in values.model_dump(mode="json").items()]
+    if sharing := served.sharing.model_dump(mode="json", exclude_defaults=True):
+        lines.append("\n[sharing]")
+        lines += [f"{key} = {_toml(value)}" for key, value in sharing.items()]
     write_atomically(job_file, "\n".join(lines) + "\n")
     return taken
 
@@ -63,19 +67,26 @@ def _parsed(run: str) -> tuple[Path, int | None]:
     return Path(folder), int(step)
 
 
-def _text_of(folder: Path) -> Any:
-    """Return the text of the job file that was served last.
+def _served(folder: Path) -> Job:
+    """Return the job file that was served last.
 
     Raises:
         UserError: it is not known.
     """
     try:
-        return json.loads((folder / SERVED).read_text(encoding="utf-8"))["data"]["text"]
-    except (OSError, ValueError, LookupError):
+        return Job.model_validate_json((folder / SERVED).read_bytes())
+    except (OSError, ValueError):
         raise UserError(
             f"{folder} does not tell which text its job is trained on, as an older version served it last: serve it "
             "once more, or `dtfm-coordinator export` it and name the folder as path in a new job's [model]"
         ) from None
+
+
+def _near(texts: list[str] | str, folder: Path) -> list[str] | str:
+    """Return texts as a job file in `folder` names them: those below it by the way from there."""
+    if isinstance(texts, str):
+        return texts  # the name of one that comes with Python
+    return [str(Path(text).relative_to(folder)) if Path(text).is_relative_to(folder) else text for text in texts]
 
 
 def _toml(value: Any) -> str:

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dtfm_node.control.plain_words import READY, WorkShare, doing, sent, swarm_does
+from dtfm_node.control.plain_words import READY, WorkShare, doing, sent, standing, swarm_does
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.control.messages import Phase, Report
 from dtfm_protocol.identity.keys import short
@@ -137,8 +137,8 @@ class Display:
         write_atomically(path, json.dumps(values, indent=1))
 
     def _doing(self) -> str:
-        halted = self._phase is not None and self._phase.paused
-        return doing(self._state, self._text, self._share, self._obstacle, halted=halted, option=self.option)
+        halted, obstacle = self._phase is not None and self._phase.paused, self._obstacle or standing(self._phase)
+        return doing(self._state, self._text, self._share, obstacle, halted=halted, option=self.option)
 
     def _words(self) -> list[str]:
         """Return all that there is to say now, in sentences."""

@@ -95,6 +95,17 @@ def _afterwards(option: str) -> str:
     return f"`dtfm-node remove{option}` deletes what it keeps."
 
 
+def standing(phase: Phase | None) -> str:
+    """Return why the whole swarm computes nothing now, for a node without work; "": it does, or nothing is known."""
+    if phase is None or phase.name != "waiting":
+        return ""
+    if phase.paused:
+        return "the owner has paused the run"
+    if " for the owner" in phase.text:
+        return "the run stands still for a moment, as its owner wishes"
+    return "the run waits for more machines" if _COUNTS.match(phase.text) else ""
+
+
 def sent(size: int) -> str:
     """Return how much this node has sent to the others; "" while it is nothing."""
     return f"Sent {bytes_in_words(size)}." if size else ""

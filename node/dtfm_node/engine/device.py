@@ -42,7 +42,8 @@ def describe(device: torch.device) -> str:
         return f"{device} {torch.cuda.get_device_name(device)}"
     if device.type == "mps":
         return f"mps {platform.processor()}"
-    return f"cpu, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"cpu, {threads} thread{'s' if threads != 1 else ''}"
 
 
 def free_memory(device: torch.device) -> int:

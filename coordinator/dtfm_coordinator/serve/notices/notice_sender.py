@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -53,6 +54,11 @@ class NoticeOptions:
             raise UserError(f"--on-event: {command!r} is no command line: {error}") from None
         if command is not None and not words:
             raise UserError("--on-event: name a program, as in --on-event 'notify-send dtfm'")
+        if words and shutil.which(words[0]) is None:
+            raise UserError(
+                f"--on-event: there is no program {words[0]} that could be run: give its path, and see that "
+                "it may be run (chmod +x)"
+            )
         if webhook is not None and (
             urlsplit(webhook).scheme not in {"http", "https"} or not urlsplit(webhook).hostname
         ):

@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 from typing import Literal
 
+from dtfm_coordinator.swarm.overview.news import steps_again
 from dtfm_coordinator.swarm.overview.overview import MemberView, Overview
+from dtfm_coordinator.swarm.overview.owner_words import again_in_words
 from dtfm_coordinator.swarm.overview.spoken_numbers import duration
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.schema import Schema
 
-NoticeKind = Literal["done", "failed", "loss-not-finite", "stalled", "going-on", "member-lost"]
+NoticeKind = Literal[
+    "done", "failed", "loss-not-finite", "loss-rises", "stalled", "going-on", "member-lost", "went-back"
+]
 """What has happened: "going-on" follows "stalled" as soon as there is a new step."""
 
 
@@ -64,19 +68,30 @@ class NoticeWatch:
                 advice=advice,
             )
             for event, text, advice in (
+                *self._worsens(before, overview),
                 *self._ends(before, overview),
                 *self._lost(before, overview),
                 *self._stands(overview),
             )
         ]
 
+    def _worsens(self, before: Overview, after: Overview) -> Iterator[tuple[NoticeKind, str, str]]:
+        """Yield what has become of the loss, and that steps are run again."""
+        if after.has_diverged and not before.has_diverged:
+            yield "loss-not-finite", after.health.sentence, after.health.advice
+        elif after.loss_rises and not before.loss_rises and not after.has_diverged:
+            yield "loss-rises", after.health.sentence, after.health.advice
+        if (again := steps_again(before, after)) and after.plan is not None:
+            yield "went-back", again_in_words(again, after.plan.resumed), ""
+
     def _ends(self, before: Overview, after: Overview) -> Iterator[tuple[NoticeKind, str, str]]:
         if after.phase == before.phase:
             return
         if after.phase == "done":
             yield "done", after.health.sentence, after.health.advice
-        elif after.phase == "failed":
-            yield "loss-not-finite" if after.has_diverged else "failed", after.health.sentence, after.health.advice
+        elif after.phase == "failed" and (before.has_diverged or not after.has_diverged):
+            # Else it is told of the loss, just now, with the same words.
+            yield "failed", after.health.sentence, after.health.advice
 
     def _lost(self, before: Overview, after: Overview) -> Iterator[tuple[NoticeKind, str, str]]:
         """Yield who had a part in the training and is gone. Who leaves politely has given its part to others before."""
@@ -85,7 +100,7 @@ class NoticeWatch:
         for peer, one in before.members.items():
             now = after.members.get(peer)
             if one.stage is not None and one.role != "gone" and (now is None or now.role == "gone"):
-                yield "member-lost", f"{_name(peer, one)} is gone: the others go on without it.", ""
+                yield "member-lost", f"{_name(peer, one)} is gone: the others go on without it as soon as they can.", ""
 
     def _stands(self, after: Overview) -> Iterator[tuple[NoticeKind, str, str]]:
         """Yield that no step comes, once, and that there is one again."""

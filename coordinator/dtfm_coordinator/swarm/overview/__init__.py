@@ -1,6 +1,7 @@
 """Overview of a run for people: one plain value, which `status` and the owner's page both show.
 
 - `health`: health of a run in one plain sentence: is it going well, and what to do if not
+- `loss_course`: course of the loss for people: whether it goes down, rises, or is not finite any more (pure)
 - `member_views`: what each member does, in plain words, and why if nothing
 - `news`: news for people: what has changed between two overviews, in plain words, with what to do
 - `overview`: overview of a run: the schema

@@ -1,5 +1,8 @@
 """Health of a run in one plain sentence: is it going well, how far, when done; and what to do if not. Pure."""
 
+import re
+
+from dtfm_coordinator.swarm.overview.loss_course import UNKNOWN, LossCourse
 from dtfm_coordinator.swarm.overview.overview import Figures, Health, Progress
 from dtfm_coordinator.swarm.overview.owner_words import phase_in_words
 from dtfm_coordinator.swarm.overview.spoken_numbers import counted, duration
@@ -14,7 +17,13 @@ SLOWER = 2.0
 """How many times longer than the plan said steps may take before that is worth a word."""
 
 
-def health(phase: Phase, progress: Progress, figures: Figures, quiet: float | None) -> Health:
+FOR_OWNER = re.compile(r"(keeping a checkpoint|pausing|ending the run) for the owner")
+"""What a coordinator says that brings a run to a stand, as its owner wishes."""
+
+
+def health(
+    phase: Phase, progress: Progress, figures: Figures, quiet: float | None, course: LossCourse = UNKNOWN
+) -> Health:
     """Return how a run is.
 
     Args:
@@ -22,7 +31,16 @@ def health(phase: Phase, progress: Progress, figures: Figures, quiet: float | No
         progress: how far the run is.
         figures: of its newest step.
         quiet: seconds since the newest step was recorded; None: this coordinator has seen none.
+        course: way of the loss so far.
     """
+    found = _health(phase, progress, figures, quiet, course)
+    if course.has_diverged and phase.name not in {"failed", "done"}:
+        said = f"The loss is not finite after step {progress.step:,}. {found.sentence}"
+        return Health(level="warn", sentence=said, advice=f"{course.advice} {found.advice}".strip())
+    return found
+
+
+def _health(phase: Phase, progress: Progress, figures: Figures, quiet: float | None, course: LossCourse) -> Health:
     text = phase.text
     if phase.paused:
         return Health(
@@ -32,10 +50,11 @@ def health(phase: Phase, progress: Progress, figures: Figures, quiet: float | No
         )
     match phase.name:
         case "failed":
+            mend = course.advice if course.has_diverged else "Mend the cause."
             return Health(
                 level="bad",
                 sentence=phase_in_words(phase),
-                advice="Mend the cause, then start `dtfm-coordinator serve` again on the same state folder: the newest "
+                advice=f"{mend} `dtfm-coordinator serve` on the same state folder goes on with this run: the newest "
                 "checkpoint is kept.",
             )
         case "done":
@@ -47,21 +66,25 @@ def health(phase: Phase, progress: Progress, figures: Figures, quiet: float | No
                 advice="`dtfm-coordinator export` writes the model as a folder that transformers loads.",
             )
         case "waiting":
-            return Health(level="wait", sentence=phase_in_words(phase), advice=_waiting(progress))
+            return Health(level="wait", sentence=phase_in_words(phase), advice=_waiting(phase, progress))
         case "probing" | "planning":
             return Health(level="wait", sentence=phase_in_words(phase))
         case "training":
-            return _training(progress, figures, quiet)
+            return _training(progress, figures, quiet, course)
     return Health(level="wait", sentence=phase_in_words(phase))
 
 
-def _waiting(progress: Progress) -> str:
+def _waiting(phase: Phase, progress: Progress) -> str:
+    if FOR_OWNER.match(phase.text):
+        return "`dtfm-coordinator cancel` takes back what you have asked for."
+    if progress.step and not phase.text.startswith("waiting for "):
+        return ""  # it says itself for what
     if progress.step:
         return f"The run stands at step {progress.step:,} and goes on as soon as enough machines are there."
     return "Hand the invite to those who should join: `dtfm-coordinator invite` makes one for each."
 
 
-def _training(progress: Progress, figures: Figures, quiet: float | None) -> Health:
+def _training(progress: Progress, figures: Figures, quiet: float | None, course: LossCourse) -> Health:
     step, usual = progress.step, progress.step_seconds
     if usual is None or figures.loss is None:
         return Health(level="wait", sentence="Starting: the first step is under way.")
@@ -75,6 +98,9 @@ def _training(progress: Progress, figures: Figures, quiet: float | None) -> Heal
             advice="Look below for members that are silent or slow. The swarm plans without them by itself; `kick` "
             "sends one away at once.",
         )
+    if course.rises:
+        said = f"Training, but the loss rises: {course.risen_in_words} ({far})."
+        return Health(level="warn", sentence=said, advice=course.advice)
     predicted = figures.predicted_seconds
     left = f", about {duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
     if predicted and usual > SLOWER * predicted:

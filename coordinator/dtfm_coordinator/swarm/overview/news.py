@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.overview.overview import Level, NewsItem, Overview
-from dtfm_coordinator.swarm.overview.owner_words import division, reason_in_words
-from dtfm_coordinator.swarm.overview.spoken_numbers import counted
+from dtfm_coordinator.swarm.overview.owner_words import again_in_words, division, reason_in_words
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.identity.keys import called
 
@@ -29,7 +28,8 @@ ADVICE = (
      "upload may be too slow."),
     (r"measuring the connections took", "A member may be behind a strict router: `dtfm-node doctor` on its machine "
      "says what to do."),
-    (r"holds is not used", "The run goes on from what others hold. If one name comes again and again, ban it."),
+    (r"holds is not used", "The run goes on from what others hold. Where that happens again and again with one member, "
+     "its disk or its program may have a fault: ask its person."),
     (r"losses of steps", "The curve has a gap there; the training itself has none."),
     (r"broker|was disconnected", "If nodes stay away, look whether this machine's port is open and its network is up."),
 )  # fmt: skip
@@ -50,13 +50,23 @@ def news(before: Overview | None, after: Overview) -> Iterator[Said]:
         machines = len({one for stage in after.plan.stages for one in stage.members})
         anew = " anew" if before.plan is not None else ""
         yield "good", f"The work is divided{anew}: {division(machines, len(after.plan.stages))}.", ""
+    if again := steps_again(before, after):
+        yield "warn", again_in_words(again, after.plan.resumed if after.plan is not None else 0), ""
     kept, newest = (max((one.step for one in seen.storage.checkpoints), default=0) for seen in (before, after))
     if newest > kept:
         yield "good", f"The model after step {newest:,} is safe on this disk.", ""
-    if after.health.level in {"warn", "bad", "done"} and after.health.level != before.health.level:
+    is_worse = (after.loss_rises and not before.loss_rises) or (after.has_diverged and not before.has_diverged)
+    if after.health.level in {"warn", "bad", "done"} and (after.health.level != before.health.level or is_worse):
         yield after.health.level, after.health.sentence, after.health.advice
     elif before.health.level == "warn" and after.health.level == "good":
         yield "good", after.health.sentence, ""
+
+
+def steps_again(before: Overview, after: Overview) -> int:
+    """Return the number of steps that are run again, as the plan that has begun goes on from an older state."""
+    if after.plan is None or before.plan is None or before.plan.version == after.plan.version:
+        return 0
+    return max(0, before.progress.step - after.plan.resumed)
 
 
 def _comings(before: Overview, after: Overview) -> Iterator[Said]:
@@ -70,16 +80,18 @@ def _comings(before: Overview, after: Overview) -> Iterator[Said]:
             member = view.members[peer]
             who = called(peer, member.name)
             lost = word == "left" and member.stage is not None
-            advice = "The others go on without it, from the newest step that they hold." if lost else ""
+            advice = (
+                "The others go on without it, from the newest step of which the whole state is left." if lost else ""
+            )
             yield "warn" if lost else "good" if word == "joined" else "wait", f"{who} {word}.", advice
 
 
 def told_plan(event: PlanEvent) -> NewsItem:
     """Return a plan of an earlier life of the coordinator as it is told."""
     why = reason_in_words(printable(event.why))
-    again = f", {counted(event.repeated, 'step')} of them once more" if event.repeated else ""
     anew, because = (" anew", f": {why}") if why else ("", "")
-    text = f"The work was divided{anew} for the steps after {event.step:,}{again}{because}."
+    text = f"The work was divided{anew} for the steps after {event.step:,}{because}."
+    text += f" {again_in_words(event.repeated, event.step)}" if event.repeated else ""
     return NewsItem(at=event.in_force_at, level="wait", text=text)
 
 
@@ -121,13 +133,17 @@ class NewsBoard:
 
 
 class WarningListener(logging.Handler):
-    """Listener to a log, whose warnings it puts on the board."""
+    """Listener to a log, of which it puts on the board warnings, and what is marked as news (`is_news`)."""
 
     def __init__(self, board: NewsBoard) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.INFO)
         self._board = board
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Put a warning on the board."""
+        """Put a warning, or what is news, on the board."""
+        if record.levelno < logging.WARNING:
+            if getattr(record, "is_news", False):
+                self._board.say("good", printable(record.getMessage())[:WARNING_CHARACTERS])
+            return
         text = printable(record.getMessage())[:WARNING_CHARACTERS]
         self._board.say("warn" if record.levelno < logging.ERROR else "bad", text, advice_for(text))

@@ -100,7 +100,10 @@ class PlanView(Schema):
     """The plan in force."""
 
     version: int
+    resumed: int = 0
+    """Step of the state with which it began."""
     reason: Text
+    """What is to be said of it, in plain sentences."""
     layers: int
     """Decoder layers of the model."""
     micro_batches: int
@@ -191,6 +194,8 @@ class Overview(Schema):
     """Whether the owner has paused the run."""
     has_diverged: bool = False
     """Whether the loss or a gradient is not finite any more, and that is believed."""
+    loss_rises: bool = False
+    """Whether the loss has risen far above the lowest that there was."""
     health: Health
     progress: Progress
     figures: Figures

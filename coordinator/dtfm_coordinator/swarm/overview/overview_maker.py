@@ -10,9 +10,11 @@ from dtfm_coordinator.records import event_log
 from dtfm_coordinator.records.member_records import Contribution, MemberRecords
 from dtfm_coordinator.records.step_history import StepHistory
 from dtfm_coordinator.swarm.overview.health import health
+from dtfm_coordinator.swarm.overview.loss_course import LossCourse
 from dtfm_coordinator.swarm.overview.member_views import Around, Known, member_view
 from dtfm_coordinator.swarm.overview.news import NewsBoard, WarningListener, news, told_plan
 from dtfm_coordinator.swarm.overview.overview import Figures, MemberView, Overview, PlanView, Progress
+from dtfm_coordinator.swarm.overview.owner_words import with_names
 from dtfm_coordinator.swarm.overview.plan_map import plan_map
 from dtfm_coordinator.swarm.overview.storage_watch import StorageWatch
 from dtfm_coordinator.swarm.swarm_state import SwarmState
@@ -91,6 +93,10 @@ class OverviewMaker:
         """Return the overview of now."""
         self.history.take_up()
         phase, progress, figures = self._phase(), self._progress(), self._figures()
+        names = self._state.members.names()
+        phase = phase.model_copy(update={"text": with_names(phase.text, names)})
+        diverged, storage = bool(self._state.divergence.verdict), self._storage.look(self._state.kept.step)
+        course = LossCourse.of(self.history, storage, has_diverged=diverged)
         overview = Overview(
             at=self._clock(),
             swarm=self._swarm,
@@ -99,19 +105,24 @@ class OverviewMaker:
             phase=phase.name,
             text=phase.text,
             is_paused=phase.paused,
-            has_diverged=bool(self._state.divergence.verdict),
-            health=health(phase, progress, figures, self._quiet(progress.step)),
+            has_diverged=diverged,
+            loss_rises=course.rises,
+            health=health(phase, progress, figures, self._quiet(progress.step), course),
             progress=progress,
             figures=figures,
             plan=self._plan_map(),
             members=self._members(phase.name),
             news={},
-            storage=self._storage.look(self._state.kept.step),
+            storage=storage,
         )
         for level, text, advice in news(self._before, overview):
             self._board.say(level, text, advice)
         self._before = overview
-        return overview.model_copy(update={"news": self._board.items})
+        told = {
+            number: item.model_copy(update={"text": with_names(item.text, names)})
+            for number, item in self._board.items.items()
+        }
+        return overview.model_copy(update={"news": told})
 
     def _quiet(self, step: int) -> float | None:
         """Return the seconds since the newest step came; None: none has come since this coordinator began."""

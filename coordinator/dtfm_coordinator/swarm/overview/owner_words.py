@@ -4,8 +4,10 @@ The log, `status` and the page say the same. The planner's own words and figures
 """
 
 import re
+from collections.abc import Mapping
 
 from dtfm_coordinator.swarm.overview.spoken_numbers import counted, duration
+from dtfm_protocol.bounds import printable
 from dtfm_protocol.control.messages import Phase
 from dtfm_protocol.plan.plan import Plan
 
@@ -21,6 +23,8 @@ _OTHERS = (
 """What else nodes do while a coordinator waits for more of them, in its words and in plain ones."""
 _FIGURES = re.compile(r"^(?P<why>.*?):? ?\d+ stages? x .*$")
 """A reason, and the figures of a layout after it."""
+_LACKING = re.compile(r"the job's \[plan\] needs (\d+) nodes and (\d+) are here")
+"""What a planner adds where the job wants more nodes than there are."""
 _ROUND = re.compile(r".*: round (\d+) of (\d+)$")
 _STANDS = (
     (r"plan \d+ begins, and ends with its first step", "one more step is trained first"),
@@ -80,6 +84,14 @@ def working(plan: Plan | None) -> str:
     return f"Training: {division(len(plan.peers), len(plan.stages))}{spare}{pace}."
 
 
+def plan_in_words(plan: Plan) -> str:
+    """Return what an owner wants to know of a plan beside its map: how fast a step should be, and what it lacks."""
+    said = [f"A step should take about {_pace(plan.cost.total)}."] if plan.cost is not None else []
+    if lacking := _LACKING.search(plan.reason):
+        said.append(f"The job's [plan] asks for {lacking[1]} machines, and {lacking[2]} could be used.")
+    return " ".join(said)
+
+
 def division(machines: int, parts: int) -> str:
     """Return how the work is divided among so many machines, with the model in so many parts."""
     if machines == 1:
@@ -91,6 +103,13 @@ def division(machines: int, parts: int) -> str:
 def begun_in_words(plan: Plan, step: int) -> str:
     """Return what a plan that begins means, which goes on from the state after `step`."""
     return f"the run goes on from step {step + 1:,}: {division(len(plan.peers), len(plan.stages))}"
+
+
+def again_in_words(steps: int, step: int) -> str:
+    """Return that `steps` steps are run again, from the state after `step`, in a sentence."""
+    state = f"the state after step {step:,}" if step else "the beginning"
+    again = "1 step is" if steps == 1 else f"{steps:,} steps are"
+    return f"The run went back to {state}, the newest that is left whole: {again} run again."
 
 
 def _pace(seconds: float) -> str:
@@ -148,6 +167,34 @@ def _waiting(text: str) -> str:
     return sentence(f"{said}. {sentence(counts['more'].removeprefix('; '))}")
 
 
+def _occasion(why: str) -> str:
+    """Return what it means that a new division of the work is taken up, for a reason in words for people."""
+    if why.startswith("the owner changes "):
+        return "The settings change after this step"
+    if re.search(r"\bwants? to leave or to pause\b", why):
+        return "The work of who goes is given to others after this step"
+    if re.search(r"\bjoined\b", why):
+        return "The work is divided anew after this step, among those who are here now"
+    if re.search(r"\b(has|have) become slow|is slow no more|stays slow|may have become|for good$", why):
+        return "A better division of the work was found, and is taken up after this step"
+    return "The work is divided anew after this step"
+
+
+def with_names(text: str, names: Mapping[str, str]) -> str:
+    """Return a text with members called by their names, beside the ends of their ids.
+
+    Args:
+        names: what a member calls itself, by the end of its id.
+    """
+    if not names:
+        return text
+
+    def named(end: re.Match[str]) -> str:
+        return f"{printable(names[end[0]])} ({end[0]})" if end[0] in names else end[0]
+
+    return re.sub(r"(?<![\w(])[0-9A-Za-z]{6}(?!\w)", named, text)
+
+
 def _planning(text: str) -> str:
     if re.match(r"planning for \d+ nodes$", text):
         return "Working out which machine computes what."
@@ -156,5 +203,5 @@ def _planning(text: str) -> str:
     found = _FIGURES.match(text)
     why = reason_in_words(text)
     if found:
-        return sentence(f"A better division of the work was found, and is taken up after this step: {why}")
+        return sentence(f"{_occasion(why)}: {why}")
     return sentence(f"Dividing the work anew: {why}" if why else "Dividing the work among the machines")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from dtfm_coordinator.swarm.overview.overview import HopView, PipelineView, PlanView, StageView
+from dtfm_coordinator.swarm.overview.owner_words import plan_in_words
 from dtfm_protocol.plan.plan import Plan
 
 MOST_HOPS = 2000
@@ -19,7 +20,8 @@ def plan_map(plan: Plan, link: LinkFigures) -> PlanView:
     counts = Counter(plan.routes)
     return PlanView(
         version=plan.version,
-        reason=plan.reason,
+        resumed=plan.resume.mark.step,
+        reason=plan_in_words(plan),
         layers=plan.layers,
         micro_batches=len(plan.routes),
         stages=tuple(
