@@ -34,7 +34,7 @@ async def test_a_served_swarm_is_well_until_its_coordinator_dies(swarm: Swarm) -
     await swarm.until(lambda: "idle" in swarm.statuses().values(), "a node is there")
     node.signal(signal.SIGINT)
     await node.exit_code()
-    code, said = await swarm.run("dtfm-node", "doctor", invite, "--json", "--state-dir", node.folder)
+    code, said = await swarm.run("dtfm-node", "doctor", "--json", "--state-dir", node.folder)  # it has the invite
     found = verdicts(said)
     assert code == 0, said
     assert found["coordinator: alive"] == found["swarm: coordinator"] == found["swarm: DHT"] == "good"
