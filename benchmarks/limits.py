@@ -99,9 +99,7 @@ async def running(
     wiring = Wiring(delay=delay, rate=rate, up=[None] * hosts, down=[None] * hosts)
     async with EmulatedNetwork.running(wiring) as lab, Swarm.running(JOB) as swarm:
         swarm.coordinator.within = lab.within(count)
-        job = swarm.job(
-            steps=100_000, shadow=shadow, tied=False
-        )  # what a tied matrix adds to a step, no prediction counts
+        job = swarm.job(steps=100_000, shadow=shadow, tied=False)
         if stages is not None:
             job.write_text(f"{job.read_text()}[plan]\nstages = {stages}\n")
         await swarm.serve(job, "--announce", lab.address(count), "--min-nodes", count, listen="0.0.0.0")

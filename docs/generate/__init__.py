@@ -13,4 +13,5 @@
 - `state_files`: what lies in the state folders, as a table
 - `timeout_page`: every timeout that a person may want to change
 - `usual_fields`: what fields mean whose name says it all in the code
+- `view_page`: what a view of machines and links holds, and a script that changes it in time
 """

@@ -2,7 +2,7 @@
 
 from docs.generate.markdown import code, page, paragraph, table
 from docs.generate.message_page import schema_section
-from docs.generate.state_files import COORDINATOR_FILES, NODE_FILES, StateFile
+from docs.generate.state_files import COORDINATOR_FILES, NODE_FILES, SOLO_FILES, StateFile
 
 ABOUT = """\
 What the programs keep on the disk. A state folder is closed to other users. What is secret is for nobody else (an
@@ -12,6 +12,10 @@ COORDINATOR = """\
 The folder that `serve --state-dir` names. [Which of these to back up](../how-to/back_up.md) is said elsewhere."""
 NODE = """\
 `~/.local/share/dtfm/nodes/SWARM` on Linux, or what `--state-dir` names. `dtfm-node remove` deletes these files."""
+
+SOLO = """\
+The folder that `dtfm-node solo --state-dir` names. `dtfm-coordinator swarm --state-dir` makes the coordinator's files,
+and those of each node in `nodes`."""
 
 
 def file_page() -> str:
@@ -24,6 +28,8 @@ def file_page() -> str:
         _table(COORDINATOR_FILES),
         f"## Of a node\n{paragraph(NODE)}",
         _table(NODE_FILES),
+        f"## Of a job trained alone\n{paragraph(SOLO)}",
+        _table(SOLO_FILES),
         "## Fields",
         *(_fields(one) for one in files if one.fields),
     )

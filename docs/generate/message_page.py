@@ -7,6 +7,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from docs.generate.docstrings import field_texts, summary
 from docs.generate.markdown import code, page, paragraph, table
@@ -74,10 +75,15 @@ def schema_section(kind: type[BaseModel]) -> str:
 def schema_table(kind: type[BaseModel]) -> str:
     """Return a table of a schema's fields."""
     rows = (
-        [code(name), type_in_words(field.annotation), _default(field.default, field.is_required()), text]
+        [code(key_of(name, field)), type_in_words(field.annotation), _default(_value(field), field.is_required()), text]
         for (name, field), text in zip(kind.model_fields.items(), field_meanings(kind).values(), strict=True)
     )
     return table(["field", "type", "default", "meaning"], rows)
+
+
+def key_of(name: str, field: FieldInfo) -> str:
+    """Return the key of a field, as it stands in files and messages."""
+    return field.validation_alias if isinstance(field.validation_alias, str) else name
 
 
 def field_meanings(kind: type[BaseModel]) -> dict[str, str]:
@@ -105,6 +111,10 @@ def type_in_words(kind: Any) -> str:
     if origin is tuple and arguments[-1] is not Ellipsis:
         return f"[{', '.join(map(type_in_words, arguments))}]"
     return f"list of {type_in_words(arguments[0])}"
+
+
+def _value(field: FieldInfo) -> object:
+    return None if field.is_required() else field.get_default(call_default_factory=True)
 
 
 def _default(value: object, is_required: bool) -> str:

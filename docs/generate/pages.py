@@ -9,6 +9,7 @@ from docs.generate.job_page import job_page
 from docs.generate.message_page import message_page
 from docs.generate.metrics_page import metrics_page
 from docs.generate.timeout_page import timeout_page
+from docs.generate.view_page import view_page
 
 FOLDER = Path(__file__).parents[1] / "reference"
 PAGES: dict[str, Callable[[], str]] = {
@@ -19,4 +20,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "messages.md": message_page,
     "metrics.md": metrics_page,
     "timeouts.md": timeout_page,
+    "view.md": view_page,
 }

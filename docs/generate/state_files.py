@@ -45,6 +45,15 @@ NUMBERS = (
     StateFile("counter", "Number of this program's newest message, so that none is said twice."),
     StateFile("heard.json", "Numbers of the newest messages of others, so that old ones tell nothing."),
 )
+SOLO_FILES = (
+    StateFile("metrics.jsonl", f"A row for each step. {METRICS} What a swarm alone knows is null."),
+    StateFile("checkpoints/step-NUMBER/NAME", "A checkpoint, as a coordinator keeps it; `export` reads it."),
+    StateFile("tokens/HASH.tokens", "A piece of the training text as token numbers, named by its SHA-256."),
+    StateFile("tokenizer/NAME", "The tokenizer, as `tokenizers` and `transformers` load it."),
+    StateFile("job.json", "The job with the model's whole config, and the text as hashes."),
+    StateFile("prepared", "From what the tokens were made, so that they are made once."),
+    StateFile("lock", "Held by the program that runs with the folder: its process id."),
+)
 COORDINATOR_FILES = (
     StateFile("invite", "The invite that `serve` prints. Whoever has it can enter.", is_secret=True),
     StateFile("metrics.jsonl", f"A row for each step that counts. {METRICS}"),
@@ -93,7 +102,7 @@ COORDINATOR_FILES = (
     StateFile("tokens/HASH.tokens", "A piece of the training text as token numbers, named by its SHA-256."),
     StateFile("tokenizer/NAME", "The tokenizer, as `tokenizers` and `transformers` load it."),
     StateFile("plan.json", "The plan that was made last ([its fields](messages.md#plan))."),
-    StateFile("view.json", "Devices and links as they were known for that plan; `dtfm-coordinator plan` reads it."),
+    StateFile("view.json", "Devices and links ([keys](view.md)) as they are known now, later than that plan."),
     StateFile("epoch.json", "Which plans are over, and what nodes have promised.", (PlanRecord,)),
     StateFile("state_votes.jsonl", "What nodes have signed of the states that they hold.", (StateVote,)),
     StateFile("demand.json", "Memory and work of the model's layers, worked out once."),

@@ -88,7 +88,9 @@ def join(
     yes: Yes = False,
     name: Name = "",
     device: Devices = "auto",
-    announce: Annotated[str | None, typer.Option(help="HOST or HOST:PORT at which others reach this node.")] = None,
+    announce: Annotated[
+        str | None, typer.Option(help="HOST:PORT at which others reach this node, or HOST with --port.")
+    ] = None,
     listen: Annotated[str | None, typer.Option(help="Address to listen on for other peers.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on (default: --announce's, or any).")] = 0,
     lan: Annotated[bool, typer.Option("--lan", help="Also connect to peers in this machine's own network.")] = False,
@@ -131,7 +133,9 @@ def join(
         from dtfm_protocol.identity.invite import Invite
         from dtfm_protocol.identity.invite_source import invite_text
         from dtfm_protocol.process.state_dir import locked
+        from dtfm_protocol.transport.multiaddress import announced
 
+        announced(announce, port, "")  # refused now, not once the node has been let in
         parsed = Invite.decode(invite_text(invite))
         folder = state_dir or default_folder(parsed.swarm)
         consent = Consent(folder, parsed.swarm)
@@ -302,7 +306,7 @@ app.command()(fetch_model)
 @app.command()
 def solo(
     job: Annotated[Path, typer.Argument(help="The job file.")],
-    state_dir: StateDir,
+    state_dir: Annotated[Path, typer.Option("--state-dir", help="Where to keep metrics, checkpoints and tokens.")],
     device: Device = "auto",
     threads: Threads = None,
     amendments: Annotated[

@@ -21,10 +21,10 @@ out (`exclude_if`) where it has its default, as in a plan of an older author.
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, ValidatorFunctionWrapHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from dtfm_protocol.errors import UserError
 
@@ -44,7 +44,7 @@ class Schema(BaseModel):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise UserError(f"{what}: {first_fault(error)}{_meant(cls, error)}") from None
+            raise UserError(f"{what}: {faults_in_words(cls, error)[0]}") from None
 
 
 class Message(Schema):
@@ -139,22 +139,45 @@ def known_part(schema: type[BaseModel], values: Any) -> Any:
     }
 
 
-def _meant(schema: type[BaseModel], error: ValidationError) -> str:
-    """Return the key that a misspelt one may have been meant for, in words; "" where none is near."""
-    fault = next((one for one in error.errors(include_url=False) if one["type"] == "extra_forbidden"), None)
-    if fault is None:
+def faults_in_words(schema: type[BaseModel], error: ValidationError) -> list[str]:
+    """Return all faults of a pydantic error as `key.path: reason`, each on one line, in the order of `first_fault`; of
+    an unknown key also which may have been meant."""
+    return [_in_words(fault) + _meant(schema, fault) for fault in _ranked(error)]
+
+
+def _meant(schema: type[BaseModel], fault: ErrorDetails) -> str:
+    """Return the key that an unknown one may have been meant for, or all that there are, in words; "" where neither
+    can be said, or the fault is another one."""
+    if fault["type"] != "extra_forbidden":
         return ""
     *outer, wrong = map(str, fault["loc"])
     for name in outer:
-        inner = schema.model_fields[name].annotation if name in schema.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        if name.isdecimal():  # the place in a list whose schema was entered with the list
+            continue
+        inner = _schema_in(schema.model_fields[name].annotation) if name in schema.model_fields else None
+        if inner is None:
             return ""
         schema = inner
-    return _nearest(schema, wrong)
+    return _nearest(schema, wrong) or f"; the keys here are {', '.join(_keys(schema))}"
+
+
+def _schema_in(kind: Any) -> type[BaseModel] | None:
+    """Return the schema of a field's value, or of the items of a list; None: it has none."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((found for one in get_args(kind) if (found := _schema_in(one)) is not None), None)
+
+
+def _keys(schema: type[BaseModel]) -> list[str]:
+    """Return the keys of a schema as files and messages have them."""
+    return [
+        alias if isinstance(alias := field.validation_alias, str) else name
+        for name, field in schema.model_fields.items()
+    ]
 
 
 def _nearest(schema: type[BaseModel], key: str) -> str:
-    near = get_close_matches(key, schema.model_fields, n=1)
+    near = get_close_matches(key, _keys(schema), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -168,14 +191,24 @@ def first_fault(error: ValidationError) -> str:
 
     An unknown key goes first: a key that is missing beside it is most likely the same one, misspelt.
     """
-    faults = error.errors(include_url=False)
-    fault = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
+    return _in_words(_ranked(error)[0])
+
+
+def _ranked(error: ValidationError) -> list[ErrorDetails]:
+    return sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+
+
+def _in_words(fault: ErrorDetails) -> str:
     where = ".".join(str(part) for part in fault["loc"])
     reason = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
         reason = "unknown key"
     elif fault["type"] == "missing":
         reason = "this key is missing"
+    elif fault["type"] == "string_pattern_mismatch" and fault["loc"] == ("name",):
+        reason = f"use letters, digits, dots, dashes and underscores, a letter or digit first (got {fault['input']!r})"
+    elif fault["type"] == "model_type":
+        reason = f"keys and their values are wanted here (got {str(fault['input'])[:40]!r})"
     elif fault["type"] not in {"value_error", "model_type"} and isinstance(
         fault.get("input"), int | float | str | bool
     ):

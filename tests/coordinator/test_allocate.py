@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dtfm_coordinator.allocator import allocate as allocating
 from dtfm_coordinator.allocator.allocate import allocate
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
@@ -15,6 +16,7 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning, Wire
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
+from tests.coordinator.swarms import drawn_view, workload
 
 DEMAND = ModelDemand(
     layer_parameters=(200_000,) * 6,
@@ -175,6 +177,17 @@ def test_the_search_does_no_worse_than_every_placement_of_a_small_swarm(seed: in
         other = allocate(view, work, seed=seed, algorithm=algorithm)
         assert other.cost is not None
         assert other.cost.total >= found.cost.total
+
+
+@pytest.mark.parametrize(("nodes", "seed"), [(8, 1), (12, 0), (12, 7)])
+def test_a_short_search_does_no_worse_than_the_placements_that_it_starts_from(nodes: int, seed: int) -> None:
+    """Where uplinks bind and the schedule is open: what is best by 1F1B and the fast form need not be."""
+    view, work = drawn_view(nodes, seed, limited=True), workload(16, schedule="auto")
+    greedy = allocate(view, work, algorithm="greedy")
+    found = allocate(view, work, evaluations=1500)
+    assert greedy.cost is not None
+    assert found.cost is not None
+    assert found.cost.total <= greedy.cost.total
 
 
 def test_exhaustive_refuses_what_would_take_days() -> None:
@@ -377,3 +390,15 @@ def test_a_plan_in_force_goes_on_as_it_is_or_not_at_all() -> None:
     shrunk = planned(far(0.0, (exact[0] - 1, exact[1])), choice, in_force=plan)
     assert shrunk.recompute == (0,)
     assert "cannot go on (it no longer fits in its peers' memory)" in shrunk.reason
+
+
+def test_unknown_speeds_are_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocating, "compile_now", lambda say: pytest.fail("compiled, which may take minutes"))
+    view = swarm(2)
+    bare = View(
+        nodes=tuple(NodeView(id=node) for node in view.ids),
+        latency_ms=view.latency_ms,
+        bandwidth_gbps=view.bandwidth_gbps,
+    )
+    with pytest.raises(UserError, match=r"no node has layer_seconds, or flops .* give at least one node flops"):
+        allocate(bare, Workload(DEMAND, 12, Planning()), evaluations=1)

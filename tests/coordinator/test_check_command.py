@@ -166,6 +166,27 @@ def test_all_mistakes_of_a_job_are_said_at_once(home: Path, capsys: pytest.Captu
     assert found["forecasts"] == []
 
 
+def test_mistakes_of_keys_and_values_are_said_with_all_others(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = (
+        ('"tiny"', '"my first run"'),
+        ("micro_batch = 1", "micro_batch = 5"),
+        ("steps = 50", "steps = 50\nepochs = 3"),
+        ('"llama"', '"lama"'),
+        ('["text.txt"]', '["gone.txt"]'),
+    )
+    found = said(home, capsys, "", *changes)["mistakes"]
+    words = ("epochs: unknown key", "name: use letters", "not a multiple of micro_batch (5)", "lama", "no file matches")
+    assert [any(word in line for line in found) for word in words] == [True] * 5
+    assert len(found) == 5
+
+
+def test_a_mistake_of_the_tokenizer_hides_none_of_the_model(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = (('["text.txt"]', '["text.txt"]\ntokenizer = "nowhere"'),)
+    found = said(home, capsys, "[plan]\nstages = 9", *changes)["mistakes"]
+    assert ["stages = 9, but the model has 6 layers" in line for line in found].count(True) == 1
+    assert any("nowhere" in line for line in found)
+
+
 @pytest.mark.parametrize(
     ("more", "change", "words"),
     [

@@ -15,6 +15,9 @@ from dtfm_coordinator.tools.explain.critical_path import Part, by_cause, critica
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.test_explain import found, plan, swarm
 
+TIED = (0.0, 2.3)
+"""Bytes of gradients that first and last stage share."""
+
 
 def random_step(
     seed: int, *, shared: bool
@@ -47,7 +50,7 @@ def random_step(
 @pytest.mark.parametrize("seed", range(40))
 def test_the_parts_of_the_critical_path_follow_each_other_and_add_up_to_the_step(seed: int, shared: bool) -> None:
     of, links, seconds, update, gradients = random_step(seed, shared=shared)
-    played = simulate(of, links, seconds, (1.0, 0.7), gradients, update)
+    played = simulate(of, links, seconds, (1.0, 0.7), gradients, update, TIED[seed % 2])
     path = critical_path(of, links, played)
     assert math.fsum(part.seconds for part in path) == pytest.approx(played.cost.total, abs=1e-9, rel=1e-9)
     assert sum(by_cause(path).values()) == pytest.approx(played.cost.total, abs=1e-9, rel=1e-9)
@@ -63,10 +66,11 @@ def test_the_parts_of_the_critical_path_follow_each_other_and_add_up_to_the_step
 def test_a_step_gets_longer_by_just_what_lies_on_its_critical_path(seed: int) -> None:
     """The derivative of the step's end is an independent account of who is on the path."""
     of, links, seconds, update, gradients = random_step(seed, shared=False)
-    path, slower = critical_path(of, links, simulate(of, links, seconds, (1.0, 0.7), gradients, update)), 1e-7
+    tied = TIED[seed % 2]
+    path, slower = critical_path(of, links, simulate(of, links, seconds, (1.0, 0.7), gradients, update, tied)), 1e-7
 
     def grown(links: Links, seconds: dict[str, ActionSeconds]) -> float:
-        total = simulate(of, links, seconds, (1.0, 0.7), gradients, update).cost.total
+        total = simulate(of, links, seconds, (1.0, 0.7), gradients, update, tied).cost.total
         return (total - math.fsum(part.seconds for part in path)) / slower
 
     def on_path(part: Part, *causes: str) -> float:

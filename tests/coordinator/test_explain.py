@@ -4,6 +4,7 @@ import io
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from rich.console import Console
 from dtfm_coordinator.allocator.paper.paper_cost import cost_of_pipelines
 from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds, ModelDemand, memory_needed
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
+from dtfm_coordinator.allocator.simulator.simulated_timeline import TransferKind
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.main import app
-from dtfm_coordinator.tools.explain import step_report
+from dtfm_coordinator.tools.explain import schedule_chart, step_report
 from dtfm_coordinator.tools.explain.idle_peers import tried, with_replica
-from dtfm_coordinator.tools.explain.next_node import growth, with_median_node
+from dtfm_coordinator.tools.explain.next_node import Growth, growth, with_median_node
 from dtfm_coordinator.tools.explain.paper_findings import paper_findings
 from dtfm_coordinator.tools.explain.step_findings import StepFindings, check, step_findings
 from dtfm_protocol.errors import UserError
@@ -151,7 +153,7 @@ def test_a_stage_that_recomputes_is_told_and_needs_less_memory_and_more_time() -
     out = Console(width=140, markup=False, highlight=False, file=io.StringIO())
     step_report.show(out, found(anew, view), (), None, asked_growth=False)
     assert isinstance(out.file, io.StringIO)
-    assert "0 to 1, recomputed" in out.file.getvalue()
+    assert "1 to 2, recomputed" in out.file.getvalue()
 
 
 def test_waiting_is_bubble_until_the_input_is_made_and_transfer_while_it_travels() -> None:
@@ -178,6 +180,31 @@ def test_a_plan_of_other_figures_is_told_so() -> None:
     stated = {factor: Cost(kind="makespan", total=factor * total, data_parallel=0, pipeline=0) for factor in (1.005, 2)}
     assert step_report.difference_line(found(of.model_copy(update={"cost": stated[1.005]}), view)) is None
     assert "+100 %" in str(step_report.difference_line(found(of.model_copy(update={"cost": stated[2]}), view)))
+
+
+def test_a_matrix_that_first_and_last_stage_share_is_told() -> None:
+    of, job = plan("amx"), work(1)
+    view = swarm("amx", gbps=0.001)  # 0.125 MB a second
+    shared = replace(job, demand=replace(job.demand, tied_parameters=500))
+    untied, tied = (step_findings(of, view, one, predict(view, one, of)) for one in (job, shared))
+    # Each of the two sends the other its part and the sum of its own, 1 kB; a waits for its own part's way alone.
+    assert tied.cost.total - untied.cost.total == pytest.approx(2 * (0.008 + 0.001))
+    assert {(link.sender, link.receiver) for link in tied.links if link.kinds == ("tied all-reduce",)} == {
+        ("a", "x"), ("x", "a"),
+    }  # fmt: skip
+    assert [stage.slowest_link is not None for stage in tied.stages] == [True, False, True]
+    assert set(schedule_chart.THIN) == set(get_args(TransferKind)) <= set(schedule_chart.LABELS)
+
+
+def test_a_pair_that_only_a_shared_matrix_needs_is_named() -> None:
+    of, job, view = plan("amx", "bmx"), work(2), swarm("abmx")
+    gbps = view.bandwidth_gbps.copy()
+    gbps[3, 1] = 0.0
+    cut = View(nodes=view.nodes, latency_ms=view.latency_ms, bandwidth_gbps=gbps)
+    step_findings(of, cut, job, predict(cut, job, of))
+    shared = replace(job, demand=replace(job.demand, tied_parameters=500))
+    with pytest.raises(UserError, match="x -> b has 0 Gbit/s"):
+        step_findings(of, cut, shared, predict(cut, shared, of))
 
 
 def test_a_pair_that_cannot_talk_is_named() -> None:
@@ -252,8 +279,23 @@ def test_the_next_node_brings_a_gain_where_links_are_free_and_none_where_the_lay
     fixed = growth(view, work(12, Planning(stages=2, replicas=1)), evaluations=200)
     assert fixed is not None
     assert not fixed.is_noticeable
-    assert step_report.growth_lines(fixed)[0].startswith("the next node would bring nothing")
+    assert step_report.growth_lines(fixed, fixed.now)[0].startswith("the next node would bring nothing")
     assert growth(swarm("a"), work(12), evaluations=10) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "total", "words"),
+    [
+        (Growth(7.05, 7.33, True, 7.40), 7.59, ["a longer search finds 7.05 s", "the next node: not to be told"]),
+        (Growth(7.05, 6.90, True, 7.40), 7.05, ["the next node: not to be told"]),
+        (Growth(7.05, 7.33, False, 7.05), 7.05, ["the next node: not to be told"]),
+        (Growth(7.05, 7.05, False, 7.05), 7.05, ["the next node would bring nothing"]),
+        (Growth(7.05, 6.00, True, 7.40), 7.05, ["the next node would bring 14.9 %"]),
+    ],
+)
+def test_what_two_searches_differ_by_anyhow_is_no_verdict(found: Growth, total: float, words: list[str]) -> None:
+    lines = step_report.growth_lines(found, total)
+    assert [line[: len(start)] for line, start in zip(lines, words, strict=True)] == words
 
 
 # The paper's cost.

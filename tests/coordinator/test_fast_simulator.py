@@ -1,27 +1,36 @@
 """The fast form of the simulated step against the exact simulator, which has its own closed forms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES, Problem
 from dtfm_coordinator.allocator.search.layout import Layout
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.workload import Workload, pose, predict
-from dtfm_protocol.view.view import View
-from tests.coordinator.swarms import drawn_stages, drawn_view, workload
+from dtfm_protocol.view.view import LayerSeconds, NodeView, View
+from tests.coordinator.swarms import DEMAND, drawn_stages, drawn_view, workload
 
 PARTS = ("compute", "pipeline", "data_parallel", "optimizer")
 
 
 def drawn(
-    seed: int, *, limited: bool, schedule: str, wire: str = "fp32", tight: bool = False
+    seed: int, *, limited: bool, schedule: str, wire: str = "fp32", tight: bool = False, tied: int | None = None
 ) -> tuple[View, Workload, Problem, Layout]:
-    """A random layout; where `tight`, in memories that make some stages recompute."""
+    """A random layout; where `tight`, in memories that make some stages recompute; of a model whose ends share `tied`
+    parameters, if they are given."""
     rng = np.random.default_rng(seed)
     nodes = int(rng.integers(1, 13))
     view = drawn_view(nodes, seed, limited=limited)
     stages = drawn_stages(nodes, int(rng.integers(1, min(nodes, 5) + 1)), seed)
-    work = workload(int(rng.integers(max(map(len, stages)), 30)), schedule=schedule, wire=wire)
+    ends = (
+        {} if tied is None else {"embedding_parameters": tied, "head_parameters": 200 + tied, "tied_parameters": tied}
+    )
+    demand = replace(DEMAND, **ends)
+    work = workload(int(rng.integers(max(map(len, stages)), 30)), demand, schedule=schedule, wire=wire)
     posed = pose(view, work, view.ids)
     layout = Layout.of(posed, stages)
     assert layout is not None
@@ -46,6 +55,35 @@ def test_without_limits_a_peer_both_agree_exactly(seed: int, schedule: str, tigh
         assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
 
 
+@given(
+    seed=st.integers(0, 10_000),
+    schedule=st.sampled_from(SCHEDULES),
+    tied=st.sampled_from([0, 1_000, 200_000, 5_000_000]),
+)
+@settings(max_examples=60, deadline=None)
+def test_both_agree_exactly_on_what_first_and_last_stage_share(seed: int, schedule: str, tied: int) -> None:
+    fast, exact = both(*drawn(seed, limited=False, schedule=schedule, tied=tied))
+    for part in PARTS:
+        assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
+
+
+def test_a_tied_matrix_makes_a_step_longer_by_its_exchange() -> None:
+    """One peer on each of two stages, 100 Mbit/s, 10 ms: half of the matrix goes each way, and then its sum."""
+    nodes = tuple(NodeView(id=name, layer_seconds=LayerSeconds(forward=0.01, backward=0.02)) for name in "ab")
+    view = View(nodes=nodes, latency_ms=np.full((2, 2), 10.0), bandwidth_gbps=np.full((2, 2), 0.1))
+    seconds = []
+    for tied in (0, 60_000):
+        work = workload(1, replace(DEMAND, tied_parameters=tied))
+        posed = pose(view, work, view.ids)
+        layout = Layout.of(posed, [[0], [1]])
+        assert layout is not None
+        fast, exact = both(view, work, posed, layout)
+        assert fast.total == pytest.approx(exact.total, rel=1e-9)
+        seconds.append(exact.total)
+    # 120 kB take 9.6 ms and the delay, twice; the last stage's part is there before the first one is done.
+    assert seconds[1] - seconds[0] == pytest.approx(2 * (120_000 * 8 / 1e8) + 2 * 0.010, abs=1e-9)
+
+
 def test_some_stages_of_those_recompute_and_some_do_not() -> None:
     layouts = [drawn(seed, limited=False, schedule="1f1b", tight=True)[2:] for seed in range(40)]
     recomputing = sum(len(layout.recomputed(posed)) for posed, layout in layouts)
@@ -60,6 +98,15 @@ def test_with_limits_a_peer_the_fast_form_is_close_and_ranks_alike() -> None:
     assert 0.97 < np.median(ratios) < 1.03
     ranks = np.argsort(np.argsort([[cost.total for cost in pair] for pair in pairs], axis=0), axis=0)
     assert np.corrcoef(ranks.T)[0, 1] > 0.98
+
+
+def test_with_limits_a_peer_it_is_close_on_a_large_tied_matrix_too() -> None:
+    """On steps of which its exchange is most."""
+    pairs = [both(*drawn(seed, limited=True, schedule=SCHEDULES[seed % 3], tied=5_000_000)) for seed in range(60)]
+    ratios = np.array([fast.total / exact.total for fast, exact in pairs])
+    assert ratios.min() > 0.88
+    assert ratios.max() < 1.05
+    assert 0.98 < np.median(ratios) < 1.02
 
 
 def test_an_unreachable_pair_costs_infinity() -> None:

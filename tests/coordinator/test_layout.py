@@ -211,7 +211,12 @@ def test_messages_and_gradients_have_the_bytes_of_their_codecs() -> None:
     ):
         coded = Wire.model_validate(wire)
         assert demand.message_bytes(coded) == (ahead, back)
-        assert demand.gradient_bytes(0, 6, coded) == gradients * 6300
+        # Of the 300 parameters that both ends share the two reduce the gradients together; one stage has them alone.
+        assert demand.gradient_bytes(0, 6, coded) == gradients * 6000
+        assert demand.gradient_bytes(6, 12, coded) == gradients * 6010
+        assert demand.gradient_bytes(3, 6, coded) == gradients * 3000
+        assert demand.gradient_bytes(0, 12, coded) == gradients * 12_310
+        assert demand.tied_gradient_bytes(coded) == gradients * 300
         problem = posed([1.0], demand=demand, wire=wire)
         assert (problem.ahead_bytes, problem.back_bytes) == (ahead, back)
         assert problem.gradient_before[-1] == gradients * 12_000

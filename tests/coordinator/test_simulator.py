@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCostModel
 from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
-from dtfm_coordinator.allocator.simulator.simulated_timeline import Simulation
+from dtfm_coordinator.allocator.simulator.simulated_timeline import REDUCTIONS, Simulation
 from dtfm_coordinator.allocator.simulator.simulator import simulate
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import orders
@@ -156,6 +156,38 @@ def test_a_replica_that_is_done_early_waits_for_the_parts_of_the_last() -> None:
     assert played.committed == pytest.approx(2 * (F + B) + 2)
 
 
+def test_first_and_last_stage_reduce_what_they_share_beside_their_own() -> None:
+    """Two stages of one peer each: there is nothing else to reduce. Each owns half of the 4 bytes."""
+    played = simulate(plan("ab"), links("ab", beta=1.0), equal("ab"), (0.0, 0.0), [9.0, 9.0], tied_gradient_bytes=4.0)
+    shared = [(t.sender, t.ready, t.start, t.end, t.bytes) for t in played.transfers if t.kind == "tied all-reduce"]
+    assert [t.kind for t in played.transfers if t.micro_batch is None] == ["tied all-reduce"] * 4
+    # b is done a backward before a, whose part is then on its way until 5.5; a's sum waits for its link until that.
+    assert shared == [
+        ("b", 2.25, 2.25, 4.25, 2),
+        ("a", 3.5, 3.5, 5.5, 2),
+        ("a", 4.25, 5.5, 7.5, 2),
+        ("b", 5.5, 5.5, 7.5, 2),
+    ]
+    assert (played.last_backward, played.committed) == (3.5, 7.5)
+    # With replicas the stage's own parts go first. Own: 2 bytes a part; shared: 8 among four peers, 2 as well.
+    played = simulate(
+        plan("ac", "bd"), links("abcd", beta=1.0), equal("abcd"), (0.0, 0.0), [4.0, 4.0], tied_gradient_bytes=8.0
+    )
+    inside = [(t.kind, t.start, t.end) for t in played.transfers if (t.sender, t.receiver) == ("a", "b")][-4:]
+    assert inside == [
+        ("all-reduce", 3.5, 5.5), ("tied all-reduce", 5.5, 7.5),
+        ("all-reduce", 7.5, 9.5), ("tied all-reduce", 9.5, 11.5),
+    ]  # fmt: skip
+    assert played.committed == 11.5
+
+
+def test_one_stage_shares_its_tied_matrix_with_nobody_and_middle_stages_take_no_part() -> None:
+    whole = simulate(plan("a", "b"), links("ab", beta=1.0), equal("ab"), (0.0, 0.0), [4.0], tied_gradient_bytes=8.0)
+    assert {t.kind for t in whole.transfers} == {"all-reduce"}
+    three = simulate(plan("amx"), links("amx", beta=1.0), equal("amx"), (0.0, 0.0), [1.0] * 3, tied_gradient_bytes=8.0)
+    assert {frozenset((t.sender, t.receiver)) for t in three.transfers if t.micro_batch is None} == {frozenset("ax")}
+
+
 def test_the_slowest_optimizer_ends_the_step() -> None:
     played = simulate(plan("ab"), links("ab", alpha=1.0), equal("ab"), (0.0, 0.0), [0.0, 0.0], {"a": 2.0, "b": 5.0})
     backward = 2 * (F + B) + 2
@@ -205,9 +237,10 @@ class Drawn:
         self.links = Links({peer: row for row, peer in enumerate(peers)}, alpha, beta, *limits)
         self.seconds = {peer: ActionSeconds(*rng.uniform(0.1, [2, 4, 2]).tolist()) for peer in peers}
         self.gradients = [float(rng.choice([0.0, 2.0, 9.0])) for _ in groups]
+        self.tied = float(rng.choice([0.0, 5.0])) if len(groups) > 1 else 0.0
 
     def play(self) -> Simulation:
-        return simulate(self.plan, self.links, self.seconds, MESSAGES, self.gradients)
+        return simulate(self.plan, self.links, self.seconds, MESSAGES, self.gradients, tied_gradient_bytes=self.tied)
 
 
 @given(st.data())
@@ -227,15 +260,19 @@ def test_every_byte_is_sent_once_and_nothing_beats_the_busiest_peer_or_link(data
         sent = [transfer for transfer in played.transfers if transfer.kind == kind]
         assert due == Counter((t.sender, t.receiver, t.micro_batch) for t in sent)
         assert {transfer.bytes for transfer in sent} <= {size}
-    reduced = defaultdict(list)
+    reduced: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for transfer in played.transfers:
         assert transfer.ready <= transfer.start <= transfer.end <= transfer.arrival
-        if transfer.kind == "all-reduce":
-            reduced[transfer.sender, transfer.receiver].append(transfer.bytes)
+        if transfer.kind in REDUCTIONS:
+            reduced[transfer.kind][transfer.sender, transfer.receiver].append(transfer.bytes)
     for stage in stages:
         holders = drawn.plan.replicas(stage)
         for pair in ((one, other) for one in holders for other in holders if one != other):
-            assert reduced[pair] == [drawn.gradients[stage] / len(holders)] * 2
+            assert reduced["all-reduce"][pair] == [drawn.gradients[stage] / len(holders)] * 2
+    ends = drawn.plan.replicas(0) + drawn.plan.replicas(stages[-1])
+    assert reduced["tied all-reduce"] == {
+        pair: [drawn.tied / len(ends)] * 2 for pair in permutations(ends, 2) if drawn.tied
+    }
     for peer, actions in drawn.plan.shares().items():
         spans = [span for span in played.compute if span.peer == peer]
         assert len(spans) == (3 if drawn.plan.schedule == "zero-bubble" else 2) * actions

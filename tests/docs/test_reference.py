@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,15 @@ from docs.generate.job_page import job_keys
 from docs.generate.message_page import field_meanings, schemas
 from docs.generate.pages import FOLDER, PAGES
 from docs.generate.state_files import COORDINATOR_FILES, NODE_FILES
+from docs.generate.view_page import example, script_example
 
 from dtfm_coordinator.main import app as coordinator
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.records.member_records import MemberShare, PlanShares
+from dtfm_lab.emulation.world_script import WorldChange, WorldScript
 from dtfm_node.main import app as node
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.view.view import LayerSeconds, LinkWay, NodeView, View
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"node_service.py", "compiled.py", "page_assets.py", "local_swarm.py", "libp2p_daemon.py"}
@@ -38,15 +42,22 @@ def test_a_page_says_what_the_code_says(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == PAGES[name]()
 
 
+def test_the_example_of_a_view_is_one_and_the_example_of_a_script_is_one() -> None:
+    view = View.read(example(), "the example")
+    assert view.ids == ("hamburg", "lyon", "osaka")
+    assert WorldScript.read(tomllib.loads(script_example()), "the example").event[0].sender == "Tokyo"
+
+
 def test_every_key_of_a_job_is_explained() -> None:
     assert [one.key for one in job_keys() if not one.text] == []
 
 
 def test_every_field_of_a_message_or_file_is_explained() -> None:
+    views = {NodeView, LayerSeconds, LinkWay, WorldChange}
     in_files = {kind for one in (*COORDINATOR_FILES, *NODE_FILES) for kind in one.fields}
     bare = [
         f"{kind.__name__}.{field}"
-        for kind in {*schemas(), *in_files, StepMetrics, PlanShares, MemberShare, PlanEvent}
+        for kind in {*schemas(), *in_files, *views, StepMetrics, PlanShares, MemberShare, PlanEvent}
         for field, text in field_meanings(kind).items()
         if not text
     ]

@@ -49,6 +49,13 @@ def test_numbers_without_end_and_those_that_are_none_are_refused_in_one_line(
     assert option in said
 
 
+@pytest.mark.unit
+async def test_a_mistyped_program_is_found_before_a_lab_is_made(view: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EmulatedNetwork, "running", lambda wiring: pytest.fail("made a lab"))
+    with pytest.raises(UserError, match="there is no program 'ehco'"):
+        await command.run(command.LabOptions(view, ("ehco", "hello")))
+
+
 class Here:
     """Stands for the hosts: all of them are this machine."""
 
@@ -131,7 +138,8 @@ async def test_a_script_that_fails_is_no_secret(
 async def test_a_command_that_ends_hands_its_code_on(
     view: Path, emulators: list[asyncio.subprocess.Process], code: int
 ) -> None:
-    ending = command.run(command.LabOptions(view, ("sh", "-c", f"exit {code}")))
+    told = "[ {node}/{address}/{address:two} = one/10.77.0.1/10.77.0.2 ]"
+    ending = command.run(command.LabOptions(view, ("sh", "-c", f"{told} && exit {code}; exit 9")))
     if not code:
         await ending
         return

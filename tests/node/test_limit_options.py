@@ -70,6 +70,7 @@ def test_what_is_not_given_is_no_limit() -> None:
         (["--upload", "10"], "--upload 10: say a number and its unit"),
         (["--download", "1kbit"], "--download 1kbit: a node cannot take part with less"),
         (["--hours", "late"], "--hours late: say from when until when"),
+        (["--announce", "10.77.0.3"], "--announce 10.77.0.3: say the port too, as HOST:PORT"),
     ],
 )
 def test_nonsense_is_refused_in_one_line_before_anything_is_made(

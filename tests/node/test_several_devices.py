@@ -74,7 +74,8 @@ def logged() -> Iterator[list[str]]:
 
     class Keeping(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            lines.append(f"{record.levelname} {record.getMessage()}")
+            # Libraries give levels other names.
+            lines.append(f"{'WARNING' if record.levelno == logging.WARNING else 'INFO'} {record.getMessage()}")
 
     handler, level = Keeping(), log.level
     log.addHandler(handler)

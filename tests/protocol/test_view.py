@@ -81,6 +81,10 @@ def test_one_node_alone_is_a_view() -> None:
         ({"bandwidth_gbps": np.zeros(3)}, "bandwidth_gbps: an array of 1 dimensions"),
         ({"bandwidth_gbps": np.zeros((3, 2))}, "bandwidth_gbps: 3 rows of 2 entries"),
         ({"bandwidth_gbps": np.zeros((3, 3), dtype=bool)}, "bandwidth_gbps: an array of 2 dimensions of bool"),
+        ({"nodes": [{"id": "a", "tflops": 1}, {"id": "b"}, {"id": "c"}]}, "did you mean flops?"),
+        ({"nodes": [{"id": "a", "gpu": 1}, {"id": "b"}, {"id": "c"}]}, "; the keys here are id, region, flops, layer_"),
+        ({"nodes": ["a", "b", "c"]}, "nodes.0: keys and their values are wanted here (got 'a')"),
+        ({"ways": [{"from": "a", "to": "b", "over": "c"}]}, "; the keys here are from, to, way"),
         ({"links": []}, "links: unknown key"),
     ],
 )

@@ -82,8 +82,8 @@ def allocate(
     peers = tuple(peer for peer in view.ids if available is None or peer in available)
     unavailable = tuple(peer for peer in view.ids if peer not in set(peers))
     shapes = feasible_shapes(len(peers), work.demand.layers, work.micro_batches, work.planning)
-    compile_now(say)
     problems = [pose(view, work, peers, schedule) for schedule in work.schedules]
+    compile_now(say)  # after all that can be refused has been: it may take a minute
     if budget is None and evaluations is None:
         budget = min(LONGEST_SEARCH_SECONDS, DEFAULT_SEARCH_SECONDS * max(1.0, len(peers) * work.micro_batches / 4096))
     limits = Budget(budget, evaluations, clock)
@@ -162,7 +162,7 @@ def _searched(
     if algorithm == "evolutionary" and not before:
         search.run(ranked(shapes, problem), [old.layout] if old.layout is not None else [])
     elif algorithm == "evolutionary":
-        search.run([], [layout for other in before for layout in other.finalists(FINALISTS)])
+        search.run(ranked(shapes, problem), [layout for other in before for layout in other.finalists(FINALISTS)])
     elif algorithm == "greedy":
         near = near_by_message(problem)
         search.look_at(stages for shape in shapes for stages in starts(problem, near, shape, uneven))
@@ -196,7 +196,10 @@ def _finalists(
     for layout in search.finalists(FINALISTS):
         plan = layout.plan(peers, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
         messages = 2 * work.micro_batches * (len(plan.stages) - 1)
-        if messages + sum(2 * count * (count - 1) for count in layout.counts) <= EXACT_TRANSFERS:
+        groups = list(layout.counts)
+        if work.demand.tied_parameters and len(groups) > 1:
+            groups.append(groups[0] + groups[-1])
+        if messages + sum(2 * count * (count - 1) for count in groups) <= EXACT_TRANSFERS:
             cost = predict(view, work, plan).cost
         else:
             cost = layout.cost(posed)

@@ -54,6 +54,7 @@ def predict(view: View, work: Workload, plan: Plan) -> Simulation:
         work.demand.message_bytes(plan.wire),
         [work.demand.gradient_bytes(first, end, plan.wire) for first, end in plan.stages],
         optimizer_seconds(plan, work.demand, speeds),
+        work.demand.tied_gradient_bytes(plan.wire),
     )
 
 

@@ -64,7 +64,9 @@ def network(
 
 def lab(
     view: ViewFile,
-    command: Annotated[list[str], typer.Argument(help="After --: what to run; {node} and {address} are filled in.")],
+    command: Annotated[
+        list[str], typer.Argument(help="After --: what to run; {node}, {address}, {address:NODE} are filled in.")
+    ],
     on: Annotated[str | None, typer.Option(metavar="NODE", help="On which host (default: the first).")] = None,
     everywhere: Annotated[bool, typer.Option("--everywhere", help="On all hosts at once.")] = False,
     scale: Annotated[float, typer.Option(min=1e-9, max=1e9, help="All rates times this.")] = 1.0,

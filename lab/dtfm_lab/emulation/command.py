@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,6 +61,8 @@ async def run(question: LabOptions) -> None:
     script = WorldScript.load(question.script, view) if question.script is not None else WorldScript()
     if question.on is not None and question.on not in view.ids:
         raise UserError(f"--on {question.on}: the view has no such node; it has {', '.join(view.ids[:8])} ...")
+    if shutil.which(question.command[0]) is None:
+        raise UserError(f"there is no program {question.command[0]!r}: what follows -- is one, and its arguments")
     wiring = Wiring.of(view, scale=question.scale, loss=question.loss, queue_ms=question.queue_ms)
     chosen = range(len(view.ids)) if question.everywhere else [view.ids.index(question.on or view.ids[0])]
     async with EmulatedNetwork.running(wiring) as lab:
@@ -107,7 +110,8 @@ async def _change(lab: EmulatedNetwork, script: WorldScript, view: View, wiring:
 
 async def _run_all(lab: EmulatedNetwork, view: View, command: Sequence[str], chosen: Sequence[int]) -> list[int]:
     """Run `command` on the chosen hosts; return the exit codes, once all have ended."""
-    hosts = json.dumps({node: lab.address(number) for number, node in enumerate(view.ids)})
+    addresses = {node: lab.address(number) for number, node in enumerate(view.ids)}
+    others, hosts = {f"address:{node}": address for node, address in addresses.items()}, json.dumps(addresses)
     processes = []
     try:
         for number in chosen:
@@ -117,7 +121,7 @@ async def _run_all(lab: EmulatedNetwork, view: View, command: Sequence[str], cho
                 "DTFM_LAB_ADDRESS": own["address"],
                 "DTFM_LAB_HOSTS": hosts,
             }
-            words = [_filled(word, own) for word in command]
+            words = [_filled(word, own | others) for word in command]
             process = await asyncio.create_subprocess_exec(
                 *lab.within(number), *words, env=environment, preexec_fn=end_with_parent(signal.SIGTERM)
             )
@@ -139,7 +143,7 @@ async def _run_all(lab: EmulatedNetwork, view: View, command: Sequence[str], cho
 
 
 def _filled(word: str, own: dict[str, str]) -> str:
-    """Replace {node}, {address} and {number} in `word`."""
+    """Replace {node}, {address}, {number} and each {address:NODE} in `word`."""
     for name, value in own.items():
         word = word.replace("{" + name + "}", value)
     return word

@@ -42,7 +42,9 @@ class WorldChange(Schema):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     at: Seconds
+    """Seconds from the world's beginning at which it comes."""
     until: Seconds | None = None
+    """Seconds from the world's beginning at which it goes; without it, it stays."""
     sender: str = Field("*", alias="from")
     """Id or region of nodes that send, or * for all."""
     receiver: str = Field("*", alias="to")

@@ -156,6 +156,8 @@ def run(job: Job, folder: Path, device: torch.device, display: Display, amendmen
     rows.forget_after(done)
     display.state("solo", f"training {job.name} in this process" + (f", on from step {done}" if done else ""))
     timeline, steps = solo.timeline, solo.timeline.last_step
+    if done >= steps:
+        log.info("nothing is left to do: %s has been trained to its last step, %d, in %s", job.name, done, folder)
     for step in range(done + 1, steps + 1):
         row = solo.step(step)
         rows.append(row, done)

@@ -15,7 +15,7 @@ from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.standby_card import AppointedStandby, HostAndPort
 from dtfm_protocol.schema import Schema
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Version of the messages between members; an invite is for one version alone."""
 
 _FORM = re.compile(r"^dtfm(?P<version>\d{1,4})\.(?P<body>[A-Za-z0-9_-]+)\.(?P<checksum>[0-9a-f]{8})$")

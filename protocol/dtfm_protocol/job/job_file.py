@@ -149,7 +149,8 @@ class Evaluation(Schema):
     """The `[evaluation]` table: the loss on a tail of the data that training never reads."""
 
     every: NotNegative = 0
-    """Steps between evaluations; 0 is never. The last step is always evaluated unless this is 0."""
+    """Steps between evaluations; 0 is never. The job's last step is always evaluated unless this is 0; a run that
+    `finish` ends before it has the evaluations that were due until then."""
     sequences: Positive = 64
     """Sequences in an evaluation."""
 

@@ -77,14 +77,15 @@ class NodeView(Schema):
     region: str | None = None
     """Name of the place where the peer is, for people and for guesses at links that were not measured."""
     flops: Amount | None = None
-    """Effective FLOP/s."""
+    """FLOP/s that the peer attains in training (2.5e13 is 25 TFLOP/s); of use where `layer_seconds` is not known."""
     layer_seconds: LayerSeconds | None = None
+    """Measured seconds of one decoder layer of the job; they go before `flops`."""
     memory_bytes: Amount | None = None
-    """Bytes of memory that are free for training."""
+    """Bytes of memory that are free for training; without it, as much as is asked for."""
     up_gbps: Amount | None = None
-    """Gbit/s that the peer can send in all."""
+    """Gbit/s that the peer can send in all; without it, what its links can together."""
     down_gbps: Amount | None = None
-    """Gbit/s that the peer can receive in all."""
+    """Gbit/s that the peer can receive in all; without it, what its links can together."""
 
 
 class LinkWay(Schema):
@@ -93,8 +94,12 @@ class LinkWay(Schema):
     model_config = ConfigDict(populate_by_name=True)
 
     sender: str = Field(validation_alias="from", serialization_alias="from")
+    """Id of the node that sends."""
     receiver: str = Field(validation_alias="to", serialization_alias="to")
+    """Id of the node that receives."""
     way: Literal["punched", "relayed"]
+    """"punched": a hole through both routers; "relayed": over the coordinator's machine. For people: what the way
+    costs is in the delay and the bandwidth of the pair."""
 
 
 class View(Schema):

@@ -108,9 +108,17 @@ class ModelDemand:
         return payload_bytes(wire.activations, shape), payload_bytes(wire.gradients, shape)
 
     def gradient_bytes(self, first: int, end: int, wire: Wire) -> float:
-        """Return the bytes of gradients that the replicas of `[first, end)` reduce a step, however they are cut into
-        parts."""
-        return self.parameters(first, end) * BYTES_A_VALUE[wire.gradients]
+        """Return the bytes of gradients that the replicas of `[first, end)` reduce a step among themselves, however
+        they are cut into parts: without the tied ones where another stage holds the other end."""
+        count = self.parameters(first, end)
+        if (first == 0) != (end == self.layers):
+            count -= self.tied_parameters
+        return count * BYTES_A_VALUE[wire.gradients]
+
+    def tied_gradient_bytes(self, wire: Wire) -> float:
+        """Return the bytes of gradients that the peers of first and last stage, where those are two, reduce a step
+        together."""
+        return self.tied_parameters * BYTES_A_VALUE[wire.gradients]
 
     def stage_seconds(
         self, first: int, end: int, layer: LayerSeconds, *, split: bool = False, recompute: bool = False
@@ -149,8 +157,8 @@ def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, L
             known[node.id] = LayerSeconds(forward=forward / node.flops, backward=(backward or 2 * forward) / node.flops)
     if not known:
         raise UserError(
-            "no peer's speed is known: the view has neither layer_seconds nor flops that can be used; "
-            "let at least one peer measure the job's layer"
+            "no peer's speed is known: no node has layer_seconds, or flops that can be used; give at least one node "
+            "flops (FLOP/s), or let it measure the job's layer"
         )
     slowest = max(known.values(), key=lambda seconds: seconds.forward + seconds.backward)
     everyone = {node.id: known.get(node.id, slowest) for node in nodes}

@@ -26,7 +26,7 @@ class StageNeeds:
     recomputed_bytes: int
     """The same where activations are computed anew."""
     gradient_bytes: float
-    """Bytes of gradients that a stage's replicas reduce a step, coded for the wire."""
+    """Bytes of gradients that a stage's replicas reduce a step among themselves, coded for the wire."""
 
 
 def depths(layers: int, planning: Planning) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from dtfm_coordinator.allocator.search.starts import Stages, near_by_message, st
 from dtfm_coordinator.allocator.simulator.compiled_schedule import kinds_of
 
 SURVEY = 0.35
-"""Most of the budget that goes into looking at every shape once."""
+"""Most of what is left of the budget that goes into looking at every shape once."""
 SHORT = 48
 """Micro-batches of the short steps from which a long one is foretold."""
 PARENTS = 8
@@ -52,6 +52,8 @@ class Evolution:
         """The best objective and layout of each row of peer counts."""
         self.history: list[tuple[float, float]] = []
         """(seconds, objective) of each layout that was the best so far."""
+        self._starts: list[Layout] = []
+        """Layouts of the first placements that were priced."""
         self.fitted = False
         """Whether any layout was within every peer's memory."""
 
@@ -60,9 +62,11 @@ class Evolution:
         return sorted(self.best_of.values(), key=lambda kept: kept[0])
 
     def finalists(self, count: int) -> list[Layout]:
-        """The `count` best, and as many of different depths."""
+        """The `count` best, as many of different depths, and the best of the first placements: what seems better than
+        that may not be, where uplinks or downlinks bind."""
         best = [layout for _, layout in self.ranked()[:count]]
-        return best + [layout for layout in self._parents()[:count] if layout not in best]
+        start = min(self._starts, key=self._objective, default=None)
+        return list(dict.fromkeys([*best, *self._parents()[:count], *([start] if start is not None else [])]))
 
     def look_at(self, placements: Iterable[Stages]) -> None:
         """Price placements as they are, to the last one whatever the budget."""
@@ -90,16 +94,20 @@ class Evolution:
     def _survey(self, shapes: Sequence[Shape]) -> None:
         """Look at the shapes' first placements: foretell all, then price the best of the best depths."""
         near = near_by_message(self._problem)
+        before = self._budget.used()
+        enough = before + SURVEY * (1 - before)
         foretold: dict[int, tuple[float, Stages]] = {}
         for shape in shapes:
-            if self._budget.used() >= SURVEY and (foretold or self.best_of):
+            if self._budget.used() >= enough and (foretold or self.best_of):
                 break
             for stages in starts(self._problem, near, shape, self._any_counts):
                 seconds = self._foretold(stages)
                 if np.isfinite(seconds) and seconds < foretold.get(len(stages), (np.inf, []))[0]:
                     foretold[len(stages)] = (seconds, stages)
         for _, stages in sorted(foretold.values(), key=lambda one: one[0])[:PARENTS]:
-            self._admit(Layout.of(self._problem, stages))
+            layout = Layout.of(self._problem, stages)
+            self._admit(layout)
+            self._starts += [layout] if layout is not None else []
 
     def _foretold(self, stages: Stages) -> float:
         """Seconds of a step, a long one's from two short ones: what it takes more for more micro-batches is steady."""

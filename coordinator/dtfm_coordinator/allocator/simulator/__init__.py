@@ -3,6 +3,8 @@
 - `compiled_schedule`: order of compute as the runtime has it (`dtfm_protocol.plan.schedule.orders`), over slots, as
   machine code
 - `fair_share`: max-min fair rates of transfers that share capacities, kept up to date as transfers come and go
+- `fast_all_reduce`: the fast form of the all-reduces at a step's end, as machine code: of each stage, and of what first
+  and last stage share
 - `fast_simulator`: the fast form of the simulated training step: `simulator` on arrays, as machine code, for the search
 - `heap`: binary heap of numbers in two arrays, for compiled loops: the smallest key first
 - `predicted_seconds`: what one training step is predicted to take, in parts that add up

@@ -5,7 +5,8 @@ Both play every action in the runtime's order and every message over its link:
 - a peer computes one action at a time, as soon as what it needs has arrived; sending costs no compute;
 - an ordered link carries its messages one after another and delivers each `alpha` seconds after its last byte left;
 - a stage's peers reduce their gradients by sharded parameter servers as soon as each is through with its actions, while
-  other stages still compute; a commit is collected and sent out; then each peer takes its optimizer step.
+  other stages still compute, and those of first and last stage together the gradients of a matrix that they share; a
+  commit is collected and sent out; then each peer takes its optimizer step.
 
 They differ in how transfers that meet at one peer share its uplink or downlink. The simulator gives each its fair share
 at every moment; here they queue for the bytes that the peer can take in all, in the order in which they begin, and the
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.foundations.compiled import compiled
 from dtfm_coordinator.allocator.problem.problem_arrays import ZERO_BUBBLE, Problem
 from dtfm_coordinator.allocator.simulator.compiled_schedule import BACKWARD, FORWARD, KINDS, WEIGHT, Course
+from dtfm_coordinator.allocator.simulator.fast_all_reduce import all_reduced, seconds_to_send, tied_all_reduced
 from dtfm_coordinator.allocator.simulator.heap import pop, push
 from dtfm_coordinator.allocator.simulator.slot_memory import Bools, recomputed
 
@@ -47,9 +49,12 @@ def play(
     """
     slots, stages = len(peers), len(counts)
     again = recomputed(problem, peers, counts, layers, course)
-    ends = _last_actions(problem, peers, counts, layers, course, again)
+    ends, backlog = _last_actions(problem, peers, counts, layers, course, again)
     busiest, last, slot = 0.0, 0.0, 0
     committed, arbiter = 0.0, peers[course.routes[0, 0]]
+    tied = problem.tied_gradients if stages > 1 else 0.0
+    first_own, last_own = 0.0, 0.0  # bytes that the replicas of first and last stage reduce among themselves
+    held = np.empty(slots, dtype=np.float64)
     layer, update_layers = 0, np.empty(stages, dtype=np.float64)  # of a stage's parameters, in layers
     for stage in range(stages):
         first_slot = slot
@@ -66,15 +71,22 @@ def play(
         gradients = problem.gradient_before[layer + layers[stage]] - problem.gradient_before[layer]
         if stage == 0:
             gradients += problem.embedding_gradients
+            first_own = gradients - tied
         if stage == stages - 1:
             gradients += problem.head_gradients - (problem.tied_gradients if stages == 1 else 0.0)
+            last_own = gradients - tied
         layer += layers[stage]
         update_layers[stage] = gradients * problem.layers / problem.gradient_before[problem.layers]
-        reduced = _all_reduced(problem, peers[first_slot:slot], ends[first_slot:slot], gradients)
-        for member in range(first_slot, slot):
-            committed = max(committed, reduced[member - first_slot] + problem.alpha[peers[member], arbiter])
-            if problem.beta[peers[member], arbiter] == 0.0 or problem.beta[arbiter, peers[member]] == 0.0:
-                committed = np.inf  # it could not vote, or not hear the commit
+        if tied == 0.0 or 0 < stage < stages - 1:
+            held[first_slot:slot] = all_reduced(problem, peers[first_slot:slot], ends[first_slot:slot], gradients)
+    if tied > 0.0:
+        both = tied_all_reduced(problem, peers, counts, ends, course.pairs, backlog, (first_own, last_own))
+        held[: counts[0]], held[slots - counts[-1] :] = both[: counts[0]], both[slots - counts[-1] :]
+    for member in range(slots):
+        peer = peers[member]
+        committed = max(committed, held[member] + problem.alpha[peer, arbiter])
+        if problem.beta[peer, arbiter] == 0.0 or problem.beta[arbiter, peer] == 0.0:
+            committed = np.inf  # it could not vote, or not hear the commit
     answered, applied, slot = 0.0, 0.0, 0
     for stage in range(stages):
         for member in range(slot, slot + counts[stage]):
@@ -94,8 +106,9 @@ def _last_actions(
     layers: Ints,
     course: Course,
     again: Bools,
-) -> Floats:
-    """Return the seconds at which each slot has ended its last action; the stages marked in `again` recompute.
+) -> tuple[Floats, Floats]:
+    """Return the seconds at which each slot has ended its last action, and those at which each pair's link back has
+    carried all gradients; the stages marked in `again` recompute.
 
     One long function on purpose, as `order_actions` is.
     """
@@ -122,8 +135,8 @@ def _last_actions(
     free = np.zeros((2, len(pairs)), dtype=np.float64)
     for pair in range(len(pairs)):
         here, there = peers[pairs[pair, 0]], peers[pairs[pair, 1]]
-        seconds[FORWARD, pair] = _transfer(problem.ahead_bytes, problem.beta[here, there])
-        seconds[BACKWARD, pair] = _transfer(problem.back_bytes, problem.beta[there, here])
+        seconds[FORWARD, pair] = seconds_to_send(problem.ahead_bytes, problem.beta[here, there])
+        seconds[BACKWARD, pair] = seconds_to_send(problem.back_bytes, problem.beta[there, here])
         delay[FORWARD, pair], delay[BACKWARD, pair] = problem.alpha[here, there], problem.alpha[there, here]
     sent_free, received_free = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.float64)
 
@@ -154,9 +167,9 @@ def _last_actions(
                 begun = max(begun, sent_free[slot])
             ended = max(
                 begun + seconds[way, pair],
-                received_free[touched] + _transfer(bytes_of[way], problem.downlink[peers[touched]]),
+                received_free[touched] + seconds_to_send(bytes_of[way], problem.downlink[peers[touched]]),
             )
-            sent_free[slot] = max(now, sent_free[slot]) + _transfer(bytes_of[way], problem.uplink[peers[slot]])
+            sent_free[slot] = max(now, sent_free[slot]) + seconds_to_send(bytes_of[way], problem.uplink[peers[slot]])
             if problem.downlink[peers[touched]] < np.inf:
                 received_free[touched] = ended
             free[way, pair] = ended
@@ -175,52 +188,4 @@ def _last_actions(
             size = push(keys, values, size, max(clock[other], there) + took[kind, other], other)
     for slot in range(slots):
         assert done[slot] == starts[slot + 1]
-    return clock
-
-
-@compiled
-def _all_reduced(problem: Problem, peers: Ints, ends: Floats, gradients: float) -> Floats:
-    """Return the seconds at which each peer of a stage holds the reduced gradients, if all actions have ended at
-    `ends`."""
-    count = len(peers)
-    if count == 1:
-        return ends.copy()
-    part = gradients / count
-    summed = _exchanged(problem, peers, ends, ends, part)
-    return _exchanged(problem, peers, ends, summed, part)
-
-
-@compiled
-def _exchanged(problem: Problem, peers: Ints, ends: Floats, ready: Floats, part: float) -> Floats:
-    """Return when each has received a part from all others, who send it when they are `ready`, each to all at once.
-
-    Where the peers were ready later than their `ends`, they sent other parts from then on, and each link is taken
-    until its own has left.
-    """
-    count = len(peers)
-    again = (ready != ends).any()
-    done = ready.copy()
-    for receiver in range(count):
-        there = peers[receiver]
-        earliest, least_delay = np.inf, np.inf
-        for sender in range(count):
-            if sender == receiver:
-                continue
-            here = peers[sender]
-            took = max(_transfer(part, problem.beta[here, there]), _transfer((count - 1) * part, problem.uplink[here]))
-            begun = max(ready[sender], ends[sender] + took) if again else ready[sender]
-            done[receiver] = max(done[receiver], begun + took + problem.alpha[here, there])
-            earliest = min(earliest, ready[sender])
-            least_delay = min(least_delay, problem.alpha[here, there])
-        if problem.downlink[there] < np.inf:
-            all_in = earliest + _transfer((count - 1) * part, problem.downlink[there])
-            done[receiver] = max(done[receiver], all_in + least_delay)
-    return done
-
-
-@compiled
-def _transfer(size: float, bandwidth: float) -> float:
-    """Return the seconds that `size` bytes take alone at `bandwidth` bytes a second; infinite where that is 0."""
-    if size == 0.0:
-        return 0.0
-    return size / bandwidth if bandwidth > 0.0 else np.inf
+    return clock, free[BACKWARD]

@@ -6,7 +6,10 @@ from typing import Literal, NamedTuple
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 
 SpanKind = Literal["forward", "backward", "weight", "optimizer"]
-TransferKind = Literal["activation", "gradient", "all-reduce"]
+TransferKind = Literal["activation", "gradient", "all-reduce", "tied all-reduce"]
+REDUCTIONS: tuple[TransferKind, ...] = ("all-reduce", "tied all-reduce")
+"""Kinds of messages that reduce gradients: of a stage's own among its replicas, and of the matrix that first and last
+stage share among the peers of both."""
 
 
 class SimulatedSpan(NamedTuple):

@@ -24,7 +24,7 @@ from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.simulated_network import SimulatedMessage, SimulatedNetwork
-from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation
+from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation, TransferKind
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import Action, orders
 
@@ -39,6 +39,7 @@ def simulate(
     message_bytes: tuple[float, float],
     gradient_bytes: Sequence[float],
     optimizer_seconds: Mapping[str, float] | None = None,
+    tied_gradient_bytes: float = 0.0,
 ) -> Simulation:
     """Play one training step, and return its timeline and cost.
 
@@ -47,8 +48,10 @@ def simulate(
     links: links of a view that names every peer of the plan.
     seconds: seconds that each peer's actions take, by peer id.
     message_bytes: bytes of one micro-batch's message over one boundary, ahead and back.
-    gradient_bytes: bytes of gradients of each stage.
+    gradient_bytes: bytes of the gradients that each stage's replicas reduce among themselves.
     optimizer_seconds: seconds of each peer's update of its stage; 0 where it is not given.
+    tied_gradient_bytes: bytes of the gradients that the peers of first and last stage reduce together; without effect
+    where there is one stage.
 
     The parts of the cost add up to the step's end. Where a pair that cannot talk would have to, the part that waits
     for it is infinite and the parts after it are 0.
@@ -56,7 +59,8 @@ def simulate(
     Raises:
     ValueError: the peers' orders of actions wait for each other in a circle.
     """
-    return _Step(plan, links, seconds, message_bytes, gradient_bytes).run(optimizer_seconds or {})
+    step = _Step(plan, links, seconds, message_bytes, gradient_bytes, tied_gradient_bytes)
+    return step.run(optimizer_seconds or {})
 
 
 class _Events:
@@ -91,6 +95,7 @@ class _Step:
         seconds: Mapping[str, ActionSeconds],
         message_bytes: tuple[float, float],
         gradient_bytes: Sequence[float],
+        tied_gradient_bytes: float,
     ) -> None:
         self._plan, self._links, self._seconds, self._message_bytes = plan, links, seconds, message_bytes
         self._last = len(plan.stages) - 1
@@ -99,10 +104,16 @@ class _Step:
         self._network = SimulatedNetwork(links, self._events.at)
         groups = [plan.replicas(stage) for stage in range(self._last + 1)]
         self._stage_of = {peer: stage for stage, group in enumerate(groups) for peer in group}
+        rows = [[links.index[peer] for peer in group] for group in groups]
         self._reductions = [
-            _Reduction([links.index[peer] for peer in group], size, self._network)
-            for group, size in zip(groups, gradient_bytes, strict=True)
+            [_Reduction("all-reduce", group, size, self._network)]
+            for group, size in zip(rows, gradient_bytes, strict=True)
         ]
+        """Reductions in which the peers of each stage take part, in the order in which they send parts."""
+        if self._last > 0 and tied_gradient_bytes > 0:
+            tied = _Reduction("tied all-reduce", rows[0] + rows[-1], tied_gradient_bytes, self._network)
+            self._reductions[0].append(tied)
+            self._reductions[-1].append(tied)
         # (micro-batch, stage) whose forward's or backward's input is there.
         self._activations = {(index, 0) for index in range(len(plan.routes))}
         self._gradients: set[tuple[int, int]] = set()
@@ -175,7 +186,11 @@ class _Step:
         elif action.kind == "backward" and stage > 0:
             self._send(now, peer, self._plan.routes[index][stage - 1], index, "gradient")
         if self._next[peer] == len(self._orders[peer]):
-            self._reductions[stage].join(now, self._links.index[peer])
+            row, reductions = self._links.index[peer], self._reductions[stage]
+            for reduction in reductions:
+                reduction.send_parts(now, row)
+            for reduction in reductions:
+                reduction.take_part(now, row)
         else:
             self._start(now, peer)
 
@@ -194,10 +209,13 @@ class _Step:
 
     def _commits(self) -> dict[str, float]:
         """Return the seconds when each peer learns of the commit; infinite where it never does."""
-        held = {row: time for reduction in self._reductions for row, time in reduction.held.items()}
         arbiter = self._links.index[self._plan.peers[0]]
         rows = {peer: self._links.index[peer] for peer in self._stage_of}
-        decided = max(held.get(row, math.inf) + self._delay(row, arbiter) for row in rows.values())
+        held = {
+            row: max(reduction.held.get(row, math.inf) for reduction in self._reductions[self._stage_of[peer]])
+            for peer, row in rows.items()
+        }
+        decided = max(time + self._delay(row, arbiter) for row, time in held.items())
         return {peer: decided + self._delay(arbiter, row) for peer, row in rows.items()}
 
     def _delay(self, sender: int, receiver: int) -> float:
@@ -209,10 +227,12 @@ class _Step:
 
 
 class _Reduction:
-    """All-reduce of one stage's gradients; peers by their rows in the links."""
+    """All-reduce of the same gradients by all who hold them; peers by their rows in the links."""
 
-    def __init__(self, holders: Sequence[int], gradient_bytes: float, network: SimulatedNetwork) -> None:
-        self._holders, self._network = holders, network
+    def __init__(
+        self, kind: TransferKind, holders: Sequence[int], gradient_bytes: float, network: SimulatedNetwork
+    ) -> None:
+        self._kind, self._holders, self._network = kind, holders, network
         self._part_bytes = gradient_bytes / len(holders)
         # Of its own part each needs everyone's, its own included; of sums everyone's.
         self._parts_missing = dict.fromkeys(holders, len(holders))
@@ -220,12 +240,12 @@ class _Reduction:
         self.held: dict[int, float] = {}
         """Seconds when each holder had all sums, by its row."""
 
-    def join(self, now: float, row: int) -> None:
-        """Send a holder's parts to their owners, now that it has its gradients."""
-        self._to_all_others(now, row, self._take_part)
-        self._take_part(now, row)
+    def send_parts(self, now: float, row: int) -> None:
+        """Send a holder's parts to their owners, now that it has its gradients; its own it takes by `take_part`."""
+        self._to_all_others(now, row, self.take_part)
 
-    def _take_part(self, now: float, row: int) -> None:
+    def take_part(self, now: float, row: int) -> None:
+        """Let an owner have one more of all holders' gradients of its part; send out the sum if it is the last."""
         self._parts_missing[row] -= 1
         if self._parts_missing[row] == 0:
             self._to_all_others(now, row, self._take_sum)
@@ -240,7 +260,7 @@ class _Reduction:
         for other in self._holders:
             if other != row:
                 arrive = partial(take, row=other)
-                self._network.send(SimulatedMessage(row, other, "all-reduce", None, self._part_bytes, now, arrive))
+                self._network.send(SimulatedMessage(row, other, self._kind, None, self._part_bytes, now, arrive))
 
 
 def _after(start: float, end: float) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dtfm_coordinator.tools.check.forecast import Forecast, forecasts
 from dtfm_coordinator.tools.check.job_findings import JobFindings, job_findings
+from dtfm_coordinator.tools.check.job_mistakes import lenient_job
 from dtfm_coordinator.tools.check.job_screen import device_gb, show
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job, Precision
@@ -46,13 +47,15 @@ def check(
         UserError: the job file cannot be read, and people are to be told so.
     """
     try:
-        job = Job.load(path)
+        job, mistakes = lenient_job(path)
+        if job is None:
+            raise UserError("; ".join([f"{path}: {mistakes[0]}", *mistakes[1:]]))
     except UserError as error:
         if not as_json:
             raise
         print(json.dumps({"mistakes": [" ".join(str(error).split())]}))
         return False
-    found = job_findings(job, _settled, _measured)
+    found = job_findings(job, _settled, _measured, mistakes)
     precision = job.training.precision
     ahead = _forecast(found, machines, lambda count: homes.view(count, precision), evaluations)
     if as_json:

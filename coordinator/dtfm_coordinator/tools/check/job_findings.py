@@ -10,9 +10,8 @@ from dtfm_coordinator.allocator.problem.stage_needs import StageNeeds, depths, s
 from dtfm_protocol.data.batches import check_enough, tail_tokens
 from dtfm_protocol.data.text_size import TextSize
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.job.job_file import Data, Job
 from dtfm_protocol.job.job_limits import check_limits
-from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE
 
 MANY_EPOCHS = 4.0
 """Epochs beyond which the same text teaches markedly less (Muennighoff et al. 2023, arXiv 2305.16264)."""
@@ -84,14 +83,16 @@ def job_findings(
     job: Job,
     settle: Callable[[Job], tuple[str, ModelDemand]],
     measure: Callable[[Job], TextSize],
+    known: tuple[str, ...] = (),
 ) -> JobFindings:
     """Return the findings about a job.
 
     Args:
+        known: mistakes that were taken out of it before.
         settle: checks and sizes the model; returns its architecture and demand. It may raise a UserError.
         measure: measures the text. It may raise a UserError.
     """
-    mistakes: list[str] = []
+    mistakes = list(known)
 
     def attempt(work: Callable[[], T]) -> T | None:
         try:
@@ -104,9 +105,14 @@ def job_findings(
 
     attempt(lambda: check_limits(job.training, job.evaluation))
     attempt(lambda: check_choices(job.plan, job.training.micro_batches))
-    is_countable = not mistakes  # else there may be more micro-batches than can be laid out
+    is_countable = len(mistakes) == len(known)  # else there may be more micro-batches than can be laid out
     settled, size = attempt(lambda: settle(job)), attempt(lambda: measure(job))
     model = demand = None
+    if settled is None and job.model.path is None and job.data.tokenizer != "bytes":
+        # A mistake of the tokenizer hides those of the model, and whether it has as many layers as stages are wanted.
+        by_bytes = attempt(lambda: settle(job.model_copy(update={"data": Data(text=job.data.text)})))
+        if by_bytes is not None:
+            attempt(lambda: check_choices(job.plan, job.training.micro_batches, by_bytes[1].layers))
     if settled is not None:
         architecture, demand = settled
         attempt(lambda: check_choices(job.plan, job.training.micro_batches, demand.layers))
@@ -129,7 +135,7 @@ def model_findings(job: Job, architecture: str, demand: ModelDemand) -> ModelFin
         smallest_stage_bytes_of(demand),
         tuple(stage_needs(demand, count, planning, depth) for depth in depths(demand.layers, planning)),
         Boundary(count * ahead, count * back),
-        demand.tied_parameters * BYTES_A_VALUE[planning.wire.gradients],
+        demand.tied_gradient_bytes(planning.wire),
         fewest_nodes(planning),
     )
 

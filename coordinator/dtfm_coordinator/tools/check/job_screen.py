@@ -108,14 +108,14 @@ def _show_stages(out: Console, found: JobFindings, model: ModelFindings) -> None
     out.print(table)
     smallest = device_gb(model.smallest_stage_bytes)
     fits = "" if smallest is None else f": a device of {smallest} GB"
-    tied = bytes_in_words(model.tied_gradient_bytes)
+    tied, shares = bytes_in_words(model.tied_gradient_bytes), model.tied_gradient_bytes > 0
     for line in (
         "Of the stage that needs most; the device holds it recomputing.",
         f"The smallest stage of all, one layer, needs {bytes_in_words(model.smallest_stage_bytes)}{fits}.",
         f"A step sends {bytes_in_words(model.boundary.ahead_bytes)} ahead and "
         f"{bytes_in_words(model.boundary.back_bytes)} back over each boundary, in {wire}.",
         "Each of R replicas of a stage sends 2 (R - 1) / R times its gradients.",
-        *([f"First and last stage share an embedding: {tied} of gradients."] if model.tied_gradient_bytes else ()),
+        *([f"First and last stage share an embedding: all their peers reduce its {tied} besides."] if shares else ()),
     ):
         out.print(Padding(line, (0, 0, 0, 1)))
 

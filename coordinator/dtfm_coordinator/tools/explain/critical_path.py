@@ -15,7 +15,13 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from dtfm_coordinator.allocator.foundations.links import Links
-from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation, Transfer
+from dtfm_coordinator.allocator.simulator.simulated_timeline import (
+    REDUCTIONS,
+    SimulatedSpan,
+    Simulation,
+    Transfer,
+    TransferKind,
+)
 from dtfm_protocol.plan.plan import Plan
 
 Cause = Literal["compute", "transfer", "all-reduce", "sharing", "delay", "commit", "optimizer"]
@@ -99,12 +105,15 @@ def critical_path(plan: Plan, links: Links, played: Simulation) -> tuple[Part, .
 
 
 class _Node(NamedTuple):
-    """Thing that others wait for: a span or message by its index, or a peer's share in the all-reduce."""
+    """Thing that others wait for: a span or message by its index, or a peer's share in an all-reduce."""
 
-    kind: Literal["span", "message", "parts", "sums"]
-    """Kind of thing. "parts": the peer has all gradients of its own part; "sums": it has all reduced gradients."""
+    kind: Literal["span", "message", "parts", "sums", "held"]
+    """Kind of thing. "parts": the peer has all gradients of its own part; "sums": it has all that are reduced; "held":
+    of all reductions in which it takes part."""
     number: int
     """Index into the spans, the transfers or the plan's peers."""
+    reduction: TransferKind | None = None
+    """Which all-reduce, of parts and sums."""
 
 
 _Work = tuple[str, str, int | None]
@@ -126,7 +135,7 @@ class _Walk:
         self._arrival: dict[_Work, int] = {
             (t.receiver, t.kind, t.micro_batch): index
             for index, t in enumerate(self._transfers)
-            if t.kind != "all-reduce"
+            if t.kind not in REDUCTIONS
         }
         lanes: dict[str, list[int]] = defaultdict(list)
         for index, span in enumerate(self._spans):
@@ -139,14 +148,15 @@ class _Walk:
             queues[transfer.sender, transfer.receiver].append(index)
         self._ahead = {later: earlier for queue in queues.values() for earlier, later in pairwise(queue)}
         # On each link of an all-reduce the part goes first, and then the sum.
-        self._parts: dict[str, list[int]] = defaultdict(list)
-        self._sums: dict[str, list[int]] = defaultdict(list)
+        self._parts: dict[tuple[str, TransferKind], list[int]] = defaultdict(list)
+        self._sums: dict[tuple[str, TransferKind], list[int]] = defaultdict(list)
         self._is_sum: set[int] = set()
-        for queue in queues.values():
-            reduced = [index for index in queue if self._transfers[index].kind == "all-reduce"]
-            for index, into in zip(reduced, (self._parts, self._sums), strict=False):
-                into[self._transfers[index].receiver].append(index)
-            self._is_sum.update(reduced[1:])
+        for (_, receiver), queue in queues.items():
+            for kind in REDUCTIONS:
+                reduced = [index for index in queue if self._transfers[index].kind == kind]
+                for index, into in zip(reduced, (self._parts, self._sums), strict=False):
+                    into[receiver, kind].append(index)
+                self._is_sum.update(reduced[1:])
         self._path: list[Part] = []
 
     def back(self) -> list[Part]:
@@ -167,10 +177,10 @@ class _Walk:
         return self._path
 
     def _committed(self) -> _Node:
-        """Add what follows the last vote's gradients, and return the sums of the peer that cast it."""
+        """Add what follows the last vote's gradients, and return those that the peer held that cast it."""
         arbiter = self._peers[0]
-        sums = {peer: _Node("sums", number) for number, peer in enumerate(self._peers)}
-        votes = {peer: self._time(node) + self._delay(peer, arbiter) for peer, node in sums.items()}
+        held = {peer: _Node("held", number) for number, peer in enumerate(self._peers)}
+        votes = {peer: self._time(node) + self._delay(peer, arbiter) for peer, node in held.items()}
         voter = max(votes, key=lambda peer: votes[peer])
         decided = votes[voter]
         received = {peer: decided + self._delay(arbiter, peer) for peer in self._peers}
@@ -183,8 +193,8 @@ class _Walk:
         update = self._span_of.get((last, "optimizer", None))
         self._add("optimizer", (last,), received[last], ends[last], None if update is None else self._spans[update])
         self._add("commit", (arbiter, last), decided, received[last], None)
-        self._add("commit", (voter, arbiter), self._time(sums[voter]), decided, None)
-        return sums[voter]
+        self._add("commit", (voter, arbiter), self._time(held[voter]), decided, None)
+        return held[voter]
 
     def _add(
         self, cause: Cause, place: tuple[str, ...], start: float, end: float, item: SimulatedSpan | Transfer | None
@@ -199,7 +209,7 @@ class _Walk:
         alone = begun + transfer.bytes / float(self._links.beta[*(self._links.index[peer] for peer in place)])
         if alone >= left - ROUNDING * (left - begun):
             alone = left
-        cause: Cause = "all-reduce" if transfer.kind == "all-reduce" else "transfer"
+        cause: Cause = "all-reduce" if transfer.kind in REDUCTIONS else "transfer"
         self._add("delay", place, left, until, transfer)
         self._add("sharing", place, alone, left, transfer)
         self._add(cause, place, begun, alone, transfer)
@@ -224,12 +234,18 @@ class _Walk:
                 ahead = self._ahead[node.number]
                 found_at.append((_Node("message", ahead), self._transfers[ahead].end))
             return found_at
-        peer = self._peers[node.number]
-        if node.kind == "parts":
-            found = [_Node("span", self._last_span[peer]), *(_Node("message", part) for part in self._parts[peer])]
-        else:
-            found = [_Node("parts", node.number), *(_Node("message", one) for one in self._sums[peer])]
+        found = self._reduced(node, self._peers[node.number])
         return [(one, self._time(one)) for one in found]
+
+    def _reduced(self, node: _Node, peer: str) -> list[_Node]:
+        """Return what a peer's parts, sums, or all its reduced gradients are made of."""
+        if node.reduction is None:
+            return [_Node("sums", node.number, kind) for kind in REDUCTIONS]
+        if node.kind == "parts":
+            parts = self._parts[peer, node.reduction]
+            return [_Node("span", self._last_span[peer]), *(_Node("message", part) for part in parts)]
+        sums = self._sums[peer, node.reduction]
+        return [node._replace(kind="parts"), *(_Node("message", one) for one in sums)]
 
     def _inputs(self, span: SimulatedSpan) -> list[_Node]:
         """Return the message (on the last stage the forward) that a forward or backward takes; a weight takes none."""
@@ -246,9 +262,9 @@ class _Walk:
     def _source(self, index: int) -> _Node:
         """Return what made a message."""
         transfer = self._transfers[index]
-        if transfer.kind == "all-reduce":
+        if transfer.kind in REDUCTIONS:
             if index in self._is_sum:
-                return _Node("parts", self._number[transfer.sender])
+                return _Node("parts", self._number[transfer.sender], transfer.kind)
             return _Node("span", self._last_span[transfer.sender])
         kind = "forward" if transfer.kind == "activation" else "backward"
         return _Node("span", self._span_of[transfer.sender, kind, transfer.micro_batch])

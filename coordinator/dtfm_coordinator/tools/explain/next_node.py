@@ -32,6 +32,8 @@ class Growth:
     """Seconds of a step with one more node."""
     is_used: bool
     """Whether the plan with the next node gives it work."""
+    begun: float
+    """Seconds of a step of the plan from which both searches went on, on the view as it is."""
 
     @property
     def gain(self) -> float:
@@ -39,9 +41,19 @@ class Growth:
         return 1 - self.then / self.now
 
     @property
+    def noise(self) -> float:
+        """Share of a step within which the two say nothing: what the same search went on to find without the node."""
+        return max(NOTICEABLE, 1 - self.now / self.begun)
+
+    @property
     def is_noticeable(self) -> bool:
         """Whether the next node brings anything."""
-        return self.is_used and self.gain >= NOTICEABLE
+        return self.is_used and self.gain >= self.noise
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it can be told that the next node brings nothing."""
+        return self.noise == NOTICEABLE and abs(self.gain) < NOTICEABLE
 
 
 def growth(
@@ -70,9 +82,10 @@ def growth(
     free = replace(work, planning=work.planning.model_copy(update={"horizon": MOVES_FREELY}))
     begun = allocate(view, free, seed, budget, evaluations, in_force=plan)
     now, then = (allocate(one, free, seed, budget, evaluations, in_force=begun) for one in (view, larger))
+    assert begun.cost is not None
     assert now.cost is not None
     assert then.cost is not None
-    return Growth(now.cost.total, then.cost.total, then.stage_of(larger.ids[-1]) is not None)
+    return Growth(now.cost.total, then.cost.total, then.stage_of(larger.ids[-1]) is not None, begun.cost.total)
 
 
 def with_median_node(view: View, work: Workload) -> View:

@@ -22,6 +22,7 @@ COLOURS = {
     "activation": "#1f5f9e",
     "gradient": "#b8620e",
     "all-reduce": "#8a4fb0",
+    "tied all-reduce": "#c79be0",
 }
 LABELS = {
     "forward": "forward",
@@ -31,11 +32,17 @@ LABELS = {
     "activation": "sends activations",
     "gradient": "sends gradients back",
     "all-reduce": "all-reduce",
+    "tied all-reduce": "all-reduce of the tied matrix",
 }
 COMPUTE = (-0.42, 0.52)
 """Top and height of compute within a lane of height 1; downwards is positive."""
-THIN = {"activation": (0.13, 0.09), "gradient": (0.23, 0.09), "all-reduce": (0.33, 0.09)}
-"""Top and height of what is sent within the lane, each kind on its own line."""
+THIN = {
+    "activation": (0.13, 0.09),
+    "gradient": (0.23, 0.09),
+    "all-reduce": (0.33, 0.09),
+    "tied all-reduce": (0.33, 0.09),
+}
+"""Top and height of what is sent within the lane: activations, gradients back and all-reduces on a line each."""
 CRITICAL = "#c00000"
 
 

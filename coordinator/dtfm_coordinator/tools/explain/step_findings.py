@@ -9,6 +9,7 @@ from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.problem.model_demand import memory_needed
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.simulator.simulated_timeline import (
+    REDUCTIONS,
     SimulatedSpan,
     Simulation,
     SpanKind,
@@ -62,9 +63,10 @@ class StageFindings:
     recomputes: bool
     peers: tuple[PeerFindings, ...]
     all_reduce: float
-    """Seconds from the stage's last action until all its peers hold the reduced gradients."""
+    """Seconds from the stage's last action until all its peers hold the reduced gradients, the tied ones included."""
     slowest_link: Transfer | None
-    """Message of the all-reduce that took longest from ready to arrival; None for a single peer."""
+    """Message of the all-reduce, the tied one included, that took longest from ready to arrival; None where there is
+    none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +130,8 @@ def step_findings(plan: Plan, view: View, work: Workload, played: Simulation) ->
     """
     links = Links.of(view)
     if not math.isfinite(played.cost.total):
-        raise UserError(
-            f"no step of this plan ever ends on this view: {_cut_off(plan, links)} has 0 Gbit/s; plan anew on this view"
-        )
+        where = _cut_off(plan, links, work.demand.tied_parameters > 0)
+        raise UserError(f"no step of this plan ever ends on this view: {where} has 0 Gbit/s; plan anew on this view")
     path = critical_path(plan, links, played)
     return StepFindings(
         cost=played.cost,
@@ -143,13 +144,16 @@ def step_findings(plan: Plan, view: View, work: Workload, played: Simulation) ->
     )
 
 
-def _cut_off(plan: Plan, links: Links) -> str:
-    """Return the first link that the plan needs and that carries nothing, in words."""
+def _cut_off(plan: Plan, links: Links, tied: bool) -> str:
+    """Return the first link that the plan needs and that carries nothing, in words; `tied`: first and last stage share
+    a matrix."""
     arbiter = plan.peers[0]
     needed: list[tuple[str, ...]] = [(peer, other) for route in plan.pipelines for peer, other in pairwise(route)]
     needed += [pair[::-1] for pair in needed]
     needed += [pair for stage in range(len(plan.stages)) for pair in product(plan.replicas(stage), repeat=2)]
     needed += [pair for peer in plan.peers for pair in ((peer, arbiter), (arbiter, peer))]
+    if tied:
+        needed += product(plan.replicas(0) + plan.replicas(len(plan.stages) - 1), repeat=2)
     for sender, receiver in needed:
         if sender != receiver and links.beta[links.index[sender], links.index[receiver]] == 0:
             return link_named(sender, receiver)
@@ -161,11 +165,11 @@ def _stages(plan: Plan, view: View, work: Workload, played: Simulation) -> tuple
     for span in played.compute:
         spans[span.peer].append(span)
     inputs: dict[tuple[str, str, int | None], Transfer] = {
-        (t.receiver, t.kind, t.micro_batch): t for t in played.transfers if t.kind != "all-reduce"
+        (t.receiver, t.kind, t.micro_batch): t for t in played.transfers if t.kind not in REDUCTIONS
     }
     reductions: dict[str, list[Transfer]] = defaultdict(list)
     for transfer in played.transfers:
-        if transfer.kind == "all-reduce":
+        if transfer.kind in REDUCTIONS:
             reductions[transfer.receiver].append(transfer)
     needed = memory_needed(plan, work.demand)
     memory = {node.id: node.memory_bytes for node in view.nodes}

@@ -6,7 +6,7 @@ from rich.table import Table
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.tools.explain.critical_path import Bottleneck, by_cause
 from dtfm_coordinator.tools.explain.idle_peers import IdlePeer
-from dtfm_coordinator.tools.explain.next_node import Growth
+from dtfm_coordinator.tools.explain.next_node import NOTICEABLE, Growth
 from dtfm_coordinator.tools.explain.step_findings import StageFindings, StepFindings
 from dtfm_coordinator.tools.formatting import link_named, named, percent, seconds
 from dtfm_protocol.process.quantities import bytes_in_words
@@ -71,7 +71,7 @@ def show(
     out.print(_peer_table(found))
     if found.links:
         out.print(_link_table(found))
-    for line in (*idle_lines(found.idle, idle, total), *(growth_lines(next_node) if asked_growth else ())):
+    for line in (*idle_lines(found.idle, idle, total), *(growth_lines(next_node, total) if asked_growth else ())):
         out.print(line, soft_wrap=True)
 
 
@@ -81,7 +81,7 @@ def _stage_table(stages: tuple[StageFindings, ...]) -> Table:
         slowest = stage.slowest_link
         table.add_row(
             str(stage.number + 1),
-            f"{stage.layers[0]} to {stage.layers[1] - 1}" + (", recomputed" if stage.recomputes else ""),
+            f"{stage.layers[0] + 1} to {stage.layers[1]}" + (", recomputed" if stage.recomputes else ""),
             str(len(stage.peers)),
             seconds(stage.all_reduce) if slowest is not None else "none",
             f"{link_named(slowest.sender, slowest.receiver)}: {bytes_in_words(slowest.bytes)} in "
@@ -103,7 +103,8 @@ def _peer_table(found: StepFindings) -> Table:
             table.add_row(
                 str(peer.stage + 1), named(peer.peer), str(peer.micro_batches), seconds(peer.compute),
                 percent(peer.compute, found.cost.total), seconds(peer.bubble), seconds(peer.transfer),
-                seconds(peer.reduction), seconds(peer.optimizer), f"{bytes_in_words(peer.memory_needed)} of {there}",
+                seconds(peer.reduction), seconds(peer.optimizer) if peer.optimizer else "unknown",
+                f"{bytes_in_words(peer.memory_needed)} of {there}",
             )  # fmt: skip
         table.add_section()
     return table
@@ -147,16 +148,18 @@ def idle_lines(idle: tuple[str, ...], tried: tuple[IdlePeer, ...], total: float)
     return lines
 
 
-def growth_lines(found: Growth | None) -> list[str]:
-    """Return lines about what the next node would bring."""
+def growth_lines(found: Growth | None, total: float) -> list[str]:
+    """Return lines about what a longer search and the next node would bring to a step of `total` seconds."""
     if found is None:
         return ["the next node: a view of one node has no links to say what another's would be"]
-    if not found.is_noticeable:
-        return [
-            f"the next node would bring nothing: with one more like the median a step takes {seconds(found.then)}, "
-            f"without it {seconds(found.now)} (two short searches alike)"
-        ]
-    return [
-        f"the next node would bring {100 * found.gain:.1f} %: with one more like the median a step takes "
-        f"{seconds(found.then)}, without it {seconds(found.now)} (two short searches alike)"
-    ]
+    lines = []
+    if found.now < (1 - NOTICEABLE) * total:
+        lines.append(f"a longer search finds {seconds(found.now)} a step for the same peers: `plan --budget SECONDS`")
+    both = f"with one more like the median {seconds(found.then)}, without it {seconds(found.now)}"
+    if found.is_noticeable:
+        lines.append(f"the next node would bring {100 * found.gain:.1f} %: {both} (two short searches alike)")
+    elif found.is_nothing:
+        lines.append(f"the next node would bring nothing: {both} (two short searches alike)")
+    else:
+        lines.append(f"the next node: not to be told, short searches differ by more ({both}); give a larger --budget")
+    return lines
