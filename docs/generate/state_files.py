@@ -124,7 +124,9 @@ COORDINATOR_FILES = (
     *NUMBERS,
 )
 NODE_FILES = (
-    StateFile("dtfm-node.toml", "Options of `dtfm-node join`, to fill in."),
+    StateFile(
+        "dtfm-node.toml", "Options of `dtfm-node join` that hold: those that were given, and those that you fill in."
+    ),
     StateFile("status.json", "What `dtfm-node status --json` prints."),
     StateFile("node.log", "The log of a node that runs as a service; older parts are `node.log.1` to `node.log.4`."),
     StateFile("tokens/HASH.tokens", "A piece of the training text as token numbers, named by its SHA-256."),

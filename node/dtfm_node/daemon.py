@@ -4,7 +4,7 @@ import asyncio
 import math
 import secrets
 import shutil
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ from dtfm_node.control.desk_client import DeskClient
 from dtfm_node.control.display import Display
 from dtfm_node.control.enrolment_client import EnrolmentClient
 from dtfm_node.control.inbox import Inbox
+from dtfm_node.control.job_words import job_in_words
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.control.wake_watch import watch_for_wake
 from dtfm_node.doctor.closed_ports import check_data_ports, unless_closed
@@ -110,6 +111,8 @@ class NodeOptions:
     """What this machine's person calls it, as others are shown it; "": nothing."""
     lan: bool = False
     """Whether addresses inside this machine's own network are dialled when others announce them."""
+    is_newcomer: bool = False
+    """Whether this node has never been in the swarm before this start."""
 
 
 class Daemon:
@@ -123,9 +126,20 @@ class Daemon:
         display: Display,
         timeouts: Timeouts = TIMEOUTS,
         surveyor: Surveyor = local_survey,
+        accepted: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing happens before `run`; `surveyor` tells what a job asks for before anything of it is built."""
-        self._timeouts, self._surveyor = timeouts, surveyor
+        """Nothing happens before `run`.
+
+        Args:
+            invite: names the swarm and its coordinators.
+            folder: the state folder, which is locked.
+            options: what the person at the machine decides.
+            display: shows that person what happens.
+            timeouts: limits of waiting.
+            surveyor: tells what a job asks for before anything of it is built.
+            accepted: called once this node is let in, and the machine can hold to all that `options` say.
+        """
+        self._timeouts, self._surveyor, self._accepted = timeouts, surveyor, accepted
         self._invite, self._folder, self._options, self._display = invite, folder, options, display
         self._identity = Identity.load_or_create(folder / "key")
         self._post = Post(invite.swarm, self._identity, counter=message_counter(folder))
@@ -151,9 +165,10 @@ class Daemon:
         if self._options.threads is not None:
             torch.set_num_threads(self._options.threads)
         device = choose(self._options.device)
+        self._reporter.save()  # so that nobody reads what an earlier run has said last
         self._display.note(f"joining swarm {self._invite.swarm} as {self._me}")
         credentials = EnrolmentClient(self._invite, self._identity, self._folder)
-        self._is_newcomer = credentials.known() is None
+        self._is_newcomer = self._options.is_newcomer or credentials.known() is None
         admission = await self._unless_closed(credentials.obtain(self._patience), BrokerAddress.entrances(self._invite))
         credentials.keep(admission)
         self._inbox.knows(admission)
@@ -161,6 +176,7 @@ class Daemon:
         readings = SystemReadings(use=rules.when_idle, network=rules.not_metered, gpu=gpu)
         watch = AvailabilityWatch(self._folder, rules, readings)
         await watch.check()
+        self._accepted()
         await watch.until_available(self._waits)
         self._reporter.end_pause()
         control = self._control(admission)
@@ -190,6 +206,7 @@ class Daemon:
         """Be a member: offer what this machine has, and do what plans say."""
         job = await self._inbox.job()
         survey = await self._surveyor(job)
+        self._display.note(job_in_words(job))
         registry = Registry(self._invite.swarm, self._post)
         port, caps = self._options.port, TrafficCaps(RateCap(self._options.upload), RateCap(self._options.download))
         self._display.sent_bytes = lambda: caps.up.total

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -21,9 +23,6 @@ from dtfm_node.commands.limit_options import (
     Upload,
     WhenIdle,
     WorkHours,
-    checked_gb,
-    rate_of,
-    rules_of,
 )
 from dtfm_node.commands.recognition_commands import contribution, fetch_model
 from dtfm_protocol.bounds import NICKNAME_LIMIT, nickname
@@ -122,10 +121,12 @@ def join(
     """Join a swarm and train until its job is done. Without an invite: the swarm that this machine was in before."""
     with command_line.guarded():
         from dtfm_node.commands import kept_invite
-        from dtfm_node.commands.config_file import keep_template
+        from dtfm_node.commands.chosen_limits import ChosenLimits
+        from dtfm_node.commands.config_file import keep
         from dtfm_node.commands.consent import Consent
+        from dtfm_node.commands.kept_options import keep_options
         from dtfm_node.commands.state_folders import default_folder, option_for
-        from dtfm_node.commands.terms import ChosenLimits, terms_here
+        from dtfm_node.commands.terms import terms_here
         from dtfm_node.devices.device_folders import keep_list
         from dtfm_node.devices.device_list import cuda_devices_here, devices_of, names_several
         from dtfm_node.doctor.closed_ports import look_ahead
@@ -139,29 +140,32 @@ def join(
         parsed = Invite.decode(invite_text(invite))
         folder = state_dir or default_folder(parsed.swarm)
         consent = Consent(folder, parsed.swarm)
-        checked_gb(memory, "--memory")
-        checked_gb(gpu_memory, "--gpu-memory")
-        checked_gb(disk, "--disk")
-        rules = rules_of(hours, not_on_battery=not_on_battery, when_idle=when_idle, not_metered=not_metered)
-        sends, receives = rate_of(upload, "--upload"), rate_of(download, "--download")
+        command = cast(JoinCommand, context.command)
+        limits = ChosenLimits.of(context.params, partial(command.called, context))
         devices = devices_of(device, cuda_devices_here) if names_several(device) else ()
-        limits = ChosenLimits(",".join(devices) or device, threads, memory, disk, sends, receives, rules)
+        limits = replace(limits, device=",".join(devices) or device)
+        rules, sends, receives = limits.rules, limits.upload, limits.download
         if not yes and not consent.obtain(
             lambda: terms_here(parsed.swarm, parsed.entrance, folder, option_for(state_dir), limits)
         ):
-            typer.echo("not joined: nothing was kept, and nothing sent", err=True)
             raise typer.Exit(1)
+        is_new = not folder.exists()
         with locked(folder), contextlib.ExitStack() as stack:
             consent.keep()
             kept_invite.keep(parsed, folder)
-            command = cast(JoinCommand, context.command)
-            keep_template(command.template(context), folder)
+            keep(command.template(context), {}, folder)
             lower_priority(nice)  # before there are threads
-            if timeout is None and not (folder / "credential.json").exists():
+            is_newcomer = not (folder / "credential.json").exists()
+            if timeout is None and is_newcomer:
                 asyncio.run(look_ahead(parsed, lan=lan))
+                if not devices:  # else each device's node enrols
+                    from dtfm_node.commands.early_enrolment import enrol
+
+                    enrol(parsed, folder, is_new=is_new)
             if devices:
                 from dtfm_node.commands.join_devices import DIVIDED, Asked, join_devices
 
+                keep_options(command, context, limits, folder)
                 others = command.given(context, DIVIDED)
                 join_devices(
                     folder, Asked(devices, threads, memory, disk, sends, receives, port, announce, name, others)
@@ -178,6 +182,7 @@ def join(
             share = share_of(device, gpu_share)
             hold_memory(device, offered)
             display = stack.enter_context(Display(log_format.value))
+            display.allowed, display.option = limits.in_words, option_for(state_dir)
             options = NodeOptions(
                 device=device,
                 announce=announce,
@@ -196,8 +201,10 @@ def join(
                 pace=None if pace is None else pace * 1e9,
                 share=share,
                 lan=lan,
+                is_newcomer=is_newcomer,
             )
-            daemon = Daemon(parsed, folder, options, display, surveyor=survey)
+            accepted = partial(keep_options, command, context, limits, folder)
+            daemon = Daemon(parsed, folder, options, display, surveyor=survey, accepted=accepted)
             command_line.run(daemon.run(), daemon.leave)
 
 
@@ -293,8 +300,8 @@ def remove(state_dir: JoinedStateDir = None, yes: Yes = False) -> None:
         folder = folder_of(state_dir)
         check_not_installed(folder)
         with Removal.of(folder, option_for(state_dir)) as removal:
-            if not yes and not agreed(removal.screen(), "Delete it?", "this is no terminal to ask at: give --yes"):
-                typer.echo("nothing was deleted", err=True)
+            nobody = "this is no terminal to ask at: give --yes"
+            if not yes and not agreed(removal.screen(), "Delete it?", nobody, "nothing was deleted"):
                 raise typer.Exit(1)
             typer.echo(removal.carry_out())
 
@@ -361,12 +368,12 @@ def doctor(
 ) -> None:
     """Find out what would keep this machine from taking part, and say what to do. Exits with 1 if something would."""
     with command_line.guarded():
+        from dtfm_node.commands.kept_invite import given_or_kept
         from dtfm_node.commands.state_folders import folder_for
         from dtfm_node.doctor.command import run
         from dtfm_node.doctor.doctor_options import DoctorOptions
-        from dtfm_protocol.identity.invite_source import invite_text
 
-        text = invite_text(invite)
+        text, _ = given_or_kept(invite, state_dir)
         options = DoctorOptions(folder_for(state_dir, text), device, announce, listen, port, lan)
         code = run(text, options, "json" if as_json else "plain")
     raise typer.Exit(code)
@@ -374,7 +381,9 @@ def doctor(
 
 @app.command()
 def status(
-    state_dir: JoinedStateDir = None, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
+    state_dir: JoinedStateDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also how long it waits for each peer.")] = False,
 ) -> None:
     """Say what the node of a state dir is doing; of several devices, what each of their nodes does."""
     with command_line.guarded():
@@ -386,13 +395,13 @@ def status(
         nodes = nodes_of(folder)
         if nodes == [folder]:
             values = read_status(folder)
-            typer.echo(json.dumps(values)) if as_json else show_status(values)
+            typer.echo(json.dumps(values)) if as_json else show_status(values, verbose=verbose)
         elif as_json:
             typer.echo(json.dumps({"devices": {node.name: read_status(node) for node in nodes}}))
         else:
             for node in nodes:
                 typer.echo(f"{node.name}:")
-                show_status(read_status(node))
+                show_status(read_status(node), verbose=verbose)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dtfm_node.commands.pause import pause, resume
-from dtfm_node.limits.availability import Availability, Look, MayWork, PauseCause, Rules
+from dtfm_node.limits.availability import BY_ORDER, Availability, Look, MayWork, PauseCause, Rules
 from dtfm_node.limits.availability_watch import AvailabilityWatch
 from dtfm_node.limits.draining import PROGRESS_BYTES, Draining
 from dtfm_node.limits.hours import Hours
@@ -72,7 +72,7 @@ def test_what_is_no_span_of_the_day_is_refused_with_an_example(text: str) -> Non
         (verdict(ALL, load_of_others=0.1), ""),
         (verdict(ALL, other_gpu_use=True), "somebody uses this machine: another program computes on the GPU"),
         (verdict(Rules(), on_battery=True, is_metered=True, idle_seconds=0.0, load_of_others=9.0), ""),
-        (verdict(ALL, order=PauseOrder()), "until `dtfm-node resume`"),
+        (verdict(ALL, order=PauseOrder()), "paused by its person until `dtfm-node resume`"),
         (verdict(ALL, order=PauseOrder(until=59.0)), ""),
     ],
 )
@@ -82,7 +82,7 @@ def test_a_node_says_in_plain_words_why_it_does_not_work(found: MayWork, why: st
 
 def test_an_order_comes_before_all_else_and_says_whether_anybody_is_waited_for() -> None:
     found = verdict(ALL, order=PauseOrder(at_once=True), on_battery=True)
-    assert found == MayWork(False, "until `dtfm-node resume`", at_once=True)
+    assert found == MayWork(False, "paused by its person until `dtfm-node resume`", at_once=True)
 
 
 def looks(rules: Rules, *shown: tuple[float, MachineReading]) -> list[bool]:
@@ -214,7 +214,7 @@ async def test_a_persons_order_is_followed_and_forgotten_when_it_is_over(tmp_pat
     order = PauseOrder(until=time.time() + 3600.0, at_once=True)
     write_order(tmp_path, order)
     await clock.advance(TIMEOUTS.availability_look)
-    assert node.heard == [f"{order.words(time.time())}, at once, unsaved"]
+    assert node.heard == [f"{BY_ORDER} {order.words(time.time())}, at once, unsaved"]
     write_order(tmp_path, PauseOrder(until=time.time() - 1.0))
     await clock.advance(TIMEOUTS.availability_look)
     assert node.heard[1:] == ["goes on"]

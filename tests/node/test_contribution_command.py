@@ -46,11 +46,25 @@ def words(result: Result) -> str:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({}, "1.25 million tokens through layers 1-2 and 6 of 8 in 411 steps, 3 h; 25 % of all that was computed."),
-        ({"layers": ((0, 8),), "share": 1.0}, "through the whole model in 411 steps, 3 h; 100 % of all"),
-        ({"layers": ((3, 4),), "steps": 1, "share": 0.001}, "layer 4 of 8 in 1 step, 3 h; less than 1 % of all"),
-        ({"tokens": 12_400, "layers": ((0, 1), (2, 3), (4, 8))}, "12,400 tokens through layers 1, 3 and 5-8 of 8"),
-        ({"tokens": 3 * 10**12, "seconds": 5.0}, "3 trillion tokens through layers 1-2 and 6 of 8"),
+        (
+            {},
+            "is 25 % of all the computing: in 411 steps, 3 h, 1.25 million tokens went through the layers "
+            "that the machine had then (over the run, layers 1-2 and 6 of 8).",
+        ),
+        (
+            {"layers": ((0, 8),), "share": 1.0},
+            "100 % of all the computing: in 411 steps, 3 h, 1.25 million tokens went through the layers "
+            "that the machine had then (over the run, all 8 of them).",
+        ),
+        (
+            {"layers": ((3, 4),), "steps": 1, "share": 0.001},
+            "is less than 1 % of all the computing: in 1 step, 3 h, 1.25 million tokens went through layer 4 of 8.",
+        ),
+        (
+            {"tokens": 12_400, "layers": ((0, 1), (2, 3), (4, 8))},
+            "12,400 tokens went through the layers that the machine had then (over the run, layers 1, 3 and 5-8 of 8).",
+        ),
+        ({"tokens": 3 * 10**12, "seconds": 5.0}, "3 trillion tokens went through"),
     ],
 )
 def test_a_contribution_is_said_in_a_sentence(values: dict[str, object], said: str) -> None:
@@ -61,7 +75,12 @@ def test_it_is_shown_without_saying_where_it_is(data: Path) -> None:
     folder = joined(data)
     result = run("contribution")
     assert result.exit_code == 0
-    for part in (f"attic ({ALICE[-6:]})", "It computed: 1.25 million tokens", OWNER.peer_id, ALICE):
+    for part in (
+        f"attic ({ALICE[-6:]})",
+        "It did 25 % of all the computing: in 411 steps",
+        OWNER.peer_id,
+        ALICE,
+    ):
         assert part in words(result)
     assert str(folder / NAME) in result.output
     assert run("contribution", "--state-dir", folder).output == result.output
@@ -113,7 +132,7 @@ def test_when_a_node_is_removed_its_record_stays(data: Path) -> None:
     assert kept.read_bytes() == before
     assert str(kept) in result.output
     assert not folder.exists()
-    assert "It computed: 1.25 million tokens" in words(run("contribution"))
+    assert "It did 25 % of all the computing" in words(run("contribution"))
 
 
 def test_what_only_looks_like_a_record_goes_with_the_rest(data: Path) -> None:

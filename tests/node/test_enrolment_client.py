@@ -11,6 +11,7 @@ import pytest
 from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.membership_ledger import CREDENTIAL_DAYS, Banned
 from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
+from dtfm_node.commands.early_enrolment import enrol
 from dtfm_node.control.enrolment_client import EnrolmentClient
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.admission import Admission
@@ -20,6 +21,7 @@ from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.key_succession import Succession
 from dtfm_protocol.identity.keys import Identity
+from dtfm_protocol.process.state_dir import locked
 from tests.harness.entrances import HOST, open_entrance
 from tests.harness.membership import OWNER, SWARM, coordinator_of
 
@@ -74,7 +76,7 @@ async def test_an_invite_for_one_lets_one_in_and_says_why_not_another(tmp_path: 
         await EnrolmentClient(invite, Identity.generate(), node).obtain(5.0)
         other = tmp_path / "other"
         other.mkdir()
-        with pytest.raises(UserError, match=r"lets this node not in: the invite was for 1 node"):
+        with pytest.raises(UserError, match=r"does not let this node in: the invite was for 1 machine"):
             await EnrolmentClient(invite, Identity.generate(), other).obtain(5.0)
         assert not list(other.iterdir())
 
@@ -216,3 +218,20 @@ async def test_a_request_that_was_listened_to_is_of_no_use_to_another(tmp_path: 
         request = EnrolmentRequest.make(Identity.generate(), SWARM, desk.invite().token, new_challenge())
         answer = desk.desk.answer(request, new_challenge(), "192.0.2.1")
     assert (answer.certificate, "signature" in answer.refused) == (None, True)
+
+
+async def test_who_is_not_let_in_hears_it_before_anything_is_imported_and_leaves_nothing(tmp_path: Path) -> None:
+    """With an invite that was used up; in a folder that was there before, all stays."""
+    new, old = tmp_path / "new", tmp_path / "old"
+    async with open_desk(tmp_path) as desk:
+        invite = desk.invite()
+        with locked(tmp_path / "first"):
+            await asyncio.to_thread(enrol, invite, tmp_path / "first", is_new=True)
+        assert (tmp_path / "first" / "credential.json").exists()
+        for folder in (new, old):
+            with locked(folder):
+                (folder / "invite").write_text("x")
+                with pytest.raises(UserError, match="the invite was for 1 machine, which has entered"):
+                    await asyncio.to_thread(enrol, invite, folder, is_new=folder is new)
+    assert not new.exists()
+    assert {path.name for path in old.iterdir()} == {"invite", "key", "lock"}

@@ -47,19 +47,43 @@ async def test_a_member_fetches_the_model_of_the_newest_checkpoint(tmp_path: Pat
     keep_checkpoint(tmp_path, 20)
     async with shared(tmp_path, write) as desk:
         await fetch(desk, tmp_path / "home" / "model", said).run()
-        assert said[0] == "waiting: the coordinator is writing the model out"
+        assert said[0] == "waiting: the coordinator is writing out the model after step 20"
         assert said[-1].startswith(f"the model of tiny after step 20 is in {tmp_path / 'home' / 'model'};")
         assert files_of(tmp_path / "home" / "model") == FILES
         await fetch(desk, tmp_path / "home" / "again", said).run()
         assert write.steps == [20]
         keep_checkpoint(tmp_path, 30)
-        for number in range(1000):
-            await fetch(desk, tmp_path / "newer" / str(number), said).run()
-            if said[-1].startswith("the model of tiny after step 30"):
-                break
+        await fetch(desk, tmp_path / "newer", said).run()
+        assert "waiting: the model after step 30 is being made ready" in said
+        assert said[-1].startswith("the model of tiny after step 30"), "and not the one that was ready"
         assert write.steps == [20, 30]
         assert len(list((tmp_path / "shared-model").iterdir())) == 1, "the older one has gone"
     assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["again", "model"]
+
+
+async def test_of_a_newer_model_that_does_not_come_it_is_said_that_there_is_one(tmp_path: Path) -> None:
+    """It takes the older one, after a while, and knows that it is that; one that cannot be written out is none."""
+    said, never, write = list[str](), asyncio.Event(), Writer()
+    keep_checkpoint(tmp_path, 20)
+
+    async def first_only(state_dir: Path, step: int, folder: Path) -> None:
+        if step > 20:
+            await never.wait()
+        await write(state_dir, step, folder)
+
+    async with ModelShelf(tmp_path, "tiny", first_only).open() as shelf, open_desk(shelf=shelf) as desk:
+        await fetch(desk, tmp_path / "first", said).run()
+        keep_checkpoint(tmp_path, 30)
+        await fetch(desk, tmp_path / "second", said).run()
+        assert "this is not the newest model: that after step 30 is not ready; ask again later" in said
+        assert said[-1].startswith("the model of tiny after step 20")
+        write.fault = "the disk is full"
+        never.set()
+        while shelf.newest != 20:  # noqa: ASYNC110 - a task in the background ends
+            await asyncio.sleep(0)
+        said.clear()
+        await fetch(desk, tmp_path / "third", said).run()
+        assert not any("30" in line for line in said)
 
 
 async def test_without_leave_a_checkpoint_or_room_there_is_one_line(tmp_path: Path) -> None:

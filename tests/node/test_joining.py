@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dtfm_node.commands.chosen_limits import ChosenLimits
 from dtfm_node.commands.consent import CONSENT, Consent
-from dtfm_node.commands.terms import ChosenLimits, Terms, terms_here
+from dtfm_node.commands.gpu_look import gpu_here
+from dtfm_node.commands.kept_options import said_of
+from dtfm_node.commands.terms import Terms, terms_here
 from dtfm_node.limits.availability import Rules
 from dtfm_node.limits.hours import Hours
 from dtfm_protocol.errors import UserError
@@ -24,17 +27,21 @@ DEAD = invite_to(Identity.generate(), 9)
 QUESTION = "Take part? [y/N] "
 
 
-def terms(limits: ChosenLimits, folder: str = "/home/ann/.local/share/dtfm/nodes/3f9c0d1e2a4b5c6d") -> Terms:
-    return Terms("3f9c0d1e2a4b5c6d", "train.example.org:7700", Path(folder), "", limits, 12 * GB, 100 * GB)
+def terms(limits: ChosenLimits, gpu: str = "") -> Terms:
+    folder = Path("/home/ann/.local/share/dtfm/nodes/3f9c0d1e2a4b5c6d")
+    return Terms("3f9c0d1e2a4b5c6d", "train.example.org:7700", folder, "", limits, 12 * GB, 100 * GB, gpu)
 
 
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        (ChosenLimits(), ["the GPU, if any", "all of the processor", "12 GB", "100 GB, half of what"]),
+        (ChosenLimits(), ["all of the processor; no GPU was found", "12 GB", "100 GB, half of what", "name: none"]),
         (ChosenLimits("cpu", 1), ["1 thread of the processor (--threads)"]),
-        (ChosenLimits("auto", 16), ["or else 16 threads of the processor"]),
-        (ChosenLimits("cuda:1", memory_gb=4), ["the device cuda:1", "at most 4 GB", "for moments 10.1 GB"]),
+        (ChosenLimits("auto", 16), ["16 threads of the processor; no GPU"]),
+        (
+            ChosenLimits("cuda:1", memory_gb=4),
+            ["the device cuda:1", "at most 4 GB to train, 8 GB for moments; 2.15 GB for"],
+        ),
         (ChosenLimits(disk_gb=100), ["at most 100 GB (--disk)"]),
         (ChosenLimits(upload=1.25e6, download=1.25e8), ["sends at most 10 Mbit/s, receives at most 1,000 Mbit/s"]),
         (ChosenLimits(upload=1.25e6), ["sends at most 10 Mbit/s, receives as fast as it can"]),
@@ -42,6 +49,8 @@ def terms(limits: ChosenLimits, folder: str = "/home/ann/.local/share/dtfm/nodes
             ChosenLimits(rules=Rules(Hours.parsed("22:30-6:45,12-13"), True, True, True)),
             ["22:30-6:45, 12-13; when idle, not on battery, not metered"],
         ),
+        (ChosenLimits(memory_gb=12.5), ["at most 12.5 GB to train, 25 GB for moments"]),
+        (ChosenLimits(name="A" * 32), [f"Its name: {'A' * 32}."]),
         (ChosenLimits(rules=Rules(Hours.parsed("1:10-2:20,3:30-4:40,5:50-6:10"))), ["in your --hours"]),
     ],
 )
@@ -51,6 +60,34 @@ def test_the_terms_fit_a_small_terminal_and_say_the_limits_in_force(limits: Chos
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 22, "with the question it fits 24 lines"
     assert all(word in screen for word in words), screen
+
+
+def test_a_gpu_is_called_by_its_name() -> None:
+    screen = terms(ChosenLimits(), "GeForce RTX 4070 Laptop GPU of the longest kind").screen()
+    assert "the GPU GeForce RTX 4070 Laptop, if torch can use it (--device)" in screen
+    assert "or what the GPU has free" in screen
+    assert max(map(len, screen.splitlines())) <= 80
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it asks otherwise")
+def test_a_gpu_is_looked_for_without_torch() -> None:
+    assert gpu_here(["echo", "NVIDIA H100\x1b[2J\nNVIDIA H100"]).startswith("H100")
+    assert "\x1b" not in gpu_here(["echo", "NVIDIA H100\x1b[2J"])
+    assert gpu_here(["false"]) == gpu_here(["no-such-program"]) == gpu_here(["true"]) == ""
+
+
+def test_each_start_says_what_is_allowed_and_how_to_take_it_back() -> None:
+    said = said_of(
+        ChosenLimits("cpu", 1, 2, 20, 2.5e6, rules=Rules(Hours.parsed("19-23"), not_on_battery=True), name="Ann's PC"),
+        Path("/x/dtfm-node.toml"),
+    )
+    assert said == (
+        'this machine is called "Ann\'s PC"; what you allow: computes on cpu, 1 thread, at most 2 GB of memory, keeps '
+        "at most 20 GB, sends at most 20 Mbit/s, works 19-23 only, not on battery; to take something back, put a # "
+        "before its line in /x/dtfm-node.toml"
+    )
+    assert "you have set no limits" in said_of(ChosenLimits(), Path("/x"))
 
 
 def test_the_terms_say_what_is_kept_sent_and_seen_and_how_to_end_it() -> None:
@@ -67,10 +104,10 @@ def test_what_an_invite_says_does_nothing_to_the_terminal() -> None:
 
 def test_limits_on_this_machine_count_what_the_folder_holds_already(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_bytes(b"x" * 1000)
-    here = terms_here("3f" * 8, "host:1", tmp_path, "", ChosenLimits(disk_gb=2))
+    here = terms_here("3f" * 8, "host:1", tmp_path, "", ChosenLimits("cpu", disk_gb=2))
     assert here.disk_most == 2 * GB
     assert here.memory_free > 0
-    assert terms_here("3f" * 8, "host:1", tmp_path / "not" / "there", "", ChosenLimits()).disk_most > 0
+    assert terms_here("3f" * 8, "host:1", tmp_path / "not" / "there", "", ChosenLimits("cpu")).disk_most > 0
 
 
 def test_a_consent_is_for_one_swarm_and_one_folder(tmp_path: Path) -> None:
@@ -130,7 +167,7 @@ def test_whoever_does_not_agree_leaves_nothing_behind(
     at_terminal.type(answer)
     assert at_terminal.exit_code() == code
     assert list(tmp_path.iterdir()) == []
-    assert ("not joined: nothing was kept, and nothing sent" in at_terminal.shown) == (code == 1)
+    assert "not joined: nothing was kept, and nothing sent" in at_terminal.shown
     assert "Traceback" not in at_terminal.shown
 
 

@@ -7,6 +7,7 @@ import pytest
 from dtfm_coordinator.membership.members import Members
 from dtfm_node.control.display import Display
 from dtfm_node.control.plain_words import READY, WorkShare, doing, sentence, standing, swarm_does
+from dtfm_node.limits.availability import BY_ORDER
 from dtfm_protocol.control.messages import Phase
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.job.step_words import step_in_words
@@ -67,6 +68,35 @@ def test_a_machine_without_work_is_told_why_the_whole_run_stands(text: str, paus
     assert standing(phase).startswith(why)
     assert bool(standing(phase)) == bool(why)
     assert standing(Phase(name="training", text=text)) == standing(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{BY_ORDER} until 20:27", "Paused by you until 20:27."),
+        ("outside the hours 19-23", "Paused: outside the hours 19-23."),
+    ],
+)
+def test_a_pause_says_whose_it_is(text: str, words: str) -> None:
+    assert doing("paused", text, WorkShare.of_plan(PLAN, "a")) == words
+
+
+@pytest.mark.parametrize("state", ["idle", "starting"])
+def test_a_run_that_the_owner_has_paused_is_no_plan_that_ends(state: str) -> None:
+    said = doing(state, "plan 6 ends with step 106", WorkShare.of_plan(PLAN, "a"), halted=True)
+    assert said == "Nothing to compute for now: the owner has paused the run. There is nothing to do for you."
+
+
+def test_the_end_of_a_plan_is_said_without_plans() -> None:
+    said = doing("idle", "plan 6 ends with step 1106", WorkShare.of_plan(PLAN, "a"))
+    assert "Step 1,106 is done" in said
+    assert "plan" not in said
+
+
+def test_who_has_left_is_told_how_to_come_back_and_how_to_remove() -> None:
+    said = doing("finished", "plan 1", None, option=" --state-dir /x")
+    assert "`dtfm-node join --state-dir /x` comes back" in said
+    assert "`dtfm-node remove --state-dir /x`" in said
 
 
 def test_what_breaks_off_asks_nothing_of_the_volunteer() -> None:

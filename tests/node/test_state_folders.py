@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dtfm_node.commands.running_nodes import running_folders
 from dtfm_node.commands.state_folders import default_folder, folder_for, folder_of
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.state_dir import locked
@@ -45,6 +46,24 @@ def test_of_several_folders_all_are_listed_and_which_runs() -> None:
         assert folder_of(None, running=True) == default_folder(ONE), "only a node that runs can leave"
     with pytest.raises(UserError, match="no node runs"):
         folder_of(None, running=True)
+
+
+def test_where_nothing_lies_in_its_place_the_nodes_that_run_elsewhere_are_named(tmp_path: Path) -> None:
+    """By their command lines, as they were typed; those of single devices, and of nodes that have ended, are not."""
+    mine, other = tmp_path / "m 2", tmp_path / "ended"
+    python, program = "/usr/bin/python3", "/x/bin/dtfm-node"
+    commands = [
+        ([python, program, "join", "--state-dir", "m 2"], tmp_path),
+        ([python, program, "join", "--yes", f"--state-dir={mine / 'devices' / 'cpu'}"], tmp_path),
+        ([python, program, "join", "--state-dir", str(other)], tmp_path),
+        ([python, program, "status", "--state-dir", str(other)], tmp_path),
+        ([python, "/x/else", "join", "--state-dir", str(mine)], tmp_path),
+        ([python, program, "join"], tmp_path),
+        ([], tmp_path),
+    ]
+    with locked(mine), locked(mine / "devices" / "cpu"):
+        assert running_folders(commands) == [mine]
+    assert running_folders(commands) == []
 
 
 def test_links_and_files_beside_the_folders_are_no_nodes(tmp_path: Path) -> None:

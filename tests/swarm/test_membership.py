@@ -29,7 +29,7 @@ async def test_an_invite_lets_so_many_in_and_a_banned_member_loses_the_swarm_whi
     third = swarm.folder / "node-third"
     code, said = await swarm.run("dtfm-node", "join", "--yes", second_invite, "--state-dir", third)
     assert code == 2
-    assert "the invite was for 1 node(s), who have entered" in said
+    assert "the invite was for 1 machine, which has entered" in said
     spare = await swarm.join(name="node-spare", invite=await _invite(swarm))
     await swarm.until(lambda: swarm.statuses().get(swarm.peer_of(spare)) == "idle", "there is a spare")
 

@@ -38,6 +38,8 @@ async def test_a_node_joins_leaves_and_is_removed_without_being_told_where_its_f
     code, said = await swarm.run("dtfm-node", "status")
     assert code == 0
     assert "The node is running.\nYou compute the whole model.\nStep " in said
+    assert "\nYou allow: computes on cpu, 1 thread.\n" in said
+    assert 'this swarm trains "' in node.said()
 
     await pauses_while_another_goes_on(swarm)
     code, said = await swarm.run("dtfm-node", "fetch-model", "--out", swarm.folder / "home")
@@ -51,6 +53,8 @@ async def test_a_node_joins_leaves_and_is_removed_without_being_told_where_its_f
 
     (folder,) = (data / "dtfm" / "nodes").iterdir()
     assert kept(folder) >= {"key", "consent.json", "credential.json", "tokens", "snapshots", "contribution.json"}
+    assert {"threads = 1", 'device = "cpu"', "nice = 3"} <= set((folder / "dtfm-node.toml").read_text().splitlines())
+    assert "`dtfm-node join` comes back" in node.said()
     assert "The coordinator has signed that: `dtfm-node contribution` shows it." in node.said()
     code, said = await swarm.run("dtfm-node", "remove", "--yes")
     assert code == 0, said

@@ -184,7 +184,8 @@ class MembershipLedger:
         if token.expires < now:
             raise Refused("the invite has expired: ask the swarm's owner for a new one")
         if len(self.users(token.id)) >= token.uses:
-            raise Refused(f"the invite was for {token.uses} node(s), who have entered: ask the owner for a new one")
+            whom = "1 machine, which has" if token.uses == 1 else f"{token.uses} machines, which have"
+            raise Refused(f"the invite was for {whom} entered already: ask the swarm's owner for a new one")
         if len(self.members) >= MOST_MEMBERS:
             raise Refused("the swarm has no room for more members")
         recent = [one for one in self.members.values() if one.address == address and one.at > now - DAY_SECONDS]

@@ -118,9 +118,11 @@ class MemberDesk:
             try:
                 model = stack.enter_context(self._shelf.fetching())
             except (Refused, UserError) as error:
-                await self._say(writer, DeskAnswer(refused=str(error)[:400], later=isinstance(error, NotYet)))
+                later = isinstance(error, NotYet)
+                answer = DeskAnswer(refused=str(error)[:400], later=later, newest=self._shelf.newest if later else None)
+                await self._say(writer, answer)
                 return
-            await self._say(writer, DeskAnswer(model=model.offered))
+            await self._say(writer, DeskAnswer(model=model.offered, newest=self._shelf.newest))
             await self._give_parts(model, reader, writer)
 
     async def _give_parts(

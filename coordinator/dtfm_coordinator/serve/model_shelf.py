@@ -109,6 +109,15 @@ class ModelShelf:
         self._source, self._fault = (-1, 0.0), ""
         """Checkpoint that was tried last, by step and time, and why the last one could not be written out."""
         self._tried, self._made = 0.0, 0
+        self._kept = -1
+        """Step of the newest checkpoint that was seen."""
+
+    @property
+    def newest(self) -> int | None:
+        """The step of the newest model that is on the shelf, or that comes there if somebody asks again; None: none."""
+        if self._kept >= 0 and not self._fault:
+            return self._kept
+        return None if self._model is None else self._model.offered.step
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
@@ -144,6 +153,7 @@ class ModelShelf:
         steps = store.steps()
         if not steps:
             raise Refused("there is no checkpoint yet: the model can be fetched once the first one is kept")
+        self._kept = steps[-1]
         source, now = (steps[-1], store.written_at(steps[-1])), self._clock()
         is_over = bool(self._fault) and now >= self._tried + RETRY_SECONDS
         if (source != self._source or is_over) and (self._writing is None or self._writing.done()):
@@ -154,7 +164,7 @@ class ModelShelf:
             return self._model  # whoever comes while a newer one is written is not to wait for that
         if self._fault:
             raise Refused(self._fault)
-        raise NotYet("the coordinator is writing the model out")
+        raise NotYet(f"the coordinator is writing out the model after step {steps[-1]:,}")
 
     async def _put(self, step: int) -> None:
         """Write the model of `step` out, and put it in the place of the one before."""

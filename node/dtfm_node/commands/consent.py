@@ -43,7 +43,7 @@ class Consent:
             f"nobody has agreed yet that this machine takes part in the swarm {self._swarm}, and this is no terminal "
             "to ask at: give --yes to agree (join at a terminal, or docs/how-to/join.md, says to what)"
         )
-        return agreed(terms().screen(), "Take part?", nobody)
+        return agreed(terms().screen(), "Take part?", nobody, "not joined: nothing was kept, and nothing sent")
 
     def keep(self) -> None:
         """Remember the consent in the state folder, which is there.

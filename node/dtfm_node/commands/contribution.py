@@ -105,5 +105,5 @@ def _lines(said: ContributionStatement) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(said.at))
     return (
         f'{called(said.peer, said.name)} in the run "{said.job}" of the swarm {said.swarm}, as of {when}\n'
-        f"{contributed(said, 'It computed')}\nIts key is {said.peer}."
+        f"{contributed(said, 'It did')}\nIts key is {said.peer}."
     )

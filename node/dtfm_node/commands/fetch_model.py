@@ -28,6 +28,8 @@ RETRY_SECONDS = 2.0
 """Pause before asking again for what may be there later, or after a connection that broke."""
 ATTEMPTS = 5
 """Connections, one after the other, over which nothing comes before the command gives up."""
+PATIENCE_SECONDS = 300.0
+"""Seconds for which a newer model that is being written out is waited for, where there is an older one."""
 LINES = 10
 """Lines of progress where there is no terminal."""
 
@@ -76,6 +78,10 @@ class FetchModel:
             UserError: there is something at `out` already.
         """
         self._client, self._out, self._say, self._pause = client, out, say, pause
+        self._wanted: int | None = None
+        """Step of the newest model that there was when this was first asked for; None: not known."""
+        self._waited = 0.0
+        """Seconds for which that one was waited for."""
         self._came = 0
         """Bytes that have come so far."""
         if out is not None:
@@ -121,10 +127,17 @@ class FetchModel:
         """Ask for the model, and fetch it; return why it is to be asked for again later, "": it is here."""
         async with asyncio.timeout(CONNECT_SECONDS):
             answer = await visit.ask(MODEL)
+        if self._wanted is None:
+            self._wanted = answer.newest
         if answer.model is None:
             if answer.later:
                 return answer.refused or "not yet"
             raise Refused(answer.refused or "the coordinator offers none")
+        if self._wanted is not None and answer.model.step < self._wanted and not self._came:
+            if self._waited < PATIENCE_SECONDS:
+                self._waited += RETRY_SECONDS
+                return f"the model after step {self._wanted:,} is being made ready"
+            self._say(f"this is not the newest model: that after step {self._wanted:,} is not ready; ask again later")
         out = (self._out or Path(_default_name(answer.model))).absolute()
         _check_free(out)
         download = await asyncio.to_thread(ModelDownload, out, answer.model)

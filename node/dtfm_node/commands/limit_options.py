@@ -48,9 +48,7 @@ def checked_gb(amount: float | None, option: str) -> float | None:
         UserError: it is nothing, or no number.
     """
     if amount is not None and not LEAST_GB < amount < math.inf:
-        raise UserError(
-            f"{option} {amount:g}: a node cannot take part with that; say more than 0 GB, or leave {option} away"
-        )
+        raise UserError(f"{option} {amount:g}: a node cannot take part with that; say more than 0 GB, or leave it away")
     return amount
 
 
@@ -65,8 +63,10 @@ def rate_of(text: str | None, option: str) -> float:
     return math.inf if text is None else bytes_a_second(text, option)
 
 
-def rules_of(hours: str | None, *, not_on_battery: bool, when_idle: bool, not_metered: bool) -> "Rules":
-    """Return when the node may work.
+def rules_of(
+    hours: str | None, option: str = "--hours", *, not_on_battery: bool, when_idle: bool, not_metered: bool
+) -> "Rules":
+    """Return when the node may work; an error calls the option of `hours` as `option` says.
 
     Raises:
         UserError: `hours` are none.
@@ -74,5 +74,5 @@ def rules_of(hours: str | None, *, not_on_battery: bool, when_idle: bool, not_me
     from dtfm_node.limits.availability import Rules
     from dtfm_node.limits.hours import Hours
 
-    spans = () if hours is None else Hours.parsed(hours)
+    spans = () if hours is None else Hours.parsed(hours, option)
     return Rules(spans, not_on_battery=not_on_battery, when_idle=when_idle, not_metered=not_metered)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import platformdirs
 
+from dtfm_node.commands.running_nodes import running_folders
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.process.product_version import DISTRIBUTION
@@ -43,7 +44,13 @@ def folder_of(named: Path | None, *, running: bool = False) -> Path:
         return found[0]
     if not found:
         what = "no node runs" if running else "no node has joined"
-        raise UserError(f"{what} with a folder under {_root()}: name its folder with --state-dir")
+        elsewhere = " or ".join(folder_option(folder) for folder in running_folders())
+        todo = (
+            f"one that runs here was given its folder, say {elsewhere}"
+            if elsewhere
+            else "name its folder with --state-dir"
+        )
+        raise UserError(f"{what} with a folder under {_root()}: {todo}")
     listed = " or ".join(f"{folder_option(folder)}{' (running)' if is_live(folder) else ''}" for folder in found)
     raise UserError(f"there are {len(found)} nodes here: say which one, {listed}")
 

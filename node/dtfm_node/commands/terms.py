@@ -2,13 +2,14 @@
 
 import math
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from dtfm_node.commands.chosen_limits import ChosenLimits, in_mbit
+from dtfm_node.commands.gpu_look import gpu_here
 from dtfm_node.doctor.checks.leftovers import nearest
-from dtfm_node.limits.availability import Rules
 from dtfm_node.state.disk_budget import most_disk
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.process.memory_limit import MARGIN_BYTES, TIMES_OFFERED
@@ -16,10 +17,13 @@ from dtfm_protocol.process.quantities import GB, bytes_in_words
 
 MOST_SPANS = 26
 """Characters of the hours that fit their line."""
+MOST_GPU = 24
+"""Characters of a GPU's name that fit their line."""
 
 SCREEN = """\
 You are about to lend this machine to the swarm {swarm},
 which is run by whoever is at {entrance}.
+Its name: {name}. Once in, it says what it trains.
 WHAT IT DOES until the model is trained or you stop it (options that limit it)
   Computes  on {device}
   Memory    {memory}
@@ -42,21 +46,6 @@ TO REMOVE  dtfm-node remove{option}"""
 
 
 @dataclass(frozen=True)
-class ChosenLimits:
-    """What the options of `join` say of the machine; None: its person has not said."""
-
-    device: str = "auto"
-    threads: int | None = None
-    memory_gb: float | None = None
-    disk_gb: float | None = None
-    upload: float = math.inf
-    """Bytes a second."""
-    download: float = math.inf
-    """Bytes a second."""
-    rules: Rules = field(default_factory=Rules)
-
-
-@dataclass(frozen=True)
 class Terms:
     """What differs from one machine, swarm or choice of options to another."""
 
@@ -71,6 +60,8 @@ class Terms:
     """Bytes that are free on the machine."""
     disk_most: int
     """Bytes that the node keeps at most."""
+    gpu: str = ""
+    """Name of the machine's GPU; "": none was found."""
 
     def screen(self) -> str:
         """Return the terms in plain words, on one screen of 80 columns (but for a long path)."""
@@ -78,6 +69,7 @@ class Terms:
             swarm=self.swarm,
             entrance=printable(self.entrance),
             folder=printable(str(self.folder)),
+            name=printable(self.limits.name) or "none (--name)",
             device=self._device(),
             memory=self._memory(),
             disk=self._disk(),
@@ -97,16 +89,18 @@ class Terms:
         if device == "cpu":
             return f"{processor} (--threads)"
         if device == "auto":
-            return f"the GPU, if any, or else {processor} (--device)"
+            if not self.gpu:
+                return f"{processor}; no GPU was found (--device)"
+            return f"the GPU {printable(self.gpu)[:MOST_GPU].strip()}, if torch can use it (--device)"
         return f"the device {printable(device)} (--device)"
 
     def _memory(self) -> str:
         asked = self.limits.memory_gb
         if asked is None:
-            gpu = "" if self.limits.device == "cpu" else ", or what a GPU has free"
+            gpu = ", or what the GPU has free" if self.gpu and self.limits.device != "cpu" else ""
             return f"all that is free: {bytes_in_words(self.memory_free)} now{gpu} (--memory)"
-        most = TIMES_OFFERED * asked * GB + MARGIN_BYTES
-        return f"at most {bytes_in_words(asked * GB)} for training, for moments {bytes_in_words(most)} (--memory)"
+        offered, twice = bytes_in_words(asked * GB), bytes_in_words(TIMES_OFFERED * asked * GB)
+        return f"at most {offered} to train, {twice} for moments; {bytes_in_words(MARGIN_BYTES)} for the program"
 
     def _disk(self) -> str:
         why = ", half of what is free" if self.limits.disk_gb is None else ""
@@ -116,8 +110,8 @@ class Terms:
         up, down = self.limits.upload, self.limits.download
         if math.isinf(up) and math.isinf(down):
             return "all that your line has, most of the time (--upload, --download)"
-        sends = "as fast as it can" if math.isinf(up) else f"at most {_mbit(up)}"
-        receives = "as fast as it can" if math.isinf(down) else f"at most {_mbit(down)}"
+        sends = "as fast as it can" if math.isinf(up) else f"at most {in_mbit(up)}"
+        receives = "as fast as it can" if math.isinf(down) else f"at most {in_mbit(down)}"
         return f"sends {sends}, receives {receives}"
 
     def _when(self) -> str:
@@ -130,12 +124,9 @@ class Terms:
         return f"{hours}; {others}" if others else f"{hours} (--hours, --when-idle; dtfm-node pause)"
 
 
-def _mbit(rate: float) -> str:
-    return f"{rate * 8 / 1e6:,.4g} Mbit/s"
-
-
 def terms_here(swarm: str, entrance: str, folder: Path, option: str, limits: ChosenLimits) -> Terms:
     """Return the terms on this machine, as it is now."""
     held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     disk_most = most_disk(limits.disk_gb, shutil.disk_usage(nearest(folder)).free, held)
-    return Terms(swarm, entrance, folder, option, limits, int(psutil.virtual_memory().available), disk_most)
+    free, gpu = int(psutil.virtual_memory().available), "" if limits.device == "cpu" else gpu_here()
+    return Terms(swarm, entrance, folder, option, limits, free, disk_most, gpu)

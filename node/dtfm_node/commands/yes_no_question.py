@@ -8,11 +8,12 @@ import sys
 from dtfm_protocol.errors import UserError
 
 
-def agreed(words: str, question: str, nobody: str) -> bool:
+def agreed(words: str, question: str, nobody: str, declined: str) -> bool:
     """Show `words`, ask `question`, and return whether the answer is yes; all else, an end of input too, is no.
 
     Args:
         nobody: says what to do where there is nobody to ask.
+        declined: is said where the answer is no, or Ctrl+C.
 
     Raises:
         UserError: standard input or standard error is no terminal.
@@ -20,15 +21,18 @@ def agreed(words: str, question: str, nobody: str) -> bool:
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UserError(nobody)
-    print(f"{words}\n\n{question} [y/N] ", end="", file=sys.stderr, flush=True)
     try:
+        print(f"{words}\n\n{question} [y/N] ", end="", file=sys.stderr, flush=True)
         answer = _line()
     except KeyboardInterrupt:
-        print(file=sys.stderr)
+        print(f"\n{declined}", file=sys.stderr)
         raise
     if not answer.endswith("\n"):
         print(file=sys.stderr)
-    return answer.strip().lower() in {"y", "yes"}
+    if answer.strip().lower() in {"y", "yes"}:
+        return True
+    print(declined, file=sys.stderr)
+    return False
 
 
 def _line() -> str:

@@ -9,6 +9,7 @@
   other programs
 - `inbox`: messages of coordinators: the job, plans, which of them is in force, the swarm's phase, whose links to
   measure
+- `job_words`: words for what a swarm trains, for the person who lends it a machine (pure)
 - `latest_plan`: plain values that decide which plan a node follows: the newest call and the newest plan of those that
   coordinators have sent
 - `plain_words`: plain words for the person at the machine: what their node does, how far the training is (pure)

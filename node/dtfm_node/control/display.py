@@ -53,6 +53,10 @@ class Display:
         """Version of the coordinator's program; "": not known."""
         self.contribution = ""
         """What this node has contributed, as the coordinator has signed it, in a sentence; "": nothing yet."""
+        self.option = ""
+        """What commands about this node need behind their name to find its folder."""
+        self.allowed = ""
+        """What the person at the machine allows, in words; "": no limits."""
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._last_line = 0.0
 
@@ -101,8 +105,11 @@ class Display:
         """Show the swarm's new phase, if it has changed."""
         if self._phase is not None and (phase.name, phase.text) == (self._phase.name, self._phase.text):
             return
+        had_paused = self._phase is not None and self._phase.paused
         self._phase = phase
         log.debug("swarm: %s", phase.text)
+        if phase.paused or had_paused:
+            self._tell_change("node", self._doing(), {"state": self._state})
         self._tell_change("swarm", f"The swarm: {swarm_does(phase)}", {"phase": phase.name})
 
     def step(self, row: StepMetrics, steps: int) -> None:
@@ -125,19 +132,22 @@ class Display:
         values |= {"at": time.time(), "swarm": phase, "steps": self._steps, "tasks": len(asyncio.all_tasks())}
         values |= {"timeouts": timeouts, "sent_bytes": self.sent_bytes(), "words": self._words()}
         values |= {"version": product_version(), "coordinator_version": self.coordinator_version}
+        values["allowed"] = self.allowed
         values["last"] = self._row.model_dump(mode="json") if self._row else None
         write_atomically(path, json.dumps(values, indent=1))
 
     def _doing(self) -> str:
-        return doing(self._state, self._text, self._share, self._obstacle or standing(self._phase))
+        halted = self._phase is not None and self._phase.paused
+        obstacle = self._obstacle or standing(self._phase)
+        return doing(self._state, self._text, self._share, obstacle, halted=halted, option=self.option)
 
     def _words(self) -> list[str]:
         """Return all that there is to say now, in sentences."""
         told = [self._doing()]
+        if self._phase is not None and (self._row is None or self._phase.name != "training"):
+            told.append(f"The swarm: {swarm_does(self._phase)}")
         if self._row is not None:
             told.append(step_in_words(self._row, self._steps, self._seconds))
-        elif self._phase is not None:
-            told.append(f"The swarm: {swarm_does(self._phase)}")
         return [printable(words) for words in (*told, sent(self.sent_bytes()), self.contribution) if words]
 
     def _draw(self) -> None:
@@ -145,6 +155,9 @@ class Display:
             return
         table = Table.grid(padding=(0, 2))
         table.add_row(Text("your machine", style="dim"), Text(self._doing()))
+        if self._state == "finished":  # this stays on the terminal: how far the training was is no news any more
+            self._live.update(table)
+            return
         if self._phase is not None:
             table.add_row(Text("the swarm", style="dim"), Text(swarm_does(self._phase)))
         if self._row is not None:

@@ -175,7 +175,7 @@ class EnrolmentClient:
                     fault = f"{entrance}: {answer.refused}"
                     continue
                 if answer.refused:
-                    raise NotLetIn(f"the coordinator lets this node not in: {answer.refused}")
+                    raise NotLetIn(f"the coordinator does not let this node in: {answer.refused}")
                 return answer
             strange = strange + 1 if strangers == len(self._doors) else 0
             if strange == STRANGE_ROUNDS:

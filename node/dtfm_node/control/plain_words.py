@@ -6,12 +6,15 @@ The planner's own words (plans, stages, replicas) are for `--verbose`.
 import re
 from typing import NamedTuple, Self
 
+from dtfm_node.limits.availability import BY_ORDER
 from dtfm_protocol.control.messages import Phase
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.quantities import bytes_in_words
 
 _COUNTS = re.compile(r"waiting for \d+ more nodes \((\d{1,9}) of (\d{1,9}) are ready")
 """What a coordinator says that waits for nodes."""
+_PLAN_END = re.compile(r"plan \d+ ends with step (\d+)")
+"""What a node says that has done all that a plan asks of it."""
 READY = "ready; waiting for work"
 """What a node says that has not been given anything, and could take some."""
 
@@ -42,7 +45,9 @@ class WorkShare(NamedTuple):
         return f"layer {first} of {self.of}" if first == end else f"layers {first}-{end} of {self.of}"
 
 
-def doing(state: str, text: str, share: WorkShare | None, obstacle: str = "") -> str:
+def doing(
+    state: str, text: str, share: WorkShare | None, obstacle: str = "", *, halted: bool = False, option: str = ""
+) -> str:
     """Return what a node does, as sentences.
 
     Args:
@@ -50,7 +55,14 @@ def doing(state: str, text: str, share: WorkShare | None, obstacle: str = "") ->
         text: what goes with that.
         share: its part of the work; None: no plan has come yet.
         obstacle: why it may never be given any; "": nothing stands in the way.
+        halted: whether the owner has paused the run.
+        option: what commands about this node need behind their name to find its folder.
     """
+    if state == "paused":
+        by_order = text.startswith(BY_ORDER)
+        return sentence(f"paused by you{text.removeprefix(BY_ORDER)}" if by_order else f"paused: {text}")
+    if halted and state in {"idle", "starting"}:
+        return "Nothing to compute for now: the owner has paused the run. There is nothing to do for you."
     computes = share is not None and share.layers is not None
     if state == "idle" and share is not None and not computes:
         if obstacle:
@@ -67,9 +79,15 @@ def doing(state: str, text: str, share: WorkShare | None, obstacle: str = "") ->
         return f"Measuring how fast this machine is ({text.removeprefix('measuring ')})."
     if state == "finished":
         is_done = text.startswith("all ") and "steps are done" in text
-        return "The model is trained. Thank you for your part in it." if is_done else "This machine has left the swarm."
+        if is_done:
+            return f"The model is trained. Thank you for your part in it. {_afterwards(option)}"
+        return f"This machine has left the swarm. `dtfm-node join{option}` comes back. {_afterwards(option)}"
     if state in {"stalled", "diverged"}:
         return f"The step under way broke off: {text}. The work is being divided anew; there is nothing to do for you."
+    if (end := _PLAN_END.fullmatch(text)) is not None:
+        return f"Step {int(end[1]):,} is done; the work is being divided anew, or the run stands still."
+    if state == "joining":
+        return "Joining the swarm."
     return sentence(text or state)
 
 
@@ -82,6 +100,10 @@ def standing(phase: Phase | None) -> str:
     if " for the owner" in phase.text:
         return "the run stands still for a moment, as its owner wishes"
     return "the run waits for more machines" if _COUNTS.match(phase.text) else ""
+
+
+def _afterwards(option: str) -> str:
+    return f"`dtfm-node remove{option}` deletes what it keeps."
 
 
 def sent(size: int) -> str:

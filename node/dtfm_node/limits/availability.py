@@ -20,6 +20,8 @@ BUSY_CORES = 0.5
 uses a tenth of one."""
 INPUT_SECONDS = 60.0
 """Seconds since the last key or mouse move within which somebody sits at the machine."""
+BY_ORDER = "paused by its person"
+"""What the reason for a pause begins with where the machine's person has ordered it."""
 
 
 class PauseCause(Enum):
@@ -107,7 +109,7 @@ class Availability(NamedTuple):
 
     def _verdict(self, look: Look) -> MayWork:
         if look.order is not None and not look.order.is_over(look.at):
-            return MayWork(False, look.order.words(look.at), look.order.at_once)
+            return MayWork(False, f"{BY_ORDER} {look.order.words(look.at)}", look.order.at_once)
         cause = next((cause for cause in PauseCause if cause in self.held), None)
         if cause is None:
             return MayWork()

@@ -68,6 +68,8 @@ class DeskAnswer(Message):
     """Whether asking again in a while may bring it."""
     record: ContributionRecord | None = None
     model: OfferedModel | None = None
+    newest: Step | None = None
+    """Of a model: the step of the newest one that can be had, now or once it is written out."""
 
 
 class WantPart(Message):
