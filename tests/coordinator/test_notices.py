@@ -11,7 +11,9 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from dtfm_coordinator.main import app
 from dtfm_coordinator.serve.notices.notice_sender import NoticeOptions, NoticeSender
 from dtfm_coordinator.serve.notices.notice_watch import NoticeWatch
 from dtfm_coordinator.swarm.overview.overview import Health, MemberView, Overview, PlanView, Progress, Storage
@@ -193,3 +195,14 @@ def test_no_option_is_no_notice() -> None:
     assert NoticeOptions.parse(None, None, 10.0) is None
     command = f"{sys.executable} -c 'print(1)'"
     assert NoticeOptions.parse(command, None, 2.0) == NoticeOptions((sys.executable, "-c", "print(1)"), "", 120.0)
+
+
+def test_an_owner_can_try_whether_notices_come_before_anything_is_served(tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    program = f"{sys.executable} -c \"import os; open('{heard}', 'w').write(os.environ['DTFM_EVENT'])\""
+    job = str(Path(__file__).parents[2] / "examples" / "demo.toml")
+    tried = ["serve", job, "--state-dir", str(tmp_path / "run"), "--test-event"]
+    assert "say whom to tell" in CliRunner().invoke(app, tried).stderr
+    assert CliRunner().invoke(app, [*tried, "--on-event", program]).exit_code == 0
+    assert heard.read_text() == "test"
+    assert not (tmp_path / "run").exists()

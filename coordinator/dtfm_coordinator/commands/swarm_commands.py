@@ -50,6 +50,9 @@ def serve(
         typer.Option(metavar="COMMAND", help="Run this when the run is done, fails or stalls, or a member is lost."),
     ] = None,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Post the same there, as JSON.")] = None,
+    test_event: Annotated[
+        bool, typer.Option("--test-event", help="Only tell --on-event and --webhook of a `test`, and end.")
+    ] = False,
     stalled_after: Annotated[
         float, typer.Option(metavar="MINUTES", min=0.1, help="Minutes without a step after which a run is stalled.")
     ] = 10.0,
@@ -71,6 +74,9 @@ def serve(
     log.filters[:] = [advise]
     with command_line.guarded():
         parsed, page = Job.load(job), _page(web, announce, web_cert, web_key)
+        if test_event:
+            _try_notices(on_event, webhook, parsed.name)
+            return
         with locked(state_dir):
             from dtfm_coordinator.serve.boards.board_feed import BoardOptions
             from dtfm_coordinator.serve.first_second import serve_job
@@ -99,6 +105,22 @@ def serve(
                 boards,
             )
             command_line.run(serve_job(parsed, state_dir, options, _say_invite))
+
+
+def _try_notices(on_event: str | None, webhook: str | None, job: str) -> None:
+    """Tell the owner's command and webhook of nothing, so that they see whether that comes.
+
+    Raises:
+        UserError: there is neither, or an option cannot be used.
+    """
+    from dtfm_coordinator.serve.notices.notice_sender import NoticeOptions, NoticeSender
+    from dtfm_protocol.errors import UserError
+
+    options = NoticeOptions.parse(on_event, webhook, stalled_minutes=10.0)
+    if options is None:
+        raise UserError("--test-event: say whom to tell, by --on-event COMMAND or --webhook URL")
+    command_line.run(NoticeSender(options).try_out(job))
+    log.info("A `test` was sent; without a warning above, it was taken.")
 
 
 def card(

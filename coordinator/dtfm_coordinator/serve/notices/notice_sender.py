@@ -5,6 +5,7 @@ import contextlib
 import os
 import shlex
 import shutil
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -87,6 +88,11 @@ class NoticeSender:
                 self._waiting.task_done()
                 log.warning("too many notices wait to be sent: the oldest is not")
             self._waiting.put_nowait(notice)
+
+    async def try_out(self, job: str) -> None:
+        """Send a notice of nothing, and wait until it was taken, or refused, which is a line of the log."""
+        text = "This is a test: notices of this run come here."
+        await self._send(Notice(event="test", at=time.time(), job=job, swarm="", step=0, steps=0, text=text))
 
     @contextlib.asynccontextmanager
     async def running(self, last_seconds: float) -> AsyncIterator[None]:

@@ -11,9 +11,10 @@ from dtfm_protocol.identity.keys import short
 from dtfm_protocol.schema import Schema
 
 NoticeKind = Literal[
-    "done", "failed", "loss-not-finite", "loss-rises", "stalled", "going-on", "member-lost", "went-back"
+    "done", "failed", "loss-not-finite", "loss-rises", "stalled", "going-on", "member-lost", "went-back", "test"
 ]
-"""What has happened: "going-on" follows "stalled" as soon as there is a new step."""
+"""What has happened: "going-on" follows "stalled" as soon as there is a new step; "test": nothing, the owner looks
+whether notices come."""
 
 
 class Notice(Schema):

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Self
 
-from dtfm_coordinator.records.step_history import StepHistory
+from dtfm_coordinator.records.step_history import LATELY, StepHistory
 from dtfm_coordinator.swarm.overview.overview import Storage
 
 RISEN_TIMES = 1.25
@@ -54,9 +54,13 @@ class LossCourse(NamedTuple):
         """What to do about a loss that rises, or is not finite; "" about one that does neither."""
         if not (self.rises or self.has_diverged):
             return ""
-        good = next((step for step in self.checkpoints if step <= self.at), None) if self.rises else None
-        where = f"; that after step {good:,} is from before the loss rose" if good is not None else ""
-        return f"{LOWER} {SPOILT}{where}."
+        # A step's loss is that of the weights before it, and of the steps of late some may be higher already.
+        sound = (step for step in self.checkpoints if step <= self.at - LATELY)
+        good = next(sound, None) if self.rises else None
+        if good is None:
+            return f"{LOWER} {SPOILT}."
+        keep = f"; that after step {good} is from before the loss rose, and `dtfm-coordinator checkpoints keep {good}`"
+        return f"{LOWER} {SPOILT}{keep} has it stay."
 
 
 UNKNOWN = LossCourse()

@@ -23,7 +23,8 @@ Said = tuple[Level, str, str]
 ADVICE = (
     (r"no space|no room|disk is full", "Make room on the disk of the state folder; nothing is lost meanwhile."),
     (r"accuses|has fallen out|signed two states|different (weights|states)", "The swarm keeps the two apart by itself. "
-     "If one name comes again and again, ban it."),
+     "Where the loss has just jumped it means nothing; else, a member that falls out with one after the other has a "
+     "fault, or lies: `kick` sends it away."),
     (r"hands in|its share of a checkpoint|shares? .* late", "If that goes on, kick the member: its machine or its "
      "upload may be too slow."),
     (r"measuring the connections took", "A member may be behind a strict router: `dtfm-node doctor` on its machine "
