@@ -6,6 +6,7 @@ says nothing and starts a process all the same fails, so that the marks stay tru
 
 import gc
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # at this size threads only wait for each other; before torch is imported
 os.environ.setdefault("SWARM_WARM", "1")  # see `tests.harness.warm_start`; unset it to start each process cold
@@ -38,6 +39,12 @@ def _note(event: str, arguments: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(_note)
+
+
+def pytest_configure() -> None:
+    """Have programs that tests start hear Ctrl+C: what a shell runs in the background ignores it, and hands that on."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

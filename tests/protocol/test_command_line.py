@@ -87,7 +87,7 @@ def test_a_command_that_ends_well_just_returns() -> None:
 
 
 APART = """
-import asyncio, threading
+import asyncio, signal, threading
 from dtfm_protocol.process.command_line import run
 from dtfm_protocol.process.work_apart import {how}
 
@@ -95,6 +95,7 @@ def work() -> None:
     print("ready", flush=True)
     threading.Event().wait()
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever is started in a shell's background ignores it
 {call}
 """
 
@@ -109,7 +110,10 @@ def test_an_interrupt_waits_for_no_work_apart(how: str, call: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        try:
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
 
 
 LEAVING = """
