@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtfm_coordinator.records.checkpoint_collector import KEPT, CheckpointCollector, mark_of
+from dtfm_coordinator.records.state_votes import Pairs
 from dtfm_protocol.checkpoint.shard import decode_tensor
 from dtfm_protocol.checkpoint.transfers import Receipt
 from dtfm_protocol.errors import Refused
@@ -105,11 +106,11 @@ async def test_a_checkpoint_that_was_damaged_is_not_given(tmp_path: Path) -> Non
 
 async def test_replicas_that_differ_are_told_with_their_names_and_make_no_checkpoint(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
-    told: list[tuple[tuple[str, str], str]] = []
-    swarm.archive.when_disputed(lambda pair, why: told.append((pair, why)))
+    told: list[tuple[Pairs, str]] = []
+    swarm.archive.when_disputed(lambda pairs, why: told.append((pairs, why)))
     await swarm.give(A, B, X)
     await swarm.give(Y, digest="f" * 64)
-    ((pair, fault),) = told
+    (((pair,), fault),) = told
     assert set(pair) == {X, Y}
     assert "machines that compute the same layers hold different weights after step 50" in fault
     assert f"{short(Y)}: ffffffff" in fault

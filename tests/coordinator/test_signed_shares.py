@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
+from dtfm_coordinator.records.state_votes import Pairs
 from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.peer_state import Mark
@@ -50,14 +51,14 @@ async def test_a_moment_that_was_changed_is_found_though_all_weights_are_right(t
 async def test_a_false_file_that_its_giver_has_signed_contradicts_the_other_replicas(tmp_path: Path) -> None:
     """Then the votes differ: which replica lies nobody can tell, and no checkpoint is made of it."""
     swarm = Swarm(tmp_path)
-    told: list[tuple[tuple[str, str], str]] = []
-    swarm.archive.when_disputed(lambda pair, why: told.append((pair, why)))
+    told: list[tuple[Pairs, str]] = []
+    swarm.archive.when_disputed(lambda pairs, why: told.append((pairs, why)))
     data = false_file()
     _, entries = describe_shard("x.safetensors", data)
     vote = vote_of(A, digest=digest_of_state({key: entry.sha256 for key, entry in entries.items()}))
     assert (await swarm.hand_in(A, *share_of(A, data=data, votes=(vote,)))).taken
     await swarm.give(B, X, Y)
-    ((pair, fault),) = told
+    (((pair,), fault),) = told
     assert set(pair) == {A, B}
     assert "machines that compute the same layers hold different states after step 50" in fault
     assert f"{short(A)}: {vote.digest[:8]}" in fault

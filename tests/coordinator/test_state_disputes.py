@@ -124,7 +124,7 @@ async def by_an_arbiters_evidence(led: Led) -> None:
 
 
 async def at_hand_in(led: Led) -> None:
-    led.state.differ((A, B), SAID)
+    led.state.differ(((A, B),), SAID)
 
 
 @pytest.mark.parametrize("heard", [by_snapshots, by_an_arbiters_evidence, at_hand_in])
@@ -147,6 +147,21 @@ async def test_a_liar_costs_a_plan_with_each_of_two_and_is_left_out(led: Led) ->
     await led.snapshot("b", led.vote("b", TWO))
     assert led.state.accusations.apart == {pair(A, B), pair(X, B)}
     assert led.state.doubted == {B}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("abc")), ids="".join)
+@pytest.mark.parametrize("liar", "abc")
+async def test_of_three_that_no_plan_parts_the_one_that_differs_from_both_others_is_left_out(
+    led: Led, liar: str, order: tuple[str, ...]
+) -> None:
+    """Whoever is heard first: with the same two at odds again and again, the run would end."""
+    for _ in range(2):
+        led.follows((A, B, C), (X, Y, Z))
+        votes = {name: led.vote(name, TWO if name == liar else ONE) for name in order}
+        for name in order:
+            await led.snapshot(name, votes[name])
+        assert led.watch.broken(led.plan)
+    assert led.state.doubted == {id_of(liar)}
 
 
 async def test_of_one_plan_one_quarrel_counts_however_many_a_liar_begins(led: Led) -> None:

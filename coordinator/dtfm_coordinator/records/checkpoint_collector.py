@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dtfm_coordinator.faults.owed_shares import OwedShares
-from dtfm_coordinator.records.state_votes import at_odds
+from dtfm_coordinator.records.state_votes import Pairs, at_odds
 from dtfm_protocol.checkpoint.draft import Draft
 from dtfm_protocol.checkpoint.manifest import File, Manifest, TensorEntry
 from dtfm_protocol.checkpoint.state_slots import ADAMW
@@ -30,7 +30,7 @@ Rows = Callable[[tuple[StepMetrics, ...]], None]
 Voted = Callable[[Votes], None]
 Accused = Callable[[str, str], None]
 """Is told of a peer that has provably lied, and how, in a line."""
-Disputed = Callable[[tuple[str, str], str], None]
+Disputed = Callable[[Pairs, str], None]
 """Is told of two peers that contradict each other, and in what, in a line."""
 KEPT = 2
 """Number of newest checkpoints that stay on disk."""
@@ -303,11 +303,11 @@ class CheckpointCollector:
         for digests in replicas:
             votes = {peer: pending.votes[peer].digest for peer in digests}
             for what, found in (("weights", digests), ("states", votes)):
-                if pair := at_odds(found):
+                if pairs := at_odds(found):
                     names = ", ".join(f"{short(peer)}: {digest[:8]}" for peer, digest in found.items())
                     why = f"machines that compute the same layers hold different {what} after step {step} ({names})"
                     for disputed in self._disputed:
-                        disputed(pair, why)
+                        disputed(pairs, why)
                     return
         described = [pending.files[stage] for stage in sorted(pending.files)]
         manifest = Manifest(

@@ -18,6 +18,8 @@ Part = tuple[Mark, LayerRange]
 ReplicasOf = Callable[[Mark, LayerRange], tuple[str, ...]]
 """Tells the replicas of the stage that made a part of a state, as `Chain.replicas_of`; none: not known, and nothing is
 certified of it."""
+Pairs = tuple[tuple[str, str], ...]
+"""Peers that contradict each other, two by two."""
 PARTS_A_PEER = 32
 """Parts of states of which one peer's votes are kept, the newest by plan and step, whenever they are heard: else who
 brings old ones again has newer ones forgotten."""
@@ -30,8 +32,8 @@ class StateVerdict(NamedTuple):
     """Digest that is certified; "": none is."""
     disputed: bool = False
     """Whether its replicas contradict each other, so that no copy of it is to be used."""
-    pair: tuple[str, str] | None = None
-    """Two of them that do, one of those whom fewest agree with and one of those whom most do."""
+    pairs: Pairs = ()
+    """Those of them that do, by `at_odds`."""
     liars: tuple[str, ...] = ()
     """Those that have signed two digests of it, which is proof."""
     said: str = ""
@@ -168,13 +170,14 @@ def votes_in(standing: PeerState) -> Iterable[StateVote]:
     return (vote for holding in standing.holdings for vote in holding.votes)
 
 
-def at_odds(digests: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return two peers that have signed different digests, one of the fewest and one of the most; None: all agree."""
+def at_odds(digests: Mapping[str, str]) -> Pairs:
+    """Return pairs of peers that have signed different digests: one of those whom fewest agree with, and each of those
+    whom most do; none: all agree."""
     sides: dict[str, list[str]] = {}
     for peer, digest in sorted(digests.items()):
         sides.setdefault(digest, []).append(peer)
     ranked = sorted(sides.values(), key=len)
-    return (ranked[0][0], ranked[-1][0]) if len(ranked) > 1 else None
+    return tuple((ranked[0][0], other) for other in ranked[-1]) if len(ranked) > 1 else ()
 
 
 def _age(part: Part) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from dtfm_coordinator.plan_change.refused_claims import RefusedClaims
 from dtfm_coordinator.plan_change.resume_point import safe_mark
 from dtfm_coordinator.records.event_log import PlanEvent, append
 from dtfm_coordinator.records.state_vote_file import StateVoteFile
-from dtfm_coordinator.records.state_votes import Part, certified, without_disputed
+from dtfm_coordinator.records.state_votes import Pairs, Part, certified, without_disputed
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.lineage import Chain
 from dtfm_protocol.plan.mark import StateDigest
@@ -141,24 +141,26 @@ class SwarmState(ChangeSignal):
             verdict = self._votes.votes.verdict(mark, layers, replicas_of(mark, layers), ())
             for liar in verdict.liars:
                 self.leave_out(liar, f"{short(liar)} signed two states of layers {layers[0]} to {layers[1]} of {mark}")
-            if verdict.pair is not None:
-                self._differ(verdict.pair, mark.plan, verdict.said)
+            if verdict.pairs:
+                self._differ(verdict.pairs, mark.plan, verdict.said)
 
-    def differ(self, pair: tuple[str, str], said: str) -> None:
-        """Note that two replicas hand in different states under the plan in force."""
+    def differ(self, pairs: Pairs, said: str) -> None:
+        """Note that replicas hand in different states under the plan in force: `pairs` of them do."""
         if self.plan is not None:
-            self._differ(pair, self.plan.version, said)
+            self._differ(pairs, self.plan.version, said)
             self.notify()
 
-    def _differ(self, pair: tuple[str, str], plan: int, said: str) -> None:
-        """Note that two replicas differ in a state that `plan` has made: that ends it if it is in force."""
+    def _differ(self, pairs: Pairs, plan: int, said: str) -> None:
+        """Note that replicas differ in a state that `plan` has made: that ends it if it is in force."""
         if self.plan is None:
             return
         self._votes.say(said)
-        quarrel = frozenset(pair)
-        if self.accusations.differed(quarrel, self.plan.version):
+        # The first that was not known counts: of two that no plan can part, the one that differs from a third is found.
+        new = (pair for pair in pairs if self.accusations.differed(frozenset(pair), self.plan.version))
+        if pair := next(new, None):
             self._tell_quarrel(*pair, "it has signed another state")
         if plan == self.plan.version:
+            quarrel = frozenset(pair or pairs[0])
             self.disputes.heard(quarrel, plan, said, are_apart=quarrel in self.accusations.apart)
 
     def look_at_shares(self) -> None:
