@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Job, Training, Wire
+from dtfm_protocol.job.job_file import Job, Wire
 
 GOOD = """
 name = "demo"
@@ -272,39 +270,3 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         Job.load(tmp_path / "none.toml")
     with pytest.raises(UserError, match="cannot read the job file"):
         Job.load(tmp_path)
-
-
-def training(steps: int, warmup: int, rate: float = 1e-3) -> Training:
-    return Training(
-        steps=steps, global_batch=1, micro_batch=1, sequence_length=1, learning_rate=rate, warmup_steps=warmup
-    )
-
-
-def test_the_learning_rate_rises_to_its_peak_and_falls_to_a_tenth() -> None:
-    schedule = training(steps=110, warmup=10)
-    assert schedule.learning_rate_at(1) == pytest.approx(1e-4)
-    assert schedule.learning_rate_at(10) == pytest.approx(1e-3)
-    assert schedule.learning_rate_at(60) == pytest.approx((1e-3 + 1e-4) / 2)  # half-way down a cosine
-    assert schedule.learning_rate_at(110) == pytest.approx(1e-4)
-
-
-@given(steps=st.integers(1, 10**6), data=st.data())
-def test_the_learning_rate_falls_as_the_c_librarys_cosine_does(steps: int, data: st.DataObject) -> None:
-    step = data.draw(st.integers(1, steps))
-    wanted = 1e-3 * (0.55 + 0.45 * math.cos(math.pi * step / steps))
-    assert training(steps, warmup=0).learning_rate_at(step) == pytest.approx(wanted, rel=1e-14)
-
-
-@given(steps=st.integers(1, 300), data=st.data())
-def test_the_learning_rate_is_never_zero_nor_above_its_peak_and_has_one_top(steps: int, data: st.DataObject) -> None:
-    warmup = data.draw(st.integers(0, steps))
-    schedule = training(steps, warmup)
-    rates = [schedule.learning_rate_at(step) for step in range(1, steps + 1)]
-    assert all(0 < rate <= 1e-3 * (1 + 1e-12) for rate in rates)
-    top = max(warmup - 1, 0)
-    assert rates[: top + 1] == sorted(rates[: top + 1])
-    assert rates[top:] == sorted(rates[top:], reverse=True)
-    if warmup:
-        assert rates[warmup - 1] == pytest.approx(1e-3)
-    if warmup < steps:
-        assert rates[-1] == pytest.approx(1e-4)

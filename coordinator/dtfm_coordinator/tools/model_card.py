@@ -144,7 +144,8 @@ def _rows(facts: CardFacts) -> dict[str, str]:
         rows["Text"] = f"{corpus.tokens:,} tokens of a vocabulary of {corpus.vocab_size:,}"
         rows["A step"] = f"{training.global_batch:,} sequences of {training.sequence_length:,} tokens"
         rows["Optimizer"] = (
-            f"AdamW, learning rate {training.learning_rate:g} at its peak, weight decay {training.weight_decay:g}, "
+            f"AdamW, learning rate {training.learning_rate:g} at its peak ({training.schedule}), "
+            f"weight decay {training.weight_decay:g}, "
             f"gradients clipped to a norm of {training.clip_norm:g}"
         )
         rows["Arithmetic"] = f"{training.precision}, parameters in fp32"

@@ -5,6 +5,7 @@
 - `job_file`: what the owner wants trained, and how
 - `job_limits`: the largest jobs that this program takes on: what a plan and its messages can count (pure)
 - `job_timeline`: which values hold for which step of a job that was amended while it trained (pure)
+- `learning_rate`: learning rate of a step: warm-up, and schedules down to a floor (pure)
 - `metrics_file`: `metrics.jsonl`: one row a committed step, exactly once, in order
 - `resolved_job`: the job as peers see it: no paths, the model's config spelled out, the tokens named by hash
 - `step_metrics`: the metrics of a committed step: one row of `metrics.jsonl`

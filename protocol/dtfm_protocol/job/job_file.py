@@ -1,6 +1,5 @@
 """The job file: what the owner wants trained, and how. TOML, checked key by key."""
 
-import math
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -9,7 +8,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from dtfm_protocol.bounds import MOST_AMOUNT, MOST_UINT32
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.schema import Schema
+from dtfm_protocol.job.learning_rate import RateSchedule, learning_rate_of
+from dtfm_protocol.schema import NEEDED, Schema
 
 Positive = Annotated[int, Field(gt=0, le=MOST_UINT32, strict=True)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST_UINT32, strict=True)]
@@ -81,11 +81,18 @@ class Training(Schema):
     sequence_length: Positive
     """Target tokens in a sequence; one token more is read."""
     learning_rate: Annotated[float, Field(gt=0, le=1e38)]
-    """The peak learning rate, reached at step `warmup_steps`; a cosine leads from there to a tenth of it at step
-    `schedule_end`."""
+    """The peak learning rate, reached at step `warmup_steps`."""
+    schedule: Annotated[RateSchedule, NEEDED] = "cosine"
+    """How the learning rate falls from its peak to `schedule_floor` at step `schedule_end`: "cosine" or "linear", over
+    all steps after warm-up; "warmup-stable-decay", along a line in the last `schedule_decay` steps; "constant" does not
+    fall."""
     schedule_end: Positive | None = Field(default=None, exclude_if=lambda step: step is None)
-    """Step at which the learning rate has come down to a tenth of its peak, where it stays; without it, the last
-    step. Messages have it only where the job sets it, so that programs that do not know it read the rest."""
+    """Step at which the learning rate has come down to its floor, where it stays; without it, the last step. Messages
+    have it only where the job sets it, so that programs that do not know it read the rest."""
+    schedule_floor: Annotated[float, Field(ge=0, le=1), NEEDED] = 0.1
+    """The learning rate at `schedule_end`, as a share of its peak."""
+    schedule_decay: Annotated[NotNegative, NEEDED] = 0
+    """Steps in which the learning rate falls under "warmup-stable-decay"; other schedules have none."""
     weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.1
     """AdamW's weight decay, on matrices only."""
     warmup_steps: NotNegative = 0
@@ -107,11 +114,21 @@ class Training(Schema):
             raise ValueError(f"warmup_steps: {self.warmup_steps} is more than steps ({self.steps})")
         if self.warmup_steps > self.last_decay:
             raise ValueError(f"schedule_end: {self.last_decay} is less than warmup_steps ({self.warmup_steps})")
+        if (self.schedule == "warmup-stable-decay") != (self.schedule_decay > 0):
+            raise ValueError(
+                f"schedule_decay: {self.schedule_decay}, but schedule = {self.schedule!r}: "
+                'give the steps of the fall with "warmup-stable-decay", and with no other'
+            )
+        if self.schedule_decay > self.last_decay - self.warmup_steps:
+            raise ValueError(
+                f"schedule_decay: {self.schedule_decay} is more than the {self.last_decay - self.warmup_steps} steps "
+                "after warmup_steps"
+            )
         return self
 
     @property
     def last_decay(self) -> int:
-        """The step at which the learning rate has come down to a tenth."""
+        """The step at which the learning rate has come down to its floor."""
         return self.steps if self.schedule_end is None else self.schedule_end
 
     @property
@@ -125,24 +142,16 @@ class Training(Schema):
         return self.global_batch * self.sequence_length
 
     def learning_rate_at(self, step: int) -> float:
-        """Return the learning rate of `step` (from 1): linear warm-up, then a cosine to a tenth, which it keeps."""
-        if step < self.warmup_steps:
-            return self.learning_rate * step / self.warmup_steps
-        span = max(1, self.last_decay - self.warmup_steps)
-        progress = min(1.0, (step - self.warmup_steps) / span)
-        cosine = _cosine(progress * math.pi / 2)
-        return self.learning_rate * (0.1 + 0.9 * cosine * cosine)
-
-
-def _cosine(angle: float) -> float:
-    """Return the cosine of an angle in [0, pi/2], to 1e-15, by sums, products and quotients alone.
-
-    The C library's differs between systems in its last bit, and the weights of replicas would follow it.
-    """
-    result, square = 1.0, angle * angle
-    for power in range(24, 0, -2):
-        result = 1.0 - result * square / (power * (power - 1))
-    return result
+        """Return the learning rate of `step`, from 1."""
+        return learning_rate_of(
+            step,
+            self.learning_rate,
+            self.schedule,
+            warmup=self.warmup_steps,
+            end=self.last_decay,
+            floor=self.schedule_floor,
+            decay=self.schedule_decay,
+        )
 
 
 class Evaluation(Schema):

@@ -53,7 +53,8 @@ def _take_out(values: dict[str, Any], place: tuple[int | str, ...]) -> bool:
     if place == ("training",) and isinstance(values["training"], Mapping):  # keys that do not go together
         training = values["training"]
         together = math.gcd(training["global_batch"], training["micro_batch"])
-        values["training"] = {**training, "micro_batch": together, "warmup_steps": 0, "schedule_end": None}
+        plain = {"warmup_steps": 0, "schedule": "cosine", "schedule_end": None, "schedule_decay": 0}
+        values["training"] = {**training, "micro_batch": together, **plain}
         return True
     table: Any = values
     *outer, key = place

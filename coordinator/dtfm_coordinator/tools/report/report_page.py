@@ -193,7 +193,8 @@ def _job(facts: RunFacts) -> str:
         "Text": f"{amount(job.corpus.tokens)} tokens, {job.corpus.vocab_size:,} words in the vocabulary",
         "Batch": f"{training.global_batch} sequences of {training.sequence_length} tokens, in micro-batches of "
         f"{training.micro_batch}",
-        "Learning rate": f"{training.learning_rate:g}, after {training.warmup_steps} steps of warm-up",
+        "Learning rate": f"{training.learning_rate:g}, after {training.warmup_steps} steps of warm-up; "
+        f"{training.schedule}",
         "Weight decay": f"{training.weight_decay:g}",
         "Gradients clipped at": f"{training.clip_norm:g}" if training.clip_norm else "no clipping",
         "Arithmetic": training.precision,
