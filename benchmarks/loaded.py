@@ -26,6 +26,7 @@ def load(path: Path) -> None:
     import dtfm_node.control.display
     import dtfm_node.daemon  # noqa: F401
     from dtfm_node.engine.adamw import AdamW
+    from dtfm_node.engine.elementwise_update import UpdateSettings
     from dtfm_protocol.data.tokenizer import vocabulary_size
     from dtfm_protocol.job.job_file import Job
     from dtfm_protocol.model.model_config import resolve_config
@@ -36,7 +37,7 @@ def load(path: Path) -> None:
     model_sizes(resolve_config(job.model, vocabulary_size(job.data), job.training.sequence_length))
     parameter = torch.nn.Parameter(torch.ones(64, 64))
     (parameter @ parameter).sum().backward()
-    AdamW({"parameter": parameter}, 0.0).update(1, 0.0)
+    AdamW({"parameter": parameter}, UpdateSettings(0.0)).update(1, 0.0)
 
 
 if __name__ == "__main__":

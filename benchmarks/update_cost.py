@@ -21,8 +21,9 @@ from torch import nn
 
 from benchmarks.runs import machine
 from benchmarks.tables import keep, markdown, show
-from dtfm_node.engine.adamw import BETAS, EPSILON, AdamW
+from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.device import choose, synchronise
+from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_protocol.process import command_line
 
 LAYERS = ((64, 2), (256, 4), (768, 4), (2048, 1))
@@ -33,6 +34,7 @@ ROUNDS_VALUES = 400_000_000
 ROUNDS = (10, 300)
 """Updates of each contender, at least and at most."""
 RATE, DECAY = 1e-3, 0.1
+SETTINGS = UpdateSettings(DECAY)
 CLIP = 1 - 1e-6
 """Gradients are clipped again at every update, and must not fade."""
 
@@ -58,7 +60,7 @@ def torchs(ours: Parameters, **kind: bool) -> Update:
         {"params": [one for one in ours.values() if one.ndim > 1], "weight_decay": DECAY},
         {"params": [one for one in ours.values() if one.ndim == 1], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=EPSILON, **kind)
+    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=SETTINGS.betas, eps=SETTINGS.eps, **kind)
     gradients = [one.grad for one in ours.values() if one.grad is not None]
 
     def update(step: int) -> None:
@@ -70,7 +72,7 @@ def torchs(ours: Parameters, **kind: bool) -> Update:
 
 def contenders(hidden: int, layers: int, device: torch.device) -> dict[str, Update]:
     """The updates by name, each with weights of its own."""
-    ours = AdamW(parameters(hidden, layers, device), DECAY)
+    ours = AdamW(parameters(hidden, layers, device), SETTINGS)
     return {
         "this project's": lambda step: ours.update(step, RATE, CLIP),
         "torch, fused": torchs(parameters(hidden, layers, device), fused=True),

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dtfm_node.engine.adamw import BETAS, EPSILON
 from dtfm_node.engine.gradient_norm import clip_factor
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.prepare import prepare
@@ -67,7 +66,7 @@ class Work:
             {"params": matrices, "weight_decay": self.training.weight_decay},
             {"params": vectors, "weight_decay": 0.0},
         ]
-        return torch.optim.AdamW(groups, lr=0.0, betas=BETAS, eps=EPSILON, fused=True)
+        return torch.optim.AdamW(groups, lr=0.0, betas=self.training.betas, eps=self.training.eps, fused=True)
 
     def update(self, optimizer: torch.optim.Optimizer, step: int, gradients: list[torch.Tensor], norm: float) -> None:
         """Clip the gradients by the whole model's `norm`, take the step, and forget them."""

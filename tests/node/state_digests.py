@@ -16,6 +16,7 @@ from torch import nn
 
 from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.allreduce import sum_of_parts
+from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.gradient_norm import clip_factor
 from dtfm_node.engine.state_tensors import state_tensors
 from dtfm_protocol.job.job_file import CodecName, Training
@@ -69,7 +70,7 @@ def updates(device: torch.device, size: int) -> str:
         name: nn.Parameter(torch.from_numpy(extremes(number, shape)).to(device))
         for number, (name, shape) in enumerate(shapes.items())
     }
-    optimizer = AdamW(ours, 0.1)
+    optimizer = AdamW(ours, UpdateSettings(0.1))
     for step in range(1, 6):
         for number, parameter in enumerate(ours.values(), start=2 * step):
             parameter.grad = torch.from_numpy(extremes(number, tuple(parameter.shape))).to(device)

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from dtfm_node.engine import adamw
 from dtfm_node.engine.adamw import AdamW
+from dtfm_node.engine.elementwise_update import UpdateSettings
 from tests.node.state_digests import extremes
 
 Array = npt.NDArray[np.float32]
 Parameters = dict[str, nn.Parameter]
 RATE, DECAY = 0.01, 0.3
+SETTINGS = UpdateSettings(DECAY)
 
 
 def parameters() -> Parameters:
@@ -33,12 +34,12 @@ def updated(
     step: int, clip: float, decay: float, weight: Array, gradient: Array, mean: Array, square: Array
 ) -> tuple[Array, Array, Array]:
     """What a step makes of weights and moments: each operation is numpy's on fp32, in the module's stated order."""
-    first, second = adamw.BETAS
+    first, second = SETTINGS.betas
     root = math.sqrt(1.0 - second**step)
     mean = mean * np.float32(first) + gradient * np.float32(clip * (1.0 - first))
     scaled = gradient * np.float32(clip * math.sqrt(1.0 - second))
     square = square * np.float32(second) + scaled * scaled
-    quotient = mean / (np.sqrt(square) + np.float32(adamw.EPSILON * root))
+    quotient = mean / (np.sqrt(square) + np.float32(SETTINGS.eps * root))
     change = quotient * np.float32(RATE * root / (1.0 - first**step))
     return weight * np.float32(1.0 - RATE * decay) - change, mean, square
 
@@ -49,7 +50,7 @@ def test_every_bit_is_that_of_the_stated_operations(shape: tuple[int, ...], clip
     """With the smallest and the largest numbers among the rest, and, in the last case, with more values than are
     updated at a time."""
     ours = nn.Parameter(torch.from_numpy(extremes(0, shape)))
-    optimizer = AdamW({"w": ours}, DECAY)
+    optimizer = AdamW({"w": ours}, SETTINGS)
     weight, mean, square = ours.detach().numpy().copy(), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     for step in range(1, 8):
         gradient = extremes(step, shape)
@@ -78,7 +79,7 @@ def test_an_update_is_adamws_with_decay_on_matrices_only(clip: float) -> None:
         [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}],
         lr=RATE, betas=(0.9, 0.95), eps=1e-8, foreach=False,
     )  # fmt: skip
-    optimizer = AdamW(ours, DECAY)
+    optimizer = AdamW(ours, SETTINGS)
     for step in range(1, 21):
         draw_gradients(ours, step)
         for name, parameter in theirs.items():
@@ -102,7 +103,7 @@ def test_a_stage_may_have_matrices_alone_or_vectors_alone(names: list[str]) -> N
         draw_gradients(whole, 1)
         for name, parameter in some.items():
             parameter.grad = whole[name].grad
-        AdamW(some, DECAY).update(1, RATE)
+        AdamW(some, SETTINGS).update(1, RATE)
     for name, parameter in ours.items():
         assert torch.equal(parameter, whole[name])
 
@@ -112,7 +113,7 @@ def test_gradients_stay_as_they_are_and_what_has_none_is_left_alone() -> None:
     draw_gradients(ours, 1)
     gradients = {name: parameter.grad.clone() for name, parameter in ours.items() if parameter.grad is not None}
     ours["w"].grad = None
-    optimizer = AdamW(ours, DECAY)
+    optimizer = AdamW(ours, SETTINGS)
     optimizer.update(1, RATE, 0.5)
     assert torch.equal(ours["w"], before["w"])
     assert set(optimizer.moments) == {

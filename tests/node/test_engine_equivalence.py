@@ -75,6 +75,22 @@ async def test_many_small_buckets_reduce_to_the_same(home: Path, name: str, tied
     assert_same_training(found, alone(home, tied), 1e-5)
 
 
+OTHER_UPDATES: dict[str, dict[str, Any]] = {
+    "sgd": {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.8, "weight_decay_on": "all"},
+    "adamw": {"betas": (0.8, 0.99), "eps": 1e-6, "schedule": "linear", "schedule_floor": 0.0},
+}
+
+
+@pytest.mark.parametrize("update", OTHER_UPDATES)
+@pytest.mark.parametrize(("name", "tied"), [("uneven shares", False), ("crossed routes", True)])
+async def test_any_update_trains_as_one_process_does(home: Path, name: str, tied: bool, update: str) -> None:
+    keys = OTHER_UPDATES[update]
+    found = await Swarm(home, job_of(home, tied=tied, **keys), plan_of(name)).run()
+    reference = alone(home, tied, **keys)
+    assert_same_training(found, reference, 1e-5)
+    assert reference.rows[-1].loss != alone(home, tied).rows[-1].loss
+
+
 @pytest.mark.parametrize("wire", ["fp16", "bf16", "int8"])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 async def test_a_lossy_wire_stays_near_and_keeps_replicas_bit_identical(home: Path, wire: str, tied: bool) -> None:

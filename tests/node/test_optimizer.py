@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dtfm_node.engine.adamw import AdamW
+from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.gradient_norm import clip_factor, sum_of_squares
 from dtfm_node.engine.state_tensors import load_tensor, state_tensors
 from dtfm_protocol.checkpoint.state_slots import ADAMW
 
 Parameters = dict[str, nn.Parameter]
+SETTINGS = UpdateSettings(0.1)
 
 
 def parameters() -> Parameters:
@@ -33,7 +35,7 @@ def train(ours: Parameters, optimizer: AdamW, steps: range) -> None:
 
 def test_training_goes_on_from_loaded_state_as_if_it_had_not_stopped() -> None:
     whole, other = parameters(), {name: nn.Parameter(torch.zeros_like(value)) for name, value in parameters().items()}
-    first, second = AdamW(whole, 0.1), AdamW(other, 0.1)
+    first, second = AdamW(whole, SETTINGS), AdamW(other, SETTINGS)
     train(whole, first, range(1, 4))
     state = {key: value.clone() for key, value in state_tensors(whole, first)}
     assert set(state) == set(ADAMW.keys(whole, 3))
@@ -47,7 +49,7 @@ def test_training_goes_on_from_loaded_state_as_if_it_had_not_stopped() -> None:
 
 def test_what_is_loaded_is_a_copy() -> None:
     ours = parameters()
-    optimizer = AdamW(ours, 0.1)
+    optimizer = AdamW(ours, SETTINGS)
     for kind in ("weight", "exp_avg"):
         value = torch.ones(4, 3)
         load_tensor(ours, optimizer, f"{kind}/w", value)
@@ -58,7 +60,7 @@ def test_what_is_loaded_is_a_copy() -> None:
 
 def test_state_comes_by_name_and_before_the_first_step_without_moments() -> None:
     ours = parameters()
-    optimizer = AdamW(ours, 0.1)
+    optimizer = AdamW(ours, SETTINGS)
     weights = ("weight/bias", "weight/embed", "weight/norm", "weight/w")
     assert tuple(key for key, _ in state_tensors(ours, optimizer)) == ADAMW.keys(ours, 0) == weights
     train(ours, optimizer, range(1, 2))

@@ -1,6 +1,6 @@
 """The table of slots: what training keeps of a parameter, in bytes and by name."""
 
-from dtfm_protocol.checkpoint.state_slots import ADAMW, STATE_SLOTS, Slot, StateTable
+from dtfm_protocol.checkpoint.state_slots import ADAMW, SGD, TABLES, Slot, StateTable
 
 HALF = StateTable(
     (
@@ -13,6 +13,7 @@ HALF = StateTable(
 
 def test_a_tables_bytes_are_those_of_its_rows() -> None:
     assert (ADAMW.parameter_bytes, ADAMW.state_bytes) == (16, 12)
+    assert (SGD.parameter_bytes, SGD.state_bytes) == (12, 8)
     assert (HALF.parameter_bytes, HALF.state_bytes) == (10, 6)
     assert HALF.most_file_bytes(1_000_000) - HALF.most_file_bytes(0) == 6_000_000
 
@@ -21,7 +22,12 @@ def test_a_state_has_the_slots_that_there_are_after_its_step_in_the_tables_order
     assert HALF.keys(("b", "a"), 1) == ("weight/a", "weight/b")
     assert HALF.keys(("b", "a"), 2) == ("weight/a", "momentum/a", "weight/b", "momentum/b")
     assert ADAMW.keys(("a",), 0) == ("weight/a",)
-    assert ADAMW.keys(("a",), 1) == tuple(f"{slot}/a" for slot in STATE_SLOTS)
+    assert ADAMW.keys(("a",), 1) == ("weight/a", "exp_avg/a", "exp_avg_sq/a")
+
+
+def test_a_slots_name_means_the_same_in_every_table() -> None:
+    types = {(slot.name, slot.dtype) for table in TABLES.values() for slot in table.slots}
+    assert len({name for name, _ in types}) == len(types)
 
 
 def test_a_tensors_type_is_its_slots() -> None:

@@ -12,6 +12,7 @@ import dtfm_coordinator
 import dtfm_protocol
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload
+from dtfm_protocol.checkpoint.state_slots import TABLES
 from dtfm_protocol.data.tokenizer import vocabulary_size
 from dtfm_protocol.job.job_file import Job, Training
 from dtfm_protocol.process.source_digest import sources_digest
@@ -44,6 +45,7 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
             training.micro_batch, training.sequence_length, training.precision
         ),
         head_layers=sizes.head_layers,
+        table=TABLES[training.optimizer],
         layer_flops=2 * per_layer * tokens,
     )
 

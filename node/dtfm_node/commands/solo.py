@@ -12,9 +12,10 @@ from pathlib import Path
 import torch
 
 from dtfm_node.control.display import Display
-from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.device import autocast
+from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.gradient_norm import clip_factor, sum_of_squares
+from dtfm_node.engine.optimizers import optimizer_of
 from dtfm_node.engine.state_tensors import load_tensor, state_tensors
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import decode_tensor, describe_shard, encode_shard
@@ -65,7 +66,7 @@ class Solo:
             for name, parameter in self._parameters.items():
                 parameter.copy_(initial_value(job.config, job.training.seed, name, parameter.shape))
         self._model.to(device)
-        self._optimizer = AdamW(self._parameters, job.training.weight_decay)
+        self._optimizer = optimizer_of(job.training, self._parameters)
 
     def resume(self) -> int:
         """Load the newest checkpoint, if there is one, and return the step that the state is after (0: the initial
@@ -89,7 +90,7 @@ class Solo:
         gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
         norm = math.sqrt(math.fsum(map(sum_of_squares, gradients)))
         rate, clip = training.learning_rate_at(step), clip_factor(norm, training.clip_norm)
-        self._optimizer.update(step, rate, clip, training.weight_decay)
+        self._optimizer.update(step, rate, clip, UpdateSettings.of(training))
         seconds = time.monotonic() - begun
         return StepMetrics(
             step=step,

@@ -41,7 +41,8 @@ def work_out(job: ResolvedJob) -> Need:
 
     training = job.training
     try:
-        stage = smallest_stage_bytes(job.config, training.micro_batch, training.sequence_length, training.precision)
+        shape = training.micro_batch, training.sequence_length, training.precision
+        stage = smallest_stage_bytes(job.config, *shape, training.optimizer)
     except UserError as error:
         return Need(fault=str(error))
     return Need(stage, job.corpus.tokens * (2 if job.corpus.dtype == "uint16" else 4))

@@ -1,6 +1,6 @@
 """The training engine of one peer: everything between a plan and a committed step.
 
-- `adamw`: AdamW as elementwise IEEE arithmetic in a stated order: the same bits on every device
+- `adamw`: AdamW, with the bits that are the same on every device
 - `allreduce`: the sharded all-reduce of one bucket: every holder sums one part and gives all others the same bytes
 - `arbiter_audit`: audit of the arbiter by the peers that it answers: a commit follows from the votes on its step
 - `balloting`: sending of votes and commits, and the waiting for them, around what an `Arbiter` decides
@@ -10,6 +10,8 @@
   and what fits
 - `device_speed`: how fast a device is: matrix products in each precision, and the job's own decoder layer, forward and
   backward
+- `elementwise_update`: updates of parameters as elementwise IEEE arithmetic in a stated order: the same bits on every
+  device
 - `emulated_speed`: compute at a stated speed: actions take as long as on a device that is slower than this one
 - `exchange`: frames to and from the other peers of one plan: `receiver` takes in what `mailbox` lets in, `sender`
   sends, and `heartbeat` tells who lives
@@ -31,6 +33,7 @@
 - `lone_stage_alarm`: alarm for norms that lone stages vote: only what is usual can contradict (pure)
 - `mailbox`: frames that one peer awaits from the others under one plan: which are due, which have come, and who is gone
   (pure)
+- `optimizers`: optimizers by the names that a job has for them
 - `part_alarm`: alarm for parts of a gradient that are well-formed and wrong: norms and directions that no honest
   replica's have (pure)
 - `process_limits`: limits of this node's own process, set before it hears of any job
@@ -42,6 +45,7 @@
 - `schedule_executor`: executor of a schedule: compute on its own thread, receives posted ahead, sends off that thread
 - `sender`: sender of frames to other peers: a queue for each peer and priority, each sent in order over a stream of its
   own
+- `sgd`: SGD with momentum, with the bits that are the same on every device
 - `signed_ballots`: votes and commits as frames carry them: a signature, then the message as JSON
 - `state_tensors`: tensors of a state, weights and moments, by the names that checkpoints give them
 - `step_arbiter`: what makes a step final: every peer votes that it holds its share, the arbiter answers with one commit

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.device import autocast, free_memory, synchronise
+from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.layers import compile_layers
+from dtfm_node.engine.optimizers import OPTIMIZERS
 from dtfm_node.engine.weight_gradients import WeightGradients, accumulate
-from dtfm_protocol.job.job_file import Precision
+from dtfm_protocol.job.job_file import OptimizerName, Precision
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.model.single_layer import build_layer
 from dtfm_protocol.view.view import LayerSeconds
@@ -41,6 +42,7 @@ def measure(
     device: torch.device,
     compiled: bool = False,
     flops: dict[Precision, float] | None = None,
+    optimizer: OptimizerName = "adamw",
 ) -> DeviceSpeed:
     """Measure `device` on one decoder layer of `config` with inputs of shape [micro_batch, sequence_length, hidden].
 
@@ -49,7 +51,7 @@ def measure(
     """
     return DeviceSpeed(
         product_speeds(device) if flops is None else flops,
-        layer_seconds(config, precision, micro_batch, sequence_length, device, compiled),
+        layer_seconds(config, precision, micro_batch, sequence_length, device, compiled, optimizer),
         free_memory(device),
     )
 
@@ -88,6 +90,7 @@ def layer_seconds(
     sequence_length: int,
     device: torch.device,
     compiled: bool = False,
+    optimizer: OptimizerName = "adamw",
 ) -> LayerSeconds:
     """Return median seconds of one decoder layer on one micro-batch, and of its optimizer step, after a warm-up.
 
@@ -100,7 +103,7 @@ def layer_seconds(
     matrices = WeightGradients([] if compiled else layer.modules())
     if compiled:
         compile_layers(layer)
-    optimizer = AdamW(dict(layer.named_parameters()), weight_decay=0.1)
+    update = OPTIMIZERS[optimizer](dict(layer.named_parameters()), UpdateSettings(weight_decay=0.1))
     hidden = model_sizes(config).hidden_size
     x = torch.ones(micro_batch, sequence_length, hidden, device=device).mul_(0.1).requires_grad_()
     forwards, inputs, weights, updates = [], [], [], []
@@ -114,7 +117,7 @@ def layer_seconds(
         inputs.append(_timed(lambda: output.backward(gradient), device)[0])  # noqa: B023 - called at once
         pending = matrices.take_deferred()
         weights.append(_timed(lambda: [accumulate(one) for one in pending], device)[0])  # noqa: B023
-        updates.append(_timed(lambda: optimizer.update(1, 0.0), device)[0])
+        updates.append(_timed(lambda: update.update(1, 0.0), device)[0])
         matrices.forget()
     weight = statistics.median(weights[1:])
     return LayerSeconds(

@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 
-from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.buckets import BUCKET_BYTES, Flat, flats_of
 from dtfm_node.engine.device import autocast
+from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.final_groups import FinalGroups, Finished
 from dtfm_node.engine.flat_gradients import FlatGradients
 from dtfm_node.engine.gradient_norm import clip_factor
 from dtfm_node.engine.layers import compile_layers, recompute
+from dtfm_node.engine.optimizers import optimizer_of
 from dtfm_node.engine.weight_gradients import Pending, WeightGradients
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Training
@@ -72,7 +73,7 @@ class TrainingStage:
             compile_layers(self.stage)
         if not self._splits:
             self.groups.watch(self.stage.layers(), first=self.is_first)
-        self.optimizer = AdamW(self.parameters, training.weight_decay)
+        self.optimizer = optimizer_of(training, self.parameters)
         self._in_flight: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._pending: dict[int, list[Pending]] = {}
         self.losses: dict[int, float] = {}
@@ -211,7 +212,7 @@ class TrainingStage:
         self.prepared = mark
 
     def apply(self, grad_norm: float, commit: SignedCommit | None) -> None:
-        """Make the prepared state the present one: clip by the whole model's norm and let AdamW update the stage.
+        """Make the prepared state the present one: clip by the whole model's norm and update the stage.
 
         Args:
             grad_norm: as `commit`, which made the step final, says it.
@@ -225,6 +226,7 @@ class TrainingStage:
         assert becomes is not None, "only what is prepared is applied"
         training = self.training_at(becomes.step)
         factor = clip_factor(grad_norm, training.clip_norm)
-        self.optimizer.update(becomes.step, training.learning_rate_at(becomes.step), factor, training.weight_decay)
+        rate = training.learning_rate_at(becomes.step)
+        self.optimizer.update(becomes.step, rate, factor, UpdateSettings.of(training))
         self._matrices.forget()
         self.mark, self.commit = becomes, commit

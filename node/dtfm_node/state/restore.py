@@ -12,7 +12,7 @@ from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor
-from dtfm_protocol.checkpoint.state_slots import ADAMW
+from dtfm_protocol.checkpoint.state_slots import TABLES
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.tied_embeddings import kept_names
@@ -104,9 +104,9 @@ def _sources(plan: Plan, state: TrainingStage, me: str) -> list[str]:
 
 def certified_parts(job: ResolvedJob, plan: Plan) -> tuple[CertifiedPart, ...]:
     """Return what is certified of the state that `plan` resumes from, with the keys of each part's tensors."""
-    mark = plan.resume.mark
+    mark, slots = plan.resume.mark, TABLES[job.training.optimizer]
     return tuple(
-        CertifiedPart(one, frozenset(ADAMW.keys(kept_names(job.config, one.layers), mark.step)))
+        CertifiedPart(one, frozenset(slots.keys(kept_names(job.config, one.layers), mark.step)))
         for one in plan.resume.digests
         if one.mark == mark and 0 <= one.layers[0] < one.layers[1] <= plan.layers
     )

@@ -6,15 +6,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from dtfm_protocol.bounds import MOST_PEERS, MOST_STAGES, MOST_TENSORS, Count, Label, Loss, PeerName, Step, Version
-from dtfm_protocol.checkpoint.state_slots import ITEM_BYTES, STATE_SLOTS, DType
+from dtfm_protocol.checkpoint.state_slots import ITEM_BYTES, DType
 from dtfm_protocol.job.resolved_job import Sha256
 from dtfm_protocol.plan.peer_state import LayerRange
 from dtfm_protocol.schema import Schema
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors$", max_length=200)]
 """A plain file name that cannot lead out of the checkpoint's folder, nor stand in the manifest's place."""
-Key = Annotated[str, Field(pattern=rf"^({'|'.join(STATE_SLOTS)})/\S+$", max_length=512)]
-"""Name of a tensor: its slot (`weight/`, `exp_avg/`, ...), and the parameter's name in the whole model."""
+Key = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}/\S+$", max_length=512)]
+"""Name of a tensor: its slot (`weight/`, `exp_avg/`, ...), and the parameter's name in the whole model. Which slots
+there are is the optimizer's (`state_slots`)."""
 
 
 class File(Schema):

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from dtfm_protocol.job.job_file import OptimizerName
+
 DType = Literal["F64", "F32", "F16", "BF16", "I64"]
 """Name of a tensor's element type, as safetensors has it."""
 ITEM_BYTES: dict[DType, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
@@ -83,5 +85,13 @@ ADAMW = StateTable(
     )
 )
 """The table of AdamW in fp32: 16 bytes a parameter, of which 12 are its state."""
-STATE_SLOTS = tuple(slot.name for slot in ADAMW.state)
-"""Names of all slots that a state may have under any table."""
+SGD = StateTable(
+    (
+        Slot(WEIGHT, "F32", is_state=True),
+        Slot("gradient", "F32", is_state=False),
+        Slot("momentum_buffer", "F32", is_state=True, since=1),
+    )
+)
+"""The table of SGD with momentum in fp32: 12 bytes a parameter, of which 8 are its state."""
+TABLES: dict[OptimizerName, StateTable] = {"adamw": ADAMW, "sgd": SGD}
+"""The table of each optimizer."""

@@ -15,6 +15,9 @@ Positive = Annotated[int, Field(gt=0, le=MOST_UINT32, strict=True)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST_UINT32, strict=True)]
 CodecName = Literal["fp32", "fp16", "bf16", "int8"]
 """Name of a codec of tensors between peers (`wire.codecs`)."""
+OptimizerName = Literal["adamw", "sgd"]
+"""Name of an optimizer (`checkpoint.state_slots` has what each keeps of a parameter)."""
+Share = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["fp32", "bf16"]
 """Arithmetic of forward and backward."""
 ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
@@ -70,7 +73,7 @@ class Data(Schema):
 
 
 class Training(Schema):
-    """The `[training]` table: the mathematics of a step. AdamW, betas 0.9 and 0.95, eps 1e-8."""
+    """The `[training]` table: the mathematics of a step."""
 
     steps: Positive
     """Steps of the whole run."""
@@ -94,7 +97,18 @@ class Training(Schema):
     schedule_decay: Annotated[NotNegative, NEEDED] = 0
     """Steps in which the learning rate falls under "warmup-stable-decay"; other schedules have none."""
     weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.1
-    """AdamW's weight decay, on matrices only."""
+    """Share of a weight, times the learning rate, by which it is pulled to zero at each step: apart from the gradient
+    with "adamw" (arXiv 1711.05101), as a part of it with "sgd"."""
+    weight_decay_on: Annotated[Literal["matrices", "all"], NEEDED] = "matrices"
+    """Which weights decay: "matrices" leaves biases and norms alone."""
+    optimizer: Annotated[OptimizerName, NEEDED] = "adamw"
+    """What makes weights of gradients: "adamw" keeps two values beside each weight, "sgd" one, its momentum."""
+    betas: Annotated[tuple[Share, Share], NEEDED] = (0.9, 0.95)
+    """AdamW's: shares of the first and second moment that are kept at a step."""
+    eps: Annotated[float, Field(gt=0, le=1), NEEDED] = 1e-8
+    """AdamW's: what is added to the root of the second moment."""
+    momentum: Annotated[Share, NEEDED] = 0.9
+    """SGD's: share of the momentum that is kept at a step."""
     warmup_steps: NotNegative = 0
     """Steps in which the learning rate rises from 0 to its peak."""
     clip_norm: Annotated[float, Field(ge=0, le=MOST_AMOUNT)] = 1.0

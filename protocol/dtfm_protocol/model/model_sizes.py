@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dtfm_protocol.checkpoint.state_slots import ADAMW
-from dtfm_protocol.job.job_file import Precision
+from dtfm_protocol.checkpoint.state_slots import TABLES
+from dtfm_protocol.job.job_file import OptimizerName, Precision
 from dtfm_protocol.model.architecture_probe import anatomy
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
 from dtfm_protocol.model.model_config import build_config
@@ -106,7 +106,9 @@ def _model_sizes(text: str) -> ModelSizes:
     )
 
 
-def smallest_stage_bytes(config: dict[str, Any], batch: int, sequence: int, precision: Precision) -> int:
+def smallest_stage_bytes(
+    config: dict[str, Any], batch: int, sequence: int, precision: Precision, optimizer: OptimizerName = "adamw"
+) -> int:
     """Return the bytes of the least demanding stage: one layer, with one micro-batch `[batch, sequence]` in flight."""
     sizes = model_sizes(config)
     kept = activation_bytes(config, batch, sequence, precision)
@@ -117,7 +119,7 @@ def smallest_stage_bytes(config: dict[str, Any], batch: int, sequence: int, prec
             layers=1,
             stages=sizes.layers,
             in_flight=1,
-            parameter_bytes=ADAMW.parameter_bytes,
+            parameter_bytes=TABLES[optimizer].parameter_bytes,
             activation_bytes=kept,
             boundary_bytes=BOUNDARY_BYTES_PER_VALUE * batch * sequence * sizes.hidden_size,
             head_bytes=logits if layer == sizes.layers - 1 else 0,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dtfm_protocol.checkpoint.state_slots import ADAMW
+from dtfm_protocol.checkpoint.state_slots import TABLES
 from dtfm_protocol.job.job_file import Training
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
 from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes
@@ -29,7 +29,7 @@ def stage_demand(config: dict[str, Any], training: Training, plan: Plan, peer: s
         end - first,
         len(plan.stages),
         most_in_flight(actions),
-        parameter_bytes=ADAMW.parameter_bytes,
+        parameter_bytes=TABLES[training.optimizer].parameter_bytes,
         activation_bytes=activation_bytes(config, *shape),
         boundary_bytes=BOUNDARY_BYTES_PER_VALUE * training.micro_batch * training.sequence_length * sizes.hidden_size,
         waiting=waiting,

@@ -1,0 +1,18 @@
+"""Optimizers by the names that a job has for them."""
+
+from collections.abc import Mapping
+
+import torch
+
+from dtfm_node.engine.adamw import AdamW
+from dtfm_node.engine.elementwise_update import ElementwiseUpdate, UpdateSettings
+from dtfm_node.engine.sgd import SGD
+from dtfm_protocol.job.job_file import OptimizerName, Training
+
+OPTIMIZERS: dict[OptimizerName, type[ElementwiseUpdate]] = {"adamw": AdamW, "sgd": SGD}
+"""The update of each."""
+
+
+def optimizer_of(training: Training, parameters: Mapping[str, torch.nn.Parameter]) -> ElementwiseUpdate:
+    """Return the job's optimizer, before its first step."""
+    return OPTIMIZERS[training.optimizer](parameters, UpdateSettings.of(training))
