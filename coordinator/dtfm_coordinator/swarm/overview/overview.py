@@ -205,3 +205,8 @@ class Overview(Schema):
     news: dict[str, NewsItem]
     """What has happened of late, by a running number."""
     storage: Storage
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether nothing is trained for good reason: the run is over, or its owner has paused it."""
+        return self.is_paused or self.phase in {"done", "failed"}
