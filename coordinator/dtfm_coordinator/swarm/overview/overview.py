@@ -60,6 +60,8 @@ class Figures(Schema):
     seconds: float | None = None
     predicted_seconds: float | None = None
     """What the plan said that this step would take."""
+    pace: str = ""
+    """What is to be said of the two, in plain sentences; "": nothing."""
     sent_bytes: int | None = None
     """Bytes that all members together sent for this step."""
 
