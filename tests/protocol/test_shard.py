@@ -184,7 +184,7 @@ def test_a_manifest_whose_tensor_lies_outside_its_file_is_refused() -> None:
         ({"files": [{"name": NAME, "sha256": "0" * 64, "bytes": 107}]}, "ends after the end"),
         ({"files": [{"name": "x.safetensors", "sha256": "0" * 64, "bytes": 108}]}, "not among the files"),
         ({"files": values["files"] * 2}, "two have one name"),
-        ({"tensors": {"momentum/a": entry.model_dump()}}, "tensors"),
+        ({"tensors": {"a": entry.model_dump()}}, "tensors"),
     ]:
         with pytest.raises(UserError, match=message):
             Manifest.read(values | change, "manifest")

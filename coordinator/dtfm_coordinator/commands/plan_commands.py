@@ -36,8 +36,12 @@ def plan(
     gradient_bytes: GradientBytes = None,
     algorithm: Annotated[Algorithm, typer.Option(help="How the placement is found.")] = Algorithm.evolutionary,
     seed: Seed = 0,
-    budget: Annotated[float | None, typer.Option(min=0, help="Seconds of search, beside reading and judging.")] = None,
-    evaluations: Annotated[int | None, typer.Option(min=1, help="Placements to look at, instead of seconds.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="Seconds of search (default: about 1, for large swarms up to 10).")
+    ] = None,
+    evaluations: Annotated[
+        int | None, typer.Option(min=1, help="Placements to look at, instead of seconds: the same with the same seed.")
+    ] = None,
     in_force: Annotated[Path | None, typer.Option(help="The plan in force: another must pay back the move.")] = None,
     horizon: Annotated[float | None, typer.Option(min=0, help="Seconds within which it must.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the plan is written (default: standard output).")] = None,

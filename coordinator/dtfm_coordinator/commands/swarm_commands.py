@@ -161,6 +161,7 @@ def swarm(
     text: Annotated[Path | None, typer.Option(help="Train on this file instead of the job's text.")] = None,
     sample: Annotated[str | None, typer.Option(help="Generate from this prompt at the end.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Have the nodes write timelines to this folder.")] = None,
+    on_event: Annotated[str | None, typer.Option(metavar="COMMAND", help="As with serve.")] = None,
     seed: Seed = 0,
     log_format: Format = LogFormat.plain,
     verbose: Verbose = False,
@@ -178,11 +179,19 @@ def swarm(
             parsed = parsed.model_copy(update={"data": parsed.data.model_copy(update={"text": [str(text.resolve())]})})
         with locked(state_dir):
             check_start(parsed, state_dir, plan, nodes)
+            from dtfm_coordinator.serve.finished_run import finished_run
+            from dtfm_coordinator.serve.notices.notice_sender import NoticeOptions
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.tools.local_swarm import run
 
-            options = ServeOptions("127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed)
-            command_line.run(run(parsed, state_dir, nodes, options, trace))
+            notices = NoticeOptions.parse(on_event, None, stalled_minutes=10.0)
+            if said := finished_run(parsed, state_dir):
+                typer.echo(said)
+            else:
+                options = ServeOptions(
+                    "127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed, notices=notices
+                )
+                command_line.run(run(parsed, state_dir, nodes, options, trace))
             if sample is not None:
                 from dtfm_coordinator.tools.generate import generate as sampled
 
