@@ -111,9 +111,13 @@ async def test_replicas_on_unlike_processors_hold_the_same_bits_to_the_end(swarm
 
 
 async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_stages(swarm: Swarm) -> None:
-    """Everything is stopped with Ctrl+C after a checkpoint; the curve over both lives is the uninterrupted one."""
+    """Everything is stopped with Ctrl+C after a checkpoint; the curve over both lives is the uninterrupted one, under
+    another update and schedule than other tests have."""
     swarm.slow_down()
     job = swarm.job(steps=40, checkpoint=10)
+    update = 'optimizer = "sgd"\nschedule = "warmup-stable-decay"\nschedule_decay = 15\nschedule_floor = 0.0\n'
+    text = job.read_text(encoding="utf-8").replace("learning_rate = 1e-3\n", f"learning_rate = 0.05\n{update}")
+    job.write_text(text, encoding="utf-8")
     coordinator = await swarm.serve(job, "--plan", swarm.plan([[0, 2], [2, 4]], ["ab"] * 8))
     nodes = [await swarm.join(name=f"node-{n}") for n in range(2)]
     await swarm.until(swarm.checkpoints, "a checkpoint is kept")
