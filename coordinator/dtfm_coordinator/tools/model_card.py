@@ -23,7 +23,7 @@ from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import called
 from dtfm_protocol.job import amendments_file
 from dtfm_protocol.job.amendments_file import read_amendments
-from dtfm_protocol.job.job_file import Job, Sharing
+from dtfm_protocol.job.job_file import Job, OptimizerName, Sharing
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -31,6 +31,8 @@ from dtfm_protocol.process.product_version import product_version
 
 NAME = "README.md"
 """Name of a card's file beside the model."""
+OPTIMIZERS: dict[OptimizerName, str] = {"adamw": "AdamW", "sgd": "SGD with momentum"}
+"""What people call each optimizer."""
 MEMBERS_NAMED = 200
 """Members that a card names, those with the greatest part; of the others it says how many there are."""
 
@@ -144,8 +146,8 @@ def _rows(facts: CardFacts) -> dict[str, str]:
         rows["Text"] = f"{corpus.tokens:,} tokens of a vocabulary of {corpus.vocab_size:,}"
         rows["A step"] = f"{training.global_batch:,} sequences of {training.sequence_length:,} tokens"
         rows["Optimizer"] = (
-            f"AdamW, learning rate {training.learning_rate:g} at its peak ({training.schedule}), "
-            f"weight decay {training.weight_decay:g}, "
+            f"{OPTIMIZERS[training.optimizer]}, learning rate {training.learning_rate:g} at its peak "
+            f"({training.schedule}), weight decay {training.weight_decay:g}, "
             f"gradients clipped to a norm of {training.clip_norm:g}"
         )
         rows["Arithmetic"] = f"{training.precision}, parameters in fp32"

@@ -12,6 +12,7 @@ from dtfm_coordinator.records.step_history import RECENT
 from dtfm_coordinator.swarm.overview.owner_words import reason_in_words, with_names
 from dtfm_coordinator.swarm.overview.step_pace import pace_in_words
 from dtfm_coordinator.tools.formatting import amount, duration
+from dtfm_coordinator.tools.model_card import OPTIMIZERS
 from dtfm_coordinator.tools.report.curve_chart import Curve, chart
 from dtfm_coordinator.tools.report.run_facts import RunFacts
 from dtfm_protocol.bounds import printable
@@ -207,6 +208,7 @@ def _job(facts: RunFacts) -> str:
         f"{training.micro_batch}",
         "Learning rate": f"{training.learning_rate:g}, after {training.warmup_steps} steps of warm-up; "
         f"{training.schedule}",
+        "Optimizer": OPTIMIZERS[training.optimizer],
         "Weight decay": f"{training.weight_decay:g}",
         "Gradients clipped at": f"{training.clip_norm:g}" if training.clip_norm else "no clipping",
         "Arithmetic": training.precision,
