@@ -88,7 +88,7 @@ def revoke(
 
 
 def kick(peer: Peer, state_dir: StateDir) -> None:
-    """Have the swarm go on without a member; it may come back."""
+    """Have the swarm go on without a member, until it is started anew."""
     from dtfm_coordinator.membership.ledger_acts import kick_member
 
     with command_line.guarded():

@@ -47,7 +47,7 @@ def generate(
 
 
 def status(state_dir: StateDir, as_json: Json = False) -> None:
-    """Say what is going on."""
+    """Say how the run goes, who does what, and what has happened of late."""
     with command_line.guarded():
         from dtfm_coordinator.tools.status import read, show
 
