@@ -3,6 +3,7 @@ import { element, find, prose, say, show } from "./elements.js";
 import { ago, count, many, named, nobodyLeadsHere, percent, rate, size } from "./words.js";
 
 const FEW = matchMedia("(max-width: 46rem)").matches ? 8 : 30;
+const MOST_AT_A_GLANCE = 8; // members that nobody needs to search
 const ORDER = { bad: 0, warn: 1, wait: 2, good: 3, done: 3 };
 const COLUMNS = [
   ["name", "Member", (peer, one) => named(peer, one).toLowerCase()],
@@ -44,6 +45,7 @@ export function drawMembers(overview) {
   const here = all.filter(([, one]) => one.role !== "gone");
   const working = here.filter(([, one]) => one.role === "trains").length;
   say("members-count", all.length ? `${count(here.length)} here, ${count(working)} at work` : "");
+  for (const id of ["find", "find-label"]) show(id, all.length > MOST_AT_A_GLANCE);
   const wanted = find("find").value.trim().toLowerCase();
   const by = COLUMNS.find(([key]) => key === sorted)[2];
   const found = all

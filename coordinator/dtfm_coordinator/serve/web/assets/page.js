@@ -81,7 +81,7 @@ function heard(newest) {
   tick();
   document.title = title();
   say("job", overview.job);
-  say("swarm", overview.swarm);
+  say("swarm", overview.swarm ? `Swarm ${overview.swarm}. ` : "");
   find("hero").dataset.level = overview.health.level;
   prose(find("health"), overview.health.sentence);
   prose(find("advice"), overview.health.advice);
