@@ -162,6 +162,8 @@ async function fetchCurves() {
   } catch {
     return;
   }
+  show("curves", curves.points.length > 0);
+  show("curves-empty", !curves.points.length);
   const part = (index) => curves.points.map((point) => [point[0], point[index]]);
   loss.set([part(1), curves.evaluations]);
   speed.set([part(2)]);
