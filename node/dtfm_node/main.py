@@ -255,7 +255,7 @@ def pause(
     at_once: Annotated[bool, typer.Option("--now", help="Do not wait until others have what the node holds.")] = False,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until it pauses.")] = 90.0,
 ) -> None:
-    """Have a node stand still for a while: it stays a member, keeps its files, and computes and sends nothing."""
+    """Have a node stand still for a while. It stays a member, keeps its files, and computes and sends nothing."""
     with command_line.guarded():
         from dtfm_node.commands.pause import pause_all
         from dtfm_node.commands.state_folders import folder_of
@@ -284,7 +284,7 @@ def leave(
     state_dir: JoinedStateDir = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until it has left.")] = 90.0,
 ) -> None:
-    """Have a node on this machine leave its swarm once the others can do without it."""
+    """Have a node leave, once the others can do without it."""
     with command_line.guarded():
         from dtfm_node.commands.leave import leave as ask
         from dtfm_node.commands.state_folders import folder_of
@@ -325,7 +325,7 @@ def solo(
     ] = None,
     log_format: Format = LogFormat.plain,
 ) -> None:
-    """Train a job in this process alone: the reference that every swarm is compared with."""
+    """Train a job in this process alone. It is the reference that every swarm is compared with."""
     from dtfm_protocol.job.job_file import Job
     from dtfm_protocol.process.state_dir import locked
 
@@ -370,7 +370,7 @@ def doctor(
     lan: Annotated[bool, typer.Option("--lan", help="As with join.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
-    """Find out what would keep this machine from taking part, and say what to do. Exits with 1 if something would."""
+    """Find out what keeps this machine from taking part. Says what to do; exits with 1 if something does."""
     with command_line.guarded():
         from dtfm_node.commands.kept_invite import given_or_kept
         from dtfm_node.commands.state_folders import folder_for
@@ -389,7 +389,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Also how long it waits for each peer.")] = False,
 ) -> None:
-    """Say what this machine does for its swarm; of several devices, what each does."""
+    """Say what this machine does for its swarm. Of several devices, what each does."""
     with command_line.guarded():
         from dtfm_node.commands.node_status import read_status, show_status
         from dtfm_node.commands.state_folders import folder_of

@@ -22,7 +22,7 @@ def set_values(
     at: Annotated[int | None, typer.Option(min=1, help="First step of the change; else as soon as can be.")] = None,
     wait: Wait = 120.0,
 ) -> None:
-    """Change the job while it trains: learning rate, steps, batch, evaluation, checkpoints, plan."""
+    """Change the job while it trains. Learning rate, steps, batch, evaluation, checkpoints, plan."""
     from dtfm_coordinator.owner.amending import described
     from dtfm_coordinator.owner.job_on_disk import JobOnDisk
     from dtfm_coordinator.owner.owner_wishes import Amended
@@ -45,7 +45,7 @@ def fork(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file to write.")],
     run: Annotated[str, typer.Option("--from", metavar="STATE_DIR[@STEP]", help="The run, and a checkpoint of it.")],
 ) -> None:
-    """Write a job file that begins with the weights of a run's checkpoint."""
+    """Begin a new job with the weights of a run's checkpoint. This writes its job file."""
     from dtfm_coordinator.tools.fork import fork as write
 
     with command_line.guarded():

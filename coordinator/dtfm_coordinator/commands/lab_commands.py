@@ -21,7 +21,7 @@ def compare(
     budget: Annotated[float, typer.Option(min=0, help="Seconds of each search.")] = 1.0,
     csv: Annotated[Path | None, typer.Option(help="Where a row for each run is written; - is standard output.")] = None,
 ) -> None:
-    """Compare algorithms that place a job on a network, over several seeds."""
+    """Compare algorithms that place a job on a network. Each is run with several seeds."""
     with command_line.guarded():
         from dtfm_lab.compare import CompareOptions
         from dtfm_lab.compare import compare as compared
@@ -50,7 +50,7 @@ def network(
     out: Annotated[Path, typer.Option(help="Where the view is written, .json or .npz.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
 ) -> None:
-    """Make up a network of N machines, and write it as a view to plan on."""
+    """Make up a network of N machines. It is written as a view, to plan on."""
     with command_line.guarded():
         from dtfm_lab.networks.catalogue import network as made
         from dtfm_lab.networks.summary import summary
@@ -76,7 +76,7 @@ def lab(
     ] = 200.0,
     script: Annotated[Path | None, typer.Option(help="Timed changes of the world (TOML).")] = None,
 ) -> None:
-    """Run a command on hosts whose network is as a view says: delays, rates, uplinks. Needs root."""
+    """Run a command on hosts whose network is as a view says. That is delays, rates, uplinks. Needs root."""
     set_up(LogFormat.plain.value)
     with command_line.guarded():
         from dtfm_lab.emulation.command import CommandEnded, LabOptions, run

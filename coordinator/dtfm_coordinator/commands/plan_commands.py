@@ -54,7 +54,7 @@ def plan(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the plan is written (default: standard output).")] = None,
 ) -> None:
-    """Place a job on a network that was saved or made up; no swarm is needed."""
+    """Place a job on a network that was saved or made up. No swarm is needed."""
     with command_line.guarded():
         from dtfm_coordinator.tools.offline_plan import PlanOptions, answer
         from dtfm_protocol.process.state_dir import check_writable, write_atomically
@@ -105,7 +105,7 @@ def explain(
         float, typer.Option(min=0, help="Seconds of each of two searches for the next node's worth; 0 leaves it out.")
     ] = 1.0,
 ) -> None:
-    """Say where the time of a plan's step goes: peers, links, bottleneck, what the next node would bring."""
+    """Say where the time of a plan's step goes. Peers, links, bottleneck, and what the next node would bring."""
     with command_line.guarded():
         from dtfm_coordinator.tools.explain.command import ExplainOptions
         from dtfm_coordinator.tools.explain.command import explain as explained
@@ -134,7 +134,7 @@ def trace(
     traces: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Where nodes wrote with --trace; or files.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the merged trace is written (JSON).")],
 ) -> None:
-    """Merge the timelines that nodes wrote with --trace into one, on one clock, for Perfetto."""
+    """Merge the nodes' timelines into one, for Perfetto. They wrote them with --trace; it is on one clock."""
     with command_line.guarded():
         from dtfm_coordinator.tools.trace.command import merge
         from dtfm_protocol.process.state_dir import check_writable, write_atomically

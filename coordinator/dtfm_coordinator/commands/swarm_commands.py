@@ -76,7 +76,7 @@ def serve(
     log_format: Format = LogFormat.plain,
     verbose: Verbose = False,
 ) -> None:
-    """Serve a job: print an invite, plan for whoever joins, keep the result."""
+    """Serve a job to nodes that join. It prints an invite, plans for whoever joins, and keeps the result."""
     from dtfm_protocol.job.job_file import Job
     from dtfm_protocol.process.state_dir import locked
 
@@ -140,7 +140,7 @@ def card(
     announce: Annotated[str | None, typer.Option(help="Host at which nodes reach this machine.")] = None,
     broker: Annotated[str, typer.Option(envvar="DTFM_BROKER", help="As with serve.")] = "embedded",
 ) -> None:
-    """Introduce a second coordinator, for `serve --card` on the first one's machine."""
+    """Introduce a second coordinator. What this prints is for `serve --card` on the first one's machine."""
     from dtfm_protocol.process.state_dir import locked
 
     with command_line.guarded(), locked(state_dir):

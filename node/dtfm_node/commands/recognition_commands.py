@@ -29,7 +29,7 @@ def contribution(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --delete: ask nothing.")] = False,
 ) -> None:
-    """Show what this machine has contributed, as coordinators have signed it; check such a record, or delete them."""
+    """Show what this machine has contributed. Coordinators have signed it; check such a record, or delete them."""
     with command_line.guarded():
         from dtfm_node.commands import contribution as records
         from dtfm_node.commands.yes_no_question import agreed
@@ -53,7 +53,7 @@ def fetch_model(
     ] = None,
     state_dir: JoinedStateDir = None,
 ) -> None:
-    """Fetch the newest model of the swarm, as a folder that transformers loads; its owner must allow it."""
+    """Fetch the newest model of the swarm. A folder that transformers loads; the owner must allow it."""
     with command_line.guarded():
         from dtfm_node.commands.fetch_model import fetch_model as fetch
         from dtfm_node.commands.state_folders import folder_of
