@@ -102,7 +102,7 @@ def test_each_start_says_what_is_allowed_and_how_to_take_it_back() -> None:
 def test_the_terms_say_what_is_kept_sent_and_seen_and_how_to_end_it() -> None:
     screen = terms(ChosenLimits()).screen()
     for word in ("training text", "/home/ann/", "addresses", "device", "speed", "leave", "remove", "Members can read",
-                 "A record of your part is kept apart: /home/ann/.local/share/dtfm/contributions",
+                 "A record of your part stays in /home/ann/.local/share/dtfm/contributions",
                  "dtfm-node contribution --delete"):  # fmt: skip
         assert word in screen
 

@@ -33,7 +33,7 @@ WHAT IT DOES until the model is trained or you stop it (options that limit it)
 WHAT IT KEEPS in {folder}
   The training text (piece by piece, in the end all of it, as token numbers),
   parts of the model, and a key. Other users of this machine cannot read them.
-  A record of your part is kept apart: {records}
+  A record of your part stays in {records}
 WHAT IT SENDS, all of it encrypted
   To the coordinator and the members: the addresses of this machine, its device,
   free memory and speed, how fast its links are, what it does and what fails.
