@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from benchmarks.fuzzing.connections import connection_targets
 from benchmarks.fuzzing.files import file_targets
+from benchmarks.fuzzing.members_desk import desk_targets
 from benchmarks.fuzzing.messages import message_targets
 from benchmarks.fuzzing.papers import paper_targets
 from benchmarks.fuzzing.ports import port_targets
@@ -15,6 +16,7 @@ from benchmarks.fuzzing.trial import Target
 def all_targets(sides: Sides) -> Iterator[Target]:
     """Yield every target; `sides` is to be closed after the last trial."""
     yield from paper_targets(sides)
+    yield from desk_targets(sides)
     yield from message_targets(sides)
     yield from connection_targets(sides)
     yield from training_targets(sides)

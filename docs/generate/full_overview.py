@@ -26,7 +26,7 @@ OVERVIEW = Overview(
     progress=Progress(step=1, steps=2, tokens=1, step_seconds=1.0, seconds_left=1.0, ends_at=2.0),
     figures=Figures(
         loss=1.0, eval_loss=1.0, eval_step=1, learning_rate=1.0, grad_norm=1.0, tokens_per_second=1.0, seconds=1.0,
-        predicted_seconds=1.0, sent_bytes=1,
+        predicted_seconds=1.0, pace="", sent_bytes=1,
     ),
     plan=PlanView(version=1, reason="", layers=4, micro_batches=1, stages=(), pipelines=(), hops=()),
     members={"peer": MEMBER},

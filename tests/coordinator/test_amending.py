@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dtfm_coordinator.allocator.foundations.shapes import check_choices
-from dtfm_coordinator.owner.amending import changed_values, described, place, placed_as
+from dtfm_coordinator.owner.amending import changed_values, described, place, placed_as, steep_rise
 from dtfm_coordinator.owner.owner_wishes import Amended
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.amendment import Settings, Values
@@ -115,6 +115,23 @@ def test_a_change_is_told_with_what_it_was_its_step_and_the_rates_where_these_ju
     assert described(before, placed(wish({"training.steps": 200}), 100, 100)) == [
         "training.steps 100 -> 200 from step 101"
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "recorded", "words"),
+    [
+        ({"training.learning_rate": 3.0}, 10, "The learning rate jumps to 1,000 times what it is: "),
+        ({"training.learning_rate": 0.03}, 10, "10 times"),
+        ({"training.learning_rate": 0.029}, 10, ""),
+        ({"training.learning_rate": 3e-9}, 10, ""),
+        ({"training.steps": 200}, 100, ""),
+        ({"training.clip_norm": 0.5}, 10, ""),
+    ],
+)
+def test_a_rate_that_jumps_far_up_is_worth_a_question(values: Values, recorded: int, words: str) -> None:
+    found = steep_rise(timeline(), placed(wish(values), recorded, recorded))
+    assert words in found
+    assert bool(words) == bool(found)
 
 
 def test_an_edited_job_file_differs_in_what_was_edited() -> None:

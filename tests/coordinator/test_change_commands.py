@@ -1,6 +1,7 @@
 """Changing a job by command, and by editing its file, on the state folder of a coordinator that has served."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from dtfm_protocol.job.job_file import Data, Job, Model
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.state_dir import locked
 from tests.coordinator.peers import JOB, row
+from tests.harness.daemon import BIN
+from tests.harness.terminal import Terminal
 
 STEPS = 20
 """Steps that are done."""
@@ -69,6 +72,31 @@ def test_what_is_set_in_a_paused_run_is_not_waited_for(folder: Path) -> None:
     assert (code, error) == (0, "")
     assert out.splitlines()[1] == "the run is paused: it holds when the run goes on"
     assert len(wishes(folder)) == 1
+
+
+def test_a_rate_that_jumps_far_up_is_taken_from_a_script_only_where_it_says_yes(folder: Path) -> None:
+    code, out, error = said(folder, "training.learning_rate=5")
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert "jumps to 5,000 times" in error
+    assert "--yes" in error
+    assert wishes(folder) == []
+    assert said(folder, "training.learning_rate=0.009")[0] == 0
+    assert said(folder, "training.learning_rate=5", "--yes")[0] == 0
+    assert [wish.values for wish in wishes(folder)] == [
+        {"training.learning_rate": 0.009},
+        {"training.learning_rate": 5},
+    ]
+
+
+@pytest.mark.process
+def test_a_rate_that_jumps_far_up_is_asked_about_at_a_terminal(folder: Path) -> None:
+    command = [str(BIN / "dtfm-coordinator"), "set", "training.learning_rate=5", "--state-dir", str(folder)]
+    with Terminal.running(command, dict(os.environ)) as terminal:
+        terminal.until("Change it all the same? [y/N]")
+        terminal.type("n\n")
+        assert terminal.exit_code() == 1
+        assert "Nothing was changed." in terminal.shown
+    assert wishes(folder) == []
 
 
 @pytest.mark.parametrize(

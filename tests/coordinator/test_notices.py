@@ -98,6 +98,7 @@ def test_who_had_a_part_and_is_gone_is_lost_and_who_left_politely_is_not() -> No
     spare = both | {"b": member("leaving", stage=None)}
     assert told(overview(0, members=spare), overview(1, members={"a": member()})) == []
     assert told(overview(0, members=both), overview(1, phase="done", members={})) == [("done", 1)]
+    assert told(overview(0, members=both), overview(1, is_paused=True, members={})) == [], "nobody goes on"
 
 
 @asynccontextmanager

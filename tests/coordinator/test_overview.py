@@ -22,6 +22,7 @@ from dtfm_coordinator.swarm.overview.overview import Figures, Overview, Progress
 from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed, merge_patch
 from dtfm_coordinator.swarm.overview.overview_maker import OverviewMaker
 from dtfm_coordinator.swarm.overview.spoken_numbers import duration, many
+from dtfm_coordinator.swarm.overview.step_pace import pace_in_words
 from dtfm_protocol.control.messages import Phase, Report
 from dtfm_protocol.plan.mark import Mark
 from dtfm_protocol.plan.plan import Resume
@@ -174,8 +175,9 @@ def member(state: str = "training", *, listed: bool = True, online: bool = True,
         (member("measuring", listed=False), Around.of(None, "b"), "measuring", "measures how fast"),
         (member("idle", listed=False), Around.of(None, "b"), "joining", "looked up"),
         (member("idle", leaving=True), Around.of(None, "b"), "leaving", "as soon as others have"),
-        (member(online=False), Around.of(plan_of("b"), ""), "gone", "has left"),
+        (member(online=False), Around.of(plan_of("b"), ""), "gone", "has left; its work so far counts"),
         (replace(member(), kicked="one"), Around.of(plan_of("b"), "b"), "gone", "was sent away by you"),
+        (member(online=False), Around.of(plan_of("b"), "", phase="done"), "gone", "has left; its work counts"),
         (Member("b", 0, online=True), Around.of(None, "b"), "joining", "has just come"),
         (member(), Around.of(plan_of("b"), "b", version="0.1.0"), "spare", "is left out: it has dtfm 1 and this"),
     ],
@@ -243,6 +245,44 @@ async def test_what_happens_is_told_once_and_in_plain_words(tmp_path: Path) -> N
         "b left.", "The work is divided: 2 machines compute, each of them the whole model.",
     ]  # fmt: skip
     assert maker.make().news == second.news
+
+
+@pytest.mark.parametrize(
+    ("phase", "paused", "is_missed"), [("training", False, True), ("waiting", True, False), ("done", False, False)]
+)
+async def test_nobody_is_missed_who_leaves_where_nothing_is_trained(
+    tmp_path: Path, phase: str, paused: bool, is_missed: bool
+) -> None:
+    peers = Peers(tmp_path)
+    maker = maker_of(peers)
+    await peers.join("a", "b")
+    peers.state.plan = plan_of("a", "b")
+    await peers.announcer.say("training", "plan 1")
+    maker.make()
+    await peers.announcer.say(phase, "as it is", paused=paused)
+    await peers.goodbye("b")
+    (left,) = (one for one in maker.make().news.values() if one.text == "b left.")
+    assert (left.level == "warn", "go on without it" in left.advice) == (is_missed, is_missed)
+
+
+@pytest.mark.parametrize(
+    ("planned", "is_over", "words"),
+    [
+        (17.0, False, "A step takes 0.1 s, far less than the 17 s that were planned: a machine was busy"),
+        (17.0, True, "A step took 0.1 s"),
+        (0.04, False, "far more than the 0.0 s"),
+        (0.12, False, ""),
+        (None, False, ""),
+    ],
+)
+def test_a_step_that_takes_far_less_or_more_than_planned_is_said(
+    planned: float | None, is_over: bool, words: str
+) -> None:
+    rows = [row(step).model_copy(update={"predicted_seconds": planned}) for step in range(1, 7)]
+    said = pace_in_words(rows, is_over=is_over)
+    assert said.startswith(words) if words.startswith("A step") else words in said
+    assert bool(said) == bool(words)
+    assert pace_in_words([rows[0].model_copy(update={"plan_version": 2}), *rows[:4]]) == "", "too few of this plan"
 
 
 async def test_the_members_the_plan_and_the_figures_are_those_of_the_coordinator(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from dtfm_coordinator.commands import owner_commands
 from dtfm_coordinator.main import app
 from dtfm_coordinator.owner.owner_desk import OwnerDesk
+from dtfm_coordinator.owner.owner_wishes import Paused
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_protocol.process.state_dir import locked
 
@@ -92,6 +93,19 @@ def test_a_command_waits_until_the_coordinator_has_answered(folder: Path, done: 
     assert found[0] == code
     assert "paused after step 411 of 1500; its state is kept\n" in found[1 if done else 2]
     assert found[2].startswith("pausing: the step under way is finished")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [("pause", "the run is paused already"), ("resume", "the run is not paused")]
+)
+def test_what_is_so_already_is_not_said_to_be_done_now(folder: Path, command: str, words: str) -> None:
+    if command == "pause":
+        desk = OwnerDesk(WishFile(folder))
+        assert said(folder, "pause")[0] == 0
+        desk.look()
+        desk.answer_all(Paused, "paused after step 7 of 90")
+    with locked(folder):
+        assert said(folder, command, "--wait", "0") == (0, f"{words}\n", "")
 
 
 def test_a_command_does_not_wait_for_ever_and_tells_what_the_run_does(folder: Path) -> None:

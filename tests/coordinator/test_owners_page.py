@@ -246,6 +246,16 @@ async def test_a_setting_is_changed_where_that_is_possible_and_else_the_reason_i
         assert (await asking).values["said"] == "From step 5 on."
 
 
+async def test_a_rate_that_jumps_far_up_is_asked_about_before_anything_is_changed(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(Peers(tmp_path).context.job.model_dump_json())
+    wanted = {"action": "set", "values": {"training.learning_rate": 5}}
+    asked = await act(tmp_path, wanted)
+    assert "5,000 times" in asked["question"]
+    assert WishFile(tmp_path).wishes.asked == {}
+    assert "question" not in await act(tmp_path, wanted | {"sure": True}, answer_seconds=0.01)
+    assert len(WishFile(tmp_path).wishes.asked) == 1
+
+
 async def test_who_waits_long_for_an_answer_is_told_so(tmp_path: Path) -> None:
     said = await act(tmp_path, {"action": "pause"}, answer_seconds=0.01)
     assert "has not done it yet" in said["said"]

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from docs.generate.full_overview import MEMBER, OVERVIEW
 from typer.testing import CliRunner
 
 from dtfm_coordinator.main import app
@@ -14,8 +15,10 @@ from dtfm_coordinator.membership.membership_ledger import Invited, Redeemed
 from dtfm_coordinator.owner.owner_wishes import Paused, WishAnswer
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.records.event_log import PlanEvent, append
+from dtfm_coordinator.swarm.overview.overview import Health
 from dtfm_coordinator.tools.report.curve_chart import Curve, chart, thinned, ticks
 from dtfm_protocol.job.metrics_file import MetricsFile
+from dtfm_protocol.process.state_dir import locked
 from tests.coordinator.peers import JOB, plan_of, row
 
 EVIL = '<script>alert("1")</script>'
@@ -46,7 +49,7 @@ def written(folder: Path, steps: int = 30) -> Path:
     for step in range(1, steps + 1):
         update = {"loss": 3.0 - step / 20, "predicted_seconds": 0.12, "eval_loss": 2.0 if step % 10 == 0 else None}
         rows.append(row(step, 1 + step // 20).model_copy(update=update))
-    for number, why in ((1, "the first plan"), (2, f"{EVIL} left")):
+    for number, why in ((1, "the first plan"), (2, f"{'a' * 6} came; {EVIL} left")):
         append(
             folder,
             PlanEvent(
@@ -57,8 +60,10 @@ def written(folder: Path, steps: int = 30) -> Path:
     (folder / "plan.json").write_text(plan_of("a", "b", version=2).model_dump_json())
     ledger = LedgerFile(folder)
     ledger.append(Invited(token="0" * 16, uses=2, expires=9.0, name=EVIL), Redeemed(token="0" * 16, peer="a", at=5.0))
-    status = {"text": f"training: {EVIL}", "nodes": [{"id": "a", "device": f"GPU {EVIL}", "state": "training"}]}
-    (folder / "status.json").write_text(json.dumps(status))
+    member = MEMBER.model_copy(update={"name": "Ann's PC", "device": f"GPU {EVIL}", "does": EVIL})
+    health = Health(sentence=f"Training well. {EVIL}")
+    overview = OVERVIEW.model_copy(update={"members": {"a": member}, "health": health})
+    (folder / "status.json").write_text(json.dumps({"overview": overview.model_dump(mode="json")}))
     wishes = WishFile(folder)
     wishes.add(Paused(at=7.0))
     wishes.add(WishAnswer(at=8.0, to=1, done=True, text="paused after step 20 of 90"))
@@ -90,6 +95,35 @@ def test_a_run_without_a_step_has_a_report_and_a_folder_without_a_run_has_none(t
     assert result.exit_code == 2
     assert not (tmp_path / "two.html").exists()
     assert "holds no run" in result.stderr
+
+
+def test_a_report_calls_members_by_their_names_and_says_what_they_do_also_while_they_are_away(tmp_path: Path) -> None:
+    folder, peer = written(tmp_path), f"{'1' * 40}q3bDsY"
+    overview = OVERVIEW.model_copy(
+        update={"members": {peer: MEMBER.model_copy(update={"role": "gone", "does": "has left", "name": "Ann's PC"})}}
+    )
+    (folder / "status.json").write_text(json.dumps({"overview": overview.model_dump(mode="json")}))
+    event = PlanEvent(plan=3, why="q3bDsY came: 2 stages x 1 peer, gpipe: 0.5 s a step predicted", called_at=1.0,
+                      in_force_at=2.0, step=25, repeated=0, source="replicas")  # fmt: skip
+    append(folder, event)
+    with locked(folder):
+        found = report(folder, tmp_path / "report.html")
+    for words in ("Ann's PC (q3bDsY) joined", "has left", "cpu"):
+        assert words in found.said
+    assert "stages x" not in found.said
+
+
+def test_a_value_far_above_the_others_is_marked_and_flattens_nothing() -> None:
+    usual = [(float(step), 0.2 + 0.001 * (step % 7)) for step in range(1, 101)]
+    odd = [*usual[:9], (10.0, 30.0), *usual[10:]]
+    drawn = chart("t", "seconds", [Curve("c", "train", odd), Curve("d", "eval", [(1.0, 17.0), (2.0, 0.2)])], cuts=True)
+    assert "above the chart: up to 30 seconds" in drawn
+    assert [drawn.count(f'<path class="{style}"') for style in ("train", "eval")] == [1, 1]
+    heights = [float(place.split(",")[1]) for place in re.findall(r'points="([^"]*)"', drawn)[0].split()]
+    assert max(heights) - sorted(heights)[2] > 3, "the others can be told apart"
+    whole = chart("t", "seconds", [Curve("c", "train", usual)], cuts=True)
+    assert "above the chart" not in whole
+    assert chart("t", "seconds", [Curve("c", "train", usual)]) == whole
 
 
 def test_curves_stay_within_their_chart() -> None:

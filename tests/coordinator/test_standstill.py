@@ -150,7 +150,7 @@ async def test_what_is_asked_for_during_a_pause_is_answered_and_changes_nothing(
     holding = await steered.holding()
     assert steered.announcer.phase.paused
     again, kept, plan = [await steered.wishes(kind) for kind in (Paused, CheckpointWanted, PlanWanted)]
-    assert steered.answer(again).text == "is paused already, after step 7 of 90; its state is kept"
+    assert steered.answer(again).text == "the run is paused already, after step 7 of 90; its state is kept"
     assert steered.answer(kept).text.startswith("the state after step 7 is kept for good")
     assert steered.noted == [7]
     assert (steered.answer(plan).done, steered.answer(plan).text) == (

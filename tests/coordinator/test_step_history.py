@@ -50,6 +50,7 @@ def test_the_pace_is_that_of_late() -> None:
     assert history.step_seconds == 0.5
     assert history.tokens_per_second == 16.0
     assert history_of().step_seconds is None
+    assert history_of(row(1, seconds=11.0), row(2)).step_seconds == 0.5, "the first steps take longer"
 
 
 def test_steps_that_are_lost_and_run_again_count_once(tmp_path: Path) -> None:

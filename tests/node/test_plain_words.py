@@ -105,7 +105,12 @@ def test_what_breaks_off_asks_nothing_of_the_volunteer() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [([], "Step 411 of 1,500. Loss"), ([0.5], "about 9 min left"), ([0.5, 0.5, 90.0], "about 9 min left")],
+    [
+        ([], "Step 411 of 1,500. Loss"),
+        ([0.5], "about 9 min left"),
+        ([90.0, 0.5], "about 9 min left"),
+        ([0.5] * 3 + [90.0] * 2, "about 9 min left"),
+    ],
 )
 def test_the_time_left_goes_by_the_usual_step_and_not_by_a_slow_one(seconds: list[float], words: str) -> None:
     assert words in step_in_words(row(411), 1500, seconds)

@@ -178,7 +178,7 @@ async def test_what_one_side_finds_out_about_punching_the_other_one_knows(
         await proving(plane, stream, peer)
 
     monkeypatch.setattr(TlsConnections, "_prove", prove)
-    async with World.built(limits=DirectLimits(punch=PATIENCE if works else 0.2)) as world:
+    async with World.built(limits=DirectLimits(punch=PATIENCE if works else 0.2, handshake=1)) as world:
         await world.a.serve("echo", world.echo)
         way = await world.way()
         assert way == ("punched" if works else "relayed")

@@ -49,6 +49,7 @@ async def test_a_run_is_paused_over_a_restart_and_a_killed_node_and_ends_when_it
 
     assert "from step" in await asked("resume")
     await swarm.until(lambda: swarm.step >= step + 3, "the run goes on")
+    assert "the run goes on already: step" in await asked("resume")
     assert "is kept" in await asked("checkpoint")
     kept = swarm.checkpoints()[-1]
     assert step < kept < 50

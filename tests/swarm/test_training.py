@@ -77,6 +77,8 @@ async def test_a_local_swarm_trains_exports_and_generates_what_one_process_would
     assert code == 0
     assert json.loads(said)["phase"] == "done"
     assert json.loads(said)["step"] == 20
+    code, said = await swarm.run("dtfm-coordinator", "swarm", job, "--nodes", "3", "--state-dir", state)
+    assert (code, "is done: all 20 steps are trained. Nothing was started." in said) == (0, True), said
     nodes = [StateFile(f"nodes/NUMBER/{one.path}", one.text) for one in NODE_FILES]
     assert unlisted(state, (*COORDINATOR_FILES, *nodes)) == [], "the reference lists all files"
 

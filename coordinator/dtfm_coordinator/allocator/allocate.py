@@ -122,7 +122,7 @@ def allocate(
 
 def compile_now(say: Callable[[str], object] = lambda line: None) -> None:
     """Have all functions compiled, or their machine code loaded, so that no budget is spent on it."""
-    with compiling("step", say):
+    with compiling("who computes what", say):
         _compile()
 
 

@@ -1,5 +1,6 @@
 """Commands by which the owner changes what a run trains, and begins a new one from it."""
 
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -21,9 +22,10 @@ def set_values(
     state_dir: StateDir,
     at: Annotated[int | None, typer.Option(min=1, help="First step of the change; else as soon as can be.")] = None,
     wait: Wait = 120.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask where the learning rate jumps far up.")] = False,
 ) -> None:
     """Change the job while it trains. Learning rate, steps, batch, evaluation, checkpoints, plan."""
-    from dtfm_coordinator.owner.amending import described
+    from dtfm_coordinator.owner.amending import described, steep_rise
     from dtfm_coordinator.owner.job_on_disk import JobOnDisk
     from dtfm_coordinator.owner.owner_wishes import Amended
     from dtfm_coordinator.owner.wish_file import WishFile
@@ -33,8 +35,15 @@ def set_values(
         wish = Amended(at=time.time(), values=parsed_values(changes), from_step=at)
         if at is not None and at <= found.recorded:
             raise UserError(f"--at {at}: step {found.recorded} is done already: give a later step")
-        for line in described(found.timeline, found.changed(wish), is_sure=at is not None):
+        changed = found.changed(wish)
+        rise = "" if yes else steep_rise(found.timeline, changed)
+        if rise and not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UserError(f"{rise} Nothing was changed: give --yes if it is meant")
+        for line in described(found.timeline, changed, is_sure=at is not None):
             typer.echo(line)
+        if rise and not typer.confirm(f"{rise} Change it all the same?", err=True):
+            typer.echo("Nothing was changed.", err=True)
+            raise SystemExit(1)
         now = "the nodes take it up after the step under way"
         if WishFile(state_dir).wishes.is_paused:
             now, wait = "the run is paused: it holds when the run goes on", 0.0

@@ -25,13 +25,17 @@ Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait unti
 def pause(state_dir: StateDir, wait: Wait = 120.0) -> None:
     """Have the run stand still, with its state kept. It stops after the step under way, until `resume`."""
     from dtfm_coordinator.owner.owner_wishes import Paused
+    from dtfm_coordinator.owner.wish_file import WishFile
 
     with command_line.guarded():
+        wishes = WishFile(_served(state_dir)).wishes
+        is_paused = wishes.is_paused and not wishes.open(Paused)
+        now = "pausing: the step under way is finished and its state kept here; then the nodes wait, or may leave"
         ask(
             state_dir,
             Paused(at=time.time()),
             wait,
-            now="pausing: the step under way is finished and its state kept here; then the nodes wait, or may leave",
+            now="the run is paused already" if is_paused else now,
             later="the run stands still when it is served again, until `dtfm-coordinator resume`",
         )
 
@@ -44,13 +48,14 @@ def resume(state_dir: StateDir, wait: Wait = 120.0) -> None:
 
     with command_line.guarded():
         wishes = WishFile(_served(state_dir)).wishes
-        if not (wishes.is_paused or wishes.is_finished or is_live(state_dir)):
+        is_stopped = wishes.is_paused or wishes.is_finished
+        if not (is_stopped or is_live(state_dir)):
             raise UserError("the run is not paused: there is nothing to resume; `dtfm-coordinator serve` trains on")
         ask(
             state_dir,
             Resumed(at=time.time()),
             wait,
-            now="resuming: a plan is made for the nodes that are here",
+            now="resuming: a plan is made for the nodes that are here" if is_stopped else "the run is not paused",
             later="the run goes on when it is served again",
         )
 

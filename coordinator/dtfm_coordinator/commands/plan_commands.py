@@ -41,10 +41,10 @@ def plan(
     algorithm: Annotated[Algorithm, typer.Option(help="How the placement is found.")] = Algorithm.evolutionary,
     seed: Seed = 0,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Seconds of search (default: 1.2, for many machines up to 10).")
+        float | None, typer.Option(min=0, help="Seconds of search (default: 1.2, for large swarms up to 10).")
     ] = None,
     evaluations: Annotated[
-        int | None, typer.Option(min=1, help="Look at so many placements, instead of --budget: the same plan anywhere.")
+        int | None, typer.Option(min=1, help="Placements to look at, instead of seconds: the same with the same seed.")
     ] = None,
     in_force: Annotated[
         Path | None, typer.Option(help="The plan in force: another one must be worth the move.")

@@ -190,15 +190,19 @@ def swarm(
             parsed = parsed.model_copy(update={"data": parsed.data.model_copy(update={"text": [str(text.resolve())]})})
         with locked(state_dir):
             check_start(parsed, state_dir, plan, nodes)
+            from dtfm_coordinator.serve.finished_run import finished_run
             from dtfm_coordinator.serve.notices.notice_sender import NoticeOptions
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.tools.local_swarm import run
 
             notices = NoticeOptions.parse(on_event, webhook, STALLED_MINUTES)
-            options = ServeOptions(
-                "127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed, notices=notices
-            )
-            command_line.run(run(parsed, state_dir, nodes, options, trace))
+            if said := finished_run(parsed, state_dir):
+                typer.echo(said)
+            else:
+                options = ServeOptions(
+                    "127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed, notices=notices
+                )
+                command_line.run(run(parsed, state_dir, nodes, options, trace))
             if sample is not None:
                 from dtfm_coordinator.tools.generate import generate as sampled
 

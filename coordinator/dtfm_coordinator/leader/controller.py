@@ -427,7 +427,7 @@ class Controller:
         await self._state.wait(due)
         if self._is_done() or self._standstill.is_wanted:
             return None
-        self._owner.answer_all(Resumed, "the run was not paused: it trains", done=False)
+        self._owner.answer_all(Resumed, f"the run goes on already: step {self._rows.last} of {self._steps} is done")
         if self._is_to_be_mended(plan):
             return Change(self._amender.why_due(plan))
         why = await self._watch.why_broken(plan)

@@ -180,7 +180,7 @@ class Standstill:
         while wishes.is_paused:
             said = self._said
             await self._say("waiting", f"paused by the owner {said}", paused=True)
-            self._owner.answer_all(Paused, f"{'is paused already,' if is_answered else 'paused'} {said}")
+            self._owner.answer_all(Paused, f"{'the run is paused already,' if is_answered else 'paused'} {said}")
             is_answered = True
             self._answer_checkpoints()
             self._owner.answer_all(PlanWanted, "the run is paused: `resume` makes a plan anew", done=False)

@@ -12,6 +12,11 @@ Check = Callable[[Settings], None]
 """Raises a UserError where no step can have such settings."""
 
 
+STEEP_TIMES = 10.0
+"""A learning rate that becomes so many times as high at once is asked about: mostly a digit was mistyped, and what it
+does to the weights cannot be undone."""
+
+
 class RefusedWish(NamedTuple):
     """A wish that cannot be fulfilled, and why, in one line."""
 
@@ -103,3 +108,21 @@ def described(timeline: JobTimeline, amended: JobTimeline, *, is_sure: bool = Tr
                 f"{one.from_step}: a lower training.learning_rate, or another training.schedule_end, smooths that"
             )
     return lines
+
+
+def steep_rise(timeline: JobTimeline, amended: JobTimeline) -> str:
+    """Return in two sentences that the newest amendments make the learning rate `STEEP_TIMES` as high or more, and what
+    that may do; "": they do not.
+
+    Args:
+        timeline: the job before them.
+    """
+    for one in amended.amendments[len(timeline.amendments) :]:
+        step = one.from_step
+        before, after = timeline.learning_rate_at(step), amended.learning_rate_at(step)
+        if after > 0.999 * STEEP_TIMES * before:
+            return (
+                f"The learning rate jumps to {after / before:,.0f} times what it is: {after:.3g} instead of "
+                f"{before:.3g} from step {step} on. That can spoil the model for good."
+            )
+    return ""

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from dtfm_coordinator.records.growing_file import GrowingFile
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.job.step_words import usual_seconds
 
 RECENT = 32
 """Newest steps of which the usual seconds, and tokens a second, are told."""
@@ -174,7 +175,7 @@ class StepHistory:
     @property
     def step_seconds(self) -> float | None:
         """The usual seconds of a step of late; None before the first."""
-        return median(row.seconds for row in self.recent) if self.recent else None
+        return usual_seconds([row.seconds for row in self.recent]) if self.recent else None
 
     @property
     def tokens_per_second(self) -> float | None:

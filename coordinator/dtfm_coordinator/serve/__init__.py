@@ -13,6 +13,7 @@
 - `enrolment_desk`: enrolment desk of a coordinator: newcomers get their credentials there, and the owner's decisions
   take effect
 - `entrance`: one TLS port at which newcomers enrol, and members find the embedded broker and a desk
+- `finished_run`: run that is over: what an owner hears who would have it trained once more
 - `first_invite`: invite that `serve` prints: the addresses of a coordinator and of its standbys, and a token that lets
   nodes in
 - `first_second`: first second of a service: its page is open, and says what is done, before the rest is imported

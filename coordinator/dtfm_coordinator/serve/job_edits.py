@@ -3,12 +3,12 @@
 import time
 from pathlib import Path
 
-from dtfm_coordinator.owner.amending import changed_values, described
+from dtfm_coordinator.owner.amending import changed_values, described, steep_rise
 from dtfm_coordinator.owner.job_on_disk import JobOnDisk
 from dtfm_coordinator.owner.owner_wishes import Amended
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.amendment import Settings
+from dtfm_protocol.job.amendment import Settings, Values
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.state_dir import write_atomically
@@ -33,10 +33,7 @@ def take_up_edits(file: Job, folder: Path) -> None:
         UserError: the run cannot be changed so; nothing was written.
     """
     found = JobOnDisk.of(folder)
-    before, now = _served(folder) or Settings.of(found.timeline.job), Settings.of(file)
-    present = found.timeline.settings_at(found.recorded + 1)
-    edits = {key: value for key, value in changed_values(before, now).items() if present.get(key) != value}
-    if edits:
+    if edits := edits_of(file, folder, found):
         wish = Amended(at=time.time(), values=edits)
         try:
             changed = found.changed(wish)
@@ -44,13 +41,23 @@ def take_up_edits(file: Job, folder: Path) -> None:
             raise UserError(f"the job file was changed in a way in which this run cannot go on: {error}") from None
         for line in described(found.timeline, changed, is_sure=False):
             log.info("%s", line)
+        if rise := steep_rise(found.timeline, changed):
+            log.warning("%s `dtfm-coordinator set` gives another one.", rise)
         WishFile(folder).add(wish)
     remember(file, folder)
 
 
-def _served(folder: Path) -> Settings | None:
-    """Return the tables that were served last; None: nothing is known of them."""
+def edits_of(file: Job, folder: Path, found: JobOnDisk) -> Values:
+    """Return what `file` says otherwise than the job file that was served last, and than what holds by now, by key."""
+    served = served_last(folder)
+    before = Settings.of(served if served is not None else found.timeline.job)
+    present = found.timeline.settings_at(found.recorded + 1)
+    return {key: value for key, value in changed_values(before, Settings.of(file)).items() if present.get(key) != value}
+
+
+def served_last(folder: Path) -> Job | None:
+    """Return the job file that was served last; None: nothing is known of it."""
     try:
-        return Settings.of(Job.model_validate_json((folder / NAME).read_bytes()))
+        return Job.model_validate_json((folder / NAME).read_bytes())
     except (OSError, ValueError):
         return None

@@ -2,8 +2,6 @@
 
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data import tokenizer as tokenizers
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.model.quiet_loading import no_progress_bar
 from dtfm_protocol.process.logs import log
 
 CHECKPOINTS = "checkpoints"
@@ -45,7 +44,7 @@ def export(state_dir: Path, out: Path, step: int | None = None) -> Manifest:
     try:
         try:
             draft.mkdir(parents=True)
-            with _no_progress_bar():
+            with no_progress_bar():
                 model.save_pretrained(str(draft))
             tokenizer.save_pretrained(str(draft))
             _check_tokenizer(tokenizer, draft)
@@ -149,16 +148,3 @@ def _check_free(out: Path) -> None:
             raise UserError(f"{out} is there already: choose a folder that is empty or not there")
     except OSError as error:
         raise UserError(f"cannot read {out}: {error.strerror}") from None
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

@@ -68,7 +68,8 @@ def show(values: dict[str, Any]) -> None:
 
 
 def _show_figures(overview: Overview) -> None:
-    progress, figures, parts = overview.progress, overview.figures, list[str]()
+    progress, figures = overview.progress, overview.figures
+    parts, so_far = list[str](), list[str]()
     if figures.loss is not None:
         parts.append(f"loss {figures.loss:.4f}")
     if figures.eval_loss is not None:
@@ -79,14 +80,16 @@ def _show_figures(overview: Overview) -> None:
     if figures.tokens_per_second is not None:
         parts.append(f"{figures.tokens_per_second:,.0f} tokens/s")
     if progress.tokens:
-        parts.append(f"{many(progress.tokens)} tokens so far")
+        so_far.append(f"{many(progress.tokens)} tokens so far")
     newest = next(iter(overview.storage.checkpoints), None)
     if newest is not None:
-        parts.append(f"checkpoint of step {newest.step:,} ({bytes_in_words(newest.size)})")
+        so_far.append(f"checkpoint of step {newest.step:,} ({bytes_in_words(newest.size)})")
     if overview.version:
-        parts.append(f"dtfm {overview.version}")
-    if parts:
-        console().print(Text(", ".join(parts)))
+        so_far.append(f"dtfm {overview.version}")
+    for line in filter(None, (parts, so_far)):
+        console().print(Text(", ".join(line)))
+    if figures.pace:
+        console().print(Text(printable(figures.pace)))
 
 
 def _show_members(overview: Overview) -> None:

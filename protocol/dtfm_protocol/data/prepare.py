@@ -209,19 +209,21 @@ def _keep_pretrained(resolved: ResolvedJob, job: Job, folder: Path, say: Callabl
     from transformers import AutoModelForCausalLM
 
     from dtfm_protocol.model.model_config import build_config
+    from dtfm_protocol.model.quiet_loading import no_progress_bar
 
     store = CheckpointStore(folder / "checkpoints")
     if store.newest() is not None:
         return
     say(f"Reading the weights to begin with, in {job.model.path}.")
     try:
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            job.model.path,
-            config=build_config(resolved.config),
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+        with no_progress_bar():
+            model, loaded = AutoModelForCausalLM.from_pretrained(
+                job.model.path,
+                config=build_config(resolved.config),
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"model.path: cannot load the weights in {job.model.path}: {error}") from None
     if missing := sorted(loaded["missing_keys"]):  # `transformers` would draw them at random, and only warn

@@ -1,13 +1,12 @@
 """The size of the owner's text before it is tokenized: bytes, and tokens, counted where that is cheap."""
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dtfm_protocol.data.text import decoded, read_text, text_files
 from dtfm_protocol.data.token_shards import SHARD_BYTES
-from dtfm_protocol.data.tokenizer import SMALLEST_BPE, check_ids, encode, make_tokenizer, vocabulary_size
+from dtfm_protocol.data.tokenizer import TooLargeBPE, check_ids, encode, make_tokenizer, vocabulary_size
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Data
 from dtfm_protocol.job.resolved_job import MOST_SHARDS
@@ -32,7 +31,8 @@ class TextSize:
     how: str = ""
     """How the tokens were estimated, in words; "": they were counted."""
     smaller_bpe: int = 0
-    """Size of a BPE that the sample yields, where it yields none of the job's size; 0: it does, or there is none."""
+    """Size of the largest BPE that the sample yields, where that is less than the job's; 0: it is not, or there is
+    none."""
 
 
 def text_size(data: Data, whole: int = READ_WHOLE) -> TextSize:
@@ -94,17 +94,13 @@ def _sampled(data: Data, files: Sequence[Path], sizes: Sequence[int]) -> TextSiz
 def _sampled_tokens(data: Data, pieces: Sequence[str]) -> tuple[int, int]:
     """Count the tokens of the pieces, by a smaller BPE where they yield none of the job's size, as the whole may.
 
-    Returns the tokens, and the size of that BPE; 0 where there is none.
+    Returns the tokens, and the size of that BPE, the largest that they yield; 0 where there is none.
     """
-    if not data.tokenizer.startswith("bpe:"):
+    try:
         return _tokens(data, pieces), 0
-    asked = size = vocabulary_size(data)
-    while size > SMALLEST_BPE:
-        with contextlib.suppress(UserError):
-            tokens = _tokens(data.model_copy(update={"tokenizer": f"bpe:{size}"}), pieces)
-            return tokens, size if size < asked else 0
-        size //= 2
-    return _tokens(data.model_copy(update={"tokenizer": f"bpe:{SMALLEST_BPE}"}), pieces), SMALLEST_BPE
+    except TooLargeBPE as error:
+        smaller = data.model_copy(update={"tokenizer": f"bpe:{error.yields}"})
+        return _tokens(smaller, pieces), error.yields
 
 
 def sampled_files(files: Sequence[Path]) -> list[str]:

@@ -25,6 +25,15 @@ CHARACTERS_AT_ONCE = 1 << 22
 """Characters that are handed to the tokenizer at a time: enough for all cores, little enough for memory."""
 
 
+class TooLargeBPE(UserError):
+    """The refusal of a "bpe:SIZE" with more tokens than the text yields."""
+
+    def __init__(self, name: str, yields: int) -> None:
+        """Say so; `yields` is the most tokens that the text yields."""
+        super().__init__(f'data.tokenizer: "{name}" is more than the text yields: give at most "bpe:{yields}"')
+        self.yields = yields
+
+
 def make_tokenizer(data: Data, documents: Sequence[str]) -> Any:
     """Make the job's tokenizer: one of `transformers` whose `eos_token` ends a document; `len()` is its vocabulary.
 
@@ -210,9 +219,7 @@ def _bpe(name: str, documents: Sequence[str]) -> Any:
     )
     tokenizer.train_from_iterator(documents, trainer)
     if tokenizer.get_vocab_size() < size:
-        raise UserError(
-            f'data.tokenizer: "{name}" is more than the text yields: give at most "bpe:{tokenizer.get_vocab_size()}"'
-        )
+        raise TooLargeBPE(name, tokenizer.get_vocab_size())
     return _wrapped(tokenizer)
 
 

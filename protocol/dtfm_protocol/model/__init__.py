@@ -9,6 +9,7 @@
 - `model_sizes`: the sizes of a model: parameters of each part, and the memory that a micro-batch's activations take
 - `pretrained_weights`: the pretrained weights in a model's folder, looked at by their files' headers alone, before
   anything is loaded
+- `quiet_loading`: quiet loading and saving of models, without the progress bars of `transformers`
 - `random_state`: the state of torch's global random generator, put back after model code that may draw from it
 - `single_layer`: a single decoder layer, which a peer times and weighs before it knows its stage
 - `slicing_check`: the check that stages of an architecture add up to the whole model, or else the architecture is

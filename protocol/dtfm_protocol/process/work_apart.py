@@ -50,9 +50,8 @@ def wait_apart(work: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - it is raised below
             errors.append(error)
 
-    thread = _start(body)
     try:
-        thread.join()
+        _start(body).join()
     except KeyboardInterrupt:
         end_process(130)
     if errors:

@@ -59,16 +59,23 @@ def _user_cache() -> Path:
 
 
 _KEPT = _keep_machine_code()
+_used = set[str]()
+"""Searches whose functions this process has used, and so has no more to compile."""
 
 
 @contextlib.contextmanager
 def compiling(search: str, say: Callable[[str], object]) -> Iterator[None]:
-    """Surround the first use of a search's functions: `say` that they are compiled, unless machine code is kept."""
-    done = Path(str(numba.config.CACHE_DIR)) / f"{search}.compiled"
-    if not (_KEPT and done.exists()):
-        say("Preparing the search for who computes what, once on this machine: half a minute or more.")
+    """Surround the first use of a search's functions: `say` that they are compiled, unless machine code is kept.
+
+    Args:
+        search: what it looks for, in words for people.
+    """
+    done = Path(str(numba.config.CACHE_DIR)) / f"{search.replace(' ', '-')}.compiled"
+    if search not in _used and not (_KEPT and done.exists()):
+        say(f"Preparing the search for {search}, once on this machine: half a minute or more.")
     with without_collector():
         yield
+    _used.add(search)
     if _KEPT:
         with contextlib.suppress(OSError):
             done.touch()

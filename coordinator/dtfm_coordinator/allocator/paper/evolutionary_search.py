@@ -119,7 +119,7 @@ def warm_up(say: Callable[[str], object] = lambda line: None) -> None:
     _warm = True
     rng = np.random.default_rng(0)
     alpha, beta = rng.random((7, 7)), rng.random((7, 7)) + 0.1
-    with compiling("paper", say):
+    with compiling("placements by the paper", say):
         for enumerated in (0, 1000):
             budget = Budget(None, 400)
             _Evolution(alpha, beta, 3, 2, 1.0, 1.0, 0, budget).run(enumerated)

@@ -96,7 +96,7 @@ class NoticeWatch:
 
     def _lost(self, before: Overview, after: Overview) -> Iterator[tuple[NoticeKind, str, str]]:
         """Yield who had a part in the training and is gone. Who leaves politely has given its part to others before."""
-        if after.phase in {"done", "failed"}:
+        if after.stands_still:
             return
         for peer, one in before.members.items():
             now = after.members.get(peer)

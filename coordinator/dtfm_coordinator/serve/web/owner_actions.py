@@ -10,6 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dtfm_coordinator.membership import ledger_acts
 from dtfm_coordinator.membership.ledger_file import LedgerFile
+from dtfm_coordinator.owner.amending import steep_rise
 from dtfm_coordinator.owner.job_on_disk import JobOnDisk
 from dtfm_coordinator.owner.owner_wishes import (
     Amended,
@@ -74,6 +75,8 @@ class ChangeSettings(Schema):
     """New values by the job file's keys."""
     from_step: Annotated[int, Field(ge=1, le=MOST_UINT32)] | None = None
     """The first step for which they are to hold; None: as soon as can be."""
+    sure: bool = False
+    """Whether the owner has agreed to a learning rate that jumps far up."""
 
 
 OwnerAction = Annotated[
@@ -94,7 +97,8 @@ _ACTION: TypeAdapter[OwnerAction] = TypeAdapter(OwnerAction)
 
 
 async def act(folder: Path, values: Any, answer_seconds: float = ANSWER_SECONDS) -> dict[str, str]:
-    """Do what a request asks for; return what to say, and the text of an invite where one was made.
+    """Do what a request asks for; return what to say, and the text of an invite where one was made; or, as `question`,
+    what the owner has to agree to before it is done.
 
     Args:
         folder: the state folder.
@@ -112,9 +116,21 @@ async def act(folder: Path, values: Any, answer_seconds: float = ANSWER_SECONDS)
         return await _wish(folder, WISHES[action.action](at=time.time()), answer_seconds)
     if isinstance(action, ChangeSettings):
         wish = Amended(at=time.time(), values=action.values, from_step=action.from_step)
-        await asyncio.to_thread(lambda: JobOnDisk.of(folder).changed(wish))
+        rise = await asyncio.to_thread(_checked, folder, wish)
+        if rise and not action.sure:
+            return {"question": f"{rise} Change it all the same?"}
         return await _wish(folder, wish, answer_seconds)
     return await asyncio.to_thread(_done, folder, action)
+
+
+def _checked(folder: Path, wish: Amended) -> str:
+    """Return what an owner has to agree to before the job is changed so; "": nothing.
+
+    Raises:
+        UserError: it cannot be changed so.
+    """
+    found = JobOnDisk.of(folder)
+    return steep_rise(found.timeline, found.changed(wish))
 
 
 async def _wish(folder: Path, wish: Wish, seconds: float) -> dict[str, str]:

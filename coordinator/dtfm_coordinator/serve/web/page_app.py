@@ -166,7 +166,8 @@ class PageApp:
             said = await owner_actions.act(self._folder, values)
         finally:
             self._acting -= 1
-        log.info("on the owner's page: %s", said["said"])
+        if "said" in said:  # else nothing was done yet
+            log.info("on the owner's page: %s", said["said"])
         return _json(request, said)
 
     async def _metrics(self, request: Request) -> Response:

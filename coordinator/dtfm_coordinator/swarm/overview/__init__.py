@@ -10,5 +10,6 @@
 - `owner_words`: plain words for the owner: what a coordinator does, and what that means for the run
 - `plan_map`: map of a plan: stages, pipelines, and the links that they use
 - `spoken_numbers`: numbers as people say them: durations and counts
+- `step_pace`: pace of steps beside what the plan said of it, in words for people (pure)
 - `storage_watch`: watch over what a run has stored: checkpoints, and room on the disk
 """

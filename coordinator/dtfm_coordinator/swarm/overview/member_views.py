@@ -101,7 +101,10 @@ def _doing(member: Member, around: Around, known: Known, layers: tuple[int, int]
     if member.online and not member.is_here:
         return "gone", "was sent away by you; it is back once it is started anew", "wait"
     if not member.is_here:
-        return "gone", "has left; its work so far counts", "wait" if layers is None else "warn"
+        if around.phase == "done":
+            return "gone", "has left; its work counts", "done"
+        is_missed = layers is not None and around.phase != "failed"
+        return "gone", "has left; its work so far counts", "warn" if is_missed else "wait"
     if distance(around.version, member.version) is Distance.FAR:
         return "spare", told_to_coordinator(around.version, member.version), "warn"
     if report is None:

@@ -80,7 +80,8 @@ def _comings(before: Overview, after: Overview) -> Iterator[Said]:
         for peer in sorted(peers):
             member = view.members[peer]
             who = called(peer, member.name)
-            lost = word == "left" and member.stage is not None
+            # After the end, and in a pause, nobody goes on without it.
+            lost = word == "left" and member.stage is not None and not after.stands_still
             advice = (
                 "The others go on without it, from the newest step of which the whole state is left." if lost else ""
             )
@@ -91,7 +92,8 @@ def told_plan(event: PlanEvent) -> NewsItem:
     """Return a plan of an earlier life of the coordinator as it is told."""
     why = reason_in_words(printable(event.why))
     anew, because = (" anew", f": {why}") if why else ("", "")
-    text = f"The work was divided{anew} for the steps after {event.step:,}{because}."
+    steps = f" for the steps after {event.step:,}" if event.step else ""
+    text = f"The work was divided{anew}{steps}{because}."
     text += f" {again_in_words(event.repeated, event.step)}" if event.repeated else ""
     return NewsItem(at=event.in_force_at, level="wait", text=text)
 

@@ -60,6 +60,8 @@ class Figures(Schema):
     seconds: float | None = None
     predicted_seconds: float | None = None
     """What the plan said that this step would take."""
+    pace: str = ""
+    """What is to be said of the two, in plain sentences; "": nothing."""
     sent_bytes: int | None = None
     """Bytes that all members together sent for this step."""
 
@@ -205,3 +207,8 @@ class Overview(Schema):
     news: dict[str, NewsItem]
     """What has happened of late, by a running number."""
     storage: Storage
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether nothing is trained for good reason: the run is over, or its owner has paused it."""
+        return self.is_paused or self.phase in {"done", "failed"}

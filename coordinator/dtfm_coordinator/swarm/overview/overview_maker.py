@@ -16,6 +16,7 @@ from dtfm_coordinator.swarm.overview.news import NewsBoard, WarningListener, new
 from dtfm_coordinator.swarm.overview.overview import Figures, MemberView, Overview, PlanView, Progress
 from dtfm_coordinator.swarm.overview.owner_words import with_names
 from dtfm_coordinator.swarm.overview.plan_map import plan_map
+from dtfm_coordinator.swarm.overview.step_pace import pace_in_words
 from dtfm_coordinator.swarm.overview.storage_watch import StorageWatch
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_protocol.control.messages import Phase
@@ -160,6 +161,7 @@ class OverviewMaker:
             tokens_per_second=history.tokens_per_second,
             seconds=last.seconds,
             predicted_seconds=last.predicted_seconds,
+            pace=pace_in_words(history.recent, is_over=self._phase().name in {"done", "failed"}),
             sent_bytes=last.bytes_sent,
         )
 

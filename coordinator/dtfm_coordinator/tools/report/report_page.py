@@ -6,13 +6,16 @@ All text goes through `escape`: names, devices and reasons are others' words.
 import time
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 from dtfm_coordinator.owner.amending import described
-from dtfm_coordinator.tools.formatting import amount, duration, named
+from dtfm_coordinator.records.step_history import RECENT
+from dtfm_coordinator.swarm.overview.owner_words import reason_in_words, with_names
+from dtfm_coordinator.swarm.overview.step_pace import pace_in_words
+from dtfm_coordinator.tools.formatting import amount, duration
 from dtfm_coordinator.tools.report.curve_chart import Curve, chart
 from dtfm_coordinator.tools.report.run_facts import RunFacts
 from dtfm_protocol.bounds import printable
+from dtfm_protocol.identity.keys import called
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.process.quantities import bytes_in_words
 
@@ -46,7 +49,7 @@ svg { width: 100%; height: auto; } svg text { fill: var(--dim); font-size: 12px;
 line.grid { stroke: var(--line); } line.mark { stroke: var(--dim); stroke-dasharray: 2 4; opacity: .6; }
 polyline { fill: none; stroke-width: 1.6; }
 polyline.train { stroke: var(--train); } polyline.eval { stroke: var(--eval); }
-circle.train { fill: var(--train); } circle.eval { fill: var(--eval); }
+circle.train, path.train { fill: var(--train); } circle.eval, path.eval { fill: var(--eval); }
 @media (max-width: 600px) { svg text { font-size: 24px; } .wide table { width: max-content; min-width: 100%; }
   td.w { max-width: 16rem; } }
 footer { margin-top: 3rem; font-size: .82rem; }
@@ -60,10 +63,9 @@ def page(facts: RunFacts, made_at: float) -> str:
         facts: the run.
         made_at: Unix seconds at which it is made.
     """
-    job, status = facts.job, facts.status
-    said = str(status.get("text", "not begun yet"))
+    job, said = facts.job, _how_it_is(facts)
     if facts.events:
-        said = f"begun {_moment(facts.events[0].called_at)}; {said}"
+        said = f"Begun {_moment(facts.events[0].called_at)}. {said}"
     starts = [float(event.step) for event in facts.events[1:]]
     evaluated = Curve("on the evaluation's text", "eval", facts.eval_losses, dotted=len(facts.eval_losses) <= 60)
     losses = [Curve("in training", "train", [(row.step, row.loss) for row in facts.rows]), evaluated]
@@ -72,11 +74,12 @@ def page(facts: RunFacts, made_at: float) -> str:
         Curve("measured", "train", [(row.step, row.seconds) for row in facts.rows]),
         Curve("predicted by the plan", "eval", predicted),
     ]
+    pace = pace_in_words(facts.rows[-RECENT:], is_over=facts.is_over)
     parts = [
         f"<h1>{_text(job.name)}</h1><p class=said>{_text(said)}</p>",
         _numbers(facts),
         _section("Loss", chart("Loss over steps", "nats a token; dotted: another plan", losses, starts)),
-        _section("Time a step takes", chart("Seconds a step over steps", "seconds", taken, starts)),
+        _section("Time a step takes", chart("Seconds a step over steps", "seconds", taken, starts, cuts=True), pace),
         _section("Plans", _plans(facts)),
         _section("Members", _members(facts)),
         _section("Checkpoints", _checkpoints(facts)),
@@ -93,6 +96,15 @@ def page(facts: RunFacts, made_at: float) -> str:
         + "\n".join(parts)
         + "</body></html>\n"
     )
+
+
+def _how_it_is(facts: RunFacts) -> str:
+    """Return how the run is, or was when its coordinator ended, in a sentence or two."""
+    overview = facts.overview
+    if overview is None:
+        return "Not begun yet."
+    is_current = facts.is_live or facts.is_over
+    return f"{'' if is_current else 'The coordinator is not running; what it said last: '}{overview.health.sentence}"
 
 
 def _numbers(facts: RunFacts) -> str:
@@ -119,7 +131,7 @@ def _plans(facts: RunFacts) -> str:
         (
             str(event.plan),
             _moment(event.called_at),
-            event.why,
+            with_names(reason_in_words(event.why) or event.why, facts.names),
             f"{event.step:,}",
             f"{event.repeated:,}",
             bytes_in_words(event.moved_bytes),
@@ -133,29 +145,29 @@ def _plans(facts: RunFacts) -> str:
 
 
 def _members(facts: RunFacts) -> str:
-    """Who has entered; of those who are here now, what they do."""
-    here: dict[str, dict[str, Any]] = {node["id"]: node for node in facts.status.get("nodes", ()) if "id" in node}
+    """Who has entered or contributed; of those who are here now, what they do."""
     plan, ledger = facts.plan, facts.ledger
-    known = dict.fromkeys([*ledger.members, *here])
+    seen = facts.overview.members if facts.overview is not None else {}
     rows = []
-    for peer in known:
-        entry, node = ledger.members.get(peer), here.get(peer, {})
+    for peer in dict.fromkeys([*ledger.members, *seen]):
+        entry, view = ledger.members.get(peer), seen.get(peer)
         invite = ledger.invited.get(entry.token) if entry is not None else None
         stage = plan.stage_of(peer) if plan is not None else None
         layers = _layers(*plan.stages[stage]) if plan and stage is not None else ""
         share = f"{len(plan.micro_batches(peer))} of {len(plan.routes)}" if plan and stage is not None else ""
-        state = (
-            "banned"
-            if entry is not None and ledger.is_banned(peer, entry.token)
-            else node.get("state") or ""
-            if facts.is_live
-            else ""
-        )
-        entered = _moment(ledger.entered[entry.token, peer]) if entry is not None else ""
+        does = view.does if view is not None and facts.is_live else ""
         rows.append(
-            (named(peer), invite.name if invite else "", entered, node.get("device") or "", layers, share, state)
+            (
+                called(peer, facts.nicknames.get(peer, "")),
+                invite.name if invite else "",
+                _moment(ledger.entered[entry.token, peer]) if entry is not None else "",
+                (view.device if view is not None else "") or "not known",
+                layers,
+                share,
+                "banned" if entry is not None and ledger.is_banned(peer, entry.token) else does,
+            )
         )
-    return _table(("member", "invited as", "entered:d", "device", "layers:d", "micro-batches:n", "now"), rows)
+    return _table(("member", "invited as", "entered:d", "device", "layers:d", "micro-batches:n", "now:w"), rows)
 
 
 def _checkpoints(facts: RunFacts) -> str:
@@ -223,8 +235,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f'<div class="wide"><table>{titles}<tbody>{body}</tbody></table></div>{more}'
 
 
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{_text(title)}</h2>{content}</section>"
+def _section(title: str, content: str, said: str = "") -> str:
+    below = f"<p class=said>{_text(said)}</p>" if said else ""
+    return f"<section><h2>{_text(title)}</h2>{content}{below}</section>"
 
 
 def _layers(first: int, end: int) -> str:

@@ -1,11 +1,11 @@
 """What a coordinator's state folder tells of its run, whether it goes on or has ended."""
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,10 +15,13 @@ from dtfm_coordinator.owner.owner_wishes import OwnerWishes
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.records import event_log
 from dtfm_coordinator.records.event_log import PlanEvent
+from dtfm_coordinator.records.member_records import MemberRecords
+from dtfm_coordinator.swarm.overview.overview import Overview
 from dtfm_coordinator.tools.checkpoint_list import ListedCheckpoint, checkpoints_of
 from dtfm_coordinator.tools.export import CHECKPOINTS
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.identity.keys import short
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -39,8 +42,10 @@ class RunFacts:
     wishes: OwnerWishes
     plan: Plan | None
     """Plan in force, or the last one; None before the first."""
-    status: dict[str, Any]
-    """Last status of the coordinator; empty before the first."""
+    overview: Overview | None
+    """Last overview of the coordinator; None: there is none, or another version has written it."""
+    nicknames: dict[str, str]
+    """What members' machines are called, or whom their invites were for, by peer id, as far as they have names."""
     parameters: int | None
     """Number of the model's parameters; None before the first checkpoint."""
     is_live: bool
@@ -59,7 +64,7 @@ class RunFacts:
             raise UserError(f"{folder} holds no run: did `dtfm-coordinator serve` run with it?") from None
         except (OSError, ValidationError):
             raise UserError(f"{folder / 'job.json'} cannot be read: serve the job once more, which writes it") from None
-        path = folder / "plan.json"
+        path, overview = folder / "plan.json", _overview(folder / "status.json")
         listed = tuple(checkpoints_of(folder))
         return cls(
             job=job,
@@ -69,10 +74,23 @@ class RunFacts:
             ledger=LedgerFile(folder).ledger,
             wishes=WishFile(folder).wishes,
             plan=Plan.load(path) if path.exists() else None,
-            status=_status(folder / "status.json"),
+            overview=overview,
+            nicknames=_nicknames(folder, overview),
             parameters=_parameters(folder, [one.step for one in listed if not one.fault]),
             is_live=is_live(folder),
         )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, well or not."""
+        return self.overview is not None and self.overview.health.level in {"done", "bad"}
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Names of members by the ends of their ids, where nobody else's id ends so."""
+        known = {*self.ledger.members, *self.nicknames, *(self.overview.members if self.overview else ())}
+        ends = Counter(map(short, known))
+        return {short(peer): name for peer, name in self.nicknames.items() if ends[short(peer)] == 1}
 
     @property
     def tokens(self) -> int:
@@ -101,12 +119,19 @@ class RunFacts:
         return [(row.step, row.eval_loss) for row in self.rows if row.eval_loss is not None]
 
 
-def _status(path: Path) -> dict[str, Any]:
+def _overview(path: Path) -> Overview | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return Overview.model_validate(json.loads(path.read_text(encoding="utf-8"))["overview"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _nicknames(folder: Path, overview: Overview | None) -> dict[str, str]:
+    records = MemberRecords(folder)
+    while records.take_up():
+        pass
+    shown = {peer: one.name for peer, one in overview.members.items() if one.name} if overview is not None else {}
+    return shown | records.names
 
 
 def _parameters(folder: Path, steps: list[int]) -> int | None:

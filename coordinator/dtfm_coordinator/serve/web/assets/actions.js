@@ -85,25 +85,44 @@ async function changeSettings() {
   );
 }
 
-// Asks, with what `body` holds; `go` returns what to send.
+// Asks, with what `body` holds; `values` returns what to send. What comes back as a question is asked, too, before it
+// is sent again as meant.
 function ask(title, body, button, danger, values, done) {
   const dialog = find("dialog"), form = find("dialog-form"), go = find("dialog-go"), said = find("dialog-said");
   say("dialog-title", title);
   find("dialog-body").replaceChildren(...body);
-  say(said, "");
-  said.dataset.level = "";
-  go.hidden = false;
-  go.disabled = false;
-  go.className = danger ? "danger" : "";
-  say(go, button);
+  let asked = "";
+  const begin = () => {
+    asked = "";
+    say(said, "");
+    said.dataset.level = "";
+    go.hidden = false;
+    go.disabled = false;
+    go.className = danger ? "danger" : "";
+    say(go, button);
+  };
+  begin();
   say("dialog-cancel", "Cancel").onclick = () => dialog.close();
+  form.oninput = () => {
+    if (asked) begin();
+  };
   form.onsubmit = async (event) => {
     event.preventDefault();
     go.disabled = true;
     said.dataset.level = "";
     say(said, "One moment.");
     try {
-      const answer = await act(values());
+      const wanted = values();
+      const answer = await act(asked === JSON.stringify(wanted) ? { ...wanted, sure: true } : wanted);
+      if (answer.question) {
+        asked = JSON.stringify(wanted);
+        said.dataset.level = "warn";
+        say(said, answer.question);
+        say(go, "Change it all the same");
+        go.className = "danger";
+        go.disabled = false;
+        return;
+      }
       say(said, answer.said);
       go.hidden = true;
       say("dialog-cancel", "Close").focus();

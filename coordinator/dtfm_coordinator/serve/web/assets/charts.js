@@ -14,17 +14,20 @@ function ticks(low, high, wanted) {
 }
 
 export class Chart {
-  // series: [{name, style, dots}]; say: how a value is written
-  constructor(parent, title, series, say, fromZero) {
+  // series: [{name, style, dots}]; say: how a value is written; cuts: whether values far above the usual ones are marked
+  // at the top, and flatten no others
+  constructor(parent, title, series, say, fromZero, cuts) {
     this.series = series.map((one) => ({ ...one, points: [] }));
     this.title = title;
     this.say = say;
     this.fromZero = fromZero;
+    this.cuts = cuts;
     this.at = null;
     this.svg = drawn("svg", { class: "chart", role: "img", tabindex: "0" });
     this.keys = this.series.map((one) => element("span", { class: `key ${one.style}` }));
     this.where = element("span", { class: "quiet" });
-    const figure = element("figure", {}, element("figcaption", {}, element("b", {}, title), ...this.keys, this.where), this.svg);
+    this.above = element("span", { class: "quiet", hidden: true });
+    const figure = element("figure", {}, element("figcaption", {}, element("b", {}, title), ...this.keys, this.where, this.above), this.svg);
     parent.append(figure);
     this.svg.addEventListener("pointermove", (event) => this.point(event));
     this.svg.addEventListener("pointerleave", () => this.look(null));
@@ -93,13 +96,17 @@ export class Chart {
       this.svg.append(drawn("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "There is something to see after the first steps."));
       return;
     }
-    const values = points.map((point) => point[1]);
+    const most = points.reduce((high, point) => Math.max(high, point[1]), -Infinity);
+    const top = this.cuts ? ceiling(this.series[0].points, most) : most;
+    this.above.textContent = `▲ above: up to ${this.say(most)}`;
+    this.above.hidden = most <= top;
+    const values = points.map((point) => Math.min(top, point[1]));
     let low = this.fromZero ? 0 : Math.min(...values), high = Math.max(...values);
     const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
     [low, high] = [this.fromZero ? 0 : low - pad, high + pad];
     const first = Math.min(...points.map((point) => point[0])), last = Math.max(first + 1, ...points.map((point) => point[0]));
     const x = (step) => LEFT + ((step - first) / (last - first)) * (width - LEFT - RIGHT);
-    const y = (value) => height - BOTTOM - ((value - low) / (high - low)) * (height - TOP - BOTTOM);
+    const y = (value) => height - BOTTOM - ((Math.min(top, value) - low) / (high - low)) * (height - TOP - BOTTOM);
     this.scale = { x, y, step: (at) => first + ((at - LEFT) / (width - LEFT - RIGHT)) * (last - first) };
     for (const value of ticks(low, high, 4)) {
       this.svg.append(drawn("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
@@ -121,6 +128,7 @@ export class Chart {
       if (one.dots && one.points.length <= 60) {
         for (const [step, value] of one.points) this.svg.append(drawn("circle", { class: one.style, cx: x(step), cy: y(value), r: 2.6 }));
       }
+      for (const step of runsAbove(one.points, top)) this.svg.append(drawn("path", { class: `above ${one.style}`, d: `M${x(step).toFixed(1)} ${y(top).toFixed(1)}l5 8h-10z` }));
     }
     this.marks = drawn("g");
     this.svg.append(this.marks);
@@ -139,6 +147,27 @@ export class Chart {
       if (point) this.marks.append(drawn("circle", { class: one.style, cx: x(point[0]), cy: y(point[1]), r: 3.4 }));
     }
   }
+}
+
+// The value at which a chart is cut; the highest of all, where none lies far above the usual ones.
+function ceiling(usual, most) {
+  const values = usual.map((point) => point[1]).filter((value) => value !== null).sort((a, b) => a - b);
+  const high = values[Math.floor(0.98 * (values.length - 1))];
+  return high > 0 && most > 3 * high ? 1.5 * high : most;
+}
+
+// The middle of each run of points above the top.
+function runsAbove(points, top) {
+  const found = [];
+  let run = [];
+  for (const [step, value] of [...points, [null, null]]) {
+    if (value !== null && value > top) run.push(step);
+    else if (run.length) {
+      found.push(run[run.length >> 1]);
+      run = [];
+    }
+  }
+  return found;
 }
 
 function nearest(steps, wanted) {

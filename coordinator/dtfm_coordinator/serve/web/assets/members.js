@@ -3,7 +3,7 @@ import { element, find, prose, say, show } from "./elements.js";
 import { ago, count, many, named, nobodyLeadsHere, percent, rate, size } from "./words.js";
 
 const FEW = matchMedia("(max-width: 46rem)").matches ? 8 : 30;
-const MOST_AT_A_GLANCE = 8; // members that nobody needs to search
+const SEEN_AT_ONCE = 6; // members of whom nobody is looked for
 const ORDER = { bad: 0, warn: 1, wait: 2, good: 3, done: 3 };
 const COLUMNS = [
   ["name", "Member", (peer, one) => named(peer, one).toLowerCase()],
@@ -45,8 +45,10 @@ export function drawMembers(overview) {
   const here = all.filter(([, one]) => one.role !== "gone");
   const working = here.filter(([, one]) => one.role === "trains").length;
   say("members-count", all.length ? `${count(here.length)} here, ${count(working)} at work` : "");
-  for (const id of ["find", "find-label"]) show(id, all.length > MOST_AT_A_GLANCE);
   const wanted = find("find").value.trim().toLowerCase();
+  const mayFind = Boolean(wanted) || all.length > SEEN_AT_ONCE;
+  show("find", mayFind);
+  show("find-label", mayFind);
   const by = COLUMNS.find(([key]) => key === sorted)[2];
   const found = all
     .filter(([peer, one]) => !wanted || `${peer} ${one.name} ${one.does} ${one.device} ${one.role}`.toLowerCase().includes(wanted))

@@ -14,7 +14,7 @@ async function begin() {
   beginMembers(actions);
   loss = new Chart(find("curves"), "Loss", [{ name: "training", style: "first" }, { name: "evaluation", style: "second", dots: true }], (value, isTick) => (isTick ? figure(value) : value.toFixed(4)), false);
   speed = new Chart(find("curves"), "Tokens a second", [{ name: "trained", style: "first" }], (value, isTick) => (isTick ? many(value).replace(" thousand", "k").replace(" million", "M") : count(value)), true);
-  time = new Chart(find("curves"), "Time of a step", [{ name: "measured", style: "first" }, { name: "planned", style: "third" }], (value, isTick) => (isTick ? figure(value) : duration(value)), true);
+  time = new Chart(find("curves"), "Time of a step", [{ name: "measured", style: "first" }, { name: "planned", style: "third" }], (value, isTick) => (isTick ? figure(value) : duration(value)), true, true);
   find("invite").addEventListener("click", actions.invite);
   addEventListener("hashchange", () => enter().then(session));
   await enter();
@@ -81,7 +81,8 @@ function heard(newest) {
   tick();
   document.title = title();
   say("job", overview.job);
-  say("swarm", overview.swarm ? `Swarm ${overview.swarm}. ` : "");
+  say("swarm", overview.swarm);
+  show("swarm-said", Boolean(overview.swarm));
   find("hero").dataset.level = overview.health.level;
   prose(find("health"), overview.health.sentence);
   prose(find("advice"), overview.health.advice);
@@ -115,6 +116,8 @@ function drawProgress() {
   if (progress.step_seconds != null) facts.push(fact("A step takes", duration(progress.step_seconds), figures.predicted_seconds ? `planned ${duration(figures.predicted_seconds)}` : ""));
   if (figures.sent_bytes) facts.push(fact("Sent for a step", size(figures.sent_bytes), "by all together"));
   find("facts").replaceChildren(...facts);
+  say("pace", figures.pace || "");
+  show("pace", Boolean(figures.pace));
 }
 
 let newsOf = "";

@@ -19,7 +19,7 @@ export function drawMap(overview) {
   if (what === drawnOf) return;
   drawnOf = what;
   const lines = plan.pipelines.length, stages = plan.stages.length;
-  say("map-text", `Plan ${plan.version}: ${stages === 1 ? "the whole model on each machine" : `${stages} stages`}, ${lines === 1 ? "1 pipeline" : `${count(lines)} pipelines`}, ${plan.layers} layers. ${firstUp(plan.reason)}`);
+  say("map-text", `Plan ${plan.version}: ${stages === 1 ? "the whole model on each machine" : `the model's ${plan.layers} layers, cut into ${stages} parts`}; ${lines === 1 ? "1 pipeline" : `${count(lines)} pipelines`}. ${firstUp(plan.reason)}`);
   const before = places();
   const links = new Map((plan.hops || []).map((hop) => [`${hop.sender} ${hop.receiver}`, hop]));
   const speeds = [...links.values()].map((hop) => hop.gbps).filter((gbps) => gbps !== null && gbps !== undefined);
