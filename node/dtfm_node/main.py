@@ -40,16 +40,17 @@ app = typer.Typer(
 
 InviteSource = Annotated[
     str | None,
-    typer.Argument(help="@FILE, - for standard input, or the text, which `ps` shows; else you are asked for it."),
+    typer.Argument(help="@FILE, - for standard input, or the text, which others here can see; else you are asked."),
 ]
 StateDir = Annotated[Path, typer.Option("--state-dir", help="Where this node keeps its key, tokens and status.")]
 JoinedStateDir = Annotated[
-    Path | None, typer.Option("--state-dir", help="The one that it joined with (default: the only one there is).")
+    Path | None, typer.Option("--state-dir", help="The node's state folder (default: the only one there is).")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Agree, and ask nothing.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
+Device = Annotated[str, typer.Option("--device", help="What computes: auto, cpu, cuda, cuda:N or mps.")]
 Devices = Annotated[
-    str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps; all GPUs: all; some: cuda:0,cuda:2.")
+    str,
+    typer.Option("--device", help="What computes: auto, cpu, cuda, cuda:N, mps; all GPUs: all; some: cuda:0,cuda:2."),
 ]
 
 
@@ -66,7 +67,7 @@ Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threa
 
 
 Format = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or one JSON object a line.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Say more.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Say more, in the planner's words.")]
 
 
 @app.callback()
@@ -82,7 +83,8 @@ def join(
         Path | None, typer.Option(help="Options in a file (default: dtfm-node.toml in the state folder).")
     ] = None,
     state_dir: Annotated[
-        Path | None, typer.Option("--state-dir", help="Where to keep key, text and model (default: one a swarm).")
+        Path | None,
+        typer.Option("--state-dir", help="Where to keep key, text and model (default: a folder for each swarm)."),
     ] = None,
     yes: Yes = False,
     name: Name = "",
@@ -111,9 +113,11 @@ def join(
             min=1, help="Seconds to wait for the coordinator (default: 30, fewer where it plainly is not there)."
         ),
     ] = None,
-    compiled: Annotated[bool, typer.Option("--compile", help="Compile decoder layers with torch.compile.")] = False,
+    compiled: Annotated[bool, typer.Option("--compile", help="Compile the model's layers with torch.compile.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of what this node does to this folder.")] = None,
-    pace: Annotated[float | None, typer.Option(min=1e-6, help="Behave as a slower device of so many GFLOP/s.")] = None,
+    pace: Annotated[
+        float | None, typer.Option(min=1e-6, help="For tests: be as slow as a device of so many GFLOP/s.")
+    ] = None,
     log_format: Format = LogFormat.plain,
     log_file: Annotated[Path | None, typer.Option(help="Write the log there, 10 MB of it at most.")] = None,
     verbose: Verbose = False,
@@ -251,7 +255,7 @@ def pause(
     at_once: Annotated[bool, typer.Option("--now", help="Do not wait until others have what the node holds.")] = False,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until it pauses.")] = 90.0,
 ) -> None:
-    """Have a node stand still for a while: it stays a member, keeps its files, and computes and sends nothing."""
+    """Have a node stand still for a while. It stays a member, keeps its files, and computes and sends nothing."""
     with command_line.guarded():
         from dtfm_node.commands.pause import pause_all
         from dtfm_node.commands.state_folders import folder_of
@@ -278,9 +282,9 @@ def resume(state_dir: JoinedStateDir = None) -> None:
 @app.command()
 def leave(
     state_dir: JoinedStateDir = None,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")] = 90.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until it has left.")] = 90.0,
 ) -> None:
-    """Have a node on this machine leave its swarm once the others can do without it."""
+    """Have a node leave, once the others can do without it."""
     with command_line.guarded():
         from dtfm_node.commands.leave import leave as ask
         from dtfm_node.commands.state_folders import folder_of
@@ -321,7 +325,7 @@ def solo(
     ] = None,
     log_format: Format = LogFormat.plain,
 ) -> None:
-    """Train a job in this process alone: the reference that every swarm is compared with."""
+    """Train a job in this process alone. It is the reference that every swarm is compared with."""
     from dtfm_protocol.job.job_file import Job
     from dtfm_protocol.process.state_dir import locked
 
@@ -348,7 +352,7 @@ def bench(
     threads: Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
-    """Measure this device as `join` would."""
+    """Measure how fast this device computes, as `join` does."""
     with command_line.guarded():
         from dtfm_node.commands.bench import bench as run
 
@@ -366,7 +370,7 @@ def doctor(
     lan: Annotated[bool, typer.Option("--lan", help="As with join.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
-    """Find out what would keep this machine from taking part, and say what to do. Exits with 1 if something would."""
+    """Find out what keeps this machine from taking part. Says what to do; exits with 1 if something does."""
     with command_line.guarded():
         from dtfm_node.commands.kept_invite import given_or_kept
         from dtfm_node.commands.state_folders import folder_for
@@ -385,7 +389,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Also how long it waits for each peer.")] = False,
 ) -> None:
-    """Say what the node of a state dir is doing; of several devices, what each of their nodes does."""
+    """Say what this machine does for its swarm. Of several devices, what each does."""
     with command_line.guarded():
         from dtfm_node.commands.node_status import read_status, show_status
         from dtfm_node.commands.state_folders import folder_of

@@ -19,6 +19,8 @@ MOST_MICRO_BATCHES = 1 << 16
 """Micro-batches of a step or of an evaluation."""
 MOST_BUCKETS = 1 << 16
 """Buckets of a stage's gradients: a frame's header has 16 bits for a bucket's number."""
+FIRST_SHARED_BUCKET = 1 << 15
+"""Number of the first bucket of parameters that first and last stage share (tied embeddings)."""
 MOST_ROWS = 1 << 16
 """Rows of metrics in one message."""
 MOST_TENSORS = 1 << 18

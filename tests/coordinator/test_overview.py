@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,7 @@ def member(state: str = "training", *, listed: bool = True, online: bool = True,
         (member("idle", listed=False), Around.of(None, "b"), "joining", "looked up"),
         (member("idle", leaving=True), Around.of(None, "b"), "leaving", "as soon as others have"),
         (member(online=False), Around.of(plan_of("b"), ""), "gone", "has left; its work so far counts"),
+        (replace(member(), kicked="one"), Around.of(plan_of("b"), "b"), "gone", "was sent away by you"),
         (member(online=False), Around.of(plan_of("b"), "", phase="done"), "gone", "has left; its work counts"),
         (Member("b", 0, online=True), Around.of(None, "b"), "joining", "has just come"),
         (member(), Around.of(plan_of("b"), "b", version="0.1.0"), "spare", "is left out: it has dtfm 1 and this"),

@@ -194,8 +194,12 @@ def say(a: Node, b: Node, kind: str, at: float, seconds: float, latency: float, 
     b.did("receive", f"{kind} 0", at + latency, at + seconds + latency, peer=a.peer, kind=kind, **args)
 
 
-@pytest.fixture
-def three() -> list[Node]:
+@pytest.fixture(name="three")
+def three_nodes_fixture() -> list[Node]:
+    return three_nodes()
+
+
+def three_nodes() -> list[Node]:
     """Two steps of three nodes, whose clocks differ: a pipeline, parts sent to both others at once, a ballot."""
     nodes = [Node("carol", 0.5, 1e5), Node("alice", 0.0, 7.0), Node("bob", -0.25, 3e6)]
     for step in (1, 2):
@@ -260,7 +264,8 @@ def test_the_merged_file_is_a_valid_chrome_trace(tmp_path: Path, three: list[Nod
         assert all(end <= begin + 1e-6 for (_, end), (begin, _) in pairwise(sorted(own_spans)))
     total = sum(len(read_trace(path).spans) for path in tmp_path.glob("node-*.json"))
     assert sum(map(len, spans.values())) == total
-    assert said.startswith(f"3 nodes, {total} spans, 3.5 s; clocks corrected by up to 500 ms (+- ")
+    assert said.startswith(f"3 nodes, {total} spans, 3.5 s; clocks corrected by up to 500 ms, each known to +- ")
+    assert said.endswith(": compare two nodes' spans no closer than that")
 
 
 def test_the_merged_times_are_the_true_ones_within_the_uncertainty(tmp_path: Path, three: list[Node]) -> None:

@@ -6,8 +6,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dtfm_node.commands.consent import Consent
+from dtfm_node.commands.contribution import Deletion
 from dtfm_node.control.contribution_keeper import NAME
 from dtfm_node.control.contribution_words import contributed
+from dtfm_node.devices.device_folders import DEVICES
 from dtfm_node.main import app
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.state_dir import locked
@@ -135,8 +137,69 @@ def test_when_a_node_is_removed_its_record_stays(data: Path) -> None:
     assert "It did 25 % of all the computing" in words(run("contribution"))
 
 
+def test_each_device_has_its_own_record_which_stays_too(data: Path) -> None:
+    folder = joined(data)
+    (folder / NAME).unlink()
+    peers = [Identity.generate().peer_id for _ in range(2)]
+    for number, peer in enumerate(peers):
+        device = folder / DEVICES / f"cuda-{number}"
+        with locked(device):
+            Consent(device, SWARM).keep()
+        (device / NAME).write_text(record_of(peer).model_dump_json())
+    assert run("contribution").output.count("It did 25 %") == 2
+    assert run("contribution", "--state-dir", folder).output == run("contribution").output
+    result = run("remove", "--yes")
+    assert result.exit_code == 0
+    assert {path.name for path in (data / "contributions").iterdir()} == {f"{SWARM}-{one[-6:]}.json" for one in peers}
+
+
 def test_what_only_looks_like_a_record_goes_with_the_rest(data: Path) -> None:
     folder = joined(data)
     (folder / NAME).write_text(record_of(ALICE, swarm="../../evil").model_dump_json())
     assert run("remove", "--yes").exit_code == 0
     assert not (data / "contributions").exists()
+
+
+def test_records_are_deleted_when_somebody_says_so(data: Path) -> None:
+    """Those that a removal has kept, too; nothing else in their folder is touched."""
+    joined(data)
+    assert run("remove", "--yes").exit_code == 0
+    folder = joined(data)
+    kept, mine = data / "contributions" / f"{SWARM}-{ALICE[-6:]}.json", data / "contributions" / "thesis.txt"
+    mine.write_text("mine")
+    refused = run("contribution", "--delete")
+    assert (refused.exit_code, words(refused)) == (2, "error: this is no terminal to ask at: give --yes")
+    assert kept.exists()
+    result = run("contribution", "--delete", "--yes")
+    assert (result.exit_code, words(result)) == (0, "deleted: 2 records of what this machine has contributed")
+    assert [kept.exists(), (folder / NAME).exists(), mine.exists()] == [False, False, True]
+    assert (folder / "invite").exists()
+    assert "no record of a contribution is here yet" in words(run("contribution", "--delete", "--yes"))
+
+
+def test_the_question_names_each_record_and_an_empty_folder_goes(data: Path) -> None:
+    folder = joined(data)
+    assert run("remove", "--yes").exit_code == 0
+    deletion = Deletion.of(None)
+    (path,) = deletion.files
+    assert f"  {path}, attic ({ALICE[-6:]}) in the run " in deletion.screen()
+    assert max(map(len, deletion.screen().splitlines()[2:])) <= 90
+    assert deletion.carry_out() == "deleted: the record of what this machine has contributed"
+    assert not (data / "contributions").exists()
+    assert not folder.exists()
+
+
+def test_the_record_of_a_node_that_runs_is_not_deleted(data: Path) -> None:
+    folder = joined(data)
+    with locked(folder):
+        result = run("contribution", "--delete", "--yes")
+    assert result.exit_code == 2
+    assert f"a node runs with {folder}" in words(result)
+    assert (folder / NAME).exists()
+
+
+def test_what_is_checked_is_not_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(record_of(ALICE).model_dump_json())
+    assert run("contribution", "--check", path, "--delete", "--yes").exit_code == 2
+    assert path.exists()

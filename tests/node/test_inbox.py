@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from dtfm_node.control.display import Display
 from dtfm_node.control.inbox import Inbox
-from dtfm_protocol.control.messages import ANSWERS, EPOCH, MEMBERSHIP, PLAN, Answers, Epoch, MembershipNews, Topic
+from dtfm_protocol.control.messages import ANSWERS, EPOCH, MEMBERSHIP, PLAN, Answers, Epoch, Kick, MembershipNews, Topic
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
@@ -92,6 +92,24 @@ def test_a_ban_ends_a_membership_at_once_and_whoever_holds_streams_is_told(node:
     assert told == [False]
     with pytest.raises(Refused, match="banned"):
         node.admission.check(credential(alice))
+
+
+def test_a_node_that_is_sent_away_says_so_and_what_its_person_can_do(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    """But not for what happened before it was started anew."""
+    caplog.set_level("INFO", logger=log.name)
+
+    def said() -> int:
+        return sum("has sent this machine away" in record.getMessage() for record in caplog.records)
+
+    before, other = Kick(peer=node.identity.peer_id, at=5.0), Kick(peer=STRANGER.peer_id, at=9.0)
+    for kicked in ((before,), (before, other)):
+        node.hear(MEMBERSHIP, MembershipNews(kicked=kicked))
+    assert said() == 0
+    for _ in range(2):
+        node.hear(MEMBERSHIP, MembershipNews(kicked=(before, other, before.model_copy(update={"at": 10.0}))))
+    assert said() == 1
 
 
 def test_a_ban_that_no_coordinator_signed_ends_none(node: Node) -> None:

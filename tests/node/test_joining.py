@@ -28,14 +28,23 @@ QUESTION = "Take part? [y/N] "
 
 
 def terms(limits: ChosenLimits, gpu: str = "") -> Terms:
-    folder = Path("/home/ann/.local/share/dtfm/nodes/3f9c0d1e2a4b5c6d")
-    return Terms("3f9c0d1e2a4b5c6d", "train.example.org:7700", folder, "", limits, 12 * GB, 100 * GB, gpu)
+    data = Path("/home/ann/.local/share/dtfm")
+    folder, records = data / "nodes" / "3f9c0d1e2a4b5c6d", data / "contributions"
+    return Terms("3f9c0d1e2a4b5c6d", "train.example.org:7700", folder, "", limits, 12 * GB, 100 * GB, gpu, records)
 
 
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        (ChosenLimits(), ["all of the processor; no GPU was found", "12 GB", "100 GB, half of what", "name: none"]),
+        (
+            ChosenLimits(),
+            [
+                "all of the processor; no GPU was found",
+                "12 GB",
+                "100 GB, half of what",
+                "sees what its key (or --name) does",
+            ],
+        ),
         (ChosenLimits("cpu", 1), ["1 thread of the processor (--threads)"]),
         (ChosenLimits("auto", 16), ["16 threads of the processor; no GPU"]),
         (
@@ -50,7 +59,7 @@ def terms(limits: ChosenLimits, gpu: str = "") -> Terms:
             ["22:30-6:45, 12-13; when idle, not on battery, not metered"],
         ),
         (ChosenLimits(memory_gb=12.5), ["at most 12.5 GB to train, 25 GB for moments"]),
-        (ChosenLimits(name="A" * 32), [f"Its name: {'A' * 32}."]),
+        (ChosenLimits(name="A" * 32), [f"sees what {'A' * 32} does and when"]),
         (ChosenLimits(rules=Rules(Hours.parsed("1:10-2:20,3:30-4:40,5:50-6:10"))), ["in your --hours"]),
     ],
 )
@@ -92,7 +101,9 @@ def test_each_start_says_what_is_allowed_and_how_to_take_it_back() -> None:
 
 def test_the_terms_say_what_is_kept_sent_and_seen_and_how_to_end_it() -> None:
     screen = terms(ChosenLimits()).screen()
-    for word in ("training text", "/home/ann/", "addresses", "device", "speed", "leave", "remove", "Members can read"):
+    for word in ("training text", "/home/ann/", "addresses", "device", "speed", "leave", "remove", "Members can read",
+                 "A record of your part stays in /home/ann/.local/share/dtfm/contributions",
+                 "dtfm-node contribution --delete"):  # fmt: skip
         assert word in screen
 
 

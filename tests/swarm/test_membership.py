@@ -91,6 +91,7 @@ async def test_an_invite_that_is_taken_back_and_a_member_that_is_kicked_which_co
     stays = second if kicked is first else first
     assert set(swarm.layout()["pipelines"][0]) == {swarm.peer_of(stays), swarm.peer_of(spare)}
     assert kicked.alive
+    await swarm.until(lambda: "has sent this machine away" in kicked.said(), "its person is told")
 
     kicked.signal(signal.SIGINT)
     await kicked.exit_code()

@@ -25,8 +25,12 @@ async def test_a_local_swarm_trains_exports_and_generates_what_one_process_would
     """`swarm` on three nodes gives the curve of `solo`, bit-identical replicas, and a model that transformers loads."""
     job = swarm.job(steps=20)
     state = swarm.folder / "coordinator"
-    code, said = await swarm.run("dtfm-coordinator", "swarm", job, "--nodes", "3", "--state-dir", state)
+    told = swarm.folder / "told"
+    code, said = await swarm.run(
+        "dtfm-coordinator", "swarm", job, "--nodes", "3", "--state-dir", state, "--on-event", f"sh -c 'cat >> {told}'"
+    )
     assert code == 0, said
+    assert '"done"' in told.read_text(), "its owner is told of the end"
     assert swarm.leftovers() == []
     rows = swarm.rows()
     same_curve(rows, await solo(swarm.folder, job))

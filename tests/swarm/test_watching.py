@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.serve.web.page_links import PageLinks, link, page_url
 from dtfm_coordinator.swarm.overview.overview import Overview
 from dtfm_coordinator.swarm.overview.spoken_numbers import many
+from dtfm_protocol.identity.invite import Invite
 from tests.harness.browser import CHROMIUM, Browser
+from tests.harness.daemon import Daemon
 from tests.harness.swarm import Swarm
 
 pytestmark = [
@@ -25,14 +28,31 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def ask(browser: Browser, button: str, go: str, within: str = "#actions") -> str:
-    """Press a button, say yes to its question, and return the answer."""
-    press = "[...document.querySelectorAll({})].find(one => one.textContent === {})?.click() ?? true"
-    await browser.until(f"!{press.format(json.dumps(f'{within} button'), json.dumps(button))}")
+async def ask(
+    browser: Browser, button: str, go: str, within: str = "#actions", fill: dict[str, object] | None = None
+) -> str:
+    """Press a button, fill its form by the labels' words, say yes to its question, and return the answer."""
+    await browser.until(f"""(() => {{
+        const at = [...document.querySelectorAll({json.dumps(f"{within} button")})].find(one =>
+            one.textContent === {json.dumps(button)});
+        at?.click();
+        return Boolean(at);
+    }})()""")
+    await browser.until("document.getElementById('dialog').open")
     assert await browser.run("document.getElementById('dialog-go').textContent") == go
+    for label, value in (fill or {}).items():
+        await browser.run(f"""(() => {{
+            const at = [...document.querySelectorAll('#dialog-body label')].find(one =>
+                one.textContent.includes({json.dumps(label)})).querySelector('input, select');
+            if (at.type === 'checkbox') at.checked = {json.dumps(value)};
+            else at.value = {json.dumps(value)};
+        }})()""")
     await browser.run("document.getElementById('dialog-go').click()")
     said = "document.getElementById('dialog-said').textContent"
-    return str(await browser.until(f"{said} !== 'One moment.' && {said}", 120.0))
+    answer = str(await browser.until(f"{said} !== 'One moment.' && {said}", 120.0))
+    await browser.run("document.getElementById('dialog-cancel').click()")
+    assert not await browser.run("document.getElementById('dialog').open")
+    return answer
 
 
 async def shown(browser: Browser) -> dict[str, Any]:
@@ -60,6 +80,48 @@ def expected(overview: Overview) -> dict[str, str]:
         "Loss": f"{figures.loss:.4f}{evaluated}",
         "Tokens a second": f"{figures.tokens_per_second:,.0f} {many(progress.tokens)} so far",
     }
+
+
+def row_of(peer: str) -> str:
+    """Where the page shows a member."""
+    return f"#members tbody tr:has([aria-label$=' {peer[-6:]}'])"
+
+
+async def members(swarm: Swarm) -> dict[str, bool]:
+    """Who was let in, and whether it is banned."""
+    code, said = await swarm.run("dtfm-coordinator", "members", "--state-dir", swarm.folder / "coordinator", "--json")
+    assert code == 0, said
+    return {one["peer"]: one["banned"] for one in json.loads(said)["members"]}
+
+
+async def invite_somebody(browser: Browser, swarm: Swarm) -> None:
+    """An invite is made and taken back."""
+    said = await ask(browser, "Invite somebody", "Make the invite", ".tools", {"Whom it is for": "Ann", "For how": 3})
+    assert said.startswith("The invite is made")
+    text = str(await browser.run("document.querySelector('#dialog-body textarea').value"))
+    assert Invite.decode(text.removeprefix("dtfm-node join ")).token is not None
+    await browser.until("document.querySelector('#invites li').innerText.includes('0 of 3 used')")
+    said = await ask(browser, "Take back", "Take back", "#invites li:first-child")
+    assert "is taken back; 0 who entered with it stay" in said
+    await browser.until("document.querySelector('#invites li').innerText.includes('taken back')")
+    newest = LedgerFile(swarm.folder / "coordinator").ledger
+    assert [(newest.invited[token].name, newest.invited[token].uses) for token in newest.revoked] == [("Ann", 3)]
+
+
+async def send_away(browser: Browser, swarm: Swarm, node: Daemon) -> None:
+    """A node that is sent away is gone until it is started anew, and says so."""
+    peer = swarm.peer_of(node)
+    row = row_of(peer)
+    assert "is sent away" in await ask(browser, "Send away", "Send away", row)
+    await browser.until(f"document.querySelector({json.dumps(row)}).innerText.includes('was sent away by you')")
+    overview = Overview.model_validate(swarm.status()["overview"])
+    assert overview.members[peer].role == "gone"
+    await swarm.until(lambda: "has sent this machine away" in node.said(), "its person is told")
+    node.signal(signal.SIGINT)
+    await node.exit_code()
+    await node.start()
+    await swarm.until(lambda: swarm.statuses().get(peer) == "idle", "it is a member again")
+    await browser.until(f"!document.querySelector({json.dumps(row)}).classList.contains('gone')")
 
 
 async def test_an_owner_watches_a_run_in_a_browser_and_steers_it_from_there(swarm: Swarm) -> None:
@@ -113,10 +175,22 @@ async def test_an_owner_watches_a_run_in_a_browser_and_steers_it_from_there(swar
         await browser.until("document.querySelectorAll('#map .peer').length === 2")
         await comes_to_agree()
 
+        await invite_somebody(browser, swarm)
+        kicked, banned = nodes
+        await send_away(browser, swarm, kicked)
+
         assert "from step" in await ask(browser, "Resume", "Resume")
         await browser.until("document.getElementById('health').textContent.startsWith('Training')")
+        said = await ask(browser, "Change settings", "Change it", fill={"New value": "2e-4"})
+        assert "in force from step" in said.lower()
+        await swarm.until(lambda: swarm.rows()[-1]["learning_rate"] < 2.1e-4, "the rate is another")
         assert "is kept" in await ask(browser, "Keep a checkpoint", "Keep a checkpoint")
+        assert "state is kept" in await ask(browser, "Pause", "Pause")
+        row = row_of(swarm.peer_of(banned))
+        assert "is banned." in await ask(browser, "Ban", "Ban", row, {"this one alone": True})
+        assert await banned.exit_code() == 2
+        assert await members(swarm) == {swarm.peer_of(kicked): False, swarm.peer_of(banned): True}
         assert "ended by the owner" in (await ask(browser, "Finish", "Finish")).lower()
-        assert [await process.exit_code() for process in (coordinator, *nodes)] == [0, 0, 0]
+        assert [await process.exit_code() for process in (coordinator, kicked)] == [0, 0]
         complaints = [one for one in browser.complaints if "Failed to load resource" not in one]
         assert complaints == [], "but for the coordinator's absence"

@@ -24,7 +24,7 @@ def set_values(
     wait: Wait = 120.0,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask where the learning rate jumps far up.")] = False,
 ) -> None:
-    """Change the job while it trains: learning rate, steps, batch, evaluation, checkpoints, plan."""
+    """Change the job while it trains. Learning rate, steps, batch, evaluation, checkpoints, plan."""
     from dtfm_coordinator.owner.amending import described, steep_rise
     from dtfm_coordinator.owner.job_on_disk import JobOnDisk
     from dtfm_coordinator.owner.owner_wishes import Amended
@@ -54,7 +54,7 @@ def fork(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="Job file to write.")],
     run: Annotated[str, typer.Option("--from", metavar="STATE_DIR[@STEP]", help="The run, and a checkpoint of it.")],
 ) -> None:
-    """Write a job file that begins with the weights of a run's checkpoint."""
+    """Begin a new job with the weights of a run's checkpoint. This writes its job file."""
     from dtfm_coordinator.tools.fork import fork as write
 
     with command_line.guarded():

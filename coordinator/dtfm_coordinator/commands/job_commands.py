@@ -16,7 +16,7 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a job file means, how long it takes, and what is wrong with it; nothing is tokenized or served."""
+    """Say what a job file means, and what is wrong with it. Also how long it takes; nothing is tokenized or served."""
     with command_line.guarded():
         from dtfm_coordinator.tools.check.command import HomeMachines
         from dtfm_coordinator.tools.check.command import check as checked

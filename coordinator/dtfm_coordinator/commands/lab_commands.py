@@ -21,7 +21,7 @@ def compare(
     budget: Annotated[float, typer.Option(min=0, help="Seconds of each search.")] = 1.0,
     csv: Annotated[Path | None, typer.Option(help="Where a row for each run is written; - is standard output.")] = None,
 ) -> None:
-    """Compare the allocator's algorithms on a saved view."""
+    """Compare algorithms that place a job on a network. Each is run with several seeds."""
     with command_line.guarded():
         from dtfm_lab.compare import CompareOptions
         from dtfm_lab.compare import compare as compared
@@ -45,12 +45,12 @@ def compare(
 
 
 def network(
-    name: Annotated[str, typer.Argument(help="Which; a wrong name lists them all.")],
+    name: Annotated[str, typer.Argument(help="Which network; a wrong name lists them all.")],
     nodes: Annotated[int, typer.Option(help="How many nodes it has.")],
     out: Annotated[Path, typer.Option(help="Where the view is written, .json or .npz.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
 ) -> None:
-    """Write the view of a made-up network, to plan on."""
+    """Make up a network of N machines. It is written as a view, to plan on."""
     with command_line.guarded():
         from dtfm_lab.networks.catalogue import network as made
         from dtfm_lab.networks.summary import summary
@@ -69,14 +69,14 @@ def lab(
     ],
     on: Annotated[str | None, typer.Option(metavar="NODE", help="On which host (default: the first).")] = None,
     everywhere: Annotated[bool, typer.Option("--everywhere", help="On all hosts at once.")] = False,
-    scale: Annotated[float, typer.Option(min=1e-9, max=1e9, help="All rates times this.")] = 1.0,
+    scale: Annotated[float, typer.Option(min=1e-9, max=1e9, help="Multiply all rates by this.")] = 1.0,
     loss: Annotated[float, typer.Option(min=0, max=0.99, help="Share of packets that vanish.")] = 0.0,
     queue_ms: Annotated[
         float, typer.Option(min=1, help="Longest queue of a link, as time at its rate; 72 KiB at least.")
     ] = 200.0,
     script: Annotated[Path | None, typer.Option(help="Timed changes of the world (TOML).")] = None,
 ) -> None:
-    """Run a command on hosts whose network is as a view says: delays, rates, uplinks. Needs root."""
+    """Run a command on hosts whose network is as a view says. That is delays, rates, uplinks. Needs root."""
     set_up(LogFormat.plain.value)
     with command_line.guarded():
         from dtfm_lab.emulation.command import CommandEnded, LabOptions, run

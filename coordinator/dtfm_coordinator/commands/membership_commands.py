@@ -80,7 +80,7 @@ def _name(ledger: "MembershipLedger", token: str) -> str:
 def revoke(
     token: Annotated[str, typer.Argument(help="The invite's token, as `members` shows it.")], state_dir: StateDir
 ) -> None:
-    """Take an invite back: nobody else enters with it; those who have stay."""
+    """Take an invite back. Nobody else enters with it; those who have stay."""
     from dtfm_coordinator.membership.ledger_acts import revoke_invite
 
     with command_line.guarded():
@@ -88,7 +88,7 @@ def revoke(
 
 
 def kick(peer: Peer, state_dir: StateDir) -> None:
-    """Have the swarm go on without a member; it may come back."""
+    """Have the swarm go on without a member. It is back once it is started anew."""
     from dtfm_coordinator.membership.ledger_acts import kick_member
 
     with command_line.guarded():
@@ -102,7 +102,7 @@ def ban(
         bool, typer.Option("--key-only", help="Ban this key alone, not all who entered with the same invite.")
     ] = False,
 ) -> None:
-    """Ban a member for good, and all others who entered with its invite."""
+    """Ban a member for good. All others who entered with its invite are banned, too."""
     from dtfm_coordinator.membership.ledger_acts import ban_member
 
     with command_line.guarded():
@@ -110,7 +110,7 @@ def ban(
 
 
 def rotate(state_dir: StateDir) -> None:
-    """Replace the coordinator's own key by a new one, whether it runs or not; the old one is deleted."""
+    """Replace the coordinator's own key by a new one. Whether it runs or not; the old one is deleted."""
     from dtfm_coordinator.serve import key_replacement
     from dtfm_protocol.identity.invite import Invite
     from dtfm_protocol.process.state_dir import is_live, locked

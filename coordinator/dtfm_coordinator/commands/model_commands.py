@@ -11,7 +11,7 @@ from dtfm_protocol.process import command_line
 
 
 def export(state_dir: StateDir, out: Annotated[Path, typer.Argument(help="Folder to make.")]) -> None:
-    """Write the newest checkpoint as a folder that transformers loads."""
+    """Write the newest model as a folder for transformers."""
     with command_line.guarded():
         from dtfm_coordinator.tools.export import export as write
 
@@ -23,7 +23,7 @@ def report(
     state_dir: StateDir,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where it is written (HTML).")] = Path("report.html"),
 ) -> None:
-    """Write the run's curves, plans, members and job as one HTML file."""
+    """Write the run as one HTML file. With curves, plans, members and job."""
     with command_line.guarded():
         from dtfm_coordinator.tools.report.command import write_report
         from dtfm_protocol.process.state_dir import check_writable
@@ -47,7 +47,7 @@ def generate(
 
 
 def status(state_dir: StateDir, as_json: Json = False) -> None:
-    """Say what is going on."""
+    """Say how the run goes, and who does what. Also what has happened of late."""
     with command_line.guarded():
         from dtfm_coordinator.tools.status import read, show
 

@@ -8,11 +8,11 @@ import typer
 from dtfm_protocol.process.logs import LogFormat
 
 JobFile = Annotated[Path, typer.Argument(help="The job file (TOML).")]
-ViewFile = Annotated[Path, typer.Argument(help="A saved view (JSON or .npz).")]
+ViewFile = Annotated[Path, typer.Argument(help="The network: a view (JSON or .npz), as `network` or a run makes it.")]
 JobOption = Annotated[Path | None, typer.Option("--job", help="The job file that the plan is for.")]
-StateDir = Annotated[Path, typer.Option("--state-dir", help="Where key, invite, metrics and checkpoints are kept.")]
+StateDir = Annotated[Path, typer.Option("--state-dir", help="The run's folder: key, invite, metrics, checkpoints.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the allocator's search.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the search for a plan.")]
 ActivationBytes = Annotated[
     float | None, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary (paper's cost).")
 ]

@@ -23,7 +23,7 @@ Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait unti
 
 
 def pause(state_dir: StateDir, wait: Wait = 120.0) -> None:
-    """Have the run stand still after the step under way, with its state kept, until `resume`."""
+    """Have the run stand still, with its state kept. It stops after the step under way, until `resume`."""
     from dtfm_coordinator.owner.owner_wishes import Paused
     from dtfm_coordinator.owner.wish_file import WishFile
 
@@ -61,7 +61,7 @@ def resume(state_dir: StateDir, wait: Wait = 120.0) -> None:
 
 
 def checkpoint(state_dir: StateDir, wait: Wait = 120.0) -> None:
-    """Keep the state of now for good: training stops for a moment after the step under way, and goes on."""
+    """Keep the state of now for good. Training stops for a moment after the step under way, and goes on."""
     from dtfm_coordinator.owner.owner_wishes import CheckpointWanted
 
     with command_line.guarded():
@@ -75,7 +75,7 @@ def checkpoint(state_dir: StateDir, wait: Wait = 120.0) -> None:
 
 
 def replan(state_dir: StateDir, wait: Wait = 120.0) -> None:
-    """Look for a better plan for the nodes that are here, while training goes on."""
+    """Look for a better plan while training goes on. It is for the nodes that are here."""
     from dtfm_coordinator.owner.owner_wishes import PlanWanted
 
     with command_line.guarded():
@@ -93,7 +93,7 @@ def finish(
     wait: Wait = 120.0,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether to.")] = False,
 ) -> None:
-    """End the run after the step under way: its state is kept as the last one, and the nodes leave."""
+    """End the run after the step under way. Its state is kept as the last one, and the nodes leave."""
     from dtfm_coordinator.owner.owner_wishes import FinishWanted
 
     with command_line.guarded():
@@ -110,7 +110,7 @@ def finish(
 
 
 def cancel(state_dir: StateDir, wait: Wait = 120.0) -> None:
-    """Take back what was asked for and is not done yet, by any of these commands or by `set`."""
+    """Take back what was asked for and is not done yet. By whichever of these commands, or by `set`."""
     from dtfm_coordinator.owner.owner_wishes import Cancelled
 
     with command_line.guarded():

@@ -30,23 +30,31 @@ class CostName(StrEnum):
 def plan(
     view: ViewFile,
     job: JobOption = None,
-    cost: Annotated[CostName | None, typer.Option(help="paper; or makespan, the default with --job.")] = None,
-    stages: Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")] = None,
+    cost: Annotated[
+        CostName | None, typer.Option(help="Judge by paper (communication), or makespan (a step; default with --job).")
+    ] = None,
+    stages: Annotated[
+        int | None, typer.Option(min=1, help="So many pipeline stages (default with --job: as many as pay).")
+    ] = None,
     activation_bytes: ActivationBytes = None,
     gradient_bytes: GradientBytes = None,
     algorithm: Annotated[Algorithm, typer.Option(help="How the placement is found.")] = Algorithm.evolutionary,
     seed: Seed = 0,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Seconds of search (default: about 1, for large swarms up to 10).")
+        float | None, typer.Option(min=0, help="Seconds of search (default: 1.2, for large swarms up to 10).")
     ] = None,
     evaluations: Annotated[
         int | None, typer.Option(min=1, help="Placements to look at, instead of seconds: the same with the same seed.")
     ] = None,
-    in_force: Annotated[Path | None, typer.Option(help="The plan in force: another must pay back the move.")] = None,
-    horizon: Annotated[float | None, typer.Option(min=0, help="Seconds within which it must.")] = None,
+    in_force: Annotated[
+        Path | None, typer.Option(help="The plan in force: another one must be worth the move.")
+    ] = None,
+    horizon: Annotated[
+        float | None, typer.Option(min=0, help="Seconds within which it must pay (default: 600).")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the plan is written (default: standard output).")] = None,
 ) -> None:
-    """Run the allocator alone on a saved view."""
+    """Place a job on a network that was saved or made up. No swarm is needed."""
     with command_line.guarded():
         from dtfm_coordinator.tools.offline_plan import PlanOptions, answer
         from dtfm_protocol.process.state_dir import check_writable, write_atomically
@@ -85,12 +93,19 @@ def explain(
     activation_bytes: ActivationBytes = None,
     gradient_bytes: GradientBytes = None,
     figure: Annotated[Path | None, typer.Option(help="Draw it, too: .svg, .png or .pdf.")] = None,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Set beside it a step that was measured: where nodes wrote with --trace."),
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="With --trace: which step (default: the one of median length).")
+    ] = None,
     seed: Seed = 0,
     budget: Annotated[
         float, typer.Option(min=0, help="Seconds of each of two searches for the next node's worth; 0 leaves it out.")
     ] = 1.0,
 ) -> None:
-    """Say where a plan's step goes: peers, links, bottleneck, and what the next node would bring."""
+    """Say where the time of a plan's step goes. Peers, links, bottleneck, and what the next node would bring."""
     with command_line.guarded():
         from dtfm_coordinator.tools.explain.command import ExplainOptions
         from dtfm_coordinator.tools.explain.command import explain as explained
@@ -107,6 +122,8 @@ def explain(
                     activation_bytes=activation_bytes,
                     gradient_bytes=gradient_bytes,
                     figure=figure,
+                    trace=tuple(trace or ()),
+                    step=step,
                     seed=seed,
                     budget=budget,
                 )
@@ -117,7 +134,7 @@ def trace(
     traces: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Where nodes wrote with --trace; or files.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the merged trace is written (JSON).")],
 ) -> None:
-    """Merge nodes' traces into one with aligned clocks, for Perfetto."""
+    """Merge the nodes' timelines into one, for Perfetto. They wrote them with --trace; it is on one clock."""
     with command_line.guarded():
         from dtfm_coordinator.tools.trace.command import merge
         from dtfm_protocol.process.state_dir import check_writable, write_atomically

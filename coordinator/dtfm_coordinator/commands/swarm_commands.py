@@ -13,25 +13,38 @@ from dtfm_protocol.process.logs import LogFormat, log, set_up
 if TYPE_CHECKING:
     from dtfm_coordinator.serve.web.page_address import PageOptions
 
+OnEvent = Annotated[
+    str | None,
+    typer.Option(metavar="COMMAND", help="Run this when the run is done, fails or stalls, or a member is lost."),
+]
+Webhook = Annotated[str | None, typer.Option(metavar="URL", help="Post the same there, as JSON.")]
+STALLED_MINUTES = 10.0
+"""Minutes without a step after which a run is stalled, unless its owner says otherwise."""
+
 
 def serve(
     job: JobFile,
     state_dir: StateDir,
     listen: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(min=0, max=65534, help="Broker's port; the data plane takes the next.")] = 7700,
-    announce: Annotated[str | None, typer.Option(help="Host at which nodes reach this machine.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65534, help="Port for nodes; data takes the next one.")] = 7700,
+    announce: Annotated[
+        str | None, typer.Option(help="Host at which nodes reach this machine: the invite names it.")
+    ] = None,
     broker: Annotated[
-        str, typer.Option(envvar="DTFM_BROKER", help="embedded, or mqtt[s]://[USER:PASSWORD@]HOST[:PORT].")
+        str,
+        typer.Option(envvar="DTFM_BROKER", help="Message broker: embedded, or mqtt[s]://[USER:PASSWORD@]HOST[:PORT]."),
     ] = "embedded",
     broker_ca: Annotated[Path | None, typer.Option(help="PEM certificate that signs the broker's own.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="Force this layout; a changed file is taken up.")] = None,
-    min_nodes: Annotated[int | None, typer.Option(min=1, help="Wait for so many nodes.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Use this file's layout, and search for none; a changed file is taken up.")
+    ] = None,
+    min_nodes: Annotated[int | None, typer.Option(min=1, help="Begin only when so many nodes are here.")] = None,
     exit_when_done: Annotated[bool, typer.Option("--exit-when-done", help="End after the last step.")] = False,
     without_quorum: Annotated[
-        bool, typer.Option("--without-quorum", help="Plan without peers that are gone for good and cannot answer.")
+        bool, typer.Option("--without-quorum", help="Go on though nodes are gone for good that the run waits for.")
     ] = False,
     card: Annotated[
-        list[str] | None, typer.Option(help="A coordinator that may take over: what `card` prints.")
+        list[str] | None, typer.Option(help="A second coordinator, which may take over: what `card` prints.")
     ] = None,
     standby: Annotated[
         str | None, typer.Option(metavar="INVITE", help="Take over this swarm (@FILE, - or text) when nobody leads it.")
@@ -45,17 +58,14 @@ def serve(
         Path | None, typer.Option(help="PEM certificate of the page, with its key or --web-key.")
     ] = None,
     web_key: Annotated[Path | None, typer.Option(help="PEM key of that certificate.")] = None,
-    on_event: Annotated[
-        str | None,
-        typer.Option(metavar="COMMAND", help="Run this when the run is done, fails or stalls, or a member is lost."),
-    ] = None,
-    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Post the same there, as JSON.")] = None,
+    on_event: OnEvent = None,
+    webhook: Webhook = None,
     test_event: Annotated[
         bool, typer.Option("--test-event", help="Only tell --on-event and --webhook of a `test`, and end.")
     ] = False,
     stalled_after: Annotated[
         float, typer.Option(metavar="MINUTES", min=0.1, help="Minutes without a step after which a run is stalled.")
-    ] = 10.0,
+    ] = STALLED_MINUTES,
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the metrics there for TensorBoard.")
     ] = None,
@@ -66,7 +76,7 @@ def serve(
     log_format: Format = LogFormat.plain,
     verbose: Verbose = False,
 ) -> None:
-    """Serve a job: print an invite, plan for whoever joins, keep the result."""
+    """Serve a job to nodes that join. It prints an invite, plans for whoever joins, and keeps the result."""
     from dtfm_protocol.job.job_file import Job
     from dtfm_protocol.process.state_dir import locked
 
@@ -116,7 +126,7 @@ def _try_notices(on_event: str | None, webhook: str | None, job: str) -> None:
     from dtfm_coordinator.serve.notices.notice_sender import NoticeOptions, NoticeSender
     from dtfm_protocol.errors import UserError
 
-    options = NoticeOptions.parse(on_event, webhook, stalled_minutes=10.0)
+    options = NoticeOptions.parse(on_event, webhook, STALLED_MINUTES)
     if options is None:
         raise UserError("--test-event: say whom to tell, by --on-event COMMAND or --webhook URL")
     command_line.run(NoticeSender(options).try_out(job))
@@ -126,11 +136,11 @@ def _try_notices(on_event: str | None, webhook: str | None, job: str) -> None:
 def card(
     state_dir: StateDir,
     listen: Annotated[str, typer.Option(help="Address that `serve --standby` will listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(min=0, max=65534, help="Its broker's port.")] = 7700,
+    port: Annotated[int, typer.Option(min=0, max=65534, help="Its port for nodes.")] = 7700,
     announce: Annotated[str | None, typer.Option(help="Host at which nodes reach this machine.")] = None,
     broker: Annotated[str, typer.Option(envvar="DTFM_BROKER", help="As with serve.")] = "embedded",
 ) -> None:
-    """Introduce a second coordinator, for `serve --card` on the first one's machine."""
+    """Introduce a second coordinator. What this prints is for `serve --card` on the first one's machine."""
     from dtfm_protocol.process.state_dir import locked
 
     with command_line.guarded(), locked(state_dir):
@@ -157,11 +167,12 @@ def swarm(
     job: JobFile,
     state_dir: StateDir,
     nodes: Annotated[int, typer.Option(min=1, help="How many node processes.")] = 2,
-    plan: Annotated[Path | None, typer.Option(help="Force this layout.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Use this file's layout, and search for none.")] = None,
     text: Annotated[Path | None, typer.Option(help="Train on this file instead of the job's text.")] = None,
     sample: Annotated[str | None, typer.Option(help="Generate from this prompt at the end.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Have the nodes write timelines to this folder.")] = None,
-    on_event: Annotated[str | None, typer.Option(metavar="COMMAND", help="As with serve.")] = None,
+    on_event: OnEvent = None,
+    webhook: Webhook = None,
     seed: Seed = 0,
     log_format: Format = LogFormat.plain,
     verbose: Verbose = False,
@@ -184,7 +195,7 @@ def swarm(
             from dtfm_coordinator.serve.serve_options import ServeOptions
             from dtfm_coordinator.tools.local_swarm import run
 
-            notices = NoticeOptions.parse(on_event, None, stalled_minutes=10.0)
+            notices = NoticeOptions.parse(on_event, webhook, STALLED_MINUTES)
             if said := finished_run(parsed, state_dir):
                 typer.echo(said)
             else:

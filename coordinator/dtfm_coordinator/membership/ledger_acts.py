@@ -83,7 +83,7 @@ def kick_member(folder: Path, peer: str) -> str:
     file = LedgerFile(folder)
     found = _member(file.ledger.members, peer)
     file.append(Kicked(peer=found, at=time.time()))
-    return f"{found} is sent away; it may come back"
+    return f"{found} is sent away; it is back once it is started anew"
 
 
 def ban_member(folder: Path, peer: str, *, key_only: bool) -> str:

@@ -1,9 +1,12 @@
-"""`dtfm-node contribution`: shows, or checks, signed records of what nodes have contributed."""
+"""`dtfm-node contribution`: shows, checks, or deletes signed records of what nodes have contributed."""
 
+import contextlib
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from dtfm_node.commands.kept_contributions import record_files
+from dtfm_node.commands.kept_contributions import record_files, records_folder
 from dtfm_node.commands.state_folders import known_folders
 from dtfm_node.control.contribution_words import contributed
 from dtfm_protocol.bounds import printable
@@ -11,6 +14,7 @@ from dtfm_protocol.control.contribution_record import RECORD_LIMIT, Contribution
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import called
+from dtfm_protocol.process.state_dir import is_live
 
 
 def shown(state_dir: Path | None) -> str:
@@ -22,18 +26,83 @@ def shown(state_dir: Path | None) -> str:
     Raises:
         UserError: there is no record, or one that cannot be read.
     """
-    files = record_files(state_dir)
-    if not files:
-        raise UserError(
-            "no record of a contribution is here yet: a node gets one once steps in which it took part are kept; "
-            "name its folder with --state-dir if it is elsewhere"
+    return "\n\n".join(_told(path) for path in _files(state_dir))
+
+
+def _files(state_dir: Path | None) -> list[Path]:
+    if files := record_files(state_dir):
+        return files
+    raise UserError(
+        "no record of a contribution is here yet: a node gets one once steps in which it took part are kept; "
+        "name its folder with --state-dir if it is elsewhere"
+    )
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """The deletion of records, which nobody can make again."""
+
+    files: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, state_dir: Path | None) -> Self:
+        """Find the records to delete: those that `shown` shows.
+
+        Raises:
+            UserError: there is none; or one is of a node that runs, and would get it again.
+        """
+        files = tuple(_files(state_dir))
+        for folder in (path.parent for path in files):
+            if folder != records_folder() and is_live(folder):
+                raise UserError(
+                    f"a node runs with {folder}, and would get its record again: have it leave first, with "
+                    "`dtfm-node leave`; nothing was deleted"
+                )
+        return cls(files)
+
+    def screen(self) -> str:
+        """Return what is going to happen, in words for people."""
+        return "\n".join(
+            [
+                "This deletes the record of what this machine has contributed:",
+                *(f"  {printable(str(path))}{_in_short(path)}" for path in self.files),
+                "It cannot be made again: its coordinator signs it for the node's key alone, while",
+                "it runs. What the owner has noted of the run, and published, is not changed by this.",
+            ]
         )
-    return "\n\n".join(_told(path) for path in files)
+
+    def carry_out(self) -> str:
+        """Delete the files, and the folder of kept records if it is empty then; return what was done, in a line.
+
+        Raises:
+            UserError: the system refuses to delete something.
+        """
+        try:
+            for path in self.files:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot delete {path}: {error.strerror}; mend that, and run this again") from None
+        with contextlib.suppress(OSError):
+            records_folder().rmdir()
+        count = len(self.files)
+        return f"deleted: {'the record' if count == 1 else f'{count} records'} of what this machine has contributed"
+
+
+def _in_short(path: Path) -> str:
+    """Return what a record is of, for a list; "" where it cannot be read."""
+    try:
+        said, _ = _opened(path)
+    except UserError:
+        return ""
+    return f', {called(said.peer, said.name)} in the run "{said.job}"'
 
 
 def _told(path: Path) -> str:
     said, signer = _opened(path)
-    return f"{_lines(said)}\nSigned by the coordinator {signer}, in\n  {printable(str(path))}"
+    return (
+        f"{_lines(said)}\nSigned by the coordinator {signer}, in\n  {printable(str(path))}\n"
+        "(`dtfm-node contribution --delete` deletes it.)"
+    )
 
 
 def check(path: Path, coordinator: str | None, state_dir: Path | None = None) -> str:

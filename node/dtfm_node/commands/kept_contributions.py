@@ -4,6 +4,7 @@ from pathlib import Path
 
 from dtfm_node.commands.state_folders import data_folder, known_folders
 from dtfm_node.control.contribution_keeper import NAME
+from dtfm_node.devices.device_folders import device_folders
 from dtfm_protocol.control.contribution_record import ContributionRecord
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.keys import short
@@ -39,7 +40,8 @@ def keep(path: Path) -> Path | None:
 
 
 def record_files(state_dir: Path | None) -> list[Path]:
-    """Return the files of this user's records: that of the named state folder; None: all that are known."""
+    """Return the files of this user's records: of the named state folder and its devices; None: all that are known."""
     folder, nodes = records_folder(), known_folders() if state_dir is None else [state_dir]
     kept = sorted(folder.glob("*.json")) if state_dir is None and folder.is_dir() else []
-    return [path for path in (one / NAME for one in nodes) if path.is_file()] + kept
+    of_devices = [(one, *device_folders(one)) for one in nodes]
+    return [path for group in of_devices for path in (one / NAME for one in group) if path.is_file()] + kept

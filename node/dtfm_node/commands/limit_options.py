@@ -20,7 +20,9 @@ GpuMemory = Annotated[
 ]
 GpuShare = Annotated[
     float | None,
-    typer.Option("--gpu-share", min=1, max=100, metavar="PERCENT", help="Compute on the GPU so much of the time."),
+    typer.Option(
+        "--gpu-share", min=1, max=100, metavar="PERCENT", help="Compute on the GPU for so much of the time at most."
+    ),
 ]
 Disk = Annotated[
     float | None, typer.Option("--disk", help="Keep at most so many GB on disk (default: half of what is free).")

@@ -80,8 +80,11 @@ class Removal:
         for name, (what, _) in FOLDERS.items():
             size = sum(size for path, size in self.sizes.items() if path.parent.name == name)
             lines.append(f"  {what}: {bytes_in_words(size)}")
-        if self.folder / CONTRIBUTION in self.sizes:
-            thanks = ["The record of what it has contributed is kept, in", f"  {printable(str(records_folder()))}"]
+        if self._records():
+            thanks = [
+                "The record of what it has contributed is kept, in",
+                f"  {printable(str(records_folder()))} (`dtfm-node contribution --delete` deletes that)",
+            ]
         else:
             thanks = []
         return "\n".join(
@@ -100,7 +103,7 @@ class Removal:
         Raises:
             UserError: the system refuses to delete something.
         """
-        kept = keep(self.folder / CONTRIBUTION) if self.folder / CONTRIBUTION in self.sizes else None
+        kept = [str(place) for place in map(keep, self._records()) if place is not None]
         try:
             for path in self.sizes:
                 path.unlink(missing_ok=True)
@@ -113,8 +116,12 @@ class Removal:
                         folder.rmdir()
         except OSError as error:
             raise UserError(f"cannot delete all of {self.folder}: {error}; mend that, and run this again") from None
-        thanks = f"; the record of what it has contributed is {kept}" if kept is not None else ""
+        thanks = f"; the record of what it has contributed is {' and '.join(kept)}" if kept else ""
         return f"removed: {bytes_in_words(sum(self.sizes.values()))} freed; {self._left()}{thanks}"
+
+    def _records(self) -> list[Path]:
+        """Return the signed records among the files: each device's node has its own."""
+        return [path for path in self.sizes if path.name == CONTRIBUTION]
 
     def _left(self) -> str:
         if not self.folder.exists():

@@ -9,6 +9,7 @@ import psutil
 
 from dtfm_node.commands.chosen_limits import ChosenLimits, in_mbit
 from dtfm_node.commands.gpu_look import gpu_here
+from dtfm_node.commands.kept_contributions import records_folder
 from dtfm_node.doctor.checks.leftovers import nearest
 from dtfm_node.state.disk_budget import most_disk
 from dtfm_protocol.bounds import printable
@@ -22,8 +23,7 @@ MOST_GPU = 24
 
 SCREEN = """\
 You are about to lend this machine to the swarm {swarm},
-which is run by whoever is at {entrance}.
-Its name: {name}. Once in, it says what it trains.
+run by whoever is at {entrance}. Once in, it says what it trains.
 WHAT IT DOES until the model is trained or you stop it (options that limit it)
   Computes  on {device}
   Memory    {memory}
@@ -33,6 +33,7 @@ WHAT IT DOES until the model is trained or you stop it (options that limit it)
 WHAT IT KEEPS in {folder}
   The training text (piece by piece, in the end all of it, as token numbers),
   parts of the model, and a key. Other users of this machine cannot read them.
+  A record of your part stays in {records}
 WHAT IT SENDS, all of it encrypted
   To the coordinator and the members: the addresses of this machine, its device,
   free memory and speed, how fast its links are, what it does and what fails.
@@ -40,9 +41,9 @@ WHAT IT SENDS, all of it encrypted
   It sends none of your own files, and runs no program of the owner's.
 WHAT OTHERS SEE
   Members can read the text, the model and each other's addresses. The owner
-  sees which node (a key, and a --name) does what and when, and may publish it.
+  sees what {name} does and when, and may publish it.
 TO STOP    Ctrl+C, or: dtfm-node leave{option}
-TO REMOVE  dtfm-node remove{option}"""
+TO REMOVE  dtfm-node remove{option}; the record: dtfm-node contribution --delete"""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Terms:
     """Bytes that the node keeps at most."""
     gpu: str = ""
     """Name of the machine's GPU; "": none was found."""
+    records: Path = Path()
+    """Folder in which the record of its contribution stays when the rest is removed."""
 
     def screen(self) -> str:
         """Return the terms in plain words, on one screen of 80 columns (but for a long path)."""
@@ -69,7 +72,8 @@ class Terms:
             swarm=self.swarm,
             entrance=printable(self.entrance),
             folder=printable(str(self.folder)),
-            name=printable(self.limits.name) or "none (--name)",
+            name=printable(self.limits.name) or "its key (or --name)",
+            records=printable(str(self.records)),
             device=self._device(),
             memory=self._memory(),
             disk=self._disk(),
@@ -129,4 +133,4 @@ def terms_here(swarm: str, entrance: str, folder: Path, option: str, limits: Cho
     held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     disk_most = most_disk(limits.disk_gb, shutil.disk_usage(nearest(folder)).free, held)
     free, gpu = int(psutil.virtual_memory().available), "" if limits.device == "cpu" else gpu_here()
-    return Terms(swarm, entrance, folder, option, limits, free, disk_most, gpu)
+    return Terms(swarm, entrance, folder, option, limits, free, disk_most, gpu, records_folder())

@@ -67,6 +67,8 @@ class Inbox:
         self._told_of_kept: list[Callable[[int, Mark], None]] = []
         self._misfit, self._misfit_known = "", asyncio.Event()
         """Why this node cannot go on, once that is known."""
+        self._kicked_at: dict[str, float] = {}
+        """When the owner has sent this node away last, by his clock, as each coordinator says; 0: never."""
         self._admission: Admission | None = None
         self._coordinators: Collection[str] = invite.coordinators
 
@@ -191,7 +193,11 @@ class Inbox:
         if self._admission is not None and plan is not None and plan.version == self.heard.call.in_force:
             self._admission.follow({*plan.peers, *plan.idle})
 
-    def _take_membership(self, _: str, news: MembershipNews) -> None:
+    def _take_membership(self, sender: str, news: MembershipNews) -> None:
+        kicked_at = max((one.at for one in news.kicked if one.peer == self._me), default=0.0)
+        if kicked_at > self._kicked_at.setdefault(sender, kicked_at):  # what is said first was before this run
+            self._kicked_at[sender] = kicked_at
+            self._display.send_away()
         if self._admission is not None:
             self._admission.trust_all(bytes.fromhex(authority) for authority in news.authorities)
             self._admission.ban(news.bans)

@@ -5,13 +5,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from dtfm_protocol.bounds import FIRST_SHARED_BUCKET, MOST_BUCKETS
 from dtfm_protocol.plan.plan import Plan
 
 BUCKET_BYTES = 25 << 20
 """Bytes of a bucket at most: large enough that a link's delay is small beside it, small enough that the first can be on
 its way while the backward still runs (as in PyTorch's DDP; Li et al., arXiv 2006.15704)."""
 _VALUE_BYTES = 4
-SHARED_GROUPS = range(1 << 15, 1 << 16)
+SHARED_GROUPS = range(FIRST_SHARED_BUCKET, MOST_BUCKETS)
 """Numbers of the buckets of parameters that first and last stage share (tied embeddings)."""
 
 

@@ -11,6 +11,9 @@ from dtfm_protocol.view.view import View
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dtfm_coordinator.tools.trace.aligned_traces import AlignedTraces
+    from dtfm_coordinator.tools.trace.measured_step import MeasuredStep
+
 SUFFIXES = (".svg", ".png", ".pdf")
 """File endings of the formats in which figures are drawn."""
 
@@ -25,6 +28,10 @@ class ExplainOptions:
     activation_bytes: float | None
     gradient_bytes: float | None
     figure: Path | None
+    trace: tuple[Path, ...] = ()
+    """Traces of the nodes that ran the plan, and folders of them; none: nothing measured is set beside."""
+    step: int | None = None
+    """Number of the step of the traces; None: the one of median length."""
     seed: int
     budget: float
     """Seconds of each of the two searches for what the next node would bring; 0 leaves the searches out."""
@@ -38,6 +45,10 @@ def explain(question: ExplainOptions) -> None:
     """
     from dtfm_protocol.process.console import console
 
+    if question.trace and question.job is None:
+        raise UserError("--trace goes with --job: a measured step is set beside a simulated one")
+    if question.step is not None and not question.trace:
+        raise UserError("--step goes with --trace: it says which of the measured steps")
     if question.figure is not None and question.figure.suffix not in SUFFIXES:
         raise UserError(f"--figure {question.figure}: a figure is drawn as {', '.join(SUFFIXES)}")
     plan, view = Plan.load(question.plan), View.load(question.view)
@@ -67,14 +78,29 @@ def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "C
     with console(to_stderr=True).status("simulating the step"):
         played = predict(view, work, plan)
         found = step_findings(plan, view, work, played)
+    measured, clocks = _measured(question, plan) if question.trace else (None, None)
     if question.figure is not None:
         from dtfm_coordinator.tools.explain.figure import step_figure, write
 
-        write(step_figure(plan, view, work, played, found), question.figure)
+        write(step_figure(plan, view, work, played, found, measured), question.figure)
     with console(to_stderr=True).status("asking what idle peers and the next node would bring"):
         idle = tried(plan, view, work, found.idle)
         next_node = growth(view, work, plan, question.seed, question.budget) if question.budget > 0 else None
     show(out, found, idle, next_node, asked_growth=question.budget > 0)
+    if measured is not None and clocks is not None:
+        from dtfm_coordinator.tools.explain.measured_report import show_measured
+
+        show_measured(out, plan, played, measured, clocks)
+
+
+def _measured(question: ExplainOptions, plan: Plan) -> "tuple[MeasuredStep, AlignedTraces]":
+    from dtfm_coordinator.tools.trace.aligned_traces import read_aligned
+    from dtfm_coordinator.tools.trace.measured_step import measured_step
+    from dtfm_protocol.process.console import console
+
+    with console(to_stderr=True).status("reading the traces") as progress:
+        aligned = read_aligned(question.trace, begins=progress.update)
+        return measured_step(aligned, plan, question.step), aligned
 
 
 def _by_paper(question: ExplainOptions, plan: Plan, view: View, out: "Console") -> None:

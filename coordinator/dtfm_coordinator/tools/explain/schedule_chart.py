@@ -1,4 +1,4 @@
-"""Chart of a simulated step over time: a lane for each peer, what it computes, and under it what it sends."""
+"""Chart of a step over time, simulated or measured: a lane for each peer, with its compute, and under it its sends."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from dtfm_coordinator.allocator.simulator.simulated_timeline import SimulatedSpan, Simulation, Transfer
 from dtfm_coordinator.tools.explain.critical_path import Part
 from dtfm_coordinator.tools.formatting import named
+from dtfm_coordinator.tools.trace.measured_step import MeasuredStep
 from dtfm_protocol.plan.plan import Plan
 
 MOST_LANES = 40
@@ -58,16 +59,24 @@ def lanes(plan: Plan, path: Sequence[Part]) -> tuple[str, ...]:
     return tuple(peer for peer in peers if peer in set(chosen))
 
 
-def draw_schedule(axes: Axes, plan: Plan, played: Simulation, path: Sequence[Part]) -> None:
-    """Draw the step; the figure's layout must be settled in width, because numbers are written where they fit."""
-    shown = lanes(plan, path)
+def draw_schedule(
+    axes: Axes, plan: Plan, played: Simulation | MeasuredStep, path: Sequence[Part], shown: Iterable[str], end: float
+) -> None:
+    """Draw the step, simulated or measured; the figure's layout must be settled in width, because numbers are written
+    where they fit.
+
+    Args:
+        path: the critical path; empty where none is known.
+        shown: peers that get a lane.
+        end: seconds at the right end.
+    """
     row_of, middles = _rows(plan, shown)
-    end, bottom = played.cost.total, max(row_of.values()) + 0.7
+    bottom = max(row_of.values()) + 0.7
     axes.set(xlim=(0, end), ylim=(bottom, -0.7), xlabel="seconds")
     points_high = axes.bbox.height / axes.figure.dpi * 72 / (bottom + 0.7)
     size = min(8.0, 0.62 * points_high)
-    axes.set_yticks([row_of[peer] for peer in shown])
-    for label in axes.set_yticklabels([named(peer) for peer in shown], fontsize=size):
+    axes.set_yticks(list(row_of.values()))
+    for label in axes.set_yticklabels([named(peer) for peer in row_of], fontsize=size):
         label.set_parse_math(False)
     for number, (stage, first, last) in enumerate(middles):
         axes.axhspan(first - 0.55, last + 0.55, color="#f2f2f2" if number % 2 == 0 else "#fafafa", zorder=0)
@@ -105,9 +114,10 @@ def draw_schedule(axes: Axes, plan: Plan, played: Simulation, path: Sequence[Par
     axes.axvline(played.committed, color="#555555", linewidth=1.2, linestyle="--", zorder=1)
     handles.append(Line2D([], [], color="#555555", linestyle=":", label="last action"))
     handles.append(Line2D([], [], color="#555555", linestyle="--", label="commit"))
-    handles.append(Patch(facecolor="none", edgecolor=CRITICAL, label="critical path"))
     if any(bar[1] > 0 for bars in ways.values() for bar in bars):
-        handles.insert(-1, Patch(color="#bbbbbb", label="pale: on its way"))
+        handles.append(Patch(color="#bbbbbb", label="pale: on its way"))
+    if path:
+        handles.append(Patch(facecolor="none", edgecolor=CRITICAL, label="critical path"))
     axes.legend(
         handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(handles), fontsize=7.2, frameon=False,
         handlelength=1.2, columnspacing=0.8,

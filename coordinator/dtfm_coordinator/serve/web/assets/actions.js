@@ -1,6 +1,6 @@
 // What an owner may do, each after a question.
-import { element, find, say, show } from "./elements.js";
-import { clock, nobodyLeadsHere } from "./words.js";
+import { element, find, prose, say, show } from "./elements.js";
+import { clock, firstUp, nobodyLeadsHere } from "./words.js";
 
 let requestKey = null;
 
@@ -29,7 +29,7 @@ const COURSE = {
   resume: ["Resume", "Go on with the run?", "A plan is made for the machines that are here."],
   checkpoint: ["Keep a checkpoint", "Keep the model as it is now?", "Training stops for a moment after the step under way, and goes on."],
   plan: ["Plan anew", "Look for a better plan?", "Links that nobody knows are measured, and a better plan is looked for while training goes on."],
-  finish: ["Finish", "End the run for good?", "The step under way is the last one. Its state is kept, and all machines leave."],
+  finish: ["Finish", "End the run?", "The step under way is the last one. Its state is kept, and all machines leave. `dtfm-coordinator resume` goes on from there."],
 };
 let offered = "";
 
@@ -45,7 +45,7 @@ export function offerCourse(overview) {
     ...names.map((name) => {
       if (name === "set") return element("button", { type: "button", class: "plain", onclick: changeSettings }, "Change settings");
       const [button, title, text] = COURSE[name];
-      return element("button", { type: "button", class: name === "resume" ? "" : "plain", onclick: () => ask(title, [element("p", {}, text)], button, name === "finish", () => ({ action: name })) }, button);
+      return element("button", { type: "button", class: name === "resume" ? "" : "plain", onclick: () => ask(title, [prose(element("p"), text)], button, name === "finish", () => ({ action: name })) }, button);
     }),
   );
 }
@@ -53,8 +53,12 @@ export function offerCourse(overview) {
 // Asks for one setting's new value.
 async function changeSettings() {
   const answer = await fetch("/api/settings");
-  if (!answer.ok) return;
   const now = await answer.json();
+  if (!answer.ok) {
+    ask("Change a setting", [element("p", {}, firstUp(now.error))], "Change it", false, null);
+    find("dialog-go").hidden = true;
+    return;
+  }
   const key = element("select", {}, ...Object.keys(now).map((name) => element("option", { value: name }, name)));
   const value = element("input", { autocomplete: "off", required: true });
   const step = element("input", { type: "number", min: "1", placeholder: "as soon as can be" });
@@ -133,7 +137,7 @@ function ask(title, body, button, danger, values, done) {
 }
 
 export function kick(peer, name) {
-  ask(`Send ${name} away?`, [element("p", {}, "Its connections end at once and the swarm goes on without it. It may come back by itself.")], "Send away", true, () => ({ action: "kick", peer }));
+  ask(`Send ${name} away?`, [element("p", {}, "Its connections end at once, and the swarm goes on without it until its person starts it anew.")], "Send away", true, () => ({ action: "kick", peer }));
 }
 
 export function ban(peer, name) {

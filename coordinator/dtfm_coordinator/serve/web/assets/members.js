@@ -74,7 +74,7 @@ export function drawMembers(overview) {
   }
   find("members").hidden = !shown.length;
   show("members-empty", !shown.length);
-  prose(find("members-empty"), wanted && all.length ? "Nobody like that is here." : overview && nobodyLeadsHere(overview) ? "Members are shown once this coordinator leads." : "Nobody is here yet. Hand out the invite: whoever runs `dtfm-node join` with it appears here.");
+  prose(find("members-empty"), wanted && all.length ? "Nobody like that is here." : overview.phase === "standing-by" ? "Members are shown once this coordinator leads." : nobodyLeadsHere(overview) ? "Nobody can join yet." : "Nobody is here yet. Hand out the invite: whoever runs `dtfm-node join` with it appears here.");
   show("members-more", found.length > FEW);
   say("members-more", wide ? "Show fewer members" : `Show all ${count(found.length)} members`);
 }

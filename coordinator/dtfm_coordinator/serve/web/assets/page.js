@@ -88,6 +88,7 @@ function heard(newest) {
   prose(find("advice"), overview.health.advice);
   show("advice", Boolean(overview.health.advice));
   drawProgress();
+  show("curves-empty", !overview.progress.step);
   actions.offerCourse(overview);
   drawMap(overview);
   drawMembers(overview);
@@ -150,7 +151,7 @@ function drawStorage() {
 
 async function fetchCurves() {
   const step = overview.progress.step;
-  if (step === curvesOf || document.hidden || Date.now() - curvesAt < 2000) return;
+  if (step === curvesOf || document.hidden || Date.now() - curvesAt < (curves.points.length ? 2000 : 500)) return;
   curvesAt = Date.now();
   const known = curves.points;
   const after = step > curvesOf && known.length > 1 ? known[known.length - 2][0] : 0;
@@ -165,6 +166,7 @@ async function fetchCurves() {
   } catch {
     return;
   }
+  show("curves", curves.points.length > 0);
   const part = (index) => curves.points.map((point) => [point[0], point[index]]);
   loss.set([part(1), curves.evaluations]);
   speed.set([part(2)]);

@@ -1,6 +1,6 @@
 // Map of the plan: a row for each pipeline, a column for each stage, and the links between.
 import { element, find, say, show } from "./elements.js";
-import { count, firstUp, named, nobodyLeadsHere, percent, rate } from "./words.js";
+import { count, firstUp, named, percent, rate } from "./words.js";
 
 const FEW = 8;
 let wide = false, drawnOf = "", version = 0;
@@ -8,7 +8,7 @@ let wide = false, drawnOf = "", version = 0;
 export function drawMap(overview) {
   const plan = overview.plan;
   if (!plan) {
-    say("map-text", nobodyLeadsHere(overview) ? "This is shown once this coordinator leads." : "There is no plan yet: it comes as soon as enough machines are here.");
+    say("map-text", overview.phase === "standing-by" ? "This is shown once this coordinator leads." : "There is no plan yet: it comes as soon as enough machines are here.");
     find("map").replaceChildren();
     show("map-more", false);
     drawnOf = "";
