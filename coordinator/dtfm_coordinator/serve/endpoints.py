@@ -42,6 +42,16 @@ class Endpoints:
     announced_broker: str
     announced_data: str | None
 
+    @staticmethod
+    def check(wishes: Wishes) -> None:
+        """Check that the ports that are wished for are free.
+
+        Raises:
+            UserError: one is taken, or the address is not this machine's.
+        """
+        for port in (wishes.port, wishes.port + 1) if wishes.port else ():
+            _check_free(wishes.listen, port)
+
     @classmethod
     def choose(cls, folder: Path, wishes: Wishes) -> Self:
         """Decide the ports, and check that they are free.
@@ -51,9 +61,8 @@ class Endpoints:
         """
         if wishes.announce and (":" in wishes.announce.strip("[]") and wishes.announce.count(":") == 1):
             raise UserError(f"--announce {wishes.announce}: name the host only; its ports are --port and the next one")
+        cls.check(wishes)
         ports = (wishes.port, wishes.port + 1) if wishes.port else _remembered(folder, wishes.listen)
-        for port in ports:
-            _check_free(wishes.listen, port)
         write_atomically(folder / "ports.json", json.dumps(ports))
         host = wishes.announce or (_own_address() if wishes.listen in {"0.0.0.0", "::"} else wishes.listen)
         data = f"{wishes.announce}:{ports[1]}" if wishes.announce else None
@@ -83,7 +92,8 @@ def _bound(listen: str, port: int) -> socket.socket:
         opened.bind((listen, port))
     except OSError as error:
         opened.close()
-        raise UserError(f"cannot listen on {listen} port {port}: {error.strerror}; choose another --port") from None
+        why = f"cannot listen on {listen} port {port}: {error.strerror}"
+        raise UserError(f"{why}; choose another --port (that one and the next are used)") from None
     return opened
 
 

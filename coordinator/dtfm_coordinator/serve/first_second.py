@@ -32,6 +32,7 @@ async def serve_job(job: Job, folder: Path, options: ServeOptions, ready: Callab
     Raises:
         UserError: bad job, port taken, broker out of reach, or a run that cannot go on.
     """
+    Endpoints.check(options)  # that a port is taken is said before anything that takes long
     beginning = Beginning(job.name, job.training.steps, folder)
     async with contextlib.AsyncExitStack() as stack:
         if options.web is not None:
@@ -41,7 +42,7 @@ async def serve_job(job: Job, folder: Path, options: ServeOptions, ready: Callab
         await stack.enter_async_context(beginning.shown())
         beginning.say("Looking at the job and its text.")
         await run_apart(partial(check_start, job, folder, options.plan))
-        Endpoints.choose(folder, options)  # that a port is taken is said before anything that takes long
+        Endpoints.choose(folder, options)
         beginning.say("Loading what the coordinator needs.")
         coordinator = await run_apart(partial(_made, job, folder, options))
         await coordinator.run(ready, beginning)

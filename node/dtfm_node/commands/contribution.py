@@ -118,6 +118,10 @@ def check(path: Path, coordinator: str | None, state_dir: Path | None = None) ->
     """
     said, signer = _opened(path)
     record = ContributionRecord.parsed(_bytes(path))
+    if coordinator is not None and len(coordinator) < len(signer):
+        raise UserError(
+            f"--coordinator {coordinator}: give the whole id, {len(signer)} letters, as the model's card does"
+        )
     trusted = [coordinator] if coordinator is not None else _known_coordinators(said.swarm, state_dir)
     if not trusted:
         raise UserError(

@@ -136,7 +136,7 @@ def _show_forecasts(out: Console, found: JobFindings, forecasts: tuple[Forecast,
                 str(one.stages),
                 seconds(one.step_seconds),
                 f"{tokens / one.step_seconds:,.0f}",
-                duration(3600 * one.hours),
+                duration(3600 * one.hours) if 60 * one.hours >= 1 else "under a minute",
             )
     out.print(table)
     for one in forecasts:
