@@ -121,7 +121,7 @@ class _Server(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End all connections and requests first: whoever looks live, or waits for an answer, would not go by itself."""
+        """End all connections and requests first: who looks live, or waits for an answer, would not go by itself."""
         for one in self.connections:
             one.transport.abort()
         for task in self.server_state.tasks:
