@@ -285,6 +285,30 @@ def test_a_step_that_takes_far_less_or_more_than_planned_is_said(
     assert pace_in_words([rows[0].model_copy(update={"plan_version": 2}), *rows[:4]]) == "", "too few of this plan"
 
 
+@pytest.mark.parametrize(
+    ("phase", "paused", "is_stall"), [("training", False, True), ("waiting", True, False), ("done", False, False)]
+)
+async def test_the_time_that_a_run_stands_for_a_reason_is_no_silence(
+    tmp_path: Path, phase: str, paused: bool, is_stall: bool
+) -> None:
+    clock = ManualClock()
+    peers = Peers(tmp_path, clock=clock)
+    maker = maker_of(peers)
+    await peers.join("a")
+    peers.state.plan = plan_of("a")
+    await peers.announcer.say("training", "plan 1")
+    maker.make()
+    await peers.report("a", "training", plan_version=1, step=2, rows=(row(1), row(2)))
+    maker.make()
+    await peers.announcer.say(phase, "as it is", paused=paused)
+    maker.make()
+    clock.skip(3600.0)
+    await peers.announcer.say("training", "plan 2")
+    assert ("No step has ended" in maker.make().health.sentence) == is_stall
+    clock.skip(90.0)
+    assert "No step has ended" in maker.make().health.sentence, "it is one after it has gone on"
+
+
 async def test_the_members_the_plan_and_the_figures_are_those_of_the_coordinator(tmp_path: Path) -> None:
     clock = ManualClock()
     peers = Peers(tmp_path, clock=clock)

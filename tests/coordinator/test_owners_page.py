@@ -164,6 +164,26 @@ async def test_who_looks_is_told_at_once_and_after_a_while_away_all_anew(tmp_pat
                 await asyncio.sleep(0.01)
 
 
+async def test_the_page_ends_at_once_and_quietly_while_somebody_looks_and_somebody_waits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(tmp_path) as page:
+        reader, writer = await page.owner.open()
+        cookie = "\r\n".join(page.owner.headers)
+        writer.write(f"GET /api/events HTTP/1.1\r\nHost: localhost:{page.port}\r\n{cookie}\r\n\r\n".encode())
+        assert (await read_head(reader))[0] == 200
+        asking = asyncio.create_task(page.owner.post("/api/act", {"action": "pause"}))
+        async with asyncio.timeout(20):
+            while not WishFile(tmp_path).wishes.unanswered:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        begun = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - begun < page_server.GOODBYE_SECONDS, "it waited for a viewer"
+    writer.close()
+    assert isinstance(await asyncio.gather(asking, return_exceptions=True), list)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+    assert page.status.feed.viewers == 0
+
+
 async def test_who_has_the_owners_link_may_act_and_nobody_else(tmp_path: Path) -> None:
     async with served(tmp_path) as page:
         wanted = {"action": "invite", "uses": 3, "days": 2, "name": "Ann"}

@@ -203,7 +203,7 @@ def test_a_node_that_fails_is_started_again_after_pauses_that_double_until_it_ha
 
 
 def test_a_node_that_has_finished_left_or_was_refused_is_not_started_again() -> None:
-    for code, fault in ((0, False), (130, False), (143, False), (2, True)):
+    for code, fault in ((0, False), (130, False), (143, False), (129, False), (2, True)):
         ended = Restarts().ended(code, 1.0)[1]
         assert (ended.again_after, ended.is_fault) == (None, fault)
     assert Restarts().ended(2, REFUSED_SECONDS)[1].again_after == FIRST_PAUSE

@@ -1,9 +1,12 @@
 """How a command ends: clean-up first, then one line and the right exit code."""
 
+import os
+import pty
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -167,7 +170,7 @@ def test_a_command_that_may_leave_ends_by_itself_or_at_the_second_signal(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_lets_everything_clean_up_and_then_gives_its_exit_code(number: signal.Signals, code: int) -> None:
     """Also when it comes twice: a second Ctrl+C must not cut the clean-up short."""
     cleanup = "os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGTERM); await asyncio.sleep(0.05)"
@@ -180,3 +183,40 @@ def test_a_signal_lets_everything_clean_up_and_then_gives_its_exit_code(number: 
         process.send_signal(number)
         out, said = process.communicate(timeout=30)
     assert (process.returncode, out, said) == (code, "cleaned up\n", "")
+
+
+CLOSED = """
+import asyncio, os, signal, sys
+from dtfm_protocol.process.command_line import run
+
+asked = asyncio.Event()
+
+async def main() -> None:
+    with open(sys.argv[1], "w", buffering=1) as said:
+        said.write("ready\\n")
+        await asked.wait()
+        print("nobody reads this", flush=True)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.05)
+        said.write("has left")
+
+def leave() -> bool:
+    asked.set()
+    return True
+
+run(main(), leave)
+"""
+
+
+@pytest.mark.process
+def test_a_terminal_that_is_closed_is_one_wish_to_leave(tmp_path: Path) -> None:
+    """However often it is said, and though nothing can be written there any more."""
+    os.mkfifo(tmp_path / "said")
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(sys.executable, [sys.executable, "-c", CLOSED, str(tmp_path / "said")])
+    with (tmp_path / "said").open() as said:
+        assert said.readline() == "ready\n"
+        os.close(terminal)
+        assert said.read() == "has left"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 129

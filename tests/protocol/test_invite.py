@@ -75,6 +75,17 @@ def test_blanks_and_quotes_around_it_do_no_harm(form: str) -> None:
     assert Invite.decode(form.format(LINE)) == INVITE
 
 
+@pytest.mark.parametrize(
+    "form", ["dtfm-node join {}", "  dtfm-node  join\t{}\n", "'dtfm-node join {}'", "dtfm-node join '{}'"]
+)
+def test_the_whole_line_that_an_owner_sends_does_no_harm(tmp_path: Path, form: str) -> None:
+    assert Invite.decode(form.format(LINE)) == INVITE
+    (tmp_path / "invite.txt").write_text(form.format(LINE), encoding="utf-8")
+    assert Invite.decode(f"@{tmp_path / 'invite.txt'}") == INVITE
+    assert "is cut short" in complaint(form.format(LINE[:-9]))
+    assert "is not an invite" in complaint("dtfm-node join")
+
+
 @given(cut=st.integers(0, len(LINE) - 1))
 def test_a_truncated_invite_says_so(cut: int) -> None:
     text = complaint(LINE[:cut])

@@ -11,7 +11,7 @@ STEADY_SECONDS = 600.0
 """Seconds of a life after which the next failure counts as the first one."""
 REFUSED_SECONDS = 60.0
 """Seconds within which a node that ends with a fault of the user's was refused: to start it again would not help."""
-ASKED = (EXIT_INTERRUPT, 128 + signal.SIGTERM)
+ASKED = (EXIT_INTERRUPT, 128 + signal.SIGTERM, 128 + signal.SIGHUP)
 """Exit codes of a node that was asked to leave."""
 
 

@@ -19,6 +19,8 @@ PROTOCOL_VERSION = 5
 """Version of the messages between members; an invite is for one version alone."""
 
 _FORM = re.compile(r"^dtfm(?P<version>\d{1,4})\.(?P<body>[A-Za-z0-9_-]+)\.(?P<checksum>[0-9a-f]{8})$")
+_COMMAND = "dtfm-nodejoin"
+"""The command that takes an invite, without blanks: whoever copies a whole line has it before the invite."""
 _LIMIT = 1 << 16
 
 
@@ -60,7 +62,8 @@ class Invite(Schema):
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Parse an invite, or `@FILE` to read one; blanks, line breaks and quotes from copying are dropped.
+        """Parse an invite, or `@FILE` to read one; blanks, line breaks and quotes from copying are dropped, and so is
+        `dtfm-node join` before it, as the owner's page and `serve` show it.
 
         Raises:
             UserError: the text is not an invite, is damaged, or is for another protocol version.
@@ -70,7 +73,7 @@ class Invite(Schema):
                 text = Path(text[1:]).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 raise UserError(f"cannot read the invite {text[1:]}: {error}") from None
-        line = re.sub(r"[\s\"'`<>]", "", text)
+        line = re.sub(r"[\s\"'`<>]", "", text).removeprefix(_COMMAND)
         form = _FORM.match(line)
         if form is None:
             kind = "is cut short or damaged" if re.match(r"^dtfm\d+\.", line) else "is not an invite"

@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 from dtfm_protocol.errors import UserError
@@ -24,7 +24,8 @@ EXIT_INTERRUPT = 130
 
 
 def run(main: Coroutine[Any, Any, None], leave: Callable[[], bool] = lambda: False) -> None:
-    """Run `main` to its end. Exits with 2 on a `UserError`, with 130 after Ctrl+C and 143 after SIGTERM.
+    """Run `main` to its end. Exits with 2 on a `UserError`, with 130 after Ctrl+C, 143 after SIGTERM and 129 after the
+    end of its terminal.
 
     Args:
         leave: a function that is called at the first signal; where it returns True, `main` ends by itself, and a second
@@ -54,18 +55,32 @@ async def _until_signal(
     task = asyncio.ensure_future(main)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_note)
+    terminals = [number for number in (1, 2) if os.isatty(number)]
 
     def stop(number: signal.Signals) -> None:
+        if number == signal.SIGHUP:
+            _silence(terminals)
+            if number in received:
+                return  # a shell sends it on, and so does the kernel: both mean the same end
         received.append(number)
         if len(received) == 1 and leave():
             return
         if not task.cancelling():  # a further Ctrl+C must not cut the clean-up short
             task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # `nohup` has it ignored
+            loop.add_signal_handler(number, stop, number)
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+def _silence(terminals: Iterable[int]) -> None:
+    """Let what is written to these file descriptors vanish: a terminal that is gone makes each write fail."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for number in terminals:
+        os.dup2(nothing, number)
+    os.close(nothing)
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

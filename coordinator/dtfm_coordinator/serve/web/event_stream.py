@@ -47,9 +47,11 @@ class EventStream:
         while not gone.done():
             if not self._feed.number > seen:
                 news = asyncio.create_task(self._feed.after(seen))
-                await asyncio.wait({news, gone}, timeout=self._breath, return_when=asyncio.FIRST_COMPLETED)
-                if not news.done():
+                try:
+                    await asyncio.wait({news, gone}, timeout=self._breath, return_when=asyncio.FIRST_COMPLETED)
+                finally:
                     news.cancel()
+                if self._feed.number <= seen:
                     await self._say(send, b":\n\n")
                 continue
             is_whole, data = self._feed.since(seen)

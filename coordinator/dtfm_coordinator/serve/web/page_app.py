@@ -1,6 +1,7 @@
 """Requests of the owner's page and their answers (an ASGI application)."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 from collections.abc import Awaitable, Callable
@@ -76,11 +77,10 @@ class PageApp:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; the live stream is one of its own."""
-        if scope["type"] == "http" and scope["path"] == "/api/events" and scope["method"] == "GET":
-            await self._events(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+        """Answer a request; the live stream is one of its own. Where the server ends, it has no answer."""
+        is_live = scope["type"] == "http" and scope["path"] == "/api/events" and scope["method"] == "GET"
+        with contextlib.suppress(asyncio.CancelledError):  # the server would print it as a failure
+            await (self._events if is_live else self._app)(scope, receive, send)
 
     def _guarded(self, handler: Handler) -> Handler:
         """Return a handler whose refusals are one plain line, and all of whose answers are safe to show."""

@@ -120,6 +120,14 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End all connections and requests first: who looks live, or waits for an answer, would not go by itself."""
+        for one in self.connections:
+            one.transport.abort()
+        for task in self.server_state.tasks:
+            task.cancel()
+        await super().shutdown(sockets)
+
     @property
     def connections(self) -> list[Any]:
         return list(self.server_state.connections)

@@ -75,6 +75,8 @@ class OverviewMaker:
         self._board = NewsBoard(clock) if board is None else board
         self._before: Overview | None = None
         self._step, self._stepped = -1, 0.0
+        self._stands = False
+        """Whether the run stood, for a reason of its own, at the last overview."""
         self._map: tuple[Plan | None, int, PlanView | None] = (None, 0, None)
         """Plan in force and changes of links when the plan's map was drawn last, and the map."""
         if board is None:
@@ -108,7 +110,7 @@ class OverviewMaker:
             is_paused=phase.paused,
             has_diverged=diverged,
             loss_rises=course.rises,
-            health=health(phase, progress, figures, self._quiet(progress.step), course),
+            health=health(phase, progress, figures, self._quiet(progress.step, phase), course),
             progress=progress,
             figures=figures,
             plan=self._plan_map(),
@@ -125,12 +127,16 @@ class OverviewMaker:
         }
         return overview.model_copy(update={"news": told})
 
-    def _quiet(self, step: int) -> float | None:
-        """Return the seconds since the newest step came; None: none has come since this coordinator began."""
-        now = self._state.clock.now()
+    def _quiet(self, step: int, phase: Phase) -> float | None:
+        """Return the seconds since the newest step came, or since the run has gone on: as long as it stands for a
+        reason, none is due. None: no step has come since this coordinator began."""
+        now, stood = self._state.clock.now(), self._stands
+        self._stands = phase.paused or phase.name in {"waiting", "done", "failed"}
         if step != self._step:
             self._stepped = now if self._step >= 0 else 0.0
             self._step = step
+        elif self._stepped and (stood or self._stands):
+            self._stepped = now
         return now - self._stepped if self._stepped else None
 
     def _progress(self) -> Progress:

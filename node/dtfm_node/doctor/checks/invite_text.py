@@ -26,7 +26,7 @@ def look(text: str) -> tuple[Invite | None, Finding]:
 def _todo(text: str) -> str:
     if text.startswith("@"):
         return "check the name and the contents of the file after @: one line that begins with dtfm"
-    version = re.match(r"\W*dtfm(\d+)\.", text)
+    version = re.search(r"\bdtfm(\d+)\.", text)
     if version is not None and int(version[1]) != PROTOCOL_VERSION:
         return "ask the swarm's owner which version of dtfm the coordinator runs, and install that one here"
     return "ask the swarm's owner for the invite again, and copy the whole line, in single quotes"
