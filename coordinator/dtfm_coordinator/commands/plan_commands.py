@@ -20,6 +20,23 @@ class Algorithm(StrEnum):
     exhaustive = "exhaustive"
 
 
+class WireName(StrEnum):
+    """Codec of tensors between peers, by its name in a job file."""
+
+    fp32 = "fp32"
+    fp16 = "fp16"
+    bf16 = "bf16"
+    int8 = "int8"
+
+
+class ScheduleChoice(StrEnum):
+    """Pipeline schedule, by its name in a job file."""
+
+    one_forward_one_backward = "1f1b"
+    gpipe = "gpipe"
+    zero_bubble = "zero-bubble"
+
+
 class CostName(StrEnum):
     """What a plan is judged by."""
 
@@ -84,6 +101,10 @@ def explain(
     job: JobOption = None,
     activation_bytes: ActivationBytes = None,
     gradient_bytes: GradientBytes = None,
+    wire: Annotated[WireName | None, typer.Option(help="What if: this wire in place of the plan's.")] = None,
+    schedule: Annotated[
+        ScheduleChoice | None, typer.Option(help="What if: this schedule in place of the plan's.")
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw it, too: .svg, .png or .pdf.")] = None,
     seed: Seed = 0,
     budget: Annotated[
@@ -106,6 +127,8 @@ def explain(
                     job=job,
                     activation_bytes=activation_bytes,
                     gradient_bytes=gradient_bytes,
+                    wire=wire.value if wire else None,
+                    schedule=schedule.value if schedule else None,
                     figure=figure,
                     seed=seed,
                     budget=budget,
