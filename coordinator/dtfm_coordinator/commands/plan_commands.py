@@ -140,13 +140,16 @@ def trace(
     traces: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Where nodes wrote with --trace; or files.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the merged trace is written (JSON).")],
 ) -> None:
-    """Merge nodes' traces into one with aligned clocks, for Perfetto."""
+    """Merge nodes' traces into one with aligned clocks, for Perfetto; print what each node's steps are made of."""
     with command_line.guarded():
-        from dtfm_coordinator.tools.trace.command import merge
+        from dtfm_coordinator.tools.trace.command import medians_table, merge
+        from dtfm_protocol.process.console import console
         from dtfm_protocol.process.state_dir import check_writable, write_atomically
 
         check_writable(out)
         with command_line.interruptible():
-            text, said = merge(traces, out)
+            text, said, medians = merge(traces, out)
         write_atomically(out, text)
         typer.echo(f"{said}: {out}")
+        if medians:
+            console().print(medians_table(medians))

@@ -6,11 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from dtfm_coordinator.tools.formatting import seconds
 from dtfm_coordinator.tools.trace.chrome_format import events
 from dtfm_coordinator.tools.trace.clock_alignment import Clocks, align
 from dtfm_coordinator.tools.trace.message_pairs import MatchedMessage, least_flights, matched
+from dtfm_coordinator.tools.trace.step_medians import STEP_LANES, StepMedians, step_medians
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.trace_format import FILES, NodeTrace, read_trace
 
@@ -18,8 +20,8 @@ LATE_NS = 1000
 """Nanoseconds by which a message must arrive before its send to be counted: below, it is rounding."""
 
 
-def merge(given: Sequence[Path], out: Path) -> tuple[str, str]:
-    """Return the merged timeline, to be written to `out`, and a line that says what it holds.
+def merge(given: Sequence[Path], out: Path) -> tuple[str, str, tuple[StepMedians, ...]]:
+    """Return the merged timeline, to be written to `out`, a line that says what it holds, and each node's medians.
 
     Args:
     given: nodes' files, and folders of them.
@@ -60,9 +62,21 @@ def merge(given: Sequence[Path], out: Path) -> tuple[str, str]:
         ],
     }
     # Without a newline at the end: some readers stumble over one.
-    return f'{{"traceEvents":[\n{lines}\n],"metadata":{json.dumps(metadata)}}}', _said(
-        traces, shifts, messages, clocks, late
-    )
+    text = f'{{"traceEvents":[\n{lines}\n],"metadata":{json.dumps(metadata)}}}'
+    return text, _said(traces, shifts, messages, clocks, late), step_medians(traces)
+
+
+def medians_table(nodes: Sequence[StepMedians]) -> Table:
+    """Return a table of what nodes' steps are made of, a row for each node."""
+    table = Table(
+        "node", "steps", "a step", *STEP_LANES, "rest", title="medians of a step", title_justify="left",
+        caption="rest: votes, commit, others' end; all-reduce may overlap compute",
+        caption_justify="left",
+    )  # fmt: skip
+    for node in nodes:
+        lanes = (seconds(node.lanes[lane]) for lane in STEP_LANES)
+        table.add_row(node.label, str(node.steps), seconds(node.step), *lanes, seconds(node.rest))
+    return table
 
 
 def _files(given: Sequence[Path], out: Path) -> list[Path]:
@@ -134,7 +148,7 @@ def _said(
             f"{seconds(max(late) / 1e9)}: clocks have drifted"
         )
     if torn := [number for number, trace in enumerate(traces) if not trace.whole]:
-        parts.append(f"{_labels(traces, torn)} without an end, as of a node that was killed")
+        parts.append(f"{_labels(traces, torn)} without an end: killed, or still running")
     return "; ".join(parts)
 
 
