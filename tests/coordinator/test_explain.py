@@ -15,14 +15,16 @@ from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds, Model
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
 from dtfm_coordinator.allocator.simulator.simulated_timeline import TransferKind
 from dtfm_coordinator.allocator.workload import Workload, predict
+from dtfm_coordinator.commands.plan_commands import ScheduleChoice, WireName
 from dtfm_coordinator.main import app
 from dtfm_coordinator.tools.explain import schedule_chart, step_report
+from dtfm_coordinator.tools.explain.explained_plan import explained_plan, workload_of
 from dtfm_coordinator.tools.explain.idle_peers import tried, with_replica
 from dtfm_coordinator.tools.explain.next_node import Growth, growth, with_median_node
 from dtfm_coordinator.tools.explain.paper_findings import paper_findings
 from dtfm_coordinator.tools.explain.step_findings import StepFindings, check, step_findings
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Planning
+from dtfm_protocol.job.job_file import CodecName, Planning, ScheduleName, Wire
 from dtfm_protocol.plan.plan import Cost, Plan
 from dtfm_protocol.view.view import GBIT, LayerSeconds, NodeView, View
 
@@ -219,6 +221,58 @@ def test_a_plan_of_another_job_is_refused() -> None:
         check(plan("ab"), work(4))
 
 
+# Another wire or schedule than the plan's.
+
+
+def wired(name: CodecName) -> Wire:
+    return Wire(activations=name, gradients=name)
+
+
+def test_a_plan_that_names_no_wire_takes_the_jobs() -> None:
+    told = explained_plan(plan("ab"), Planning(wire=wired("bf16")))
+    assert told.plan.wire == wired("bf16")
+    assert told.lines == ("the plan names no wire: the job's is taken, bf16",)
+    bare = Plan.read({"stages": [(0, 4)], "routes": [("a",)]}, "plan")
+    assert explained_plan(bare, Planning(schedule="gpipe")).plan.schedule == "gpipe"
+    assert explained_plan(bare, Planning()).plan.schedule == bare.schedule
+
+
+def test_a_plans_own_wire_and_schedule_hold_and_a_job_of_others_is_told() -> None:
+    of = plan("ab").model_copy(update={"wire": wired("bf16")})
+    told = explained_plan(of, Planning(wire=wired("int8"), schedule="gpipe"))
+    assert (told.plan.wire, told.plan.schedule) == (of.wire, of.schedule)
+    assert told.lines == (
+        "explained with the plan's wire, bf16; the job says int8 (`--wire int8` for that)",
+        "explained with the plan's schedule, 1f1b; the job says gpipe (`--schedule gpipe` for that)",
+    )
+    assert workload_of(told.plan, work(1, Planning(wire=wired("int8"), schedule="gpipe"))).planning == Planning(
+        wire=wired("bf16"), schedule="1f1b"
+    )
+    same = Planning(wire=of.wire, schedule="auto")
+    assert explained_plan(of, same).lines == ()
+    assert workload_of(of, work(1, same)).planning == same
+
+
+def test_what_if_is_of_the_same_placement_and_forgets_what_the_plan_predicts() -> None:
+    cost = Cost(kind="makespan", total=1.0, data_parallel=0, pipeline=0)
+    of = plan("ab").model_copy(update={"wire": wired("bf16"), "cost": cost})
+    told = explained_plan(of, Planning(wire=of.wire), "int8", "zero-bubble")
+    assert told.is_what_if
+    assert told.plan == of.model_copy(update={"wire": wired("int8"), "schedule": "zero-bubble", "cost": None})
+    assert told.lines == (
+        "what if: explained with wire int8, not with the plan's bf16",
+        "what if: explained with schedule zero-bubble, not with the plan's 1f1b",
+    )
+    as_is = explained_plan(of, Planning(wire=of.wire), "bf16", "1f1b")
+    assert (as_is.plan, as_is.is_what_if, as_is.lines) == (of, False, ())
+    assert step_report.what_if_line(2.0, 1.5) == "as the plan is, a step takes 2 s: -25.0 % by the change"
+
+
+def test_the_command_offers_all_wires_and_schedules() -> None:
+    assert [one.value for one in WireName] == list(get_args(CodecName))
+    assert [one.value for one in ScheduleChoice] == list(get_args(ScheduleName))
+
+
 # Idle peers, and the next node.
 
 
@@ -374,9 +428,9 @@ def test_the_command_tells_a_plans_step_and_draws_it(files: Path, capfd: pytest.
     ):
         assert part in said
     assert Path("figure.svg").stat().st_size > 10_000
-    assert "the next node" not in told(
-        ["plan.json", "--view", "view.json", "--job", "job.toml", "--budget", "0"], capfd
-    )
+    said = told(["plan.json", "--view", "view.json", "--job", "job.toml", "--budget", "0", "--wire", "int8"], capfd)
+    assert "the next node" not in said
+    assert said.startswith("what if: explained with wire int8, not with the plan's fp32\nas the plan is, a step takes ")
 
 
 def test_the_command_tells_the_papers_cost(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -402,6 +456,7 @@ def test_the_command_tells_the_papers_cost(files: Path, capfd: pytest.CaptureFix
         (["nowhere.json", "--job", "job.toml"], "cannot read the plan nowhere.json"),
         (["paper.json"], "--activation-bytes and --gradient-bytes are missing"),
         (["made.json"], "--job is missing"),
+        (["paper.json", "--wire", "int8"], "--wire goes with --job"),
         (["other.json", "--activation-bytes", "1", "--gradient-bytes", "1"], "the view has no node 'x'"),
     ],
 )

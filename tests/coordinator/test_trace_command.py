@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dtfm_coordinator.main import app
 from dtfm_coordinator.tools.trace.clock_alignment import Clocks, align
 from dtfm_coordinator.tools.trace.command import merge
+from dtfm_coordinator.tools.trace.step_medians import step_medians
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process import command_line
 from dtfm_protocol.process.trace_format import (
@@ -224,7 +225,7 @@ def three_nodes() -> list[Node]:
 
 
 def merged(folder: Path, *given: Path) -> tuple[dict[str, Any], str]:
-    text, said = merge(given or (folder,), folder / "out.json")
+    text, said, _ = merge(given or (folder,), folder / "out.json")
     values: dict[str, Any] = json.loads(text)
     return values, said
 
@@ -339,7 +340,27 @@ def test_a_node_that_came_back_is_one_process_with_two_clocks(tmp_path: Path, th
     votes = sorted(event["ts"] / 1e6 for event in of(events, "X", "VOTE 0") if event["cat"] == "send")
     assert votes[-2:] == pytest.approx([4.0, 5.0], abs=0.003)
     assert said.startswith("3 nodes, ")
-    assert said.endswith("; bob without an end, as of a node that was killed")
+    assert said.endswith("; bob without an end: killed, or still running")
+
+
+def test_medians_say_what_each_nodes_steps_are_made_of(tmp_path: Path, three: list[Node]) -> None:
+    bob = three[2]
+    bob.did("all-reduce", "bucket 1", 3.0, 3.3, step=1)  # beside bucket 0, from 2.8 to 3.2
+    bob.did("compute", "evaluate 0", 4.0, 9.0, step=1)
+    back = Node("bob", uptime=11.0)
+    back.did("compute", "forward 0", 9.0, 9.4, step=3, index=0)
+    paths = [node.write(tmp_path) for node in three] + [back.write(tmp_path, "node-bob-2.json")]
+    found = {one.label: one for one in step_medians([read_trace(path) for path in paths])}
+    assert list(found) == ["carol", "alice", "bob"]
+    alice = found["alice"]
+    assert (alice.steps, alice.step) == (2, pytest.approx(1.5))
+    assert alice.lanes == pytest.approx({"compute": 0.19, "wait": 0.2, "all-reduce": 0.4, "optimizer": 0.09})
+    assert alice.rest == pytest.approx(1.5 - 0.19 - 0.2 - 0.4 - 0.09)
+    # Bob's three steps: as one and two, with what is at once counted once; and a third of one forward alone.
+    assert found["bob"].steps == 3
+    assert found["bob"].lanes == pytest.approx({"compute": 0.19, "wait": 0.4, "all-reduce": 0.4, "optimizer": 0.09})
+    first = step_medians([read_trace(paths[2])])[0]
+    assert first.lanes["all-reduce"] == pytest.approx((0.5 + 0.4) / 2)
 
 
 def test_nodes_without_messages_stand_by_their_wall_clocks_and_that_is_said(tmp_path: Path, three: list[Node]) -> None:
@@ -374,7 +395,7 @@ def run(*arguments: str | Path) -> None:
     app([str(argument) for argument in arguments], standalone_mode=False)
 
 
-def test_the_command_writes_the_file_and_one_line(
+def test_the_command_writes_the_file_and_says_what_steps_are_made_of(
     tmp_path: Path, three: list[Node], capfd: pytest.CaptureFixture[str]
 ) -> None:
     for node in three:
@@ -383,8 +404,10 @@ def test_the_command_writes_the_file_and_one_line(
     for _ in range(2):  # the second time, its own file lies in a folder that it is given
         run("trace", tmp_path / "carol", tmp_path / "bob", tmp_path / "alice" / "node-alice.json", "--out", out)
         captured = capfd.readouterr()
-        assert captured.out.endswith(f": {out}\n")
-        assert captured.out.count("\n") == 1
+        line, title, *table = captured.out.splitlines()
+        assert line.endswith(f": {out}")
+        assert title.strip() == "medians of a step"
+        assert [row.split()[1] for row in table if " 190 ms " in row] == ["carol", "bob", "alice"]
         assert captured.err == ""
         assert len(json.loads(out.read_text())["metadata"]["traces"]) == 3
 

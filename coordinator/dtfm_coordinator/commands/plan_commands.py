@@ -20,6 +20,23 @@ class Algorithm(StrEnum):
     exhaustive = "exhaustive"
 
 
+class WireName(StrEnum):
+    """Codec of tensors between peers, by its name in a job file."""
+
+    fp32 = "fp32"
+    fp16 = "fp16"
+    bf16 = "bf16"
+    int8 = "int8"
+
+
+class ScheduleChoice(StrEnum):
+    """Pipeline schedule, by its name in a job file."""
+
+    one_forward_one_backward = "1f1b"
+    gpipe = "gpipe"
+    zero_bubble = "zero-bubble"
+
+
 class CostName(StrEnum):
     """What a plan is judged by."""
 
@@ -92,6 +109,10 @@ def explain(
     job: JobOption = None,
     activation_bytes: ActivationBytes = None,
     gradient_bytes: GradientBytes = None,
+    wire: Annotated[WireName | None, typer.Option(help="What if: this wire in place of the plan's.")] = None,
+    schedule: Annotated[
+        ScheduleChoice | None, typer.Option(help="What if: this schedule in place of the plan's.")
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw it, too: .svg, .png or .pdf.")] = None,
     trace: Annotated[
         list[Path] | None,
@@ -121,6 +142,8 @@ def explain(
                     job=job,
                     activation_bytes=activation_bytes,
                     gradient_bytes=gradient_bytes,
+                    wire=wire.value if wire else None,
+                    schedule=schedule.value if schedule else None,
                     figure=figure,
                     trace=tuple(trace or ()),
                     step=step,
@@ -134,13 +157,16 @@ def trace(
     traces: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Where nodes wrote with --trace; or files.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the merged trace is written (JSON).")],
 ) -> None:
-    """Merge the nodes' timelines into one, for Perfetto. They wrote them with --trace; it is on one clock."""
+    """Merge the nodes' timelines into one, on one clock, for Perfetto; print what each node's steps are made of."""
     with command_line.guarded():
-        from dtfm_coordinator.tools.trace.command import merge
+        from dtfm_coordinator.tools.trace.command import medians_table, merge
+        from dtfm_protocol.process.console import console
         from dtfm_protocol.process.state_dir import check_writable, write_atomically
 
         check_writable(out)
         with command_line.interruptible():
-            text, said = merge(traces, out)
+            text, said, medians = merge(traces, out)
         write_atomically(out, text)
         typer.echo(f"{said}: {out}")
+        if medians:
+            console().print(medians_table(medians))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import CodecName, ScheduleName
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import View
 
@@ -27,6 +28,10 @@ class ExplainOptions:
     job: Path | None
     activation_bytes: float | None
     gradient_bytes: float | None
+    wire: CodecName | None
+    """Codec to explain the plan with; None: the plan's own, or the job's where it has none."""
+    schedule: ScheduleName | None
+    """Schedule to explain the plan with; None: as of `wire`."""
     figure: Path | None
     trace: tuple[Path, ...] = ()
     """Traces of the nodes that ran the plan, and folders of them; none: nothing measured is set beside."""
@@ -63,10 +68,11 @@ def explain(question: ExplainOptions) -> None:
 def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "Console") -> None:
     from dtfm_coordinator.allocator.job_demand import workload
     from dtfm_coordinator.allocator.workload import predict
+    from dtfm_coordinator.tools.explain.explained_plan import explained_plan, workload_of
     from dtfm_coordinator.tools.explain.idle_peers import tried
     from dtfm_coordinator.tools.explain.next_node import growth
     from dtfm_coordinator.tools.explain.step_findings import check, step_findings
-    from dtfm_coordinator.tools.explain.step_report import show
+    from dtfm_coordinator.tools.explain.step_report import show, what_if_line
     from dtfm_protocol.job.job_file import Job
     from dtfm_protocol.process.console import console
 
@@ -75,9 +81,15 @@ def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "C
             raise UserError(f"--{name.replace('_', '-')} goes with the paper's cost: the job says it for makespan")
     work = workload(Job.load(job))
     check(plan, work)
+    asked = explained_plan(plan, work.planning, question.wire, question.schedule)
+    as_it_is = explained_plan(plan, work.planning).plan
+    plan, work = asked.plan, workload_of(asked.plan, work, question.schedule)
     with console(to_stderr=True).status("simulating the step"):
         played = predict(view, work, plan)
         found = step_findings(plan, view, work, played)
+        lines = [*asked.lines]
+        if asked.is_what_if:
+            lines.append(what_if_line(predict(view, work, as_it_is).cost.total, found.cost.total))
     measured, clocks = _measured(question, plan) if question.trace else (None, None)
     if question.figure is not None:
         from dtfm_coordinator.tools.explain.figure import step_figure, write
@@ -86,6 +98,8 @@ def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "C
     with console(to_stderr=True).status("asking what idle peers and the next node would bring"):
         idle = tried(plan, view, work, found.idle)
         next_node = growth(view, work, plan, question.seed, question.budget) if question.budget > 0 else None
+    for line in lines:
+        out.print(line, soft_wrap=True)
     show(out, found, idle, next_node, asked_growth=question.budget > 0)
     if measured is not None and clocks is not None:
         from dtfm_coordinator.tools.explain.measured_report import show_measured
@@ -107,6 +121,9 @@ def _by_paper(question: ExplainOptions, plan: Plan, view: View, out: "Console") 
     from dtfm_coordinator.tools.explain.paper_findings import paper_findings
     from dtfm_coordinator.tools.explain.paper_report import show
 
+    for name in ("wire", "schedule"):
+        if getattr(question, name) is not None:
+            raise UserError(f"--{name} goes with --job: the paper's cost knows no {name}")
     if plan.cost is not None and plan.cost.kind == "makespan":
         raise UserError("--job is missing: the plan was made by simulated step, which needs the job file")
     if question.activation_bytes is None or question.gradient_bytes is None:

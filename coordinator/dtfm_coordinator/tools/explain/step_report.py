@@ -55,6 +55,11 @@ def difference_line(found: StepFindings) -> str | None:
     )
 
 
+def what_if_line(as_it_is: float, total: float) -> str:
+    """Return how a step of `total` seconds compares with one of the plan as it is, in one line."""
+    return f"as the plan is, a step takes {seconds(as_it_is)}: {100 * (total / as_it_is - 1):+.1f} % by the change"
+
+
 def show(
     out: Console, found: StepFindings, idle: tuple[IdlePeer, ...], next_node: Growth | None, *, asked_growth: bool
 ) -> None:

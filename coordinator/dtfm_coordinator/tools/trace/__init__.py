@@ -6,4 +6,5 @@
 - `command`: command `trace`: merges the nodes' files, and says what came of it
 - `measured_step`: one training step as the traces tell it, to be set beside a simulated one (pure)
 - `message_pairs`: pairing of messages: which receive belongs to which send (pure)
+- `step_medians`: medians of what each node's steps are made of: seconds computed, waited, reduced and updated (pure)
 """

@@ -5,13 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
+from dtfm_coordinator.tools.formatting import seconds
 from dtfm_coordinator.tools.trace.aligned_traces import AlignedTraces, read_aligned
 from dtfm_coordinator.tools.trace.chrome_format import events
+from dtfm_coordinator.tools.trace.step_medians import STEP_LANES, StepMedians, step_medians
 
 
-def merge(given: Sequence[Path], out: Path) -> tuple[str, str]:
-    """Return the merged timeline, to be written to `out`, and a line that says what it holds.
+def merge(given: Sequence[Path], out: Path) -> tuple[str, str, tuple[StepMedians, ...]]:
+    """Return the merged timeline, to be written to `out`, a line that says what it holds, and each node's medians.
 
     Args:
     given: nodes' files, and folders of them.
@@ -43,7 +46,21 @@ def merge(given: Sequence[Path], out: Path) -> tuple[str, str]:
         ],
     }
     # Without a newline at the end: some readers stumble over one.
-    return f'{{"traceEvents":[\n{lines}\n],"metadata":{json.dumps(metadata)}}}', _said(found)
+    text = f'{{"traceEvents":[\n{lines}\n],"metadata":{json.dumps(metadata)}}}'
+    return text, _said(found), step_medians(found.traces)
+
+
+def medians_table(nodes: Sequence[StepMedians]) -> Table:
+    """Return a table of what nodes' steps are made of, a row for each node."""
+    table = Table(
+        "node", "steps", "a step", *STEP_LANES, "rest", title="medians of a step", title_justify="left",
+        caption="rest: votes, commit, others' end; all-reduce may overlap compute",
+        caption_justify="left",
+    )  # fmt: skip
+    for node in nodes:
+        lanes = (seconds(node.lanes[lane]) for lane in STEP_LANES)
+        table.add_row(node.label, str(node.steps), seconds(node.step), *lanes, seconds(node.rest))
+    return table
 
 
 def _said(found: AlignedTraces) -> str:
@@ -55,5 +72,5 @@ def _said(found: AlignedTraces) -> str:
     parts = [f"{nodes} node{'s' * (nodes != 1)}, {spans:,} span{'s' * (spans != 1)}, {last / 1e9:.1f} s"]
     parts += found.clocks_in_words()
     if torn := [number for number, trace in enumerate(found.traces) if not trace.whole]:
-        parts.append(f"{found.labels(torn)} without an end, as of a node that was killed")
+        parts.append(f"{found.labels(torn)} without an end: killed, or still running")
     return "; ".join(parts)
