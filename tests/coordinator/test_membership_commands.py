@@ -41,6 +41,11 @@ class Folder:
     def entered(self, peer: str, token: str | None = None) -> None:
         self.file.append(Redeemed(token=token or self.served.token.id, peer=peer, at=time.time()))
 
+    def shows(self, *members: tuple[str, str, str]) -> None:
+        """Have the coordinator said last what members are called, and what they do."""
+        shown = {peer: {"name": name, "role": role} for peer, name, role in members}
+        (self.path / "status.json").write_text(json.dumps({"overview": {"members": shown}}))
+
     def says(self, *command: str) -> str:
         result = CliRunner().invoke(app, [*command, "--state-dir", str(self.path)])
         assert result.exit_code == 0, (result.output, result.exception)
@@ -97,6 +102,60 @@ def test_members_as_json_says_the_same(folder: Folder) -> None:
     assert (one["token"], one["uses"], one["used"], one["revoked"]) == (folder.served.token.id, 9, 1, True)
     assert (member["peer"], member["name"], member["banned"]) == (A, "printed by serve", True)
     assert said["bans"] == [f"peer:{A}"]
+
+
+def test_members_says_what_they_are_called_and_who_is_here_while_the_coordinator_runs(folder: Folder) -> None:
+    folder.entered(A)
+    folder.entered(B)
+    folder.shows((A, "Third\x1b[2J", "trains"), (B, "laptop", "gone"))
+    said = folder.says("members")
+    assert f"member {A}  Third" in said
+    assert "\x1b" not in said
+    assert f"member {B}  laptop  credential of" in said
+    assert "the coordinator does not run: who is here is not known" in said
+    assert [one["here"] for one in json.loads(folder.says("members", "--json"))["members"]] == [None, None]
+    with locked(folder.path):
+        said = folder.says("members")
+        found = json.loads(folder.says("members", "--json"))["members"]
+    assert re.search(rf"member {A}  Third.*  here, credential of", said)
+    assert f"member {B}  laptop  away, credential of" in said
+    assert "not known" not in said
+    assert [(one["called"][:5], one["here"]) for one in found] == [("Third", True), ("lapto", False)]
+
+
+def test_a_member_is_meant_by_a_name_that_no_other_has(folder: Folder) -> None:
+    folder.invited("0" * 16, name="Ann")
+    folder.entered(A, "0" * 16)
+    folder.entered(B)
+    folder.entered(C)
+    assert f"{A} (Ann) is sent away" in folder.says("kick", "ann"), "by the invite, before it has said anything"
+    folder.shows((A, "Ann, attic", "trains"), (B, "Third", "trains"), (C, "third", "gone"))
+    for name in ("Ann", "attic", "Ann, attic"):
+        assert f"{A} (Ann, attic) is sent away" in folder.says("kick", name)
+    said = folder.refuses("ban", "Third")
+    assert f"could be any of 2 members, give the id of one: Third ({B[-6:]}), third ({C[-6:]})" in said
+    assert f"{B} (Third) is banned" in folder.says("ban", B[-6:], "--key-only")
+    assert "is no member" in folder.refuses("kick", "An")
+
+
+def test_nobody_is_meant_instead_of_another_by_calling_itself_by_the_others_id(folder: Folder) -> None:
+    folder.entered(A)
+    folder.entered(B)
+    folder.shows((A, "", "trains"), (B, A, "trains"))
+    assert folder.says("ban", A, "--key-only") == f"{A} is banned\n"
+    folder.shows((A, "", "trains"), (B, A[-6:], "trains"))
+    assert "could be any of 2 members" in folder.refuses("kick", A[-6:])
+
+
+def test_an_invite_is_taken_back_by_the_name_of_whom_it_is_for(folder: Folder) -> None:
+    folder.invited("1" * 16, name="Bob")
+    folder.invited("2" * 16, name="Bob")
+    assert f"there are 2 invites for Bob, give the token of one: {'1' * 16}, {'2' * 16}" in folder.refuses(
+        "revoke", "Bob"
+    )
+    folder.says("revoke", "1" * 16)
+    assert f"invite {'2' * 16} (Bob) is taken back" in folder.says("revoke", "bob")
+    assert folder.file.ledger.revoked == {"1" * 16, "2" * 16}
 
 
 def test_an_invite_that_is_taken_back_is_shown_so_and_its_members_stay(folder: Folder) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dtfm_coordinator.membership.ledger_acts import make_invite
 from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.serve.web.page_links import PageLinks, link, page_url
 from dtfm_coordinator.swarm.overview.overview import Overview
@@ -138,9 +139,11 @@ async def test_an_owner_watches_a_run_in_a_browser_and_steers_it_from_there(swar
         nodes = [await swarm.join() for _ in range(2)]
         await browser.until("document.getElementById('health').textContent.startsWith('Training')", 120.0)
         await browser.until("!!document.querySelector('.chart path')")
+        make_invite(state, 1, 7.0, "made by the command")
         assert "state is kept" in await ask(browser, "Pause", "Pause")
         await browser.until("document.getElementById('health').textContent.startsWith('Paused by the owner')")
         await swarm.until(lambda: set(swarm.statuses().values()) == {"idle"}, "the nodes do nothing")
+        await browser.until("document.getElementById('invites').textContent.includes('made by the command')")
 
         async def agrees() -> bool:
             overview, page = Overview.model_validate(swarm.status()["overview"]), await shown(browser)

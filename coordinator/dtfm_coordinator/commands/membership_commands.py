@@ -16,11 +16,12 @@ from dtfm_protocol.process import command_line
 
 if TYPE_CHECKING:
     from dtfm_coordinator.membership.membership_ledger import MembershipLedger
+    from dtfm_coordinator.membership.roster import Roster
     from dtfm_protocol.identity.invite import Invite
     from dtfm_protocol.identity.keys import Identity
 
 TAKEN_UP_SECONDS = 60.0
-Peer = Annotated[str, typer.Argument(help="The member's peer id, or its last characters, as `members` shows them.")]
+Peer = Annotated[str, typer.Argument(help="The member's name, peer id, or the end of it, as `members` shows them.")]
 
 
 def invite(
@@ -39,14 +40,17 @@ def invite(
 def members(
     state_dir: StateDir, as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False
 ) -> None:
-    """List invites, members and bans."""
+    """List invites, members, what they are called, who of them is here, and bans."""
     from dtfm_coordinator.membership.ledger_file import LedgerFile
+    from dtfm_coordinator.membership.roster import Roster
+    from dtfm_protocol.process.state_dir import is_live
 
     with command_line.guarded():
         _served(state_dir)
-        ledger = LedgerFile(state_dir).ledger
+        ledger, is_served = LedgerFile(state_dir).ledger, is_live(state_dir)
+        roster = Roster.of(state_dir, ledger)
         if as_json:
-            typer.echo(json.dumps(_as_dictionary(ledger)))
+            typer.echo(json.dumps(_as_dictionary(ledger, roster, is_served=is_served)))
             return
         for invited in ledger.invited.values():
             used = f"{len(ledger.users(invited.token))} of {invited.uses} used, until {_day(invited.expires)}"
@@ -54,12 +58,17 @@ def members(
             typer.echo(f"invite {invited.token}  {state}  {invited.name}".rstrip())
         for one in ledger.members.values():
             state = "banned" if ledger.is_banned(one.peer, one.token) else f"credential of {_day(one.at)}"
-            typer.echo(f"member {one.peer}  {state}  invite {one.token}  {_name(ledger, one.token)}".rstrip())
+            if is_served:
+                state = f"{'here' if one.peer in roster.here else 'away'}, {state}"
+            name = f"  {roster.names[one.peer]}" if one.peer in roster.names else ""
+            typer.echo(f"member {one.peer}{name}  {state}  invite {one.token}  {_name(ledger, one.token)}".rstrip())
         if not ledger.members:
             typer.echo("nobody has entered yet")
+        elif not is_served:
+            typer.echo("the coordinator does not run: who is here is not known")
 
 
-def _as_dictionary(ledger: "MembershipLedger") -> dict[str, object]:
+def _as_dictionary(ledger: "MembershipLedger", roster: "Roster", *, is_served: bool) -> dict[str, object]:
     invites = [
         one.model_dump(exclude={"kind"})
         | {"used": len(ledger.users(one.token)), "revoked": one.token in ledger.revoked}
@@ -67,7 +76,12 @@ def _as_dictionary(ledger: "MembershipLedger") -> dict[str, object]:
     ]
     members = [
         one.model_dump(exclude={"kind"})
-        | {"name": _name(ledger, one.token), "banned": ledger.is_banned(one.peer, one.token)}
+        | {
+            "name": _name(ledger, one.token),
+            "called": roster.names.get(one.peer, ""),
+            "here": one.peer in roster.here if is_served else None,
+            "banned": ledger.is_banned(one.peer, one.token),
+        }
         for one in ledger.members.values()
     ]
     return {"invites": invites, "members": members, "bans": sorted(ledger.bans)}
@@ -78,7 +92,8 @@ def _name(ledger: "MembershipLedger", token: str) -> str:
 
 
 def revoke(
-    token: Annotated[str, typer.Argument(help="The invite's token, as `members` shows it.")], state_dir: StateDir
+    token: Annotated[str, typer.Argument(help="The invite's token, or whom it is for, as `members` shows it.")],
+    state_dir: StateDir,
 ) -> None:
     """Take an invite back. Nobody else enters with it; those who have stay."""
     from dtfm_coordinator.membership.ledger_acts import revoke_invite

@@ -11,4 +11,5 @@
 - `membership_ledger`: ledger of the swarm's membership: which invites were made and used, who has entered, who is
   banned (pure)
 - `reachable_addresses`: addresses of peers at which something takes connections now
+- `roster`: roster of a state folder: what members are called and who of them is here, and who is meant by a name
 """

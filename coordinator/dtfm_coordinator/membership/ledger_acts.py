@@ -4,11 +4,11 @@ A coordinator that runs takes them up at once.
 """
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from dtfm_coordinator.membership.ledger_file import LedgerFile
-from dtfm_coordinator.membership.membership_ledger import DAY_SECONDS, Banned, Invited, Kicked, Redeemed, Revoked
+from dtfm_coordinator.membership.membership_ledger import DAY_SECONDS, Banned, Invited, Kicked, Revoked
+from dtfm_coordinator.membership.roster import Roster, invite_meant
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.entry_token import EntryToken
@@ -58,15 +58,19 @@ def make_invite(folder: Path, uses: int, days: float, name: str) -> str:
 def revoke_invite(folder: Path, token: str) -> str:
     """Take an invite back, and return what that means in a line.
 
+    Args:
+        folder: the state folder.
+        token: its token, or whom it is for.
+
     Raises:
-        UserError: there is none, or the ledger cannot be written.
+        UserError: there is no one such invite, or the ledger cannot be written.
     """
     served_invite(folder)
     file = LedgerFile(folder)
-    if token not in file.ledger.invited:
-        raise UserError(f"there is no invite {token}: `dtfm-coordinator members` lists them")
-    file.append(Revoked(token=token))
-    return f"invite {token} is taken back; {len(file.ledger.users(token))} who entered with it stay"
+    found = invite_meant(file.ledger, token)
+    file.append(Revoked(token=found))
+    stay = len(file.ledger.users(found))
+    return f"invite {_with(found, file.ledger.invited[found].name)} is taken back; {stay} who entered with it stay"
 
 
 def kick_member(folder: Path, peer: str) -> str:
@@ -74,16 +78,17 @@ def kick_member(folder: Path, peer: str) -> str:
 
     Args:
         folder: the state folder.
-        peer: its peer id, or the last characters of it.
+        peer: its peer id, the last characters of it, or its name.
 
     Raises:
         UserError: there is no one such member, or the ledger cannot be written.
     """
     served_invite(folder)
     file = LedgerFile(folder)
-    found = _member(file.ledger.members, peer)
+    roster = Roster.of(folder, file.ledger)
+    found = roster.member(file.ledger, peer)
     file.append(Kicked(peer=found, at=time.time()))
-    return f"{found} is sent away; it is back once it is started anew"
+    return f"{_with(found, roster.names.get(found, ''))} is sent away; it is back once it is started anew"
 
 
 def ban_member(folder: Path, peer: str, *, key_only: bool) -> str:
@@ -91,7 +96,7 @@ def ban_member(folder: Path, peer: str, *, key_only: bool) -> str:
 
     Args:
         folder: the state folder.
-        peer: its peer id, or the last characters of it.
+        peer: its peer id, the last characters of it, or its name.
         key_only: whether the others who entered with the same invite stay.
 
     Raises:
@@ -99,18 +104,15 @@ def ban_member(folder: Path, peer: str, *, key_only: bool) -> str:
     """
     swarm = Invite.decode(f"@{served_invite(folder)}").swarm
     file, identity = LedgerFile(folder), own_identity(folder)
-    found = _member(file.ledger.members, peer)
+    roster = Roster.of(folder, file.ledger)
+    found = roster.member(file.ledger, peer)
     token = file.ledger.members[found].token
     others = [one for one in file.ledger.users(token) if one != found]
     for subject in (f"peer:{found}", *(() if key_only else (f"token:{token}",))):
         file.append(Banned(ban=Ban.of(identity, swarm, subject)))
     also = f", and {len(others)} others of the same invite" if others and not key_only else ""
-    return f"{found} is banned{also}"
+    return f"{_with(found, roster.names.get(found, ''))} is banned{also}"
 
 
-def _member(known: Mapping[str, Redeemed], wanted: str) -> str:
-    found = [peer for peer in known if peer.endswith(wanted)] if wanted else []
-    if len(found) != 1:
-        what = "is no member" if not found else f"could be any of {len(found)} members"
-        raise UserError(f"{wanted!r} {what}: `dtfm-coordinator members` lists them")
-    return found[0]
+def _with(what: str, name: str) -> str:
+    return f"{what} ({name})" if name else what

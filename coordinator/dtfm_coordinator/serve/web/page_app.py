@@ -24,6 +24,8 @@ from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.logs import log
 
+EVENTS = "/api/events"
+"""Path of the live stream."""
 MOST_BODY = 4096
 """Bytes of the largest request."""
 BODY_SECONDS = 10.0
@@ -78,7 +80,7 @@ class PageApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; the live stream is one of its own. Where the server ends, it has no answer."""
-        is_live = scope["type"] == "http" and scope["path"] == "/api/events" and scope["method"] == "GET"
+        is_live = scope["type"] == "http" and scope["path"] == EVENTS and scope["method"] == "GET"
         with contextlib.suppress(asyncio.CancelledError):  # the server would print it as a failure
             await (self._events if is_live else self._app)(scope, receive, send)
 

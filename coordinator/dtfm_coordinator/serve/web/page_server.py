@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dtfm_coordinator.serve.web.page_access import PageAccess
 from dtfm_coordinator.serve.web.page_address import PageAddress, PageOptions
-from dtfm_coordinator.serve.web.page_app import PageApp
+from dtfm_coordinator.serve.web.page_app import EVENTS, PageApp
 from dtfm_coordinator.serve.web.page_certificate import page_certificate
 from dtfm_coordinator.serve.web.page_links import URL, PageLinks
 from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
@@ -30,6 +30,8 @@ HEADER_BYTES = 16_384
 """Bytes of a request's head."""
 LOOK_SECONDS = 1.0
 """How often connections are looked at that send no request."""
+ANSWER_SECONDS = 0.5
+"""Time that is left to requests that wait for their answer when the page ends."""
 GOODBYE_SECONDS = 1
 
 
@@ -121,9 +123,16 @@ class _Server(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End all connections and requests first: who looks live, or waits for an answer, would not go by itself."""
+        """End live streams at once, which would not go by themselves; what was asked has a moment to be answered."""
+        waiting = [one for one in self.connections if one.cycle is not None and not one.cycle.response_complete]
+        for one in waiting:
+            if one.cycle.scope["path"] == EVENTS:
+                one.transport.abort()
+        if self.server_state.tasks:
+            await asyncio.wait(set(self.server_state.tasks), timeout=ANSWER_SECONDS)
         for one in self.connections:
-            one.transport.abort()
+            if one in waiting and not one.cycle.response_complete:
+                one.transport.abort()
         for task in self.server_state.tasks:
             task.cancel()
         await super().shutdown(sockets)

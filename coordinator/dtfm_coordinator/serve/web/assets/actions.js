@@ -184,10 +184,16 @@ async function copied(text, button) {
   say(button, "Copied");
 }
 
+let invitesOf = "";
+
+// Others make and use invites, too: it is called again and again, and draws what has changed.
 export async function drawInvites() {
-  const answer = await fetch("/api/invites");
-  if (!answer.ok) return;
+  const answer = await fetch("/api/invites").catch(() => null); // the stream says that the coordinator does not answer
+  if (!answer?.ok) return;
   const { invites } = await answer.json();
+  const what = JSON.stringify(invites.map((one) => [one, one.expires * 1000 < Date.now()]));
+  if (what === invitesOf) return;
+  invitesOf = what;
   show("invites-section", invites.length > 0);
   find("invites").replaceChildren(
     ...invites.slice(0, 50).map((one) => {

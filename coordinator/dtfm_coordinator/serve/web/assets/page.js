@@ -21,6 +21,7 @@ async function begin() {
   await session();
   listen();
   setInterval(tick, 1000);
+  setInterval(() => actions.mayAct() && !document.hidden && actions.drawInvites(), 5000);
 }
 
 // A link brings its key behind the #; it moves into a cookie that scripts cannot read.
