@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from dtfm_node.control.display import Display
 from dtfm_node.control.inbox import Inbox
-from dtfm_protocol.control.messages import ANSWERS, EPOCH, MEMBERSHIP, PLAN, Answers, Epoch, MembershipNews, Topic
+from dtfm_protocol.control.messages import ANSWERS, EPOCH, MEMBERSHIP, PLAN, Answers, Epoch, Kick, MembershipNews, Topic
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
@@ -44,8 +44,8 @@ class Node:
     async def publish(self, topic: Topic, message: Schema) -> None:
         raise AssertionError("a node says nothing here")
 
-    def hear(self, topic: Topic, message: Schema) -> None:
-        self._readers[topic.name](OWNER.peer_id, message)
+    def hear(self, topic: Topic, message: Schema, by: Identity = OWNER) -> None:
+        self._readers[topic.name](by.peer_id, message)
 
 
 @pytest.fixture
@@ -156,3 +156,17 @@ def test_a_plan_in_force_lets_nobody_in_who_is_banned(node: Node) -> None:
     assert node.admission.check(credential(alice, days=-1.0)).peer == alice.peer_id
     node.hear(MEMBERSHIP, MembershipNews(bans=(Ban.of(OWNER, SWARM, f"peer:{alice.peer_id}"),)))
     assert not node.admission.is_member(alice.peer_id)
+
+
+def test_a_node_is_sent_away_by_a_kick_since_it_began_and_not_by_earlier_ones(node: Node) -> None:
+    """Whoever was kicked, and joins again, hears of that kick from each coordinator first of all."""
+
+    def hear(peer: str, at: float, by: Identity = OWNER) -> bool:
+        node.hear(MEMBERSHIP, MembershipNews(kicked=(Kick(peer=peer, at=at),)), by)
+        return node.inbox.sent_away.is_set()
+
+    node.hear(MEMBERSHIP, MembershipNews(), SECOND)
+    assert not hear(node.identity.peer_id, 5.0)
+    assert not hear(node.identity.peer_id, 5.0, SECOND)
+    assert not hear(STRANGER.peer_id, 9.0)
+    assert hear(node.identity.peer_id, 6.0)
