@@ -288,17 +288,21 @@ class Daemon:
                     tasks.create_task(watch.run(plan_loop, control.connected.is_set, lambda: caps.up.total))
                 )
                 leaving = tasks.create_task(self._drain(plan_loop, control, caps.up))
+                sent_away = tasks.create_task(self._inbox.sent_away.wait())
                 try:
-                    await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait({following, leaving, sent_away}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     following.cancel()
                     leaving.cancel()
+                    sent_away.cancel()
                     await asyncio.wait({following})
                     await plan_loop.save()
                 await contribution.refresh()
                 if contribution.said is not None:
                     words = f"{self._display.contribution} The coordinator has signed that"
                     self._display.note(f"{words}: `dtfm-node contribution` shows it.")
+                if self._inbox.sent_away.is_set():
+                    self._display.note("The owner has sent this machine away; `dtfm-node join` comes back.")
                 for task in background:
                     task.cancel()
             await self._reporter.send(control)

@@ -210,7 +210,7 @@ async def test_a_member_is_sent_away_and_banned_as_the_commands_do_it(tmp_path: 
         sent = await page.owner.post("/api/act", {"action": "kick", "peer": MEMBER})
         assert (sent.status, sent.values["said"]) == (
             200,
-            f"{MEMBER} is sent away; it is back once it is started anew.",
+            f"{MEMBER} is sent away, until its person types `dtfm-node join` again.",
         )
         assert (await page.owner.post("/api/act", {"action": "ban", "peer": MEMBER, "key_only": True})).status == 200
         ledger = LedgerFile(tmp_path).ledger

@@ -44,8 +44,8 @@ class Node:
     async def publish(self, topic: Topic, message: Schema) -> None:
         raise AssertionError("a node says nothing here")
 
-    def hear(self, topic: Topic, message: Schema) -> None:
-        self._readers[topic.name](OWNER.peer_id, message)
+    def hear(self, topic: Topic, message: Schema, by: Identity = OWNER) -> None:
+        self._readers[topic.name](by.peer_id, message)
 
 
 @pytest.fixture
@@ -92,24 +92,6 @@ def test_a_ban_ends_a_membership_at_once_and_whoever_holds_streams_is_told(node:
     assert told == [False]
     with pytest.raises(Refused, match="banned"):
         node.admission.check(credential(alice))
-
-
-def test_a_node_that_is_sent_away_says_so_and_what_its_person_can_do(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
-    """But not for what happened before it was started anew."""
-    caplog.set_level("INFO", logger=log.name)
-
-    def said() -> int:
-        return sum("has sent this machine away" in record.getMessage() for record in caplog.records)
-
-    before, other = Kick(peer=node.identity.peer_id, at=5.0), Kick(peer=STRANGER.peer_id, at=9.0)
-    for kicked in ((before,), (before, other)):
-        node.hear(MEMBERSHIP, MembershipNews(kicked=kicked))
-    assert said() == 0
-    for _ in range(2):
-        node.hear(MEMBERSHIP, MembershipNews(kicked=(before, other, before.model_copy(update={"at": 10.0}))))
-    assert said() == 1
 
 
 def test_a_ban_that_no_coordinator_signed_ends_none(node: Node) -> None:
@@ -174,3 +156,17 @@ def test_a_plan_in_force_lets_nobody_in_who_is_banned(node: Node) -> None:
     assert node.admission.check(credential(alice, days=-1.0)).peer == alice.peer_id
     node.hear(MEMBERSHIP, MembershipNews(bans=(Ban.of(OWNER, SWARM, f"peer:{alice.peer_id}"),)))
     assert not node.admission.is_member(alice.peer_id)
+
+
+def test_a_node_is_sent_away_by_a_kick_since_it_began_and_not_by_earlier_ones(node: Node) -> None:
+    """Whoever was kicked, and joins again, hears of that kick from each coordinator first of all."""
+
+    def hear(peer: str, at: float, by: Identity = OWNER) -> bool:
+        node.hear(MEMBERSHIP, MembershipNews(kicked=(Kick(peer=peer, at=at),)), by)
+        return node.inbox.sent_away.is_set()
+
+    node.hear(MEMBERSHIP, MembershipNews(), SECOND)
+    assert not hear(node.identity.peer_id, 5.0)
+    assert not hear(node.identity.peer_id, 5.0, SECOND)
+    assert not hear(STRANGER.peer_id, 9.0)
+    assert hear(node.identity.peer_id, 6.0)

@@ -118,8 +118,7 @@ async def send_away(browser: Browser, swarm: Swarm, node: Daemon) -> None:
     overview = Overview.model_validate(swarm.status()["overview"])
     assert overview.members[peer].role == "gone"
     await swarm.until(lambda: "has sent this machine away" in node.said(), "its person is told")
-    node.signal(signal.SIGINT)
-    await node.exit_code()
+    assert await node.exit_code() == 0
     await node.start()
     await swarm.until(lambda: swarm.statuses().get(peer) == "idle", "it is a member again")
     await browser.until(f"!document.querySelector({json.dumps(row)}).classList.contains('gone')")

@@ -103,7 +103,7 @@ def revoke(
 
 
 def kick(peer: Peer, state_dir: StateDir) -> None:
-    """Have the swarm go on without a member. It is back once it is started anew."""
+    """Send a member away, until its person joins again; the swarm goes on without it."""
     from dtfm_coordinator.membership.ledger_acts import kick_member
 
     with command_line.guarded():

@@ -74,7 +74,7 @@ def revoke_invite(folder: Path, token: str) -> str:
 
 
 def kick_member(folder: Path, peer: str) -> str:
-    """Send a member away until it comes back, and return what that means in a line.
+    """Send a member away until its person has it join again, and return what that means in a line.
 
     Args:
         folder: the state folder.
@@ -88,7 +88,7 @@ def kick_member(folder: Path, peer: str) -> str:
     roster = Roster.of(folder, file.ledger)
     found = roster.member(file.ledger, peer)
     file.append(Kicked(peer=found, at=time.time()))
-    return f"{_with(found, roster.names.get(found, ''))} is sent away; it is back once it is started anew"
+    return f"{_with(found, roster.names.get(found, ''))} is sent away, until its person types `dtfm-node join` again"
 
 
 def ban_member(folder: Path, peer: str, *, key_only: bool) -> str:

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dtfm_node.control.plain_words import READY, WorkShare, doing, sent, sent_away, standing, swarm_does
+from dtfm_node.control.plain_words import READY, WorkShare, doing, sent, standing, swarm_does
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.control.messages import Phase, Report
 from dtfm_protocol.identity.keys import short
@@ -45,7 +45,6 @@ class Display:
         self._share: WorkShare | None = None
         self._told = {"node": "", "swarm": ""}
         """What was last said of this node, and of the swarm."""
-        self._is_sent_away = False
         self._row: StepMetrics | None = None
         self._steps = 0
         self.sent_bytes: Callable[[], int] = int
@@ -101,12 +100,6 @@ class Display:
     def share(self, share: WorkShare) -> None:
         """Take the part of the work that a new plan gives to this node; the state that follows shows it."""
         self._share = share
-        self._is_sent_away = self._is_sent_away and share.layers is None
-
-    def send_away(self) -> None:
-        """Show that the owner has sent this machine away, until it is given work again."""
-        self._is_sent_away = True
-        self._tell_change("node", self._doing(), {"state": self._state})
 
     def phase(self, phase: Phase) -> None:
         """Show the swarm's new phase, if it has changed."""
@@ -144,8 +137,6 @@ class Display:
         write_atomically(path, json.dumps(values, indent=1))
 
     def _doing(self) -> str:
-        if self._is_sent_away and self._state != "finished":
-            return sent_away(self.option)
         halted = self._phase is not None and self._phase.paused
         obstacle = self._obstacle or standing(self._phase)
         return doing(self._state, self._text, self._share, obstacle, halted=halted, option=self.option)

@@ -67,8 +67,10 @@ class Inbox:
         self._told_of_kept: list[Callable[[int, Mark], None]] = []
         self._misfit, self._misfit_known = "", asyncio.Event()
         """Why this node cannot go on, once that is known."""
-        self._kicked_at: dict[str, float] = {}
-        """When the owner has sent this node away last, by his clock, as each coordinator says; 0: never."""
+        self.sent_away = asyncio.Event()
+        """Event that is set once the owner has sent this node away, since it began."""
+        self._kicked_at, self._informants = 0.0, set[str]()
+        """When this node was kicked last, as far as was said, and which coordinators have told of kicks."""
         self._admission: Admission | None = None
         self._coordinators: Collection[str] = invite.coordinators
 
@@ -194,15 +196,17 @@ class Inbox:
             self._admission.follow({*plan.peers, *plan.idle})
 
     def _take_membership(self, sender: str, news: MembershipNews) -> None:
-        kicked_at = max((one.at for one in news.kicked if one.peer == self._me), default=0.0)
-        if kicked_at > self._kicked_at.setdefault(sender, kicked_at):  # what is said first was before this run
-            self._kicked_at[sender] = kicked_at
-            self._display.send_away()
         if self._admission is not None:
             self._admission.trust_all(bytes.fromhex(authority) for authority in news.authorities)
             self._admission.ban(news.bans)
             for one in news.kicked:
                 self._admission.kick(one.peer, one.at)
+        mine = max((one.at for one in news.kicked if one.peer == self._me), default=0.0)
+        # The first word of each coordinator may tell of kicks from before this start; clocks may differ.
+        if mine > self._kicked_at and sender in self._informants:
+            self.sent_away.set()
+        self._kicked_at = max(self._kicked_at, mine)
+        self._informants.add(sender)
 
     def _take_ledger(self, _: str, ledger: Ledger) -> None:
         self._reporter.forget(recorded=ledger.recorded)

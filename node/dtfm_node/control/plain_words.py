@@ -102,14 +102,6 @@ def standing(phase: Phase | None) -> str:
     return "the run waits for more machines" if _COUNTS.match(phase.text) else ""
 
 
-def sent_away(option: str = "") -> str:
-    """Return what a node does that the owner of its swarm has sent away; `option` as for `doing`."""
-    return (
-        "The owner of the swarm has sent this machine away, and it does nothing now. "
-        f"`dtfm-node leave{option}` ends it; started anew, it takes part again."
-    )
-
-
 def _afterwards(option: str) -> str:
     return f"`dtfm-node remove{option}` deletes what it keeps."
 

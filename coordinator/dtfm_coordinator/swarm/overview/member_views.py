@@ -98,8 +98,8 @@ Doing = tuple[MemberRole, str, Level]
 def _doing(member: Member, around: Around, known: Known, layers: tuple[int, int] | None) -> Doing:
     """Return a member's role, what it does in words, and how well that is."""
     report = member.report
-    if member.online and not member.is_here:
-        return "gone", "was sent away by you; it is back once it is started anew", "wait"
+    if member.kicked and member.kicked == member.session:
+        return "gone", "was sent away by you, until its person joins again", "wait"
     if not member.is_here:
         if around.phase == "done":
             return "gone", "has left; its work counts", "done"

@@ -137,7 +137,7 @@ function ask(title, body, button, danger, values, done) {
 }
 
 export function kick(peer, name) {
-  ask(`Send ${name} away?`, [element("p", {}, "Its connections end at once, and the swarm goes on without it until its person starts it anew.")], "Send away", true, () => ({ action: "kick", peer }));
+  ask(`Send ${name} away?`, [element("p", {}, "Its connections end at once and the swarm goes on without it. It stays away until its person types `dtfm-node join` again.")], "Send away", true, () => ({ action: "kick", peer }));
 }
 
 export function ban(peer, name) {
