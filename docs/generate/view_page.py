@@ -6,6 +6,7 @@ from docs.generate.markdown import page, paragraph, table
 from docs.generate.message_page import schema_section
 from dtfm_lab.emulation import world_script
 from dtfm_lab.emulation.world_script import WorldChange
+from dtfm_lab.networks.catalogue import NETWORKS
 from dtfm_protocol.view.link_matrix import LEAST, MOST, MOST_NODES
 from dtfm_protocol.view.view import LayerSeconds, LinkWay, NodeView
 
@@ -89,6 +90,10 @@ def view_page() -> str:
             ],
         ),
         paragraph(ARRAYS),
+        "## Networks that can be made up\n"
+        + paragraph("`dtfm-coordinator network NAME --nodes 32 --out view.json` makes one of as many nodes as asked.")
+        + "\n\n"
+        + table(["name", "is"], [[f"`{name}`", meaning] for name, meaning in NETWORKS.items()]),
         f"## A script of changes\n{paragraph(SCRIPT)}",
         schema_section(WorldChange),
         f"```toml\n{script_example()}\n```",

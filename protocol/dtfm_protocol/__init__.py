@@ -17,6 +17,8 @@
 - `errors`: the two errors of the product: the user's to mend, and something from the network that is refused
 - `open_planes`: the stack of planes on which peers meet: libp2p below, direct streams beside it, the DHT on its daemon
 - `schema`: the bases of every message and file: frozen, with one-line errors; only some let unknown keys pass
+- `validation_words`: plain words for what pydantic says of a value that does not fit, in files, messages and options
+  alike
 """
 
 import os

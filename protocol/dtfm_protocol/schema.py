@@ -19,6 +19,7 @@ out (`exclude_if`) where it has its default, as in a plan of an older author.
 `tests/protocol/test_evolution.py` holds the formats to those of the minor version before.
 """
 
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Self, get_args
@@ -27,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.validation_words import plain
 
 
 class Schema(BaseModel):
@@ -87,6 +89,10 @@ class Needed:
 
 
 NEEDED: Final = Needed()
+_SHOULD: Final = "should be "
+"""What is said of most wrong values begins with."""
+_KIND: Final = re.compile(r"literal\[.*\]|constrained-\w+|int|float|str|bool")
+"""Names that pydantic puts behind the key of a value that may be of several kinds."""
 MOST_NEEDS = 64
 Needs = Annotated[tuple[Annotated[str, Field(max_length=128)], ...], Field(max_length=MOST_NEEDS)]
 """Keys of a document that its readers must know."""
@@ -142,7 +148,7 @@ def known_part(schema: type[BaseModel], values: Any) -> Any:
 def faults_in_words(schema: type[BaseModel], error: ValidationError) -> list[str]:
     """Return all faults of a pydantic error as `key.path: reason`, each on one line, in the order of `first_fault`; of
     an unknown key also which may have been meant."""
-    return [_in_words(fault) + _meant(schema, fault) for fault in _ranked(error)]
+    return [_in_words(faults) + _meant(schema, faults[0]) for faults in _ranked(error)]
 
 
 def _meant(schema: type[BaseModel], fault: ErrorDetails) -> str:
@@ -194,13 +200,28 @@ def first_fault(error: ValidationError) -> str:
     return _in_words(_ranked(error)[0])
 
 
-def _ranked(error: ValidationError) -> list[ErrorDetails]:
-    return sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+def _ranked(error: ValidationError) -> list[list[ErrorDetails]]:
+    """Return the faults, unknown keys first; those of one value that may be of several kinds, none of which it is, are
+    one fault to people, and stand together."""
+    groups = dict[tuple[object, ...], list[ErrorDetails]]()
+    for number, fault in enumerate(error.errors(include_url=False)):
+        place = _place(fault)
+        groups.setdefault((place,) if place != fault["loc"] else (place, number), []).append(fault)
+    return sorted(groups.values(), key=lambda faults: faults[0]["type"] != "extra_forbidden")
 
 
-def _in_words(fault: ErrorDetails) -> str:
-    where = ".".join(str(part) for part in fault["loc"])
-    reason = str(fault["msg"]).removeprefix("Value error, ")
+def _place(fault: ErrorDetails) -> tuple[int | str, ...]:
+    """Return the keys that lead to a fault, without pydantic's name of the kind that was tried, of several."""
+    *keys, last = fault["loc"] or ("",)
+    if fault["type"] not in {"extra_forbidden", "missing"} and isinstance(last, str) and _KIND.fullmatch(last):
+        return tuple(keys)
+    return fault["loc"]
+
+
+def _in_words(faults: list[ErrorDetails]) -> str:
+    fault = faults[0]
+    where = ".".join(str(part) for part in _place(fault))
+    reason = plain(str(fault["msg"]))
     if fault["type"] == "extra_forbidden":
         reason = "unknown key"
     elif fault["type"] == "missing":
@@ -209,8 +230,21 @@ def _in_words(fault: ErrorDetails) -> str:
         reason = f"use letters, digits, dots, dashes and underscores, a letter or digit first (got {fault['input']!r})"
     elif fault["type"] == "model_type":
         reason = f"keys and their values are wanted here (got {str(fault['input'])[:40]!r})"
-    elif fault["type"] not in {"value_error", "model_type"} and isinstance(
-        fault.get("input"), int | float | str | bool
-    ):
-        reason = f"{reason} (got {fault['input']!r})"
+    elif fault["type"] != "value_error":
+        reason = _wanted(faults)
+        if isinstance(fault.get("input"), int | float | str | bool):
+            reason = f"{reason} (got {fault['input']!r})"
     return f"{where}: {reason}" if where else reason
+
+
+def _wanted(faults: list[ErrorDetails]) -> str:
+    """Return what a value should be: any of what it was tried as."""
+    *some, last = (one for fault in faults for one in _kinds(fault))
+    wanted = f"{', '.join(some)} or {last}" if some else last
+    return f"{_SHOULD}{wanted}" if plain(faults[0]["msg"]).startswith(_SHOULD) else wanted
+
+
+def _kinds(fault: ErrorDetails) -> list[str]:
+    if fault["type"] == "literal_error":
+        return str(fault["ctx"]["expected"]).replace(" or ", ", ").split(", ")
+    return [plain(fault["msg"]).removeprefix(_SHOULD)]

@@ -13,7 +13,7 @@ from rich.console import Console
 from dtfm_coordinator.allocator.paper.paper_cost import cost_of_pipelines
 from dtfm_coordinator.allocator.problem.model_demand import ActionSeconds, ModelDemand, memory_needed
 from dtfm_coordinator.allocator.problem.problem_arrays import SCHEDULES
-from dtfm_coordinator.allocator.simulator.simulated_timeline import TransferKind
+from dtfm_coordinator.allocator.simulator.simulated_timeline import Transfer, TransferKind
 from dtfm_coordinator.allocator.workload import Workload, predict
 from dtfm_coordinator.commands.plan_commands import ScheduleChoice, WireName
 from dtfm_coordinator.main import app
@@ -113,6 +113,7 @@ def test_one_slow_link_is_the_bottleneck() -> None:
     assert set(told.bottleneck.place) == {"b", "c"}
     line = step_report.bottleneck_line(told.bottleneck, told.cost.total)
     assert line.startswith("bottleneck: the link between")
+    assert "of the critical path" in line
     assert "transfer" in line
     assert told.links[0].gbps == pytest.approx(0.01)
     assert {told.links[0].sender, told.links[0].receiver} == {"b", "c"}
@@ -174,6 +175,22 @@ def test_the_all_reduce_names_its_slowest_link() -> None:
     # A third of 5000 gradients of 4 bytes, there and back.
     assert stage.slowest_link.bytes == pytest.approx(20_000 / 3)
     assert stage.all_reduce > 0
+
+
+def test_a_message_that_waited_behind_others_is_not_the_slowest_for_that() -> None:
+    message = Transfer("a", "b", "all-reduce", None, 4e6, ready=1.0, start=1.0, end=5.0, arrival=6.0)
+    assert step_report.reduction_message(message) == "a -> b: 4 MB in 5 s"
+    small = message._replace(kind="tied all-reduce", bytes=2e3, start=7.0, end=7.5, arrival=8.0)
+    assert step_report.reduction_message(small) == (
+        "a -> b: 2 kB of the embedding that first and last stage share in 1 s, after 6 s behind others"
+    )
+    # b's share of the shared matrix is small, and has the same link as its stage's gradients.
+    of, job = plan("am", "bx"), work(2)
+    shared = replace(job, demand=replace(job.demand, tied_parameters=50))
+    view = swarm("abmx", gbps=0.001)
+    for stage in step_findings(of, view, shared, predict(view, shared, of)).stages:
+        assert stage.slowest_link is not None
+        assert stage.slowest_link.kind == "all-reduce"
 
 
 def test_a_plan_of_other_figures_is_told_so() -> None:

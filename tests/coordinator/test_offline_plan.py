@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dtfm_coordinator.tools.offline_plan import PlanOptions, answer
-from dtfm_lab.networks.catalogue import network
+from dtfm_coordinator.tools.view_notes import view_notes
+from dtfm_lab.networks.catalogue import NETWORKS, network
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 
@@ -126,6 +127,28 @@ def test_a_makespan_plan_refuses_sizes_and_unknown_speeds(asked: PlanOptions) ->
     bare = tuple(NodeView(id=node.id) for node in view.nodes)
     View(nodes=bare, latency_ms=view.latency_ms, bandwidth_gbps=view.bandwidth_gbps).save(asked.view)
     assert "no peer's speed is known" in refused(by_step(asked))
+
+
+def test_figures_of_another_unit_and_pairs_that_a_limit_cuts_are_noted() -> None:
+    gbps = np.array([[0, 1.0, 0.05], [0.3, 0, np.nan], [0.05, 0.05, 0]])
+    view = View(
+        nodes=(
+            NodeView(id="a", flops=40, up_gbps=0.05),
+            NodeView(id="b", flops=25e12, down_gbps=0.5),
+            NodeView(id="c", flops=80),
+        ),
+        latency_ms=np.ones((3, 3)),
+        bandwidth_gbps=gbps,
+    )
+    assert view_notes(view) == [
+        "note: flops of a is 40 (1 more node alike): it is in FLOP/s, so 25 TFLOP/s is 25e12",
+        "note: a -> b has 1 Gbit/s and counts 0.05: up_gbps of a cuts it",
+    ]
+    free = tuple(node.model_copy(update={"flops": 1e12, "up_gbps": None}) for node in view.nodes)
+    (line,) = view_notes(view.model_copy(update={"nodes": free}))
+    assert line == "note: a -> b has 1 Gbit/s and counts 0.5: down_gbps of b cuts it"
+    for name in NETWORKS:
+        assert view_notes(network(name, 8)) == []
 
 
 def test_a_network_in_pieces_is_named_by_either_cost(asked: PlanOptions) -> None:

@@ -18,6 +18,7 @@ from dtfm_node.limits.pause_order import seconds_of
 from dtfm_node.limits.traffic_rate import bytes_a_second
 from dtfm_node.main import app as node
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Job
 from tests.docs.markdown_pages import PAGES, ROOT, CommandLine, command_lines, mentioned_commands
 
 CHECKS: dict[str, Callable[[Any], object]] = {
@@ -94,6 +95,15 @@ def test_commands_and_options_that_the_text_names_exist() -> None:
                                    "dtfm-coordinator serve job.toml"])  # fmt: skip
 def test_a_wrong_command_is_found(words: str) -> None:
     assert fault(CommandLine("", tuple(words.split())))
+
+
+def test_examples_that_commands_take_are_jobs() -> None:
+    named = {
+        word for line in of("dtfm-node", "dtfm-coordinator") for word in line.words if word.startswith("examples/")
+    }
+    assert "examples/study.toml" in named
+    for name in named:
+        Job.load(ROOT / name)
 
 
 def test_make_has_every_target_that_is_named() -> None:

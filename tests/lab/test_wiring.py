@@ -43,7 +43,7 @@ def test_numbers_without_end_and_those_that_are_none_are_refused(option: str, wr
 
 
 def test_a_network_that_loses_everything_is_refused() -> None:
-    with pytest.raises(UserError, match="the emulated network: loss: Input should be less than 1"):
+    with pytest.raises(UserError, match="the emulated network: loss: should be less than 1"):
         Wiring.of(VIEW, loss=1.0)
 
 

@@ -6,12 +6,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.process.command_line import find_user_error, guarded, run
+from dtfm_protocol.process.command_line import command_line, find_user_error, guarded, run
 
 WAITING = """
 import asyncio, contextlib, os, signal
@@ -30,6 +34,11 @@ run(main())
 """
 
 
+class Order(StrEnum):
+    first = "first"
+    last = "last"
+
+
 def ended(capsys: pytest.CaptureFixture[str], error: BaseException) -> str:
     """What a command that fails with `error` says; it exits with 2."""
     with pytest.raises(SystemExit) as caught, guarded():
@@ -43,6 +52,26 @@ def ended(capsys: pytest.CaptureFixture[str], error: BaseException) -> str:
 
 def test_a_user_error_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(capsys, UserError("no such job:\n  mend it")) == "error: no such job: mend it\n"
+
+
+def test_a_wrong_option_is_told_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def study(
+        order: Annotated[Order | None, typer.Option()] = None, count: Annotated[int, typer.Option(min=1)] = 1
+    ) -> None:
+        raise AssertionError("a wrong option is no study")
+
+    for name, value, said in (
+        ("--order", "x", "'x' is not one of 'first', 'last'"),
+        ("--count", "x", "should be a whole number"),
+        ("--count", "0", "should be at least 1"),
+    ):
+        with pytest.raises(SystemExit):
+            command_line(partial(app, [name, value]))
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: Invalid value for '{name}': {said}; see ")
 
 
 def test_a_user_error_inside_groups_is_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job, Wire
+from dtfm_protocol.schema import faults_in_words
 
 GOOD = """
 name = "demo"
@@ -180,6 +182,23 @@ def test_a_value_that_cannot_be_is_named_with_its_key(key: str, value: object) -
     table, _, name = key.rpartition(".")
     assert text.startswith("job.toml: " + (table or name))
     assert name in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("plan.schedule", "x", "should be '1f1b', 'gpipe', 'zero-bubble' or 'auto' (got 'x')"),
+        ("plan.stages", "some", "should be a whole number or 'auto' (got 'some')"),
+        ("plan.replicas", 0, "should be greater than 0 or 'auto' (got 0)"),
+        ("training.precision", "fp16", "should be 'fp32' or 'bf16' (got 'fp16')"),
+        ("training.steps", 1.5, "should be a whole number (got 1.5)"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_all_that_would_do(key: str, value: object, said: str) -> None:
+    assert complaint({key: value}) == f"job.toml: {key}: {said}"
+    with pytest.raises(ValidationError) as caught:
+        Job.model_validate(with_values({key: value}))
+    assert faults_in_words(Job, caught.value) == [f"{key}: {said}"]
 
 
 @pytest.mark.parametrize(

@@ -15,4 +15,6 @@
 - `offline_plan`: planning on saved views: what `dtfm-coordinator plan` asks the allocator, and in which words it
   answers
 - `status`: `dtfm-coordinator status`: shows the status of a state dir's coordinator
+- `view_notes`: notes on a view that was written by hand: figures that are most likely of another unit, or that limits
+  cut (pure)
 """

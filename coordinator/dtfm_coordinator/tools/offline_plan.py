@@ -95,7 +95,10 @@ def _by_makespan(question: PlanOptions) -> tuple[Plan, str]:
 
     from dtfm_coordinator.allocator.allocate import allocate
     from dtfm_coordinator.allocator.job_demand import workload
+    from dtfm_coordinator.tools.view_notes import view_notes
 
+    for line in view_notes(view):
+        _say(line)
     work = workload(job.model_copy(update={"plan": job.plan.model_copy(update=changes)}))
     found = allocate(
         view,

@@ -14,6 +14,7 @@ from dtfm_protocol.process.compat.wait_for import mend_wait_for
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.supported_platform import platform_fault
 from dtfm_protocol.process.work_apart import end_process, is_under_way
+from dtfm_protocol.validation_words import plain
 
 T = TypeVar("T")
 
@@ -163,7 +164,7 @@ def command_line(app: Callable[..., Any]) -> None:
             error.show()
             raise SystemExit(EXIT_USER) from None
         command = error.ctx.command_path if error.ctx is not None else "this command"
-        fail(UserError(f"{error.format_message().rstrip('.')}; see {command} --help"))
+        fail(UserError(f"{plain(error.format_message()).rstrip('.')}; see {command} --help"))
     except typer.Abort:
         raise SystemExit(EXIT_INTERRUPT) from None
     except OSError as error:

@@ -73,6 +73,7 @@ def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "C
     from dtfm_coordinator.tools.explain.next_node import growth
     from dtfm_coordinator.tools.explain.step_findings import check, step_findings
     from dtfm_coordinator.tools.explain.step_report import show, what_if_line
+    from dtfm_coordinator.tools.view_notes import view_notes
     from dtfm_protocol.job.job_file import Job
     from dtfm_protocol.process.console import console
 
@@ -87,7 +88,7 @@ def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "C
     with console(to_stderr=True).status("simulating the step"):
         played = predict(view, work, plan)
         found = step_findings(plan, view, work, played)
-        lines = [*asked.lines]
+        lines = [*view_notes(view), *asked.lines]
         if asked.is_what_if:
             lines.append(what_if_line(predict(view, work, as_it_is).cost.total, found.cost.total))
     measured, clocks = _measured(question, plan) if question.trace else (None, None)

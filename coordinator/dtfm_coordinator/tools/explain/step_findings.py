@@ -65,8 +65,8 @@ class StageFindings:
     all_reduce: float
     """Seconds from the stage's last action until all its peers hold the reduced gradients, the tied ones included."""
     slowest_link: Transfer | None
-    """Message of the all-reduce, the tied one included, that took longest from ready to arrival; None where there is
-    none."""
+    """Message of the all-reduce, the tied one included, that was longest on its way, without what it waited behind
+    earlier ones of its link; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ def _stages(plan: Plan, view: View, work: Workload, played: Simulation) -> tuple
                 recomputes=number in plan.recompute,
                 peers=peers,
                 all_reduce=max(0.0, max((t.arrival for t in messages), default=last) - last),
-                slowest_link=max(messages, key=lambda t: t.arrival - t.ready, default=None),
+                slowest_link=max(messages, key=lambda t: t.arrival - t.start, default=None),
             )
         )
     return tuple(found)

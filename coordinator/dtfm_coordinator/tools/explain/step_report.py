@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
+from dtfm_coordinator.allocator.simulator.simulated_timeline import Transfer
 from dtfm_coordinator.tools.explain.critical_path import Bottleneck, by_cause
 from dtfm_coordinator.tools.explain.idle_peers import IdlePeer
 from dtfm_coordinator.tools.explain.next_node import NOTICEABLE, Growth
@@ -17,6 +18,8 @@ MOST_IDLE = 10
 """Number of idle peers that are listed."""
 DIFFERENT = 0.01
 """Share by which the simulated total may differ from the one that the plan states before a line says so."""
+WAITED = 0.01
+"""Share of its own seconds that a message may have waited before a line says so."""
 
 
 def parts(cost: PredictedSeconds) -> str:
@@ -39,8 +42,8 @@ def bottleneck_line(found: Bottleneck, total: float) -> str:
         where = f"the link between {named(found.place[0])} and {named(found.place[1])} ({ways})"
     causes = ", ".join(f"{cause} {seconds(taken)}" for cause, taken in found.by_cause)
     return (
-        f"bottleneck: {where}, on the critical path for {seconds(found.seconds)}, "
-        f"{percent(found.seconds, total)} of the step ({causes})"
+        f"bottleneck: {where}, {seconds(found.seconds)} of the critical path, {percent(found.seconds, total)} of the "
+        f"step ({causes}); the tables count also what nobody waits for"
     )
 
 
@@ -89,12 +92,20 @@ def _stage_table(stages: tuple[StageFindings, ...]) -> Table:
             f"{stage.layers[0] + 1} to {stage.layers[1]}" + (", recomputed" if stage.recomputes else ""),
             str(len(stage.peers)),
             seconds(stage.all_reduce) if slowest is not None else "none",
-            f"{link_named(slowest.sender, slowest.receiver)}: {bytes_in_words(slowest.bytes)} in "
-            f"{seconds(slowest.arrival - slowest.ready)}"
-            if slowest is not None
-            else "",
+            reduction_message(slowest) if slowest is not None else "",
         )
     return table
+
+
+def reduction_message(message: Transfer) -> str:
+    """Return a message of an all-reduce: its link, its size, how long it was on its way, and what it waited before."""
+    shared = " of the embedding that first and last stage share" if message.kind == "tied all-reduce" else ""
+    waited = message.start - message.ready
+    behind = f", after {seconds(waited)} behind others" if waited > WAITED * (message.arrival - message.start) else ""
+    return (
+        f"{link_named(message.sender, message.receiver)}: {bytes_in_words(message.bytes)}{shared} in "
+        f"{seconds(message.arrival - message.start)}{behind}"
+    )
 
 
 def _peer_table(found: StepFindings) -> Table:
