@@ -214,6 +214,30 @@ def test_a_signal_lets_everything_clean_up_and_then_gives_its_exit_code(number: 
     assert (process.returncode, out, said) == (code, "cleaned up\n", "")
 
 
+SLOW = """
+import atexit, sys
+from dtfm_protocol.process.command_line import command_line
+
+def app(standalone_mode: bool) -> None:
+    try:
+        raise SystemExit({code})
+    finally:
+        sys.stdout.write("cleaned up ")
+
+atexit.register(print, "taken apart")
+command_line(app)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("code", "said"), [(130, "cleaned up "), (2, "cleaned up taken apart\n")])
+def test_after_a_signal_nobody_waits_until_what_was_imported_is_taken_apart(code: int, said: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", SLOW.format(code=code)], stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert (found.returncode, found.stdout) == (code, said)
+
+
 CLOSED = """
 import asyncio, os, signal, sys
 from dtfm_protocol.process.command_line import run

@@ -167,6 +167,10 @@ def command_line(app: Callable[..., Any]) -> None:
         fail(UserError(f"{plain(error.format_message()).rstrip('.')}; see {command} --help"))
     except typer.Abort:
         raise SystemExit(EXIT_INTERRUPT) from None
+    except SystemExit as ended:
+        if isinstance(ended.code, int) and ended.code > 128:  # by a signal
+            end_process(ended.code)  # all is cleaned up; to take apart what was imported would take seconds
+        raise
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
