@@ -132,6 +132,7 @@ class _Server(uvicorn.Server):
             await asyncio.wait(set(self.server_state.tasks), timeout=ANSWER_SECONDS)
         for one in self.connections:
             if one in waiting and not one.cycle.response_complete:
+                one.cycle.disconnected = True  # else the server prints that there was no answer
                 one.transport.abort()
         for task in self.server_state.tasks:
             task.cancel()
