@@ -42,9 +42,11 @@ sys.addaudithook(_note)
 
 
 def pytest_configure() -> None:
-    """Have programs that tests start hear Ctrl+C: what a shell runs in the background ignores it, and hands that on."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Have programs that tests start hear Ctrl+C, and a terminal's end: what a shell runs in the background, or `nohup`
+    starts, ignores them, and hands that on."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.hookimpl(wrapper=True)

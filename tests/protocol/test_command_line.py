@@ -210,7 +210,10 @@ def test_a_signal_lets_everything_clean_up_and_then_gives_its_exit_code(number: 
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        out, said = process.communicate(timeout=30)
+        try:
+            out, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert (process.returncode, out, said) == (code, "cleaned up\n", "")
 
 
