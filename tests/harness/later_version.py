@@ -43,7 +43,6 @@ ADDITIONS: tuple[Change, ...] = (
         "    seed: NotNegative = 0\n",
         "    noise: Annotated[float, Field(ge=0, le=1), NEEDED] = 0.0\n",
     ),
-    _after(f"{_PROTOCOL}/job/job_file.py", "from dtfm_protocol.schema import Schema", ", NEEDED"),
     _after(
         f"{_PROTOCOL}/plan/plan.py",
         '    schedule: ScheduleName = "1f1b"\n',
