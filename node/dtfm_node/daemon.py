@@ -250,7 +250,9 @@ class Daemon:
                 self._inbox.when_kept(checkpointer.confirm)
                 await plane.serve(STATE, self._unless_paused(lambda stream: serve_state(stream, holdings)))
                 publisher = Publisher(plane, planes.discovery, registry, profile, uplink)
-                promise_store = PromiseStore(self._folder / "promise.json", holdings, self._reporter)
+                promise_store = PromiseStore(
+                    self._folder / "promise.json", holdings, self._reporter, lambda: self._inbox.heard.call
+                )
                 say_standing = promise_store.say_standing
                 worker = PlanWorker(
                     job,

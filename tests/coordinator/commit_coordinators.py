@@ -48,9 +48,9 @@ def coordinator_moves(state: State, one: Coordinator, setting: Setting, rule: Ru
     """All that one coordinator may do, or have happen to it, next."""
     name, lives = one.name, lives_of(state.peers)
     if state.outages < setting.outages:
-        back = _back(one, setting, rule)
-        if back is not one:
-            yield (name, "is killed and returns"), state.put(back)._replace(outages=state.outages + 1)
+        for what, back in _backs(one, setting, rule):
+            if back is not one:
+                yield what, state.put(back)._replace(outages=state.outages + 1)
     if one.doing:
         # Disk and network do not wait for each other; each goes by its own order.
         disk = next((action for action in one.doing if isinstance(action, change.Write | change.Hold)), None)
@@ -61,18 +61,19 @@ def coordinator_moves(state: State, one: Coordinator, setting: Setting, rule: Ru
         return
     calm = state.outages == setting.outages
     phase = one.machine.phase
+    promises = _promises(state.peers, state.forced)
     if phase in ("settled", "called"):
-        for what, after in _calls(one, _promises(state.peers), lives, setting.versions, calm=calm):
+        for what, after in _calls(one, promises, lives, newest_version(one, setting), calm=calm):
             yield what, _led(state, after)
     if phase == "called":
-        for what, after in _hears(one, _promises(state.peers), lives, calm=calm):
+        for what, after in _hears(one, promises, lives, calm=calm):
             yield what, _led(state, after)
         for agreed, plan in _plans(one, state.peers, state.forced, state.begun, state.kept, setting, rule):
             offering = only(agreed._replace(made=plan))
             after = _decided(offering, change.Offer(electorate(plan)), lives, calm=calm)
             yield (name, "offers", plan), _led(state, after)
     elif phase == "offered":
-        taken = change.Present(_stands(state.peers, state.forced))
+        taken = change.Present(_stands(state.peers))
         if _holds(one, taken):
             yield (name, "puts in force", one.made), _led(state, _decided(one, taken, lives, calm=calm))
         # A plan that was offered and is given up can still be learnt of, but not come into force.
@@ -89,8 +90,29 @@ def coordinator_moves(state: State, one: Coordinator, setting: Setting, rule: Ru
 
 
 @remembered
-def _back(one: Coordinator, setting: Setting, rule: Rule) -> Coordinator:
-    return only(returned(one.name, one.machine.saved, one.file, setting, rule)._replace(kept=one.kept))
+def _backs(one: Coordinator, setting: Setting, rule: Rule) -> tuple[tuple[Words, Coordinator], ...]:
+    back = only(returned(one.name, one.machine.saved, one.file, setting, rule)._replace(kept=one.kept))
+    found: list[tuple[Words, Coordinator]] = [((one.name, "is killed and returns"), back)]
+    if setting.later:
+        saved, first = first_disk(setting, rule)
+        older = returned(one.name, saved._replace(forgotten=setting.versions), first, setting, rule)
+        found.append(((one.name, "is killed, and its disk is put back"), older))
+    return tuple(found)
+
+
+@remembered
+def first_disk(setting: Setting, rule: Rule) -> tuple[Durable, MadePlan]:
+    """What a coordinator has on its disk when the first plan has begun, and that plan."""
+    trains = tuple(itertools.chain.from_iterable(setting.first))
+    idle = (*(peer for peer in setting.peers if peer not in trains), *setting.spares)
+    first = plan_of(1, setting.coordinators[0], setting.first, idle, Resume(), (), rule.plan)
+    lives = tuple((name, 0, True) for name in setting.peers)
+    return Durable(change.Announced(1, in_force=1, started=1), doors=doors(lives, trains), doors_of=1), first
+
+
+def newest_version(one: Coordinator, setting: Setting) -> int:
+    """The newest version that a coordinator may call for."""
+    return setting.versions + (setting.later if one.machine.durable.forgotten else 0)
 
 
 @remembered
@@ -133,21 +155,22 @@ def lives_of(peers: tuple[Peer, ...]) -> Lives:
 
 
 @remembered
-def _promises(peers: tuple[Peer, ...]) -> tuple[change.Stood, ...]:
-    """What those who are there have promised."""
-    there = [(peer.name, peer.machine.pledge) for peer in peers if peer.up]
-    return tuple(change.Stood(name, pledge.version, pledge.to) for name, pledge in there)
+def _promises(peers: tuple[Peer, ...], forced: frozenset[MadePlan]) -> tuple[change.Stood, ...]:
+    """What those who are there have promised, and the plans that they show with that."""
+    return tuple(_promise(peer, forced) for peer in peers if peer.up)
 
 
 @remembered
-def _stands(peers: tuple[Peer, ...], forced: frozenset[MadePlan]) -> tuple[Stand, ...]:
-    """What peers say of their promises, and of plans that they took of another coordinator."""
-    stands = []
-    for peer in peers:
-        pledge, taken = peer.machine.pledge, accepted(peer, forced)
-        learnt = electorate(taken) if taken is not None and taken.author != pledge.to else None
-        stands.append(Stand(peer.name, *pledge, learnt))
-    return tuple(stands)
+def _promise(peer: Peer, forced: frozenset[MadePlan]) -> change.Stood:
+    pledge, call, taken = peer.machine.pledge, peer.machine.heard.call, accepted(peer, forced)
+    shown = electorate(taken) if taken is not None and pledge.shows_taken(taken.author, call) else None
+    return change.Stood(peer.name, pledge.version, pledge.to, shown)
+
+
+@remembered
+def _stands(peers: tuple[Peer, ...]) -> tuple[Stand, ...]:
+    """What peers say of their promises."""
+    return tuple(Stand(peer.name, *peer.machine.pledge) for peer in peers)
 
 
 # -- what is done -------------------------------------------------------------------------------------------------
@@ -234,7 +257,7 @@ def _plans(
     counts = range(len(mine) if setting.all_answer else 0, len(mine) + 1)
     found = list[tuple[Coordinator, MadePlan]]()
     for answered in itertools.chain.from_iterable(itertools.combinations(mine, count) for count in counts):
-        agreed = _agree(one, _stands(answered, forced), lives_of(peers))
+        agreed = _agree(one, tuple(_promise(peer, forced) for peer in answered), lives_of(peers))
         if agreed.machine.phase != "agreed":
             continue
         taken = {one.file, *(accepted(peer, forced) for peer in peers)} - {None}
@@ -260,14 +283,14 @@ def _plans(
 
 
 @remembered
-def _agree(one: Coordinator, stands: tuple[Stand, ...], lives: Lives) -> Coordinator:
+def _agree(one: Coordinator, answers: tuple[change.Stood, ...], lives: Lives) -> Coordinator:
     """As far as the coordinator comes towards a new plan if only these answer."""
     do = partial(_do, lives)
-    for stand in stands:
-        one = drive(one, change.Stood(stand.peer, stand.version, stand.to), do)
+    for answer in answers:
+        one = drive(one, answer, do)
     one = drive(one, change.Seek(), do)
     while one.machine.phase == "late":
-        one = drive(one, change.Present(stands, time_is_up=True), do)
+        one = drive(one, change.Present((), time_is_up=True), do)
     return one
 
 

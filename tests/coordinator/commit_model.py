@@ -12,17 +12,14 @@ never, or after another one.
 - `commit_invariants`: what must hold
 """
 
-import itertools
 from collections.abc import Iterator
 
-from dtfm_coordinator.plan_change.plan_change_events import Announced, Durable
 from dtfm_node.control.latest_plan import Heard, HeardCall
-from dtfm_protocol.plan.plan import Resume
-from tests.coordinator.commit_coordinators import coordinator_moves, doors, lives_of, returned
+from tests.coordinator.commit_coordinators import coordinator_moves, first_disk, newest_version, returned
 from tests.coordinator.commit_invariants import check_state
 from tests.coordinator.commit_peers import commits, first_peer, forget_messages, peer_moves
 from tests.coordinator.commit_setting import THE_RULE, Rule, Setting
-from tests.coordinator.commit_state import MadePlan, Peer, State, heard_plan, plan_of, trainers
+from tests.coordinator.commit_state import MadePlan, Peer, State, heard_plan, trainers
 from tests.harness.memo import forget, remembered
 from tests.harness.state_search import Found, Move, search_states
 
@@ -36,13 +33,9 @@ class Model:
     def start(self) -> State:
         """Plan 1 is in force, and all its peers have begun it."""
         setting, rule = self.setting, self.rule
-        trains = tuple(itertools.chain.from_iterable(setting.first))
-        idle = (*(peer for peer in setting.peers if peer not in trains), *setting.spares)
-        first = plan_of(1, setting.coordinators[0], setting.first, idle, Resume(), (), rule.plan)
-        epoch = Announced(1, in_force=1, started=1)
-        call = HeardCall(*epoch, by=first.author)
+        saved, first = first_disk(setting, rule)
+        call = HeardCall(*saved.epoch, by=first.author)
         peers = tuple(first_peer(name, first, rule, Heard(call, heard_plan(first, name))) for name in setting.peers)
-        saved = Durable(epoch, doors=doors(lives_of(peers), trains), doors_of=1)
         coordinators = tuple(returned(name, saved, first, setting, rule) for name in setting.coordinators)
         return State(peers, coordinators, forced=frozenset({first}), begun=frozenset({first}))
 
@@ -73,7 +66,8 @@ class Model:
     def may_go_on(self, state: State) -> bool:
         """Whether some coordinator may still make a plan: what the search allows is not used up."""
         newest = max(peer.machine.pledge.version for peer in state.peers)
-        return any(max(one.said.called, newest) < self.setting.versions for one in state.coordinators)
+        coordinators = state.coordinators
+        return any(max(one.said.called, newest) < newest_version(one, self.setting) for one in coordinators)
 
 
 @remembered

@@ -54,5 +54,8 @@ class Setting:
     """Peers that the first plan leaves idle, and that never say anything."""
     pauses: bool = False
     """Whether peers may pause at once, and go on, too; each pause counts as a crash."""
+    later: int = 0
+    """Versions beyond `versions` that a coordinator may call for whose disk was put back to what it had when the first
+    plan began; 0: no disk of a coordinator is."""
     restores: bool = False
     """Whether a peer that crashes may come back with the disk that it had when the first plan began."""

@@ -203,9 +203,9 @@ class Peers:
         """What peers were heard to stand by."""
         self.begun: list[int] = []
         """The plans that all their peers were heard to train under, each time anew."""
-        self.listen(lambda peer, standing: self.stood.append((peer, standing)), self._started)
+        self.listen(lambda peer, standing, _: self.stood.append((peer, standing)), self._started)
 
-    def listen(self, stood: Callable[[str, PeerState], None], started: Callable[[Plan], bool]) -> None:
+    def listen(self, stood: Callable[[str, PeerState, Plan | None], None], started: Callable[[Plan], bool]) -> None:
         """Have what peers say noted, and told to these."""
         MessageHandlers(self.state, self.recorder, self.announcer, (ME.peer_id,), stood=stood, started=started).listen(
             self.context.control, self.context.archive

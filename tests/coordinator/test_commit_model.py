@@ -38,7 +38,18 @@ from dtfm_coordinator.leader.controller import hold
 from dtfm_coordinator.plan_change.ended_processes import EndedProcesses
 from dtfm_coordinator.plan_change.plan_change import Decision, PlanChange
 from dtfm_coordinator.plan_change.plan_change_driver import PlanChangeDriver
-from dtfm_coordinator.plan_change.plan_change_events import ChangeEvent, Durable, FindEnded, Held, Hold, Present, Role
+from dtfm_coordinator.plan_change.plan_change_events import (
+    Call,
+    ChangeEvent,
+    Durable,
+    FindEnded,
+    Held,
+    Hold,
+    Role,
+    Stood,
+    Write,
+)
+from dtfm_coordinator.plan_change.plan_electors import Electorate
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.swarm.swarm_state import SwarmState
 from dtfm_node.engine.step_arbiter import Arbiter
@@ -68,6 +79,11 @@ A, B, D = (("A",),), (("B",),), (("D",),)
 
 SPARES = tuple(f"spare {number}" for number in range(10))
 
+PUT_BACK = Setting(("A", "B"), PAIR, (A,), versions=2, later=1, steps=1, outages=1)
+"""A coordinator's disk that is put back to what it was when the first plan began."""
+PUT_BACK_WITH_STAGES = Setting(("A", "B"), TWO, (SWAPPED,), versions=2, later=1, steps=2, outages=1)
+PUT_BACK_AND_PASSED = Setting(("A", "D"), A, (D,), versions=2, later=1, steps=1, outages=1)
+
 HOLDS = {
     "stages that change hands, twice": Setting(("A", "B"), TWO, (SWAPPED,), versions=3, steps=1),
     "two steps and two crashes": Setting(("A", "B"), TWO, (TWO,), crashes=2),
@@ -88,9 +104,15 @@ HOLDS = {
     "peers of an old plan that train on": Setting(("A", "D"), A, (D,), versions=3, steps=1, liars=("A",)),
     "ten silent spares": Setting(("A", "B"), PAIR, (PAIR,), steps=1, crashes=1, spares=SPARES),
     "a peer that pauses at once, and goes on": Setting(("A", "B"), PAIR, (PAIR, B), steps=1, crashes=1, pauses=True),
+    "a coordinator's disk that is put back": PUT_BACK,
+    "a coordinator's disk that is put back, and stages": PUT_BACK_WITH_STAGES,
+    "a coordinator's disk that is put back, and work that has passed to another": PUT_BACK_AND_PASSED,
+    "two coordinators that hear promises of peers who then vanish": Setting(
+        ("A", "B"), PAIR, (B,), versions=3, steps=0, coordinators=("C", "X")
+    ),
     "a disk from before a promise": Setting(("A", "B"), PAIR, (PAIR,), steps=1, crashes=1, restores=True),
 }
-"""By what is peculiar to it. Together some 590,000 states."""
+"""By what is peculiar to it. Together some 930,000 states."""
 QUICK = frozenset(
     {
         "a replica that claims a newer state",
@@ -196,9 +218,7 @@ class LearnsNothing(PlanChange):
     """Only the plan before counts, whatever plan peers have taken since."""
 
     def on(self, event: ChangeEvent) -> Decision:
-        if isinstance(event, Present):
-            event = event._replace(stands=tuple(stand._replace(taken=None) for stand in event.stands))
-        return super().on(event)
+        return super().on(event._replace(taken=None) if isinstance(event, Stood) else event)
 
 
 class GrantsAll(Chain):
@@ -236,6 +256,26 @@ class Unaware(Follower):
     @classmethod
     def restarted(cls, pledge: Pledge) -> Self:
         return cls(pledge)
+
+
+class CountsWhatItForgot(PlanChange):
+    """A coordinator whose disk was put back counts its own promise, as if it had made no other since."""
+
+    def _forgetful(self, plan: Electorate) -> str:
+        return ""
+
+
+class UsesVersionsAgain(PlanChange):
+    """A coordinator whose disk was put back calls for the versions that follow what it remembers."""
+
+    def on(self, event: ChangeEvent) -> Decision:
+        if not isinstance(event, Call):
+            return super().on(event)
+        forgotten = self.durable.forgotten
+        machine, actions = PlanChange.on(self._replace(durable=self.durable._replace(forgotten=0)), event)
+        durable = machine.durable._replace(forgotten=forgotten)
+        written = tuple(Write(durable) if isinstance(one, Write) else one for one in actions)
+        return machine._replace(durable=durable), written
 
 
 NEEDED: dict[str, tuple[Rule, Setting, str]] = {
@@ -297,6 +337,18 @@ NEEDED: dict[str, tuple[Rule, Setting, str]] = {
         Setting(("A", "D"), A, (D,), versions=3, steps=1, liars=("A",)),
         "led nowhere",
     ),
+    "the vote of somebody who remembers": (Rule(coordinator=CountsWhatItForgot), PUT_BACK, "may go on"),
+    "new versions after a disk was put back": (
+        Rule(coordinator=UsesVersionsAgain),
+        PUT_BACK,
+        "never was in force|two plans of",
+    ),
+    "what peers have taken, after a disk was put back": (
+        Rule(coordinator=LearnsNothing),
+        PUT_BACK_AND_PASSED,
+        "may go on",
+    ),
+    "the states of such a plan": (Rule(coordinator=LearnsNothing), PUT_BACK_WITH_STAGES, "a state is lost"),
     "to know what a restart has cost": (
         Rule(follower=Unaware),
         Setting(("A", "B"), PAIR, (A, B), steps=1, crashes=1, restores=True),

@@ -14,6 +14,7 @@ from dtfm_coordinator.plan_change.plan_record import PlanRecord
 from dtfm_coordinator.records.event_log import PlanEvent, read
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.peer_state import Holding, Mark, PeerState, Promise
+from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.peers import LAYERS, ME, Peers, linked, plan_of, row
 
 
@@ -124,9 +125,9 @@ async def test_what_follows_is_heard_at_once_and_in_order_whatever_a_change_of_p
     )
     heard: list[tuple[str, int]] = []
 
-    def stood(peer: str, standing: PeerState) -> None:
+    def stood(peer: str, standing: PeerState, taken: Plan | None) -> None:
         heard.append((peer, standing.promise.version))
-        driver.heard(peer, standing)
+        driver.heard(peer, standing, taken)
 
     peers.listen(stood, driver.started)
     working = asyncio.create_task(driver.run())

@@ -64,6 +64,6 @@ def test_who_pauses_decides_on_plans_for_others_and_is_there_for_none_of_its_own
     members.reported("a", Report(session="s", state="idle", standing=standing))
     members.reported("b", Report(session="s", state="paused", standing=standing))
     stands = PeerStands(members, lambda _: True)
-    assert {stand.peer for stand in stands.read(plans=False)} == {"a", "b"}
-    assert {stand.peer for stand in stands.read(plans=False, at_work=("a", "b"))} == {"a"}
+    assert {stand.peer for stand in stands.read()} == {"a", "b"}
+    assert {stand.peer for stand in stands.read(at_work=("a", "b"))} == {"a"}
     assert set(stands.promised(3, "c")) == {"a"}, "what it holds cannot be fetched now"

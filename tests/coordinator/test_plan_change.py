@@ -66,12 +66,12 @@ def done(machine: PlanChange, event: ChangeEvent) -> tuple[Action, ...]:
     return machine.on(event)[1]
 
 
-def promise(peer: str, version: int = 4) -> Stood:
-    return Stood(peer, version, ME)
+def promise(peer: str, version: int = 4, taken: Electorate | None = None) -> Stood:
+    return Stood(peer, version, ME, taken)
 
 
-def stand(peer: str, version: int = 4, to: str = ME, accepted: int = 0, taken: Electorate | None = None) -> Stand:
-    return Stand(peer, version, to, accepted, taken)
+def stand(peer: str, version: int = 4, to: str = ME, accepted: int = 0) -> Stand:
+    return Stand(peer, version, to, accepted)
 
 
 def offered(**options: Any) -> PlanChange:
@@ -223,8 +223,8 @@ def test_late_promises_are_waited_for_a_little() -> None:
 
 def test_a_plan_of_another_coordinator_that_somebody_has_taken_must_be_followed_too() -> None:
     """It may be in force, and those who train under it may have nothing to do with the plan before."""
-    machine = after(led(alone=False), Call(beyond=4), Seek(), promise("a", 5), promise("b", 5))
-    machine = after(machine, Present((stand("a", 5, taken=OTHERS),), time_is_up=True))
+    machine = after(led(alone=False), Call(beyond=4), Seek(), promise("a", 5, OTHERS), promise("b", 5))
+    machine = after(machine, Present((), time_is_up=True))
     assert (machine.phase, [base.plan for base in machine.bases]) == ("gathering", [BEFORE, OTHERS])
     machine = after(machine, *(promise(peer, 5) for peer in ("m", "n", "o")))
     assert after(machine, Present((), time_is_up=True)).phase == "agreed"
@@ -232,15 +232,55 @@ def test_a_plan_of_another_coordinator_that_somebody_has_taken_must_be_followed_
 
 @pytest.mark.parametrize("change", [{"version": 3}, {"version": 5}])
 def test_a_plan_that_is_older_or_newer_changes_nothing(change: dict[str, Any]) -> None:
-    machine = after(led(alone=False), Call(beyond=4), Seek(), promise("a", 5), promise("b", 5))
     taken = OTHERS._replace(**change)
-    assert after(machine, Present((stand("a", 5, taken=taken),), time_is_up=True)).phase == "agreed"
+    machine = after(led(alone=False), Call(beyond=4), Seek(), promise("a", 5, taken), promise("b", 5))
+    assert after(machine, Present((), time_is_up=True)).phase == "agreed"
 
 
 def test_what_peers_have_taken_that_have_not_promised_is_not_gone_by() -> None:
     machine = after(led(alone=False), Call(beyond=4), Seek(), promise("a", 5), promise("b", 5))
-    stands = (stand("x", 4, "another", 4, OTHERS), stand("y", 5, "another", 4, OTHERS))
-    assert after(machine, Present(stands, time_is_up=True)).phase == "agreed"
+    machine = after(machine, Stood("x", 4, "another", OTHERS), Stood("y", 5, "another", OTHERS))
+    assert after(machine, Present((), time_is_up=True)).phase == "agreed"
+
+
+def test_what_a_peer_showed_with_its_promise_is_on_the_disk_in_one_with_it() -> None:
+    """It may be gone before anybody looks again."""
+    machine, actions = after(led(alone=False), Call(beyond=4)).on(promise("a", 5, OTHERS))
+    assert actions == (Write(machine.durable),)
+    assert machine.durable.learnt == OTHERS
+    back, _ = PlanChange.of(machine.role, machine.durable).on(Returned(BEFORE))
+    back = after(back._replace(phase="called"), Seek(), promise("b", 5), Present((), time_is_up=True))
+    assert [base.plan for base in back.bases] == [BEFORE, OTHERS]
+
+
+# -- a disk that was put back to an earlier one
+
+TRAINED = Electorate(3, ME, ("a", "b"), ("a", "b", ME))
+LATER = Electorate(7, ME, ("m",), ("m", ME))
+"""A plan that this coordinator has forgotten, or has given up."""
+
+
+def put_back() -> PlanChange:
+    return fresh(forgotten=9).on(Returned(TRAINED))[0]
+
+
+def test_no_version_is_used_again_that_may_be_forgotten() -> None:
+    assert after(put_back(), Call()).durable.epoch.called == 10
+
+
+def test_who_has_forgotten_does_not_vote_on_what_follows_a_plan_of_then() -> None:
+    machine = after(put_back(), Call(), Seek(), promise("a", 10))
+    assert machine.phase == "gathering", "a and c are most of the three, but c may have voted otherwise before"
+    assert after(machine, ProcessesEnded(3, frozenset({"b"}))).phase == "gathering"
+    assert done(machine, ProcessesEnded(3, frozenset()))[0] == Lack(3, 1, 2)
+    assert after(machine, promise("b", 10)).phase == "late"
+
+
+def test_an_own_plan_that_may_be_forgotten_must_be_followed_and_one_given_up_need_not() -> None:
+    forgot = after(put_back(), Call(), Seek(), promise("a", 10, LATER), promise("b", 10))
+    assert [base.plan for base in after(forgot, Present((), time_is_up=True)).bases] == [TRAINED, LATER]
+    knows = after(led(), Call(beyond=9), Seek(), promise("a", 10, LATER), promise("b", 10))
+    assert after(knows, Present((), time_is_up=True)).phase == "agreed"
 
 
 # -- the new plan

@@ -109,7 +109,7 @@ class Swarm:
         promise = Promise(version=promised, to=to, accepted=accepted)
         where = PeerState(promise=promise, **standing)
         self.members.reported(peer, Report(session=peer, state="idle", standing=where, taken=taken))
-        self.one.heard(peer, where)
+        self.one.heard(peer, where, taken)
         self.signal.notify()
         await turns()
         return where

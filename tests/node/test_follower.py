@@ -49,6 +49,22 @@ def asked(follower: Follower, *events: FollowerEvent) -> tuple[FollowerAction, .
     return after(follower, *events)[1]
 
 
+@pytest.mark.parametrize(
+    ("pledge", "author", "heard", "shown"),
+    [
+        (Pledge(3, "C", 2), "C", call(3, in_force=2), False),
+        (Pledge(3, "C", 2), "X", call(3, in_force=2), True),  # of another coordinator
+        (Pledge(3, "C", 2), "C", call(3, in_force=1), True),  # whose disk was put back, or that gave the plan up
+        (Pledge(3, "C", 2), "C", HeardCall(), True),  # of which nothing was heard yet
+        (Pledge(2, "C", 2), "C", call(2, in_force=1), False),  # nobody calls for a plan after it
+    ],
+)
+def test_the_plan_taken_last_is_shown_to_a_coordinator_that_may_not_know_of_it(
+    pledge: Pledge, author: str, heard: HeardCall, shown: bool
+) -> None:
+    assert pledge.shows_taken(author, heard) == shown
+
+
 SERVES_2 = Follower(Pledge(2, "C", 2), heard=Heard(call(2, 2, 2), plan(2)), served=plan(2), work="serving")
 """Plan 2 has begun, and this node trains in it."""
 SPARE_IN_2 = SERVES_2._replace(

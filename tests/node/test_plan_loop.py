@@ -151,7 +151,7 @@ class Node:
         self.inbox = Inbox(INVITE, ME, Display("plain"), self.reporter, SESSION)
         self.inbox.read(self.broker)  # type: ignore[arg-type]
         self.broker.say(ANSWERS, Answers(to=("another", SESSION), session=RUN))
-        promise_store = PromiseStore(self.promise_file, self.holdings, self.reporter)
+        promise_store = PromiseStore(self.promise_file, self.holdings, self.reporter, lambda: self.inbox.heard.call)
         self.plan_loop = PlanLoop(
             self.inbox, self.worker, promise_store, self.holdings, self.checkpointer, self.reporter, retry_seconds=0.001
         )
@@ -278,6 +278,32 @@ async def test_the_plan_that_was_taken_from_another_coordinator_is_told_to_who_c
     node.hear(DONE)
     await node.plan_loop.follow()
     assert node.reporter.taken == plan(2, ME)
+
+
+async def test_a_plan_is_shown_to_its_own_author_where_that_one_does_not_name_it_as_in_force(node: Node) -> None:
+    """Its disk may have been put back to what it was before that plan."""
+    await begun(node)
+    node.hear(Epoch(called=9, in_force=0))
+    await node.until("promised 9, took 1")
+    assert node.reporter.taken == plan(1, ME)
+    node.hear(Epoch(called=10, in_force=1))
+    await node.until("promised 10, took 1")
+    assert node.reporter.taken is None
+
+
+async def test_a_node_that_was_started_anew_shows_its_plan_until_it_hears_that_it_is_known(tmp_path: Path) -> None:
+    (tmp_path / "promise.json").write_text(Promise(version=3, to=plan(2, ME).author, accepted=2).model_dump_json())
+    (tmp_path / "plan.json").write_text(plan(2, ME).model_dump_json())
+    node = Node(tmp_path)
+    task = asyncio.create_task(node.plan_loop.follow())
+    await node.until("promised 3, took 2")
+    assert node.reporter.taken == plan(2, ME)
+    node.hear(Epoch(called=3, in_force=2))
+    async with asyncio.timeout(30):
+        while node.reporter.taken is not None:
+            await asyncio.sleep(0)
+    node.hear(DONE)
+    await task
 
 
 def test_a_promise_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:

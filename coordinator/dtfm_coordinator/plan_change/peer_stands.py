@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Sequence
 
 from dtfm_coordinator.membership.members import Members
 from dtfm_coordinator.plan_change.plan_change_events import Stand
-from dtfm_coordinator.plan_change.plan_electors import Electorate
 from dtfm_protocol.bounds import MOST_UINT32, SEEN_LIMIT
 from dtfm_protocol.plan.peer_state import PeerState
 from dtfm_protocol.plan.plan import Plan
@@ -35,13 +34,10 @@ class PeerStands:
         self._members, self._is_genuine = members, is_genuine
         self._checked: dict[bytes, bool] = {}
         """Whether the signature of each plan that was shown is genuine, by the plan's SHA-256."""
-        self._genuine: dict[tuple[int, str], Plan] = {}
-        """Genuine plans that were shown, by version and author."""
 
     def forget(self) -> None:
         """Forget which plans were shown."""
         self._checked.clear()
-        self._genuine.clear()
 
     def newest_promise(self, known: int, electors: Collection[str], spares: Collection[str] = ()) -> int:
         """Return the greatest version that connected peers have promised to any coordinator, as far as that is
@@ -63,32 +59,25 @@ class PeerStands:
         standings = {member.peer: member.report.standing for member in self._members.heard() if member.report}
         return {peer: at for peer, at in standings.items() if (at.promise.version, at.promise.to) == (version, to)}
 
-    def read(self, *, plans: bool, at_work: Collection[str] = ()) -> tuple[Stand, ...]:
+    def read(self, *, at_work: Collection[str] = ()) -> tuple[Stand, ...]:
         """Return the promise of each peer whose reports come, and of each that pauses: those say little, and answer.
 
         Args:
-            plans: whether the plans that they have taken from other coordinators are returned, too.
             at_work: peers that say nothing here while they pause: the plan that is offered cannot begin without them.
         """
         found = []
         paused = [member for member in self._members.online() if member.is_paused and member.peer not in at_work]
         for member in (*self._members.heard(), *paused):
             if member.report is not None:
-                promise, taken = member.report.standing.promise, member.report.taken if plans else None
-                electorate = Electorate.of(taken) if taken is not None and self._is_known_genuine(taken) else None
-                found.append(Stand(member.peer, promise.version, promise.to, promise.accepted, electorate))
+                promise = member.report.standing.promise
+                found.append(Stand(member.peer, promise.version, promise.to, promise.accepted))
         return tuple(found)
 
-    def _is_known_genuine(self, plan: Plan) -> bool:
+    def is_genuine(self, plan: Plan) -> bool:
+        """Return whether a plan that a peer shows is a coordinator's."""
         digest = hashlib.sha256(plan.model_dump_json().encode()).digest()
         if digest not in self._checked:
             while len(self._checked) >= SEEN_LIMIT:
                 del self._checked[next(iter(self._checked))]
             self._checked[digest] = self._is_genuine(plan)
-            if self._checked[digest]:
-                self._genuine[plan.version, plan.author] = plan
         return self._checked[digest]
-
-    def shown(self, version: int, author: str) -> Plan | None:
-        """Return the genuine plan of this version and coordinator that a peer has shown as taken; None: none has."""
-        return self._genuine.get((version, author))

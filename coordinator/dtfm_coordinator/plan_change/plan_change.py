@@ -72,8 +72,9 @@ class PlanChange(NamedTuple):
         """Whether most of those who decide on what follows the plan in force have promised to follow this coordinator:
         then no other one leads."""
         before, called = self.before, self.saved.epoch.called
-        is_called = before is not None and called > before.version
-        return is_called and before is not None and has_quorum(before, self._promised(), (), alone=self.role.alone)
+        if before is None or called <= before.version:
+            return False
+        return has_quorum(before, self._promised(), (), alone=self.role.alone, forgetful=self._forgetful(before))
 
     def on(self, event: ChangeEvent) -> "Decision":
         """Return what follows from an event: the next value of the machine, and actions."""
@@ -109,7 +110,8 @@ class PlanChange(NamedTuple):
         if self.phase == "holding":
             raise ValueError("a plan is called for while another one comes into force")
         epoch = self.durable.epoch
-        newest = max(epoch.called, epoch.in_force, self.before.version if self.before is not None else 0)
+        before = self.before.version if self.before is not None else 0
+        newest = max(epoch.called, epoch.in_force, before, self.durable.forgotten)
         version = max(newest, call.beyond) + 1
         called = epoch._replace(called=version, gently=call.gently, parked=call.parked)
         waits = call.gently and self.before is not None
@@ -168,8 +170,9 @@ class PlanChange(NamedTuple):
         found, actions = machine._gather()
         if found is not machine:
             return found, actions
-        answered = len(self._promised() & set(plan.electors))
-        return machine, (Lack(version, answered, len(plan.electors)), Wait(TIMEOUTS.promise_look))
+        deciding = set(plan.electors) - {self._forgetful(plan)}
+        answered = len(self._promised() & deciding)
+        return machine, (Lack(version, answered, len(deciding)), Wait(TIMEOUTS.promise_look))
 
     def _look(self, stands: tuple[Stand, ...], time_is_up: bool) -> "Decision":
         if self.phase == "stopping":
@@ -177,18 +180,16 @@ class PlanChange(NamedTuple):
         if self.phase == "gathering":
             return self, (self._search(),) if time_is_up else ()
         if self.phase == "late" and (time_is_up or self._all_promised(self.bases[-1].plan, stands)):
-            return self._follow(self._taken_after(self.bases[-1].plan, stands))
+            return self._follow(self._learnt_after(self.bases[-1].plan))
         if self.phase == "offered":
             return self._take(stands, time_is_up)
         return self, ()
 
-    def _taken_after(self, before: Electorate, stands: tuple[Stand, ...]) -> Electorate | None:
+    def _learnt_after(self, before: Electorate) -> Electorate | None:
         """Return the newest plan after `before` that a peer which has promised had taken, as it may be in force; None:
         there is none."""
-        version = self.durable.epoch.called
-        found = [s.taken for s in stands if s.taken is not None and s.version == version and s.to == self.role.me]
-        later = [plan for plan in found if before.version < plan.version < version]
-        return max(later, key=lambda plan: plan.version, default=None)
+        plan = self.saved.learnt
+        return plan if plan is not None and before.version < plan.version < self.durable.epoch.called else None
 
     def _offer(self, plan: Electorate) -> "Decision":
         if self.phase != "agreed" or plan.version != self.durable.epoch.called:
@@ -225,7 +226,17 @@ class PlanChange(NamedTuple):
         if not _is_due(stood, self):
             return self, ()
         promised = frozenset((dict(self.durable.promised) | {stood.peer: stood.version}).items())
-        return self._write(self.durable._replace(promised=promised))
+        # In one with the promise: its peer may be gone before anybody looks at what it had taken.
+        return self._write(self.durable._replace(promised=promised, learnt=self._newest_learnt(stood.taken)))
+
+    def _newest_learnt(self, taken: Electorate | None) -> Electorate | None:
+        """Return the newest plan that is learnt of, when a peer has taken `taken`."""
+        known = self.durable.learnt
+        if taken is None or (known is not None and known.version >= taken.version):
+            return known
+        # A later plan of its own, if it is not the one in force, this coordinator has given up.
+        is_own = taken.author == self.role.me and taken.version > self.durable.forgotten
+        return known if is_own else taken
 
     def _write(self, durable: Durable) -> "Decision":
         return self._replace(durable=durable), (Write(durable),)
@@ -254,7 +265,13 @@ class PlanChange(NamedTuple):
 
     def _has_quorum(self, base: Base, promised: frozenset[str]) -> bool:
         role = self.role
-        return role.without_quorum or has_quorum(base.plan, promised, base.ended, alone=role.alone)
+        forgetful = self._forgetful(base.plan)
+        return role.without_quorum or has_quorum(base.plan, promised, base.ended, alone=role.alone, forgetful=forgetful)
+
+    def _forgetful(self, plan: Electorate) -> str:
+        """Return this coordinator's own id where it may have forgotten what it decided on the plan after `plan`; "" if
+        it has not."""
+        return self.role.me if plan.version <= self.durable.forgotten else ""
 
 
 def _is_due(stood: Stood, machine: PlanChange) -> bool:

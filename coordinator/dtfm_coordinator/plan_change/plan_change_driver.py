@@ -50,6 +50,11 @@ from dtfm_protocol.process.timeouts import TIMEOUTS
 STEPS_OF_PATIENCE = 5
 """How many predicted steps the step under way may take to end, where that is longer than `Timeouts.step_end`."""
 
+PUT_BACK = (
+    "This state folder is a copy of an earlier one: the nodes are asked what was done since. Most of those that trained "
+    "have to answer before the work is divided anew."
+)
+
 
 class PlanChangeDriver:
     """One coordinator's changes of plan. What is heard is decided on at once; `run` does what takes time."""
@@ -80,13 +85,18 @@ class PlanChangeDriver:
         self._folder, self._signal = folder, signal
         self._say, self._liveness = say, liveness
         self._stands = PeerStands(members, is_genuine)
-        self._machine = PlanChange.of(role, PlanRecord.of(folder).durable)
+        record = PlanRecord.of(folder)
+        if record.is_put_back:
+            log.warning("%s", PUT_BACK)
+        self._machine = PlanChange.of(role, record.durable)
         self._announcements = Announcements(publish, signal, self._machine.saved.epoch)
         self._deadline = math.inf
         self._plan: Plan | None = None
         """The one that is offered, or else in force."""
         self.follows: Plan | None = None
         """Newest plan that the one which was agreed on last follows; None: the first follows none."""
+        self._learnt = record.learnt
+        """Plan of which the machine has learnt; None: it has learnt of none."""
         self._hold: Callable[[Plan], None] = lambda _: None
         self._disk: asyncio.Queue[Write | Hold] = asyncio.Queue()
         self._lookups: asyncio.Queue[FindDoors | FindEnded | Lack] = asyncio.Queue()
@@ -111,9 +121,17 @@ class PlanChangeDriver:
 
     # -- what is heard
 
-    def heard(self, peer: str, standing: PeerState) -> None:
-        """A peer said where it stands; a promise counts once it is on the disk."""
-        self._on(Stood(peer, standing.promise.version, standing.promise.to))
+    def heard(self, peer: str, standing: PeerState, taken: Plan | None = None) -> None:
+        """A peer said where it stands; a promise counts once it is on the disk.
+
+        Args:
+            taken: plan that it shows as taken; it counts where it is a coordinator's.
+        """
+        shown = Electorate.of(taken) if taken is not None and self._stands.is_genuine(taken) else None
+        before = self._machine.durable.learnt
+        self._on(Stood(peer, standing.promise.version, standing.promise.to, shown))
+        if self._machine.durable.learnt != before:
+            self._learnt = taken
 
     def started(self, plan: Plan) -> bool:
         """All peers of `plan` hold its state; whether that is news."""
@@ -163,7 +181,7 @@ class PlanChangeDriver:
         base, plan = self._machine.bases[-1].plan, self._plan
         if plan is not None and (plan.version, plan.author) == (base.version, base.author):
             return plan
-        return self._stands.shown(base.version, base.author)
+        return self._learnt
 
     async def establish(self, plan: Plan, hold: Callable[[Plan], None]) -> bool:
         """Offer `plan`, and put it in force when most electors of the plan before have taken it; whether they have.
@@ -223,7 +241,7 @@ class PlanChangeDriver:
 
     def _read_stands(self) -> tuple[Stand, ...]:
         at_work = self._plan.peers if self._machine.phase == "offered" and self._plan is not None else ()
-        return self._stands.read(plans=self._machine.phase == "late", at_work=at_work)
+        return self._stands.read(at_work=at_work)
 
     def _is_said(self) -> bool:
         return self._announcements.said == self._machine.durable.epoch
@@ -254,7 +272,7 @@ class PlanChangeDriver:
             point("before-in-force")
             self._on(Held())
         elif action.durable == self._machine.durable:
-            PlanRecord.keeping(action.durable).save(self._folder)
+            PlanRecord.keeping(action.durable, self._learnt).save(self._folder)
             self._on(Written(action.durable))
 
     async def _look(self, action: FindDoors | FindEnded | Lack) -> None:

@@ -34,6 +34,12 @@ class Durable(NamedTuple):
     """Addresses at which peers of plan `doors_of` took connections: a refusal there later tells that the process has
     ended."""
     doors_of: int = 0
+    learnt: Electorate | None = None
+    """Newest plan that peers have shown with their promises: it may be in force, though not by this coordinator, or not
+    as far as it remembers."""
+    forgotten: int = 0
+    """Version up to which this coordinator may have made plans that it does not remember, as its disk was put back to
+    what it had been earlier. 0: it remembers all."""
 
 
 class Role(NamedTuple):
@@ -61,8 +67,6 @@ class Stand(NamedTuple):
     version: int
     to: str
     accepted: int
-    taken: Electorate | None = None
-    """Plan of another coordinator that the peer has taken; None: it has taken none."""
 
 
 ChangePhase = Literal["settled", "stopping", "called", "gathering", "late", "agreed", "offered", "holding"]
@@ -111,6 +115,8 @@ class Stood(NamedTuple):
     peer: str
     version: int
     to: str
+    taken: Electorate | None = None
+    """Plan that the peer has taken before, where the coordinator that calls may not know of it; None: there is none."""
 
 
 class Present(NamedTuple):

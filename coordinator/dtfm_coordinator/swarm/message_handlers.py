@@ -34,14 +34,14 @@ class MessageHandlers:
         announcer: Announcer,
         coordinators: Collection[str],
         *,
-        stood: Callable[[str, PeerState], None],
+        stood: Callable[[str, PeerState, Plan | None], None],
         started: Callable[[Plan], bool],
     ) -> None:
         """Take where to note what is heard; nothing is read before `listen`.
 
         Args:
             coordinators: peer ids of the coordinators, which are no members.
-            stood: told what a peer has promised and holds.
+            stood: told what a peer has promised and holds, and which plan it shows as taken.
             started: told when all peers of the plan in force train; returns whether that is news.
         """
         self._state, self._recorder, self._announcer = state, recorder, announcer
@@ -98,7 +98,7 @@ class MessageHandlers:
             return
         if message.probed is not None:
             state.links.answered(peer, message.probed)
-        self._stood(peer, message.standing)
+        self._stood(peer, message.standing, message.taken)
         state.voted(votes_in(message.standing))
         state.voted(message.evidence)
         state.look_at_arbiter()

@@ -14,7 +14,7 @@ what `BeginPlan` began with `ServingEnded`, and `AnswerCall` and `TakePlan` with
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
-from dtfm_node.control.latest_plan import Heard, HeardPlan
+from dtfm_node.control.latest_plan import Heard, HeardCall, HeardPlan
 
 
 class Pledge(NamedTuple):
@@ -36,6 +36,14 @@ class Pledge(NamedTuple):
         if version <= self.accepted or version < self.version or (version == self.version and by != self.to):
             return None
         return self._replace(version=version, to=by, accepted=version)
+
+    def shows_taken(self, author: str, call: HeardCall) -> bool:
+        """Whether the coordinator that was promised may not know of the plan that was taken last: it is another one
+        than its author; or its disk was put back to an earlier one, so that it calls and does not name that plan as in
+        force."""
+        if self.version <= self.accepted:
+            return False
+        return author != self.to or call.by != self.to or call.in_force < self.accepted
 
 
 # -- events: what was heard is one, too ---------------------------------------------------------------------------

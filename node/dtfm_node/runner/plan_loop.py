@@ -149,6 +149,7 @@ class PlanLoop:
             return
         self._plan = self._inbox.plan
         await self._take(self._inbox.heard)
+        self._promise_store.heard_call()
         holds, settled = self._holdings.live is not None, self._checkpointer.is_idle
         if self._leaving:
             await self._take(LeaveAsked(holds=holds, settled=settled))

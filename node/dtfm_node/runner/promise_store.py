@@ -1,9 +1,11 @@
 """Store of this node's promises: what it has promised, and the plan that it took last; on disk before it is said."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from dtfm_node.control.latest_plan import HeardCall
 from dtfm_node.control.reporter import Reporter
 from dtfm_node.runner.follower import Pledge
 from dtfm_node.state.inventory import Inventory
@@ -20,11 +22,20 @@ class PromiseStore:
     UserError: a file cannot be read; without it, this node might break its promise.
     """
 
-    def __init__(self, promise_file: Path, holdings: Inventory, reporter: Reporter) -> None:
+    def __init__(
+        self, promise_file: Path, holdings: Inventory, reporter: Reporter, heard: Callable[[], HeardCall]
+    ) -> None:
+        """Read what an earlier process has written.
+
+        Args:
+            heard: returns the newest call that was heard of.
+        """
         self._promise_file, self._plan_file = promise_file, promise_file.with_name("plan.json")
-        self._holdings, self._reporter = holdings, reporter
+        self._holdings, self._reporter, self._heard = holdings, reporter, heard
         self._promise = _read_promise(promise_file)
         self._taken = Plan.load(self._plan_file) if self._plan_file.exists() else None
+        self._shown: Plan | None = None
+        """Plan that reports show."""
 
     @property
     def pledge(self) -> Pledge:
@@ -54,8 +65,18 @@ class PromiseStore:
 
     def say_standing(self) -> None:
         """Have the next report say what this node holds and has promised."""
-        taken = self._taken if self._taken is not None and self._taken.author != self._promise.to else None
-        self._reporter.note(standing=self._holdings.standing(self._promise), taken=taken)
+        self._shown = self._to_be_shown()
+        self._reporter.note(standing=self._holdings.standing(self._promise), taken=self._shown)
+
+    def heard_call(self) -> None:
+        """Have the next report show the plan that was taken last, or no more, where a new call tells that its
+        coordinator may not know of it, or does."""
+        if self._to_be_shown() is not self._shown:
+            self.say_standing()
+
+    def _to_be_shown(self) -> Plan | None:
+        taken = self._taken
+        return taken if taken is not None and self.pledge.shows_taken(taken.author, self._heard()) else None
 
 
 def _read_promise(path: Path) -> Promise:
