@@ -111,6 +111,8 @@ class Journal:
         kept = self._promise_file.read_bytes() if self._promise_file.exists() else None
         promise = Promise.model_validate_json(kept) if kept is not None else Promise()
         assert promise == standing.promise, "said before it is on the disk"
+        if self.taken is not None and taken is None and promise == self._last:
+            self._said.put_nowait("shows no plan any more")
         self.taken = taken
         if promise != self._last:
             self._said.put_nowait(f"promised {promise.version}, took {promise.accepted}")
@@ -299,9 +301,7 @@ async def test_a_node_that_was_started_anew_shows_its_plan_until_it_hears_that_i
     await node.until("promised 3, took 2")
     assert node.reporter.taken == plan(2, ME)
     node.hear(Epoch(called=3, in_force=2))
-    async with asyncio.timeout(30):
-        while node.reporter.taken is not None:
-            await asyncio.sleep(0)
+    assert await node.until("shows no plan any more") == ["shows no plan any more"]
     node.hear(DONE)
     await task
 

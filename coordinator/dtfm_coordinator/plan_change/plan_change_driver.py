@@ -51,7 +51,7 @@ STEPS_OF_PATIENCE = 5
 """How many predicted steps the step under way may take to end, where that is longer than `Timeouts.step_end`."""
 
 PUT_BACK = (
-    "This state folder is a copy of an earlier one: the nodes are asked what was done since. Most of those that trained "
+    "This state folder is a copy of an earlier one: nodes are asked what was done since. Most of those that trained "
     "have to answer before the work is divided anew."
 )
 

@@ -182,8 +182,8 @@ class Report(Message):
     signed, so that nobody's word is needed for it."""
     standing: PeerState = PeerState()
     taken: Plan | None = None
-    """The plan that this peer has taken last, where the coordinator that calls may not know of it: it is another one than
-    its author, or does not name it as in force."""
+    """The plan that this peer has taken last, where the coordinator that calls may not know of it: it is not its
+    author, or does not name it as in force."""
     leaving: bool = False
     """Whether this peer wants to leave, or to pause, and waits only until others have what it holds."""
     fetched_bytes: Count = 0
