@@ -94,6 +94,7 @@ async def test_a_backup_of_a_pause_is_put_back_while_nodes_train_on_and_no_step_
     assert went_on.step >= trained_to > paused_at
     assert went_on.source == "replicas"
     assert went_on.plan > VERSIONS_AHEAD, "no version of then is used again"
-    rows, lost = swarm.rows(), range(paused_at + 1, went_on.step + 1)
-    assert [row["step"] for row in rows] == [step for step in range(1, 61) if step not in lost]
-    same_curve(rows, [row for row in await alone(job) if row["step"] not in lost])
+    rows = swarm.rows()
+    there = {row["step"] for row in rows}
+    assert {*range(1, 61)} - there <= {*range(paused_at + 1, went_on.step + 1)}, "no more is missing than was confirmed"
+    same_curve(rows, [row for row in await alone(job) if row["step"] in there])
