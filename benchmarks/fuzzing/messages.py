@@ -126,7 +126,7 @@ def _readers_of_a_coordinator(sides: Sides) -> dict[str, Reader]:
     folder = sides.folder / "coordinator"
     folder.mkdir()
     peers = Peers(folder)
-    peers.listen(lambda peer, standing: None, lambda plan: False)
+    peers.listen(lambda peer, standing, taken: None, lambda plan: False)
     peers.state.plan = plan_of(sides.liar.peer_id, sides.node.peer_id, version=3)
     return peers.control.readers
 
