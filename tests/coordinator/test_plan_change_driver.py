@@ -283,10 +283,11 @@ async def test_only_a_coordinators_plan_that_somebody_has_taken_must_be_followed
         return plan.author != "nobody"
 
     async with Swarm.running(tmp_path, BEFORE, alone=False, is_genuine=is_genuine) as swarm:
-        await swarm.stands("a", promised=4, to="another", accepted=4)
+        forged = others.model_copy(update={"author": "nobody"})
+        await swarm.stands("a", promised=4, to="another", accepted=4, taken=forged)
+        assert asked == [], "only with a promise to this coordinator is it worth a look"
         version = await swarm.one.call()
         assert version == 5
-        forged = others.model_copy(update={"author": "nobody"})
         for peer in ("a", "b"):
             await swarm.stands(peer, version, accepted=4, taken=forged)
         assert len(await asyncio.wait_for(swarm.one.agree(), 30)) == 2

@@ -223,11 +223,22 @@ class PlanChange(NamedTuple):
         return machine, (*actions, FindDoors(plan))
 
     def _hear(self, stood: Stood) -> "Decision":
-        if not _is_due(stood, self):
+        if not self.awaits(stood):
             return self, ()
         promised = frozenset((dict(self.durable.promised) | {stood.peer: stood.version}).items())
         # In one with the promise: its peer may be gone before anybody looks at what it had taken.
         return self._write(self.durable._replace(promised=promised, learnt=self._newest_learnt(stood.taken)))
+
+    def awaits(self, stood: Stood) -> bool:
+        """Return whether a promise is one that was called for, is new, and has a place on the disk."""
+        known, called = dict(self.durable.promised), self.durable.epoch.called
+        # One of a version that was not called for yet would count for all calls up to it.
+        newest = max(known.get(stood.peer, 0), called - 1)
+        if stood.to != self.role.me or not newest < stood.version <= called:
+            return False
+        plans = [self.before, self.offered, *(base.plan for base in self.bases)]
+        elects = any(stood.peer in plan.electors for plan in plans if plan is not None)
+        return elects or stood.peer in known or len(known) < MOST_PROMISES
 
     def _newest_learnt(self, taken: Electorate | None) -> Electorate | None:
         """Return the newest plan that is learnt of, when a peer has taken `taken`."""
@@ -272,15 +283,3 @@ class PlanChange(NamedTuple):
         """Return this coordinator's own id where it may have forgotten what it decided on the plan after `plan`; "" if
         it has not."""
         return self.role.me if plan.version <= self.durable.forgotten else ""
-
-
-def _is_due(stood: Stood, machine: PlanChange) -> bool:
-    """Whether a promise is one that was called for, is new, and has a place on the disk."""
-    known, called = dict(machine.durable.promised), machine.durable.epoch.called
-    # One of a version that was not called for yet would count for all calls up to it.
-    newest = max(known.get(stood.peer, 0), called - 1)
-    if stood.to != machine.role.me or not newest < stood.version <= called:
-        return False
-    plans = [machine.before, machine.offered, *(base.plan for base in machine.bases)]
-    elects = any(stood.peer in plan.electors for plan in plans if plan is not None)
-    return elects or stood.peer in known or len(known) < MOST_PROMISES

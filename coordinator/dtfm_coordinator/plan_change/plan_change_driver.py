@@ -127,9 +127,11 @@ class PlanChangeDriver:
         Args:
             taken: plan that it shows as taken; it counts where it is a coordinator's.
         """
-        shown = Electorate.of(taken) if taken is not None and self._stands.is_genuine(taken) else None
-        before = self._machine.durable.learnt
-        self._on(Stood(peer, standing.promise.version, standing.promise.to, shown))
+        stood, before = Stood(peer, standing.promise.version, standing.promise.to), self._machine.durable.learnt
+        # Looked at once a promise: else whoever sends forged ones could keep this coordinator busy.
+        if taken is not None and self._machine.awaits(stood) and self._stands.is_genuine(taken):
+            stood = stood._replace(taken=Electorate.of(taken))
+        self._on(stood)
         if self._machine.durable.learnt != before:
             self._learnt = taken
 
