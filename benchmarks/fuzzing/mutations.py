@@ -25,6 +25,8 @@ ODD_PARTS = ("[]", "{}", "[[]]", "[{}]", '{"": null}', '{"a": {"a": {"a": []}}}'
 """Parts of a document, as JSON, where it expects others."""
 LARGE_SHARE = 0.002
 """Share of inputs that are large: each takes as long as hundreds of others."""
+STOP_SHARE = 0.2
+"""How often a part that has parts of its own is changed as a whole."""
 DEEP = 20_000
 """Brackets of a text that is nested too deep."""
 
@@ -72,17 +74,17 @@ class Mutator:
     def _changed(self, tree: Tree) -> Tree:
         """Return a tree with one of its parts changed; the tree itself may be changed for it."""
         rng = self._rng
-        places = [(None, None)] if not isinstance(tree, dict | list) else _places(tree)
-        parent, key = rng.choice(places) if places else (None, None)
-        if parent is None or key is None:
+        place = _place(tree, rng)
+        if place is None:
             return _odd(rng)
+        parent, key = place
         match rng.randrange(8):
             case 0 | 1:
                 parent[key] = _odd(rng)
             case 2:
                 del parent[key]
             case 3:
-                other, name = rng.choice(places)
+                other, name = _place(tree, rng) or place
                 parent[key] = json.loads(json.dumps(other[name]))
             case 4 if isinstance(parent, list):
                 parent[key:key] = [parent[key]] * (20_000 if rng.random() < LARGE_SHARE else rng.choice((1, 2, 17)))
@@ -107,17 +109,18 @@ def _tree(seed: bytes) -> Tree:
         return None
 
 
-def _places(tree: Tree) -> list[tuple[Any, Any]]:
-    """Return every place of a document as the part that holds it, and its key or index there."""
-    found, todo = list[tuple[Any, Any]](), [tree]
-    while todo:
-        part = todo.pop()
-        keys = list(part) if isinstance(part, dict) else range(len(part))
-        for key in keys:
-            found.append((part, key))
-            if isinstance(part[key], dict | list):
-                todo.append(part[key])
-    return found
+def _place(tree: Tree, rng: random.Random) -> tuple[Any, Any] | None:
+    """Return a place of a document, as the part that holds it and its key or index there, found by going down from the
+    top: to list all places of a large document would take longer than what is tried. None: it has no parts."""
+    if not isinstance(tree, dict | list) or not tree:
+        return None
+    part = tree
+    while True:
+        key = rng.choice(list(part)) if isinstance(part, dict) else rng.randrange(len(part))
+        inner = part[key]
+        if not isinstance(inner, dict | list) or not inner or rng.random() < STOP_SHARE:
+            return part, key
+        part = inner
 
 
 def _other_value(value: Tree, rng: random.Random) -> Tree:
