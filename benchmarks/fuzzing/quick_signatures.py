@@ -50,7 +50,7 @@ def quick_signatures() -> Iterator[None]:
         return _signature(self.peer_id, message)
 
     Identity.sign = sign  # type: ignore[method-assign]
-    keys.public_key_of = quick_key_of  # type: ignore[assignment]
+    keys.public_key_of = quick_key_of
     try:
         yield
     finally:
