@@ -22,6 +22,8 @@ UNITS = {
     "training.micro_batch": "sequences",
     "training.sequence_length": "tokens",
     "training.learning_rate": "",
+    "training.method": "",
+    "training.layers": "layers",
     "training.schedule": "",
     "training.schedule_end": "step",
     "training.schedule_floor": "",
@@ -124,6 +126,8 @@ def _said(kind: Any) -> str:
         return " or ".join(f'"{one}"' for one in arguments)
     if origin is not None and origin.__name__ == "Annotated":
         return _said(arguments[0])
+    if origin is tuple:
+        return f"[{', '.join(map(_said, arguments))}]"
     if origin is list:
         return "a list of texts"
     if arguments:
@@ -141,4 +145,6 @@ def _default(field: FieldInfo) -> str:
         return ""
     if isinstance(value, bool):
         return code(str(value).lower())
+    if isinstance(value, tuple):
+        return code(str(list(value)))
     return code(f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else value)

@@ -12,6 +12,7 @@ from dtfm_node.engine.buckets import flats_of
 from dtfm_node.engine.expected_frames import step_frames
 from dtfm_node.engine.frame_seals import SEAL_BYTES
 from dtfm_protocol.job.job_file import Model, Planning, Training, Wire
+from dtfm_protocol.model.frozen_parameters import frozen_names
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.stage import build_stage
 from dtfm_protocol.model.tied_embeddings import shared_names
@@ -29,8 +30,12 @@ TRAINING = Training(
 )
 
 
+@pytest.mark.parametrize("layers", [None, (0, 2), (1, 4)])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_a_simulated_step_sends_the_bytes_of_the_frames(tied: bool) -> None:
+def test_a_simulated_step_sends_the_bytes_of_the_frames(tied: bool, layers: tuple[int, int] | None) -> None:
+    """Also where layers are frozen, of which there are no gradients to reduce."""
+    method = {"method": "frozen-layers", "layers": layers} if layers else {}
+    training = Training.model_validate(TRAINING.model_dump() | method)
     config = resolve_config(Model.model_validate(MODEL | {"tie_word_embeddings": tied}), VOCABULARY, 16)
     plan = Plan(
         stages=((0, 1), (1, 3), (3, 4)),
@@ -43,15 +48,16 @@ def test_a_simulated_step_sends_the_bytes_of_the_frames(tied: bool) -> None:
         latency_ms=np.zeros((5, 5)),
         bandwidth_gbps=np.ones((5, 5)),
     )
-    played = predict(view, Workload(requirements(config, TRAINING), 4, Planning(wire=plan.wire)), plan)
+    played = predict(view, Workload(requirements(config, training), 4, Planning(wire=plan.wire)), plan)
     simulated: Counter[tuple[str, str]] = Counter()
     for transfer in played.transfers:
         simulated[transfer.sender, transfer.receiver] += transfer.bytes  # type: ignore[assignment]
     awaited: Counter[tuple[str, str]] = Counter()
     for stage, (first, end) in enumerate(plan.stages):
         module = build_stage(config, first, end, torch.device("meta"))
-        sizes = {name: value.numel() for name, value in module.named_state().items()}
-        groups = [{name: sizes[name] for name in names} for names in module.backward_order()]
+        kept = frozen_names(config, training)
+        sizes = {name: value.numel() for name, value in module.named_state().items() if name not in kept}
+        groups = [{name: sizes[name] for name in names if name in sizes} for names in module.backward_order()]
         buckets = [bucket for flat in flats_of(plan, stage, groups, shared_names(config)) for bucket in flat.buckets]
         for peer in plan.replicas(stage):
             for frame in step_frames(plan, peer, 1, TRAINING, HIDDEN, buckets):

@@ -27,9 +27,10 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
     Raises:
     UserError: no model can be built by the config.
     """
+    from dtfm_protocol.model.frozen_parameters import frozen_sizes
     from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes
 
-    sizes = model_sizes(config)
+    sizes, frozen = model_sizes(config), frozen_sizes(config, training)
     kept = activation_bytes(config, training.micro_batch, training.sequence_length, training.precision)
     tokens = training.micro_batch * training.sequence_length
     per_layer = sum(sizes.layer_parameters) / sizes.layers
@@ -38,6 +39,8 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
         embedding_parameters=sizes.embedding_parameters,
         head_parameters=sizes.head_parameters,
         tied_parameters=sizes.tied_parameters,
+        frozen_layer_parameters=frozen.layers,
+        frozen_embedding_parameters=frozen.embedding,
         message_values=tokens * sizes.hidden_size,
         layer_activation_bytes=kept,
         head_bytes=sizes.logits_bytes(training.micro_batch, training.sequence_length, training.precision),

@@ -13,6 +13,7 @@ from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data import tokenizer as tokenizers
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.quiet_loading import no_progress_bar
 from dtfm_protocol.process.logs import log
 
@@ -77,7 +78,17 @@ def load_checkpoint(state_dir: Path, step: int | None = None) -> tuple[Any, Any,
             "train until the first one is kept, or name another --state-dir"
         )
     tokenizer = tokenizers.load(state_dir / TOKENIZER)
-    return _build(store, manifest), tokenizer, manifest
+    return _build(store, manifest, _job_of(state_dir)), tokenizer, manifest
+
+
+def _job_of(state_dir: Path) -> ResolvedJob | None:
+    """Return the job of a state folder; None where it is not there, as in one that a run has not made."""
+    try:
+        return ResolvedJob.model_validate_json((state_dir / "job.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {state_dir / 'job.json'}: {error}") from None
 
 
 def _of_step(store: CheckpointStore, step: int) -> Manifest:
@@ -89,12 +100,16 @@ def _of_step(store: CheckpointStore, step: int) -> Manifest:
     raise UserError(f"there is no checkpoint of step {step}: `dtfm-coordinator checkpoints list` shows those there are")
 
 
-def _build(store: CheckpointStore, manifest: Manifest) -> Any:
+def _build(store: CheckpointStore, manifest: Manifest, job: ResolvedJob | None) -> Any:
+    """Return the model: what was trained, of the checkpoint, and what was not, as the job began."""
+    from dtfm_protocol.model.frozen_values import frozen_values
     from dtfm_protocol.model.whole_model import build_skeleton
 
     model = build_skeleton(manifest.config)
     try:
         weights = dict(store.tensors(manifest))
+        if job is not None:
+            weights |= dict(frozen_values(job, store))
     except Refused as error:
         raise UserError(f"cannot load the model: {error}: try again") from None
     # Tied weights are one parameter, under its first name.

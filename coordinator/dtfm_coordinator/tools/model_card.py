@@ -68,6 +68,10 @@ class CardFacts:
     @property
     def parameters(self) -> int:
         """Number of the model's parameters."""
+        if self.timeline is not None and self.timeline.job.training.method != "full":
+            from dtfm_protocol.model.model_sizes import model_sizes
+
+            return model_sizes(self.manifest.config).total  # what is not trained is not in the checkpoint
         return sum(prod(entry.shape) for key, entry in self.manifest.tensors.items() if key.startswith("weight/"))
 
 
@@ -130,6 +134,9 @@ def _training(facts: CardFacts) -> Iterator[str]:
 def _rows(facts: CardFacts) -> dict[str, str]:
     history, timeline = facts.history, facts.timeline
     rows = {"Steps": f"{facts.manifest.step:,}"}
+    if timeline is not None and timeline.job.training.layers is not None:
+        first, end = timeline.job.training.layers
+        rows["Not trained"] = f"decoder layers [{first}, {end}), which are as they began"
     if history.last is not None:
         rows["Tokens read"] = f"{history.tokens:,}"
         rows["Loss in training"] = f"{history.last.loss:.4f} nats a token in step {history.last.step:,}"

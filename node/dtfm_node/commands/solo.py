@@ -31,6 +31,8 @@ from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.model.frozen_parameters import frozen_names
+from dtfm_protocol.model.frozen_values import frozen_values
 from dtfm_protocol.model.initial_weights import initial_value
 from dtfm_protocol.model.stage import loss_sum
 from dtfm_protocol.model.whole_model import build_whole
@@ -61,11 +63,14 @@ class Solo:
         self._batches, self._batches_end = Batches.of_plan(self.timeline, 1), self.timeline.plan_end(1)
         self._tokens = TokenReader(job.corpus, ShardFolder(folder / "tokens"))
         self._model = build_whole(job.config, job.training.seed).train()
-        self._parameters = dict(self._model.named_parameters())
+        frozen = frozen_names(job.config, job.training)
         with torch.no_grad():
-            for name, parameter in self._parameters.items():
+            for name, parameter in self._model.named_parameters():
                 parameter.copy_(initial_value(job.config, job.training.seed, name, parameter.shape))
+                parameter.requires_grad_(name not in frozen)
         self._model.to(device)
+        self._parameters = {name: one for name, one in self._model.named_parameters() if name not in frozen}
+        """What is trained."""
         self._optimizer = optimizer_of(job.training, self._parameters)
 
     def resume(self) -> int:
@@ -74,6 +79,8 @@ class Solo:
         manifest = self._store.newest()
         if manifest is None:
             return 0
+        if self._job.keeps_base:
+            self._model.load_state_dict(dict(frozen_values(self._job, self._store)), strict=False)
         for key in self._optimizer.table.keys(self._parameters, manifest.step):
             tensor = decode_tensor(manifest.tensors[key], self._store.read(manifest, key))
             load_tensor(self._parameters, self._optimizer, key, tensor)

@@ -20,6 +20,8 @@ FIXED = {
     "training.sequence_length": "the text was cut into windows of that length",
     "training.precision": "what was measured of each machine holds for one precision",
     "training.seed": "the order of the text follows from it",
+    "training.method": "what is kept of a state, and moved with it, is what is trained from the first step on",
+    "training.layers": "what is kept of a state, and moved with it, is what is trained from the first step on",
     "training.optimizer": "what was kept beside each weight so far was made by it",
     "training.betas": "the moments' bias is counted by them from the first step on",
 }

@@ -18,6 +18,8 @@ CodecName = Literal["fp32", "fp16", "bf16", "int8"]
 OptimizerName = Literal["adamw", "sgd"]
 """Name of an optimizer (`checkpoint.state_slots` has what each keeps of a parameter)."""
 Share = Annotated[float, Field(ge=0, lt=1)]
+MethodName = Literal["full", "frozen-layers"]
+"""Name of a choice of what is trained (`model.frozen_parameters`)."""
 Precision = Literal["fp32", "bf16"]
 """Arithmetic of forward and backward."""
 ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
@@ -85,6 +87,13 @@ class Training(Schema):
     """Target tokens in a sequence; one token more is read."""
     learning_rate: Annotated[float, Field(gt=0, le=1e38)]
     """The peak learning rate, reached at step `warmup_steps`."""
+    method: Annotated[MethodName, NEEDED] = "full"
+    """What is trained: "full", all weights; "frozen-layers", all but those of `layers`, which stay as they begin."""
+    layers: Annotated[tuple[NotNegative, Positive] | None, NEEDED] = Field(
+        default=None, exclude_if=lambda layers: layers is None
+    )
+    """Decoder layers that stay as they begin under "frozen-layers", counted from 0: [0, 8] are the first eight. From 0
+    on, what comes before the layers (embeddings) stays, too, but for a matrix that the head shares."""
     schedule: Annotated[RateSchedule, NEEDED] = "cosine"
     """How the learning rate falls from its peak to `schedule_floor` at step `schedule_end`: "cosine" or "linear", over
     all steps after warm-up; "warmup-stable-decay", along a line in the last `schedule_decay` steps; "constant" does not
@@ -123,6 +132,15 @@ class Training(Schema):
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"micro_batch: global_batch ({self.global_batch}) is not a multiple of micro_batch ({self.micro_batch})"
+            )
+        if (self.method == "frozen-layers") != (self.layers is not None):
+            raise ValueError(
+                f"layers: {'not given' if self.layers is None else 'given'}, but method = {self.method!r}: "
+                'say which layers stay as they are, as [0, 8], with "frozen-layers", and with no other'
+            )
+        if self.layers is not None and self.layers[0] >= self.layers[1]:
+            raise ValueError(
+                f"layers: {list(self.layers)} is no run of layers: give the first, and the one after the last"
             )
         if self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps: {self.warmup_steps} is more than steps ({self.steps})")

@@ -4,6 +4,7 @@ from typing import Any
 
 from dtfm_protocol.checkpoint.state_slots import TABLES
 from dtfm_protocol.job.job_file import Training
+from dtfm_protocol.model.frozen_parameters import frozen_sizes
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
 from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes
 from dtfm_protocol.plan.plan import Plan
@@ -36,4 +37,5 @@ def stage_demand(config: dict[str, Any], training: Training, plan: Plan, peer: s
         recompute=index in plan.recompute,
         feedback=plan.wire.gradients in FED_BACK and len(plan.replicas(index)) > 1,
         head_bytes=head if end == sizes.layers else 0,
+        frozen=frozen_sizes(config, training).of_stage(first, end),
     )

@@ -38,6 +38,10 @@ class ModelDemand:
     included."""
     tied_parameters: int = 0
     """Number of the embedding's parameters that the head shares: a single stage holds them once."""
+    frozen_layer_parameters: tuple[int, ...] = ()
+    """Number of parameters of each decoder layer that are not trained; (): all are."""
+    frozen_embedding_parameters: int = 0
+    """Number of the embedding's parameters that are not trained."""
     message_values: int
     """Number of values in one boundary message: sequences of a micro-batch x sequence length x hidden size."""
     layer_activation_bytes: int
@@ -71,6 +75,20 @@ class ModelDemand:
                 count -= self.tied_parameters
         return count
 
+    def frozen(self, first: int, end: int) -> int:
+        """Return the number of those `parameters` that are not trained."""
+        return sum(self.frozen_layer_parameters[first:end]) + (self.frozen_embedding_parameters if first == 0 else 0)
+
+    def trained(self, first: int, end: int) -> int:
+        """Return the number of those `parameters` that are trained."""
+        return self.parameters(first, end) - self.frozen(first, end)
+
+    @property
+    def trained_layer_parameters(self) -> tuple[int, ...]:
+        """Number of parameters of each decoder layer that are trained."""
+        frozen = self.frozen_layer_parameters or (0,) * self.layers
+        return tuple(whole - kept for whole, kept in zip(self.layer_parameters, frozen, strict=True))
+
     @property
     def input_bytes(self) -> int:
         """Bytes of one micro-batch between two layers, and so of a message once it is decoded."""
@@ -100,6 +118,7 @@ class ModelDemand:
             recompute=recompute,
             feedback=feedback,
             head_bytes=self.head_bytes + waiting * self.logits_gradient_bytes if end == self.layers else 0,
+            frozen=self.frozen(first, end),
         )
 
     def message_bytes(self, wire: Wire) -> tuple[int, int]:
@@ -110,7 +129,7 @@ class ModelDemand:
     def gradient_bytes(self, first: int, end: int, wire: Wire) -> float:
         """Return the bytes of gradients that the replicas of `[first, end)` reduce a step among themselves, however
         they are cut into parts: without the tied ones where another stage holds the other end."""
-        count = self.parameters(first, end)
+        count = self.trained(first, end)
         if (first == 0) != (end == self.layers):
             count -= self.tied_parameters
         return count * BYTES_A_VALUE[wire.gradients]
@@ -184,7 +203,7 @@ def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, Laye
     """Return the seconds of the optimizer step of its stage on each peer of `plan`."""
     each = sum(demand.layer_parameters) / demand.layers
     return {
-        peer: (layers[peer].optimizer or 0.0) * demand.parameters(*layer_range) / each
+        peer: (layers[peer].optimizer or 0.0) * demand.trained(*layer_range) / each
         for stage, layer_range in enumerate(plan.stages)
         for peer in plan.replicas(stage)
     }
