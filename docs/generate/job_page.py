@@ -24,6 +24,9 @@ UNITS = {
     "training.learning_rate": "",
     "training.method": "",
     "training.layers": "layers",
+    "training.lora.r": "",
+    "training.lora.lora_alpha": "",
+    "training.lora.target_modules": "",
     "training.schedule": "",
     "training.schedule_end": "step",
     "training.schedule_floor": "",
@@ -126,9 +129,9 @@ def _said(kind: Any) -> str:
         return " or ".join(f'"{one}"' for one in arguments)
     if origin is not None and origin.__name__ == "Annotated":
         return _said(arguments[0])
-    if origin is tuple:
+    if origin is tuple and Ellipsis not in arguments:
         return f"[{', '.join(map(_said, arguments))}]"
-    if origin is list:
+    if origin in {list, tuple}:
         return "a list of texts"
     if arguments:
         return " or ".join(_said(one) for one in arguments)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dtfm_coordinator.serve.model_shelf import pinned
@@ -23,6 +24,7 @@ from dtfm_protocol.job.job_file import Checkpointing, Data, Evaluation, Model, P
 from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
 from dtfm_protocol.model.frozen_parameters import frozen_names
 from dtfm_protocol.model.initial_weights import initial_value
+from dtfm_protocol.model.lora import adapter_shapes
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.whole_model import build_whole
 from dtfm_protocol.process.logs import log
@@ -140,15 +142,16 @@ def test_the_newest_whole_checkpoint_is_exported_and_a_draft_beside_it_is_left_a
         assert len(list((tmp_path / "checkpoints").glob(".draft-*/stage-0.safetensors"))) == 1
 
 
-def job_of(state_dir: Path, config: dict[str, Any], *, pretrained: bool) -> ResolvedJob:
-    """A job, written to the state dir, that trains all but its first layer and the embedding."""
+def job_of(state_dir: Path, config: dict[str, Any], *, pretrained: bool, **keys: Any) -> ResolvedJob:
+    """A job, written to the state dir, that trains all but its first layer and the embedding, if not something else."""
+    keys = keys or {"method": "frozen-layers", "layers": (0, 1)}
     training = {"steps": 50, "global_batch": 1, "micro_batch": 1, "sequence_length": LENGTH, "learning_rate": 1e-3}
     job = ResolvedJob(
         name="job",
         config=config,
         pretrained=pretrained,
         corpus=Corpus(dtype="uint16", vocab_size=257, shards=(Shard(sha256="0" * 64, tokens=1000),)),
-        training=Training.model_validate(training | {"method": "frozen-layers", "layers": (0, 1), "seed": 3}),
+        training=Training.model_validate(training | keys | {"seed": 3}),
         evaluation=Evaluation(),
         plan=Planning(),
         checkpoint=Checkpointing(),
@@ -189,6 +192,40 @@ def test_what_was_not_trained_is_exported_as_the_job_began(tmp_path: Path, name:
         with pytest.raises(UserError, match="cannot load the model") as caught:
             export(state_dir, tmp_path / "other")
         one_line(caught)
+
+
+@pytest.mark.parametrize(("name", "targets"), [("llama tied", ["q_proj", "down_proj"]), ("gpt2", ["c_attn"])])
+def test_adapters_are_exported_as_peft_loads_them_or_merged_into_the_model(
+    tmp_path: Path, name: str, targets: list[str]
+) -> None:
+    save(make_tokenizer(Data(text="cpython"), []), tmp_path / "tokenizer")
+    config, lora = resolve_config(MODELS[name], 257, LENGTH), {"r": 2, "lora_alpha": 6.0, "target_modules": targets}
+    job = job_of(tmp_path, config, pretrained=True, method="lora", lora=lora)
+    base = build_whole(config, seed=1).eval()
+    keep(tmp_path, config, {name: value.detach() for name, value in base.named_parameters()}, step=0)
+    with pytest.raises(UserError, match="no checkpoint of the adapters yet") as caught:
+        export(tmp_path, tmp_path / "adapters")
+    one_line(caught)
+    shapes = adapter_shapes(config, job.training.lora)
+    drawn = torch.Generator().manual_seed(3)
+    keep(tmp_path, config, {name: torch.randn(shape, generator=drawn) for name, shape in shapes.items()})
+    export(tmp_path, tmp_path / "adapters")
+    export(tmp_path, tmp_path / "whole", merge=True)
+    tokens = torch.randint(257, (3, LENGTH), generator=torch.Generator().manual_seed(1))
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole", local_files_only=True)
+    with torch.no_grad():
+        before = base(tokens).logits
+        logits = PeftModel.from_pretrained(base, tmp_path / "adapters")(tokens).logits
+        assert torch.allclose(whole(tokens).logits, logits, atol=1e-4)
+    assert not torch.allclose(before, logits, atol=1e-2)
+    cards = [(tmp_path / folder / "README.md").read_text() for folder in ("adapters", "whole")]
+    assert ["library_name: peft" in card for card in cards] == [True, False]
+    assert ["PeftModel.from_pretrained" in card for card in cards] == [True, False]
+    assert all(f"matrices of rank 2 beside {', '.join(targets)} (LoRA)" in card for card in cards)
+    files = {path.name for path in (tmp_path / "adapters").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= files
+    assert "model.safetensors" not in files
+    assert generate(tmp_path, "the", 3, 0.0, seed=1)
 
 
 def one_line(error: pytest.ExceptionInfo[UserError]) -> str:

@@ -258,6 +258,16 @@ def test_what_is_not_trained_is_counted_as_its_weights_alone() -> None:
         (one, 16 * 12_000 + beside + kept),
         (all_of_them, 4 * 12_000 + beside + kept),
         (replace(all_of_them, frozen_embedding_parameters=300), 4 * 12_300 + 16 * 310 + kept),
+        (
+            replace(
+                all_of_them,
+                layer_parameters=(1010,) * 12,  # with adapters
+                frozen_embedding_parameters=300,
+                frozen_head_parameters=310,
+                tied_parameters=300,
+            ),
+            4 * 12_310 + 16 * 120 + kept,
+        ),
     ):
         assert demand.memory_bytes(0, 12, 8) <= exact
         assert Layout.of(posed([1.0], demand=demand, memory=[exact], schedule="gpipe"), [[0]]) is not None

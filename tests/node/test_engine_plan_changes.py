@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 OWNER = "owner"
 FROZEN = {"method": "frozen-layers", "layers": (0, 2)}
 """Of a plan with a stage for each layer there are two whose state is empty."""
+LORA = {"method": "lora", "lora": {"target_modules": ("v_proj",)}, "learning_rate": 0.02}
 
 
 @contextlib.asynccontextmanager
@@ -41,7 +42,13 @@ async def owner(network: MemoryNetwork, job: ResolvedJob, folder: Path) -> Async
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize(
     ("before", "after", "keys"),
-    [("2x2", "uneven shares", {}), ("uneven shares", "1x4", {}), ("1x1", "crossed routes", {}), ("1x4", "2x2", FROZEN)],
+    [
+        ("2x2", "uneven shares", {}),
+        ("uneven shares", "1x4", {}),
+        ("1x1", "crossed routes", {}),
+        ("1x4", "2x2", FROZEN),
+        ("uneven shares", "crossed routes", LORA),
+    ],
 )
 async def test_a_change_of_plan_at_a_checkpoint_goes_unnoticed(
     home: Path, tmp_path: Path, before: str, after: str, keys: dict[str, Any], tied: bool
@@ -77,7 +84,13 @@ async def test_a_change_of_plan_at_a_checkpoint_goes_unnoticed(
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize(
     ("before", "after", "keys"),
-    [("2x2", "uneven shares", {}), ("uneven shares", "1x4", {}), ("1x1", "crossed routes", {}), ("1x4", "2x2", FROZEN)],
+    [
+        ("2x2", "uneven shares", {}),
+        ("uneven shares", "1x4", {}),
+        ("1x1", "crossed routes", {}),
+        ("1x4", "2x2", FROZEN),
+        ("uneven shares", "crossed routes", LORA),
+    ],
 )
 async def test_a_change_of_plan_without_a_checkpoint_goes_unnoticed(
     home: Path, before: str, after: str, keys: dict[str, Any], tied: bool

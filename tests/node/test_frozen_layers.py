@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
@@ -19,7 +20,7 @@ from dtfm_protocol.checkpoint.transfers import STATE, serve_state
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
 from dtfm_protocol.job.resolved_job import ResolvedJob
-from dtfm_protocol.model.frozen_parameters import frozen_names
+from dtfm_protocol.model.frozen_parameters import frozen_names, trained_names
 from dtfm_protocol.model.initial_weights import initial_value, standard_normal
 from dtfm_protocol.model.whole_model import build_skeleton
 from dtfm_protocol.plan.peer_state import Mark
@@ -35,16 +36,38 @@ OWNER = "owner"
 FIRST_HALF: dict[str, Any] = {"method": "frozen-layers", "layers": (0, 2)}
 MIDDLE: dict[str, Any] = {"method": "frozen-layers", "layers": (1, 3)}
 ALL_LAYERS: dict[str, Any] = {"method": "frozen-layers", "layers": (0, LAYERS)}
+LORA: dict[str, Any] = {
+    "method": "lora",
+    "lora": {"r": 4, "lora_alpha": 8.0, "target_modules": ("q_proj", "mlp.down_proj")},
+    "learning_rate": 0.02,
+}
 
 
-def plain_losses(home: Path, job: ResolvedJob, frozen: Iterator[str]) -> Iterator[float]:
-    """The loss of each step of the loop that anybody would write, with torch's own AdamW."""
-    training = job.training
+def frozen_model(job: ResolvedJob, frozen: Iterator[str]) -> Any:
+    """The model as `transformers` builds it, with the job's initial weights, of which some take no gradient."""
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**job.config)).train()
     kept = set(frozen)
     for name, parameter in model.named_parameters():
-        parameter.data.copy_(initial_value(job.config, training.seed, name, parameter.shape))
+        parameter.data.copy_(initial_value(job.config, job.training.seed, name, parameter.shape))
         parameter.requires_grad_(name not in kept)
+    return model
+
+
+def adapted_model(job: ResolvedJob) -> Any:
+    """The same as `peft` puts its adapters into it, with the job's initial ones."""
+    lora = job.training.lora
+    config = LoraConfig(r=lora.r, lora_alpha=lora.lora_alpha, target_modules=list(lora.target_modules))
+    model = get_peft_model(frozen_model(job, iter(())), config)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            name = name.replace(".default.", ".")
+            parameter.data.copy_(initial_value(job.config, job.training.seed, name, parameter.shape))
+    return model
+
+
+def plain_losses(home: Path, job: ResolvedJob, model: Any) -> Iterator[float]:
+    """The loss of each step of the loop that anybody would write, with torch's own AdamW."""
+    training = job.training
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [one for one in trained if one.ndim >= 2], "weight_decay": training.weight_decay},
@@ -86,15 +109,23 @@ def test_the_loss_of_each_step_is_that_of_a_plain_loop_with_requires_grad_off(
     home: Path, layers: tuple[int, int], tied: bool, embedding: bool
 ) -> None:
     keys = {"method": "frozen-layers", "layers": layers, "steps": 20}
-    found = [row.loss for row in alone(home, tied, **keys).rows]
+    job, found = job_of(home, tied=tied, **keys), [row.loss for row in alone(home, tied, **keys).rows]
     names = names_of(layers=range(*layers), embedding=embedding)
-    assert found == pytest.approx(list(plain_losses(home, job_of(home, tied=tied, **keys), names)), rel=1e-5)
+    assert found == pytest.approx(list(plain_losses(home, job, frozen_model(job, names))), rel=1e-5)
     assert found != [row.loss for row in alone(home, tied, steps=20).rows]
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_the_loss_of_each_step_is_that_of_a_plain_loop_with_the_adapters_of_peft(home: Path, tied: bool) -> None:
+    keys = LORA | {"steps": 20}
+    found, job = [row.loss for row in alone(home, tied, **keys).rows], job_of(home, tied=tied, **keys)
+    assert found == pytest.approx(list(plain_losses(home, job, adapted_model(job))), rel=1e-5)
+    assert found[-1] < found[0] - 0.01
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("keys", [FIRST_HALF, MIDDLE, ALL_LAYERS], ids=["first half", "middle", "all layers"])
+@pytest.mark.parametrize("keys", [FIRST_HALF, MIDDLE, ALL_LAYERS, LORA], ids=["first half", "middle", "all", "lora"])
 @pytest.mark.parametrize("name", ["2x2", "uneven layers", "1x4", "crossed routes"])
 async def test_any_plan_trains_as_one_process_does(
     home: Path, name: str, keys: dict[str, Any], tied: bool, schedule: str
@@ -117,9 +148,10 @@ def assert_frozen(job: ResolvedJob, stage: TrainingStage) -> None:
         assert torch.equal(parameter, initial_value(job.config, job.training.seed, name, parameter.shape))
 
 
-async def test_recomputing_a_frozen_stage_does_not_change_what_is_computed(home: Path) -> None:
-    found = await Swarm(home, job_of(home, **MIDDLE), plan_of("crossed routes", recompute=[0, 1])).run()
-    assert_same_training(found, alone(home, False, **MIDDLE), 1e-5)
+@pytest.mark.parametrize("keys", [MIDDLE, LORA], ids=["middle", "lora"])
+async def test_recomputing_a_stage_does_not_change_what_is_computed(home: Path, keys: dict[str, Any]) -> None:
+    found = await Swarm(home, job_of(home, **keys), plan_of("crossed routes", recompute=[0, 1])).run()
+    assert_same_training(found, alone(home, False, **keys), 1e-5)
 
 
 def pretrained(home: Path, folder: Path, **keys: Any) -> tuple[ResolvedJob, CheckpointStore]:
@@ -138,9 +170,12 @@ def pretrained(home: Path, folder: Path, **keys: Any) -> tuple[ResolvedJob, Chec
     return job, store
 
 
-async def test_pretrained_weights_that_are_not_trained_are_fetched_once_and_kept(home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [FIRST_HALF, LORA], ids=["first half", "lora"])
+async def test_pretrained_weights_that_are_not_trained_are_fetched_once_and_kept(
+    home: Path, tmp_path: Path, keys: dict[str, Any]
+) -> None:
     """At the start, and in the middle by a node that comes then: the others hold no state of them to give away."""
-    job, store = pretrained(home, tmp_path, **FIRST_HALF)
+    job, store = pretrained(home, tmp_path, **keys)
     network, archive = MemoryNetwork(), CheckpointCollector(store, job, SWARM)
     archive.newest()
     await MemoryDataPlane(network, OWNER).serve(STATE, lambda stream: serve_state(stream, archive))
@@ -158,15 +193,19 @@ async def test_pretrained_weights_that_are_not_trained_are_fetched_once_and_kept
     fetched = {me: peer.fetched for me, peer in swarm.peers.items()}
     newcomer, base = swarm.peers["m"].stage, dict(store.tensors(store.whole(0)))
     assert newcomer is not None
-    assert not newcomer.parameters
-    assert fetched["m"].sources == {OWNER}
-    assert fetched["m"].bytes == sum(parameter.nbytes for parameter in newcomer.frozen.values())
+    state = sum(value.nbytes for value in swarm.peers["m"].states[3].values())
+    assert (state == 0) == (keys is FIRST_HALF)
+    assert OWNER in fetched["m"].sources
+    assert fetched["m"].bytes == state + sum(parameter.nbytes for parameter in newcomer.frozen.values())
     assert fetched["a"].bytes == 0  # it has its part in memory
     assert all(torch.equal(parameter, base[name]) for name, parameter in newcomer.frozen.items())
 
 
-def test_one_process_that_comes_back_goes_on_from_what_it_has_kept(home: Path, tmp_path: Path) -> None:
-    job, store = pretrained(home, tmp_path, **FIRST_HALF)
+@pytest.mark.parametrize("keys", [FIRST_HALF, LORA], ids=["first half", "lora"])
+def test_one_process_that_comes_back_goes_on_from_what_it_has_kept(
+    home: Path, tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    job, store = pretrained(home, tmp_path, **keys)
     store.keep_for_good(0)
     (tmp_path / "tokens").symlink_to(home / "tokens")
     whole = Solo(job, tmp_path, CPU)
@@ -181,6 +220,5 @@ def test_one_process_that_comes_back_goes_on_from_what_it_has_kept(home: Path, t
     assert again.resume() == 4
     assert math.isclose(again.step(5).loss, float(wanted["5"]), rel_tol=1e-6)
     kept = {key.partition("/")[2] for key in store.whole(4).tensors}
-    assert kept == {name for name, _ in build_skeleton(job.config).named_parameters()} - frozen_names(
-        job.config, job.training
-    )
+    names = [name for name, _ in build_skeleton(job.config).named_parameters()]
+    assert kept == trained_names(job.config, job.training, names)

@@ -243,11 +243,13 @@ def test_a_micro_batch_that_does_not_divide_the_global_batch_says_both_numbers()
         ({"training.method": "frozen-layers", "training.layers": [2, 2]}, "layers: [2, 2] is no run of layers"),
         ({"training.method": "frozen-layers", "training.layers": [-1, 2]}, "layers.0"),
         ({"training.method": "frozen-layers", "training.layers": [1]}, "layers.1"),
+        ({"training.method": "lora"}, "lora.target_modules: not given, but method = 'lora'"),
+        ({"training.lora": {"target_modules": ["q_proj"]}}, "lora.target_modules: given, but method = 'full'"),
+        ({"training.method": "lora", "training.lora": {"rank": 4, "target_modules": ["q"]}}, "lora.rank: unknown key"),
+        ({"training.method": "lora", "training.lora": {"r": 0, "target_modules": ["q"]}}, "lora.r: should be greater"),
     ],
 )
-def test_layers_that_stay_as_they_are_come_as_a_run_with_the_method_that_takes_them(
-    changes: dict[str, Any], said: str
-) -> None:
+def test_layers_and_adapters_come_with_the_method_that_takes_them(changes: dict[str, Any], said: str) -> None:
     assert complaint(changes).startswith("job.toml: training")
     assert said in complaint(changes)
 
@@ -255,7 +257,13 @@ def test_layers_that_stay_as_they_are_come_as_a_run_with_the_method_that_takes_t
 def test_what_is_trained_must_be_known_by_all_who_train() -> None:
     job = Job.read(with_values({"training.method": "frozen-layers", "training.layers": [0, 8]}), "job.toml")
     assert needs_of(job) == ("training.method", "training.layers")
-    assert "layers" not in Job.read(with_values({}), "job.toml").training.model_dump()
+    lora = {"training.method": "lora", "training.lora": {"r": 4, "target_modules": ["q_proj"]}}
+    assert needs_of(Job.read(with_values(lora), "job.toml")) == (
+        "training.method",
+        "training.lora.r",
+        "training.lora.target_modules",
+    )
+    assert not {"layers", "lora"} & Job.read(with_values({}), "job.toml").training.model_dump().keys()
 
 
 def test_text_that_is_neither_files_nor_the_builtin_one_is_explained_without_jargon() -> None:

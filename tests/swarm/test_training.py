@@ -146,26 +146,31 @@ async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_s
     same_curve(swarm.rows(), await alone(job), stopped)
 
 
-def freeze_half(job: Path) -> None:
-    """Have a job begin with the weights of a model in a folder, and leave the first two of its four layers as they
-    are."""
+METHODS = {
+    "all is trained": "",
+    "pretrained layers are frozen": 'method = "frozen-layers"\nlayers = [0, 2]\n',
+    "adapters are trained": 'method = "lora"\nlora = {r = 4, target_modules = ["q_proj", "down_proj"]}\n',
+}
+
+
+def begin_pretrained(job: Path, method: str) -> None:
+    """Have a job begin with the weights of a model in a folder, of which it trains a part."""
     text = job.read_text(encoding="utf-8")
     begin, end = text.index("[model]"), text.index("[data]")
     fields = tomllib.loads(text[begin:end])["model"]
     build_whole(resolve_config(Model.model_validate(fields), 257, 32), seed=4).save_pretrained(job.parent / "model")
     text = f'{text[:begin]}[model]\npath = "model"\n{text[end:]}'
-    frozen = 'method = "frozen-layers"\nlayers = [0, 2]\n'
-    job.write_text(text.replace("[training]\n", f"[training]\n{frozen}"), encoding="utf-8")
+    job.write_text(text.replace("[training]\n", f"[training]\n{method}"), encoding="utf-8")
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["all is trained", "pretrained layers are frozen"])
-async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notice(swarm: Swarm, frozen: bool) -> None:
-    """kill -9 of a stage's only replica: the swarm plans anew from the newest checkpoint, with the idle node. Where
-    all of a stage is frozen, that node has it from the coordinator."""
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notice(swarm: Swarm, method: str) -> None:
+    """kill -9 of a stage's only replica: the swarm plans anew from the newest checkpoint, with the idle node. What is
+    not trained that node has from the coordinator."""
     swarm.slow_down()
-    job = swarm.job(steps=40, checkpoint=5, tied=not frozen)
-    if frozen:
-        freeze_half(job)
+    job = swarm.job(steps=40, checkpoint=5, tied=not method)
+    if method:
+        begin_pretrained(job, method)
     layout = swarm.plan([[0, 2], [2, 4]], ["ab"] * 8)
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--plan", layout, "--exit-when-done")
     nodes = {}

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from importlib.metadata import version
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,13 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
     tokens = training.micro_batch * training.sequence_length
     per_layer = sum(sizes.layer_parameters) / sizes.layers
     return ModelDemand(
-        layer_parameters=sizes.layer_parameters,
+        layer_parameters=tuple(map(add, sizes.layer_parameters, frozen.adapters)),
         embedding_parameters=sizes.embedding_parameters,
         head_parameters=sizes.head_parameters,
         tied_parameters=sizes.tied_parameters,
         frozen_layer_parameters=frozen.layers,
         frozen_embedding_parameters=frozen.embedding,
+        frozen_head_parameters=frozen.head,
         message_values=tokens * sizes.hidden_size,
         layer_activation_bytes=kept,
         head_bytes=sizes.logits_bytes(training.micro_batch, training.sequence_length, training.precision),

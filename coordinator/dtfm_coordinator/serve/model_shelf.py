@@ -243,7 +243,7 @@ async def _write_in_a_child(state_dir: Path, step: int, folder: Path) -> None:
     """Have another process write a model out, with low priority."""
     program = [sys.executable, "-c", "from dtfm_coordinator.main import main; main()"]
     child = await asyncio.create_subprocess_exec(
-        *program, "checkpoints", "export", str(step), str(folder), "--state-dir", str(state_dir),
+        *program, "checkpoints", "export", str(step), str(folder), "--state-dir", str(state_dir), "--merge",
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         preexec_fn=end_with_parent(signal.SIGTERM),
     )  # fmt: skip

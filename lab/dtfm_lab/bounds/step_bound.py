@@ -35,7 +35,9 @@ def _fits(problem: Problem, stages: int) -> bool:
     everything = problem.layers * layer
     smallest = layer if stages > 1 else everything
     beside = problem.embedding_parameters + problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0)
-    ends = problem.parameter_bytes * beside + problem.frozen_embedding_bytes + problem.logits_bytes
+    frozen = problem.frozen_embedding_bytes + problem.frozen_head_bytes
+    frozen -= problem.frozen_tied_bytes if stages == 1 else 0.0
+    ends = problem.parameter_bytes * beside + frozen + problem.logits_bytes
     held = everything + ends
     largest = smallest + (ends if stages == 1 else 0.0)
     return bool(problem.memory.max() >= largest and problem.memory.sum() >= held)

@@ -34,6 +34,7 @@ from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.model.frozen_parameters import frozen_names
 from dtfm_protocol.model.frozen_values import frozen_values
 from dtfm_protocol.model.initial_weights import initial_value
+from dtfm_protocol.model.lora import add_adapters
 from dtfm_protocol.model.stage import loss_sum
 from dtfm_protocol.model.whole_model import build_whole
 from dtfm_protocol.process.logs import log
@@ -63,14 +64,17 @@ class Solo:
         self._batches, self._batches_end = Batches.of_plan(self.timeline, 1), self.timeline.plan_end(1)
         self._tokens = TokenReader(job.corpus, ShardFolder(folder / "tokens"))
         self._model = build_whole(job.config, job.training.seed).train()
-        frozen = frozen_names(job.config, job.training)
+        frozen, held = frozen_names(job.config, job.training), dict(self._model.named_parameters())
+        if job.training.method == "lora":
+            held |= add_adapters(self._model, job.config, job.training.lora, torch.device("cpu"))
         with torch.no_grad():
-            for name, parameter in self._model.named_parameters():
+            for name, parameter in held.items():
                 parameter.copy_(initial_value(job.config, job.training.seed, name, parameter.shape))
                 parameter.requires_grad_(name not in frozen)
         self._model.to(device)
-        self._parameters = {name: one for name, one in self._model.named_parameters() if name not in frozen}
+        self._parameters = {name: one for name, one in held.items() if name not in frozen}
         """What is trained."""
+        self._frozen = {name: one for name, one in held.items() if name in frozen}
         self._optimizer = optimizer_of(job.training, self._parameters)
 
     def resume(self) -> int:
@@ -80,7 +84,10 @@ class Solo:
         if manifest is None:
             return 0
         if self._job.keeps_base:
-            self._model.load_state_dict(dict(frozen_values(self._job, self._store)), strict=False)
+            for name, value in frozen_values(self._job, self._store):
+                self._frozen[name].data.copy_(value)
+        if not manifest.step and self._job.is_drawn:
+            return 0
         for key in self._optimizer.table.keys(self._parameters, manifest.step):
             tensor = decode_tensor(manifest.tensors[key], self._store.read(manifest, key))
             load_tensor(self._parameters, self._optimizer, key, tensor)

@@ -98,8 +98,8 @@ class TrainingStage:
         """Returns when nobody reads this state any more."""
 
     def initialise(self) -> None:
-        """Draw the initial weights from the job's seed, frozen ones, too."""
-        initialise(self.stage, self.config, self.training.seed)
+        """Draw the initial weights of what is trained from the job's seed."""
+        initialise(self.parameters, self.config, self.training.seed)
         self.mark = Mark()
 
     def adopt(self, key: str, value: torch.Tensor, lender: "TrainingStage") -> None:
@@ -239,7 +239,9 @@ class TrainingStage:
 
 
 def _divided(stage: Stage, config: dict[str, Any], training: Training) -> tuple[Parameters, Parameters]:
-    """Return what of a stage the job trains, and what it does not, which takes no gradient."""
+    """Return what the job trains of a stage, its adapters included, and what it does not, which takes no gradient."""
+    if training.method == "lora":
+        stage.adapt(config, training.lora)
     held, frozen = stage.named_state(), frozen_names(config, training)
     for name in frozen & held.keys():
         held[name].requires_grad_(False)

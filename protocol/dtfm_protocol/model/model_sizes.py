@@ -118,14 +118,14 @@ def smallest_stage_bytes(
     """Return the bytes of the least demanding stage: one layer, with one micro-batch `[batch, sequence]` in flight.
 
     Args:
-        frozen: what of the model is not trained; None: all is.
+        frozen: what of the model is not trained, and what is beside it; None: all is trained.
     """
     sizes = model_sizes(config)
     kept = activation_bytes(config, batch, sequence, precision)
     logits = sizes.logits_bytes(batch, sequence, precision)
     return min(
         stage_bytes(
-            sizes.stage_parameters(layer, layer + 1),
+            sizes.stage_parameters(layer, layer + 1) + (frozen.added_to(layer, layer + 1) if frozen is not None else 0),
             layers=1,
             stages=sizes.layers,
             in_flight=1,

@@ -30,7 +30,7 @@ class ModelDemand:
     """Sizes of a decoder-only model and of one micro-batch of its job."""
 
     layer_parameters: tuple[int, ...]
-    """Number of parameters of each decoder layer."""
+    """Number of parameters of each decoder layer, its adapters included."""
     embedding_parameters: int
     """Number of parameters that the first stage holds beside its layers."""
     head_parameters: int
@@ -42,6 +42,8 @@ class ModelDemand:
     """Number of parameters of each decoder layer that are not trained; (): all are."""
     frozen_embedding_parameters: int = 0
     """Number of the embedding's parameters that are not trained."""
+    frozen_head_parameters: int = 0
+    """Number of the head's parameters that are not trained; a tied matrix is trained, or not, with all of the head."""
     message_values: int
     """Number of values in one boundary message: sequences of a micro-batch x sequence length x hidden size."""
     layer_activation_bytes: int
@@ -77,7 +79,19 @@ class ModelDemand:
 
     def frozen(self, first: int, end: int) -> int:
         """Return the number of those `parameters` that are not trained."""
-        return sum(self.frozen_layer_parameters[first:end]) + (self.frozen_embedding_parameters if first == 0 else 0)
+        count = sum(self.frozen_layer_parameters[first:end])
+        if first == 0:
+            count += self.frozen_embedding_parameters
+        if end == self.layers:
+            count += self.frozen_head_parameters
+            if first == 0:
+                count -= self.tied_parameters - self.trained_tied_parameters
+        return count
+
+    @property
+    def trained_tied_parameters(self) -> int:
+        """Number of the `tied_parameters` if they are trained, else 0."""
+        return 0 if self.frozen_head_parameters else self.tied_parameters
 
     def trained(self, first: int, end: int) -> int:
         """Return the number of those `parameters` that are trained."""
@@ -131,13 +145,13 @@ class ModelDemand:
         they are cut into parts: without the tied ones where another stage holds the other end."""
         count = self.trained(first, end)
         if (first == 0) != (end == self.layers):
-            count -= self.tied_parameters
+            count -= self.trained_tied_parameters
         return count * BYTES_A_VALUE[wire.gradients]
 
     def tied_gradient_bytes(self, wire: Wire) -> float:
         """Return the bytes of gradients that the peers of first and last stage, where those are two, reduce a step
         together."""
-        return self.tied_parameters * BYTES_A_VALUE[wire.gradients]
+        return self.trained_tied_parameters * BYTES_A_VALUE[wire.gradients]
 
     def stage_seconds(
         self, first: int, end: int, layer: LayerSeconds, *, split: bool = False, recompute: bool = False

@@ -65,8 +65,14 @@ class Problem(NamedTuple):
     """Bytes of the parameters of the largest layer that are not trained."""
     frozen_embedding_bytes: float
     """Bytes of the parameters of the embedding that are not trained."""
+    frozen_head_bytes: float
+    """Bytes of the parameters of the head that are not trained."""
+    frozen_tied_bytes: float
+    """Those of them that are held once where one stage has both ends."""
     head_parameters: float
+    """Number of parameters of the head that are trained."""
     tied_parameters: float
+    """Those of them that are the embedding's."""
     parameter_bytes: float
     """Bytes of all that is kept for a parameter while it is trained."""
     state_bytes: float
@@ -123,15 +129,17 @@ def problem(
         gradient_before=np.array([0.0, *accumulate(width * count for count in demand.trained_layer_parameters)]),
         whole_layer_gradients=width * sum(demand.layer_parameters) / demand.layers,
         embedding_gradients=width * (demand.embedding_parameters - demand.frozen_embedding_parameters),
-        head_gradients=width * demand.head_parameters,
-        tied_gradients=width * demand.tied_parameters,
+        head_gradients=width * (demand.head_parameters - demand.frozen_head_parameters),
+        tied_gradients=width * demand.trained_tied_parameters,
         head_layers=float(demand.head_layers),
         layer_parameters=float(trained),
         embedding_parameters=float(demand.embedding_parameters - demand.frozen_embedding_parameters),
         frozen_layer_bytes=float(FROZEN_BYTES_PER_PARAMETER * frozen),
         frozen_embedding_bytes=float(FROZEN_BYTES_PER_PARAMETER * demand.frozen_embedding_parameters),
-        head_parameters=float(demand.head_parameters),
-        tied_parameters=float(demand.tied_parameters),
+        frozen_head_bytes=float(FROZEN_BYTES_PER_PARAMETER * demand.frozen_head_parameters),
+        frozen_tied_bytes=float(FROZEN_BYTES_PER_PARAMETER * (demand.tied_parameters - demand.trained_tied_parameters)),
+        head_parameters=float(demand.head_parameters - demand.frozen_head_parameters),
+        tied_parameters=float(demand.trained_tied_parameters),
         parameter_bytes=float(demand.table.parameter_bytes),
         state_bytes=float(demand.table.state_bytes),
         feedback_bytes=float(FEEDBACK_BYTES_PER_PARAMETER if wire.gradients in FED_BACK else 0),

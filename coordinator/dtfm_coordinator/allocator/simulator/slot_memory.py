@@ -41,6 +41,7 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> 
             beside += parameter * problem.embedding_parameters + problem.frozen_embedding_bytes
         if stage == stages - 1:
             beside += parameter * (problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0))
+            beside += problem.frozen_head_bytes - (problem.frozen_tied_bytes if stages == 1 else 0.0)
             beside += problem.logits_bytes
         for member in range(slot, slot + counts[stage]):
             layer = parameter * problem.layer_parameters + problem.frozen_layer_bytes
