@@ -17,8 +17,8 @@ def train(rank: Rank, steps: int) -> None:
     work = Work(rank)
     config, training = work.job.config, work.training
     module = build_stage(config, 0, config["num_hidden_layers"], torch.device("cpu"))
-    initialise(module, config, training.seed)
     parameters = module.named_state()
+    initialise(parameters, config, training.seed)
     optimizer = work.optimizer(parameters)
 
     meet(rank)

@@ -20,8 +20,8 @@ def train(rank: Rank, steps: int, schedule: str, bounds: tuple[int, ...]) -> Non
     config, training = work.job.config, work.training
     first, end = list(itertools.pairwise(bounds))[rank.number]
     module = build_stage(config, first, end, torch.device("cpu"))
-    initialise(module, config, training.seed)
     parameters = module.named_state()
+    initialise(parameters, config, training.seed)
     optimizer = work.optimizer(parameters)
 
     meet(rank)

@@ -152,8 +152,8 @@ def _train(rank: Rank, checkpoint: Path) -> None:
     work = Work(rank)
     config, training = work.job.config, work.training
     module = build_stage(config, 0, config["num_hidden_layers"], torch.device("cpu"))
-    initialise(module, config, training.seed)
     parameters = module.named_state()
+    initialise(parameters, config, training.seed)
     optimizer = work.optimizer(parameters)
     step = 0
     if checkpoint.exists():

@@ -44,8 +44,8 @@ def replica(number: int, address: str, folder: Path, path: Path, average: str) -
     work = Work(Rank(number, REPLICAS, 1, folder, folder))
     config, training = work.job.config, work.training
     module = build_stage(config, 0, config["num_hidden_layers"], torch.device("cpu"))
-    initialise(module, config, training.seed)
     parameters = module.named_state()
+    initialise(parameters, config, training.seed)
     inner = work.optimizer(parameters)
 
     def state() -> dict[str, Any]:

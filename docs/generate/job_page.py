@@ -22,6 +22,11 @@ UNITS = {
     "training.micro_batch": "sequences",
     "training.sequence_length": "tokens",
     "training.learning_rate": "",
+    "training.method": "",
+    "training.layers": "layers",
+    "training.lora.r": "",
+    "training.lora.lora_alpha": "",
+    "training.lora.target_modules": "",
     "training.schedule": "",
     "training.schedule_end": "step",
     "training.schedule_floor": "",
@@ -124,7 +129,9 @@ def _said(kind: Any) -> str:
         return " or ".join(f'"{one}"' for one in arguments)
     if origin is not None and origin.__name__ == "Annotated":
         return _said(arguments[0])
-    if origin is list:
+    if origin is tuple and Ellipsis not in arguments:
+        return f"[{', '.join(map(_said, arguments))}]"
+    if origin in {list, tuple}:
         return "a list of texts"
     if arguments:
         return " or ".join(_said(one) for one in arguments)
@@ -141,4 +148,6 @@ def _default(field: FieldInfo) -> str:
         return ""
     if isinstance(value, bool):
         return code(str(value).lower())
+    if isinstance(value, tuple):
+        return code(str(list(value)))
     return code(f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else value)

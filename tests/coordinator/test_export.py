@@ -2,21 +2,29 @@
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dtfm_coordinator.serve.model_shelf import pinned
 from dtfm_coordinator.tools.export import export
+from dtfm_coordinator.tools.formatting import amount
 from dtfm_coordinator.tools.generate import generate, sample
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.shard import encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.tokenizer import make_tokenizer, save
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Data, Model
+from dtfm_protocol.job.job_file import Checkpointing, Data, Evaluation, Model, Planning, Training
+from dtfm_protocol.job.resolved_job import Corpus, ResolvedJob, Shard
+from dtfm_protocol.model.frozen_parameters import frozen_names
+from dtfm_protocol.model.initial_weights import initial_value
+from dtfm_protocol.model.lora import adapter_shapes
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.whole_model import build_whole
 from dtfm_protocol.process.logs import log
@@ -132,6 +140,92 @@ def test_the_newest_whole_checkpoint_is_exported_and_a_draft_beside_it_is_left_a
         draft.add("stage-0.safetensors", b"half")
         assert export(tmp_path, tmp_path / "out").step == 100
         assert len(list((tmp_path / "checkpoints").glob(".draft-*/stage-0.safetensors"))) == 1
+
+
+def job_of(state_dir: Path, config: dict[str, Any], *, pretrained: bool, **keys: Any) -> ResolvedJob:
+    """A job, written to the state dir, that trains all but its first layer and the embedding, if not something else."""
+    keys = keys or {"method": "frozen-layers", "layers": (0, 1)}
+    training = {"steps": 50, "global_batch": 1, "micro_batch": 1, "sequence_length": LENGTH, "learning_rate": 1e-3}
+    job = ResolvedJob(
+        name="job",
+        config=config,
+        pretrained=pretrained,
+        corpus=Corpus(dtype="uint16", vocab_size=257, shards=(Shard(sha256="0" * 64, tokens=1000),)),
+        training=Training.model_validate(training | keys | {"seed": 3}),
+        evaluation=Evaluation(),
+        plan=Planning(),
+        checkpoint=Checkpointing(),
+    )
+    (state_dir / "job.json").write_text(job.model_dump_json())
+    return job
+
+
+@pytest.mark.parametrize("pretrained", [False, True], ids=["drawn", "pretrained"])
+@pytest.mark.parametrize("name", ["llama", "llama tied"])
+def test_what_was_not_trained_is_exported_as_the_job_began(tmp_path: Path, name: str, pretrained: bool) -> None:
+    state_dir, out = tmp_path / "state", tmp_path / "out"
+    save(make_tokenizer(Data(text="cpython"), []), state_dir / "tokenizer")
+    config = resolve_config(MODELS[name], 257, LENGTH)
+    job = job_of(state_dir, config, pretrained=pretrained)
+    begun, now = build_whole(config, seed=1), {n: p.detach() for n, p in build_whole(config, seed=2).named_parameters()}
+    frozen = frozen_names(config, job.training)
+    assert ("model.embed_tokens.weight" in frozen) == (name == "llama")
+    if pretrained:
+        keep(state_dir, config, {name: value.detach() for name, value in begun.named_parameters()}, step=0)
+        CheckpointStore(state_dir / "checkpoints").keep_for_good(0)
+    keep(state_dir, config, {name: value for name, value in now.items() if name not in frozen})
+    with pinned(state_dir, 50, tmp_path / "source") as source:  # as a coordinator has it written for members
+        export(source, out)
+    found = AutoModelForCausalLM.from_pretrained(out, local_files_only=True)
+    for key, value in found.named_parameters():
+        wanted = now[key]
+        if key in frozen:
+            wanted = begun.get_parameter(key) if pretrained else initial_value(config, 3, key, value.shape)
+        assert torch.equal(value, wanted), key
+    total = sum(value.numel() for value in found.parameters())
+    card = (out / "README.md").read_text()
+    assert f"with {amount(total)} parameters" in card
+    assert "| Not trained | decoder layers [0, 1), which are as they began |" in card
+    if pretrained:
+        CheckpointStore(state_dir / "checkpoints").keep_for_good(0, kept=False)
+        shutil.rmtree(state_dir / "checkpoints" / "step-00000000")
+        with pytest.raises(UserError, match="cannot load the model") as caught:
+            export(state_dir, tmp_path / "other")
+        one_line(caught)
+
+
+@pytest.mark.parametrize(("name", "targets"), [("llama tied", ["q_proj", "down_proj"]), ("gpt2", ["c_attn"])])
+def test_adapters_are_exported_as_peft_loads_them_or_merged_into_the_model(
+    tmp_path: Path, name: str, targets: list[str]
+) -> None:
+    save(make_tokenizer(Data(text="cpython"), []), tmp_path / "tokenizer")
+    config, lora = resolve_config(MODELS[name], 257, LENGTH), {"r": 2, "lora_alpha": 6.0, "target_modules": targets}
+    job = job_of(tmp_path, config, pretrained=True, method="lora", lora=lora)
+    base = build_whole(config, seed=1).eval()
+    keep(tmp_path, config, {name: value.detach() for name, value in base.named_parameters()}, step=0)
+    with pytest.raises(UserError, match="no checkpoint of the adapters yet") as caught:
+        export(tmp_path, tmp_path / "adapters")
+    one_line(caught)
+    shapes = adapter_shapes(config, job.training.lora)
+    drawn = torch.Generator().manual_seed(3)
+    keep(tmp_path, config, {name: torch.randn(shape, generator=drawn) for name, shape in shapes.items()})
+    export(tmp_path, tmp_path / "adapters")
+    export(tmp_path, tmp_path / "whole", merge=True)
+    tokens = torch.randint(257, (3, LENGTH), generator=torch.Generator().manual_seed(1))
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole", local_files_only=True)
+    with torch.no_grad():
+        before = base(tokens).logits
+        logits = PeftModel.from_pretrained(base, tmp_path / "adapters")(tokens).logits
+        assert torch.allclose(whole(tokens).logits, logits, atol=1e-4)
+    assert not torch.allclose(before, logits, atol=1e-2)
+    cards = [(tmp_path / folder / "README.md").read_text() for folder in ("adapters", "whole")]
+    assert ["library_name: peft" in card for card in cards] == [True, False]
+    assert ["PeftModel.from_pretrained" in card for card in cards] == [True, False]
+    assert all(f"matrices of rank 2 beside {', '.join(targets)} (LoRA)" in card for card in cards)
+    files = {path.name for path in (tmp_path / "adapters").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= files
+    assert "model.safetensors" not in files
+    assert generate(tmp_path, "the", 3, 0.0, seed=1)
 
 
 def one_line(error: pytest.ExceptionInfo[UserError]) -> str:

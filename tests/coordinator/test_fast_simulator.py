@@ -18,10 +18,17 @@ PARTS = ("compute", "pipeline", "data_parallel", "optimizer")
 
 
 def drawn(
-    seed: int, *, limited: bool, schedule: str, wire: str = "fp32", tight: bool = False, tied: int | None = None
+    seed: int,
+    *,
+    limited: bool,
+    schedule: str,
+    wire: str = "fp32",
+    tight: bool = False,
+    tied: int | None = None,
+    frozen: int = 0,
 ) -> tuple[View, Workload, Problem, Layout]:
     """A random layout; where `tight`, in memories that make some stages recompute; of a model whose ends share `tied`
-    parameters, if they are given."""
+    parameters, if they are given, and whose first `frozen` layers are not trained."""
     rng = np.random.default_rng(seed)
     nodes = int(rng.integers(1, 13))
     view = drawn_view(nodes, seed, limited=limited)
@@ -30,6 +37,10 @@ def drawn(
         {} if tied is None else {"embedding_parameters": tied, "head_parameters": 200 + tied, "tied_parameters": tied}
     )
     demand = replace(DEMAND, **ends)
+    if frozen:
+        kept = tuple(count if layer < frozen else 0 for layer, count in enumerate(demand.layer_parameters))
+        before = demand.embedding_parameters - demand.tied_parameters
+        demand = replace(demand, frozen_layer_parameters=kept, frozen_embedding_parameters=before)
     work = workload(int(rng.integers(max(map(len, stages)), 30)), demand, schedule=schedule, wire=wire)
     posed = pose(view, work, view.ids)
     layout = Layout.of(posed, stages)
@@ -59,10 +70,13 @@ def test_without_limits_a_peer_both_agree_exactly(seed: int, schedule: str, tigh
     seed=st.integers(0, 10_000),
     schedule=st.sampled_from(SCHEDULES),
     tied=st.sampled_from([0, 1_000, 200_000, 5_000_000]),
+    frozen=st.sampled_from([0, 0, 1, 5, 12]),
 )
-@settings(max_examples=60, deadline=None)
-def test_both_agree_exactly_on_what_first_and_last_stage_share(seed: int, schedule: str, tied: int) -> None:
-    fast, exact = both(*drawn(seed, limited=False, schedule=schedule, tied=tied))
+@settings(max_examples=100, deadline=None)
+def test_both_agree_exactly_on_what_first_and_last_stage_share_and_on_what_is_not_trained(
+    seed: int, schedule: str, tied: int, frozen: int
+) -> None:
+    fast, exact = both(*drawn(seed, limited=False, schedule=schedule, tied=tied, frozen=frozen))
     for part in PARTS:
         assert getattr(fast, part) == pytest.approx(getattr(exact, part), rel=1e-9, abs=1e-12)
 

@@ -9,11 +9,13 @@ from typer.testing import CliRunner
 
 from dtfm_coordinator.main import app
 from dtfm_coordinator.serve.job_edits import remember
+from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Data, Evaluation, Job, Sharing, Training
+from dtfm_protocol.model.lora import adapter_shapes
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.peers import JOB
-from tests.coordinator.test_export import LENGTH, MODELS, trained
+from tests.coordinator.test_export import LENGTH, MODELS, job_of, keep, trained
 
 AMENDED = {"number": 1, "from_step": 40, "values": {"training.steps": 200, "training.clip_norm": 0.5}}
 
@@ -59,6 +61,24 @@ def test_the_new_job_has_the_weights_and_the_settings_of_that_step(run: Path, tm
         assert torch.equal(begun.state_dict()[key], value)
     assert said(tmp_path / "older.toml", "--from", f"{run}@20")[0] == 0
     assert Job.load(tmp_path / "older.toml").training.steps == 90
+
+
+def test_a_fork_of_a_job_that_trains_adapters_begins_with_the_model_that_they_make(tmp_path: Path) -> None:
+    state, file = tmp_path / "run", tmp_path / "new.toml"
+    whole = trained(state, MODELS["llama"], step=0)
+    config = CheckpointStore(state / "checkpoints").whole(0).config
+    lora = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj"]}
+    job = job_of(state, config, pretrained=True, method="lora", lora=lora)
+    adapters = adapter_shapes(config, job.training.lora).items()
+    keep(state, config, {name: torch.full(shape, 0.1) for name, shape in adapters})
+    remember(Job(name="job", model=MODELS["llama"], data=Data(text="cpython"), training=job.training), state)
+    assert said(file, "--from", state)[0] == 0
+    forked = Job.load(file)
+    assert (forked.training.method, forked.training.lora) == ("lora", job.training.lora)
+    begun = dict(AutoModelForCausalLM.from_pretrained(forked.model.path).named_parameters())
+    for name, value in whole.named_parameters():
+        more = 16 / 8 * 8 * 0.1 * 0.1 if ".q_proj." in name else 0.0
+        assert torch.allclose(begun[name], value + more, atol=1e-6), name
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,43 @@ def test_a_tied_matrix_is_counted_once_on_one_stage_and_twice_on_two() -> None:
     assert Layout.of(posed([1.0], memory=[exact - 1], schedule="gpipe"), [[0]]) is None
 
 
+def test_what_is_not_trained_is_counted_as_its_weights_alone() -> None:
+    """Every layer by the largest, which is one that is trained, unless none is."""
+    one, all_of_them = (
+        replace(DEMAND, frozen_layer_parameters=(1000,) * count + (0,) * (12 - count), tied_parameters=0)
+        for count in (1, 12)
+    )
+    beside, kept = 16 * 610, 8 * 12 * 50
+    assert one.memory_bytes(0, 12, 8) == 4 * 1000 + 16 * 11_000 + beside + kept
+    for demand, exact in (
+        (one, 16 * 12_000 + beside + kept),
+        (all_of_them, 4 * 12_000 + beside + kept),
+        (replace(all_of_them, frozen_embedding_parameters=300), 4 * 12_300 + 16 * 310 + kept),
+        (
+            replace(
+                all_of_them,
+                layer_parameters=(1010,) * 12,  # with adapters
+                frozen_embedding_parameters=300,
+                frozen_head_parameters=310,
+                tied_parameters=300,
+            ),
+            4 * 12_310 + 16 * 120 + kept,
+        ),
+    ):
+        assert demand.memory_bytes(0, 12, 8) <= exact
+        assert Layout.of(posed([1.0], demand=demand, memory=[exact], schedule="gpipe"), [[0]]) is not None
+        assert Layout.of(posed([1.0], demand=demand, memory=[exact - 1], schedule="gpipe"), [[0]]) is None
+
+
+def test_what_is_not_trained_is_neither_reduced_nor_moved() -> None:
+    frozen = replace(DEMAND, frozen_layer_parameters=(1000,) * 6 + (0,) * 6, frozen_embedding_parameters=0)
+    wire = Wire()
+    assert frozen.gradient_bytes(0, 6, wire) == DEMAND.gradient_bytes(0, 6, wire) - 4 * 6000
+    assert frozen.gradient_bytes(6, 12, wire) == DEMAND.gradient_bytes(6, 12, wire)
+    assert frozen.trained_layer_parameters == (0,) * 6 + (1000,) * 6
+    assert list(posed([1.0], demand=frozen).gradient_before[[6, 12]]) == [0.0, 4 * 6000]
+
+
 def test_speeds_come_from_measurements_else_from_flops_else_from_the_slowest() -> None:
     measured = LayerSeconds(forward=1.0, backward=2.0, optimizer=0.5)
     nodes = [

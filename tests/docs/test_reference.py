@@ -27,6 +27,7 @@ ELSEWHERE = {"node_service.py", "compiled.py", "page_assets.py", "local_swarm.py
 """Modules that name files of other folders than the programs' state folders."""
 OTHERS = {
     "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",  # of models
+    "adapter_config.json",  # of adapters
     "live.safetensors", "weights.safetensors",  # names on the wire
     "dtfm-node",  # the program
     "contributions",  # beside all nodes' folders: records that stay when one is removed

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,9 @@ from tests.node.engine_swarm import LAYERS, Result, Swarm, home, identical, job_
 __all__ = ["home", "one_thread"]  # fixtures
 pytestmark = pytest.mark.slow
 OWNER = "owner"
+FROZEN = {"method": "frozen-layers", "layers": (0, 2)}
+"""Of a plan with a stage for each layer there are two whose state is empty."""
+LORA = {"method": "lora", "lora": {"target_modules": ("v_proj",)}, "learning_rate": 0.02}
 
 
 @contextlib.asynccontextmanager
@@ -37,12 +41,19 @@ async def owner(network: MemoryNetwork, job: ResolvedJob, folder: Path) -> Async
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize(
-    ("before", "after"), [("2x2", "uneven shares"), ("uneven shares", "1x4"), ("1x1", "crossed routes")]
+    ("before", "after", "keys"),
+    [
+        ("2x2", "uneven shares", {}),
+        ("uneven shares", "1x4", {}),
+        ("1x1", "crossed routes", {}),
+        ("1x4", "2x2", FROZEN),
+        ("uneven shares", "crossed routes", LORA),
+    ],
 )
 async def test_a_change_of_plan_at_a_checkpoint_goes_unnoticed(
-    home: Path, tmp_path: Path, before: str, after: str, tied: bool
+    home: Path, tmp_path: Path, before: str, after: str, keys: dict[str, Any], tied: bool
 ) -> None:
-    job, network = job_of(home, tied=tied), MemoryNetwork()
+    job, network = job_of(home, tied=tied, **keys), MemoryNetwork()
     first = plan_of(before, author=OWNER)
     names = {id_of(name): name for name in first.peers}
     first = first.renamed({name: peer for peer, name in names.items()})  # who votes on states has a key
@@ -67,25 +78,32 @@ async def test_a_change_of_plan_at_a_checkpoint_goes_unnoticed(
         assert [digest.layers for digest in digests] == list(first.stages)
         second = plan_of(after, version=2, resume=kept.model_copy(update={"digests": digests}))
         rest = await Swarm(home, job, second, network).run()
-    assert_same_training(Result(start.rows + rest.rows, rest.state), alone(home, tied), 1e-5)
+    assert_same_training(Result(start.rows + rest.rows, rest.state), alone(home, tied, **keys), 1e-5)
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize(
-    ("before", "after"), [("2x2", "uneven shares"), ("uneven shares", "1x4"), ("1x1", "crossed routes")]
+    ("before", "after", "keys"),
+    [
+        ("2x2", "uneven shares", {}),
+        ("uneven shares", "1x4", {}),
+        ("1x1", "crossed routes", {}),
+        ("1x4", "2x2", FROZEN),
+        ("uneven shares", "crossed routes", LORA),
+    ],
 )
 async def test_a_change_of_plan_without_a_checkpoint_goes_unnoticed(
-    home: Path, before: str, after: str, tied: bool
+    home: Path, before: str, after: str, keys: dict[str, Any], tied: bool
 ) -> None:
     """Peers keep what they have, and give the others what these lack; most states move to nobody."""
-    job = job_of(home, tied=tied)
+    job = job_of(home, tied=tied, **keys)
     former = Swarm(home, job, plan_of(before))
     start = await former.run(last=3)
     held = tuple(Source(peer=me, layers=(former.plan.stages[former.plan.stage_of(me) or 0],)) for me in former.peers)
     second = plan_of(after, version=2, resume=Resume(mark=Mark(step=3, plan=1), sources=held))
     swarm = Swarm(home, job, second, former.network, former)
     rest = await swarm.run()
-    assert_same_training(Result(start.rows + rest.rows, rest.state), alone(home, tied), 1e-5)
+    assert_same_training(Result(start.rows + rest.rows, rest.state), alone(home, tied, **keys), 1e-5)
     for me, peer in swarm.peers.items():
         lacked = peer.states[3].keys() - (former.peers[me].states[3].keys() if me in former.peers else set())
         assert peer.fetched.bytes == sum(peer.states[3][key].nbytes for key in lacked)

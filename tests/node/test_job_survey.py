@@ -94,6 +94,15 @@ async def test_an_honest_job_is_told_its_needs() -> None:
     assert 0 < found.measuring <= found.smallest_stage < GIB
 
 
+async def test_of_a_layer_that_is_not_trained_a_node_needs_the_weights_alone() -> None:
+    frozen = job(method="frozen-layers", layers=(1, 3))
+    assert (await local_survey(frozen)).smallest_stage < (await local_survey(job())).smallest_stage
+    with pytest.raises(UserError, match="the model has 4 layers"):
+        await local_survey(job(method="frozen-layers", layers=(1, 5)))
+    with pytest.raises(UserError, match="wq names nothing in a llama"):
+        await local_survey(job(method="lora", lora={"target_modules": ("wq",)}))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -112,6 +121,11 @@ def test_a_job_beyond_all_jobs_is_refused_without_a_look_at_its_model(change: di
 
 # -- plans ------------------------------------------------------------------------------------------------------------
 
+METHODS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "frozen": {"method": "frozen-layers", "layers": (0, 2)},
+    "lora": {"method": "lora", "lora": {"target_modules": ("q_proj", "down_proj")}},
+}
 ROUTES = (("a", "x"), ("b", "x"), ("a", "x"), ("a", "x"))
 
 
@@ -119,10 +133,13 @@ ROUTES = (("a", "x"), ("b", "x"), ("a", "x"), ("a", "x"))
 @pytest.mark.parametrize("wire", [Wire(), Wire(activations="bf16", gradients="int8")])
 @pytest.mark.parametrize(("stages", "routes"), [(((0, 3), (3, 4)), ROUTES), (((0, 4),), (("a",),) * 4)])
 @pytest.mark.parametrize("recompute", [(), (0,)])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("method", METHODS)
 def test_the_demand_of_a_plan_is_what_the_allocator_plans_with(
-    schedule: Any, wire: Wire, stages: Any, routes: Any, recompute: tuple[int, ...]
+    schedule: Any, wire: Wire, stages: Any, routes: Any, recompute: tuple[int, ...], method: str, tied: bool
 ) -> None:
-    one, plan = job(), Plan(stages=stages, routes=routes, schedule=schedule, wire=wire, recompute=recompute)
+    one = job(architecture=LLAMA | {"tie_word_embeddings": tied}, **METHODS[method])
+    plan = Plan(stages=stages, routes=routes, schedule=schedule, wire=wire, recompute=recompute)
     wanted = memory_needed(plan, requirements(one.config, one.training))
     assert {peer: stage_demand(one.config, one.training, plan, peer) for peer in plan.peers} == wanted
 

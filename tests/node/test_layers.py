@@ -36,7 +36,7 @@ def stage_of(architecture: str, first: int = 0, end: int = LAYERS) -> Stage:
     model = Model.model_validate({"architecture": architecture} | ARCHITECTURES[architecture])
     config = resolve_config(model, VOCAB, SEQUENCE)
     stage = build_stage(config, first, end, CPU)
-    initialise(stage, config, seed=1)
+    initialise(stage.named_state(), config, seed=1)
     for parameter in stage.parameters():
         parameter.grad = torch.zeros_like(parameter)
     return stage

@@ -148,7 +148,7 @@ async def test_a_last_state_is_written_once_there_is_room(tmp_path: Path) -> Non
 async def test_older_snapshots_make_room_for_the_last_state_and_for_no_other(tmp_path: Path, last: bool) -> None:
     """Where they could not go, as the coordinator takes nothing for now, the end would never come."""
     state, extract = a_state()
-    size = sum(tensor.nbytes for tensor in extract.to_write.values())
+    size = sum(tensor.nbytes for tensor in (extract.to_write or {}).values())
     snapshots = Snapshots(tmp_path, DiskBudget(3 * size))
     older = [replace(extract, mark=Mark(step=step, plan=2)) for step in (3, 5)]
     with ThreadPoolExecutor(1) as thread:
@@ -176,7 +176,7 @@ async def test_without_room_a_state_that_others_follow_is_let_go(tmp_path: Path)
 
 async def test_a_vote_writes_no_file(tmp_path: Path) -> None:
     state, extract = a_state()
-    vote = Extract(MARK, state.layers, state.commit, (), {}, extract.to_read, extract.voted)
+    vote = Extract(MARK, state.layers, state.commit, (), None, extract.to_read, extract.voted)
     found: list[SnapshotWritten] = []
     with contextlib.ExitStack() as stack:
         disk = on_thread(stack.enter_context(ThreadPoolExecutor(1)))

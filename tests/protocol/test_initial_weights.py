@@ -35,7 +35,7 @@ def config_of(architecture: str, **fields: Any) -> dict[str, Any]:
 
 def initial_state(config: dict[str, Any], first: int, end: int, seed: int) -> dict[str, torch.Tensor]:
     stage = build_stage(config, first, end, CPU)
-    initialise(stage, config, seed)
+    initialise(stage.named_state(), config, seed)
     return {name: value.detach() for name, value in stage.named_state().items()}
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Job, Wire
-from dtfm_protocol.schema import faults_in_words
+from dtfm_protocol.schema import faults_in_words, needs_of
 
 GOOD = """
 name = "demo"
@@ -233,6 +233,37 @@ def test_every_schedule_can_be_asked_for(schedule: str) -> None:
 
 def test_a_micro_batch_that_does_not_divide_the_global_batch_says_both_numbers() -> None:
     assert "global_batch (12) is not a multiple of micro_batch (5)" in complaint({"training.micro_batch": 5})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training.layers": [0, 1]}, "layers: given, but method = 'full'"),
+        ({"training.method": "frozen-layers"}, "layers: not given, but method = 'frozen-layers'"),
+        ({"training.method": "frozen-layers", "training.layers": [2, 2]}, "layers: [2, 2] is no run of layers"),
+        ({"training.method": "frozen-layers", "training.layers": [-1, 2]}, "layers.0"),
+        ({"training.method": "frozen-layers", "training.layers": [1]}, "layers.1"),
+        ({"training.method": "lora"}, "lora.target_modules: not given, but method = 'lora'"),
+        ({"training.lora": {"target_modules": ["q_proj"]}}, "lora.target_modules: given, but method = 'full'"),
+        ({"training.method": "lora", "training.lora": {"rank": 4, "target_modules": ["q"]}}, "lora.rank: unknown key"),
+        ({"training.method": "lora", "training.lora": {"r": 0, "target_modules": ["q"]}}, "lora.r: should be greater"),
+    ],
+)
+def test_layers_and_adapters_come_with_the_method_that_takes_them(changes: dict[str, Any], said: str) -> None:
+    assert complaint(changes).startswith("job.toml: training")
+    assert said in complaint(changes)
+
+
+def test_what_is_trained_must_be_known_by_all_who_train() -> None:
+    job = Job.read(with_values({"training.method": "frozen-layers", "training.layers": [0, 8]}), "job.toml")
+    assert needs_of(job) == ("training.method", "training.layers")
+    lora = {"training.method": "lora", "training.lora": {"r": 4, "target_modules": ["q_proj"]}}
+    assert needs_of(Job.read(with_values(lora), "job.toml")) == (
+        "training.method",
+        "training.lora.r",
+        "training.lora.target_modules",
+    )
+    assert not {"layers", "lora"} & Job.read(with_values({}), "job.toml").training.model_dump().keys()
 
 
 def test_text_that_is_neither_files_nor_the_builtin_one_is_explained_without_jargon() -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from dtfm_coordinator.allocator import job_demand
+from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data import prepare as preparing
 from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.amendment import KEYS
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.model.whole_model import build_whole
 
 JOB = """
 name = "tiny"
@@ -149,6 +151,49 @@ def test_another_version_of_a_program_makes_it_anew(home: Path, monkeypatch: pyt
     assert prepared(home)[1]
     monkeypatch.setattr(preparing, "sources_digest", lambda *folders: "99")
     assert prepared(home)[1]
+
+
+def with_weights(home: Path, method: str) -> ResolvedJob:
+    """The job, prepared, as it begins with the weights of a model in a folder."""
+    if not (home / "model").exists():
+        whole = build_whole(prepared(home)[0].config, seed=1)
+        whole.save_pretrained(home / "model")
+        shutil.rmtree(home / "state")
+    text = JOB.format(steps=5).replace('text = ["text.txt"]', 'text = ["text.txt"]\ntokenizer = "bytes"') + method
+    model = text[text.index("[model]") : text.index("[data]")]
+    (home / "job.toml").write_text(text.replace(model, '[model]\npath = "model"\n'))
+    return prepared(home)[0]
+
+
+def test_pretrained_weights_that_are_not_trained_stay_with_the_run(home: Path) -> None:
+    job = with_weights(home, 'method = "frozen-layers"\nlayers = [0, 1]\n')
+    assert job.keeps_base
+    store = CheckpointStore(home / "state" / "checkpoints")
+    base = store.whole(0)
+    assert store.kept_for_good() == {0}
+    for step in (1, 2, 3):
+        later = base.model_copy(update={"step": step})
+        with store.draft(step) as draft:
+            draft.add(base.files[0].name, (home / "state/checkpoints/step-00000000/stage-0.safetensors").read_bytes())
+            draft.commit(later)
+        store.prune(1)
+    assert store.steps() == [0, 3]
+    shutil.rmtree(home / "state/checkpoints/step-00000000")
+    assert prepared(home)[0] == job
+    assert CheckpointStore(home / "state" / "checkpoints").whole(0).tensors == base.tensors
+
+
+def test_pretrained_weights_that_are_all_trained_go_when_newer_ones_come(home: Path) -> None:
+    assert not with_weights(home, "").keeps_base
+    assert CheckpointStore(home / "state" / "checkpoints").kept_for_good() == set()
+
+
+def test_layers_that_the_model_does_not_have_are_refused_before_the_text_is_read(home: Path) -> None:
+    (home / "job.toml").write_text(JOB.format(steps=5) + 'method = "frozen-layers"\nlayers = [1, 3]\n')
+    said: list[str] = []
+    with pytest.raises(UserError, match=r"training\.layers: \[1, 3\], but the model has 2 layers"):
+        prepare(Job.load(home / "job.toml"), home / "state", said.append)
+    assert said == ["Checking the model."]
 
 
 def test_a_change_that_was_broken_off_leaves_nothing_that_counts_as_made(

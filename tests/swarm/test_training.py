@@ -3,6 +3,8 @@
 import asyncio
 import json
 import signal
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +15,11 @@ from dtfm_protocol.control.contribution_record import ContributionRecord
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.token_shards import ShardFolder, TokenReader
 from dtfm_protocol.identity.invite import Invite
+from dtfm_protocol.job.job_file import Model
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.stage import loss_sum
+from dtfm_protocol.model.whole_model import build_whole
 from tests.harness.swarm import Swarm, solo
 from tests.swarm.reference import CURVE, alone, same_curve
 
@@ -141,10 +146,31 @@ async def test_a_run_that_was_stopped_goes_on_with_another_number_of_nodes_and_s
     same_curve(swarm.rows(), await alone(job), stopped)
 
 
-async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notice(swarm: Swarm) -> None:
-    """kill -9 of a stage's only replica: the swarm plans anew from the newest checkpoint, with the idle node."""
+METHODS = {
+    "all is trained": "",
+    "pretrained layers are frozen": 'method = "frozen-layers"\nlayers = [0, 2]\n',
+    "adapters are trained": 'method = "lora"\nlora = {r = 4, target_modules = ["q_proj", "down_proj"]}\n',
+}
+
+
+def begin_pretrained(job: Path, method: str) -> None:
+    """Have a job begin with the weights of a model in a folder, of which it trains a part."""
+    text = job.read_text(encoding="utf-8")
+    begin, end = text.index("[model]"), text.index("[data]")
+    fields = tomllib.loads(text[begin:end])["model"]
+    build_whole(resolve_config(Model.model_validate(fields), 257, 32), seed=4).save_pretrained(job.parent / "model")
+    text = f'{text[:begin]}[model]\npath = "model"\n{text[end:]}'
+    job.write_text(text.replace("[training]\n", f"[training]\n{method}"), encoding="utf-8")
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+async def test_a_killed_node_is_replaced_by_a_spare_and_the_curve_does_not_notice(swarm: Swarm, method: str) -> None:
+    """kill -9 of a stage's only replica: the swarm plans anew from the newest checkpoint, with the idle node. What is
+    not trained that node has from the coordinator."""
     swarm.slow_down()
-    job = swarm.job(steps=40, checkpoint=5)
+    job = swarm.job(steps=40, checkpoint=5, tied=not method)
+    if method:
+        begin_pretrained(job, method)
     layout = swarm.plan([[0, 2], [2, 4]], ["ab"] * 8)
     coordinator = await swarm.serve(job, "--min-nodes", "3", "--plan", layout, "--exit-when-done")
     nodes = {}

@@ -197,7 +197,7 @@ def _finalists(
         plan = layout.plan(peers, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
         messages = 2 * work.micro_batches * (len(plan.stages) - 1)
         groups = list(layout.counts)
-        if work.demand.tied_parameters and len(groups) > 1:
+        if work.demand.trained_tied_parameters and len(groups) > 1:
             groups.append(groups[0] + groups[-1])
         if messages + sum(2 * count * (count - 1) for count in groups) <= EXACT_TRANSFERS:
             cost = predict(view, work, plan).cost

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from importlib.metadata import version
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,21 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
     Raises:
     UserError: no model can be built by the config.
     """
+    from dtfm_protocol.model.frozen_parameters import frozen_sizes
     from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes
 
-    sizes = model_sizes(config)
+    sizes, frozen = model_sizes(config), frozen_sizes(config, training)
     kept = activation_bytes(config, training.micro_batch, training.sequence_length, training.precision)
     tokens = training.micro_batch * training.sequence_length
     per_layer = sum(sizes.layer_parameters) / sizes.layers
     return ModelDemand(
-        layer_parameters=sizes.layer_parameters,
+        layer_parameters=tuple(map(add, sizes.layer_parameters, frozen.adapters)),
         embedding_parameters=sizes.embedding_parameters,
         head_parameters=sizes.head_parameters,
         tied_parameters=sizes.tied_parameters,
+        frozen_layer_parameters=frozen.layers,
+        frozen_embedding_parameters=frozen.embedding,
+        frozen_head_parameters=frozen.head,
         message_values=tokens * sizes.hidden_size,
         layer_activation_bytes=kept,
         head_bytes=sizes.logits_bytes(training.micro_batch, training.sequence_length, training.precision),

@@ -39,7 +39,7 @@ class InForce:
             )
         index = {peer: number for number, peer in enumerate(peers)}
         spans = {index[peer]: plan.stages[plan.stage_of(peer) or 0] for peer in plan.peers if peer in index}
-        layer_parameters = sum(work.demand.layer_parameters) / work.demand.layers
+        layer_parameters = sum(work.demand.trained_layer_parameters) / work.demand.layers
         over, layout = "", Layout.of_plan(plan, peers)
         if layout is None:
             over = "a peer of it is gone"

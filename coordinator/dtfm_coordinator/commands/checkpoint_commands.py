@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dtfm_coordinator.commands.option_types import Json, StateDir
+from dtfm_coordinator.commands.option_types import Json, Merge, StateDir
 from dtfm_protocol.process import command_line
 
 checkpoints = typer.Typer(
@@ -31,13 +31,13 @@ def list_checkpoints(state_dir: StateDir, as_json: Json = False) -> None:
 
 @checkpoints.command("export")
 def export_checkpoint(
-    step: Step, state_dir: StateDir, out: Annotated[Path, typer.Argument(help="Folder to make.")]
+    step: Step, state_dir: StateDir, out: Annotated[Path, typer.Argument(help="Folder to make.")], merge: Merge = False
 ) -> None:
     """Write the checkpoint of a step as a folder that transformers loads."""
     with command_line.guarded():
         from dtfm_coordinator.tools.export import export
 
-        export(state_dir, out, step)
+        export(state_dir, out, step, merge=merge)
         typer.echo(f"wrote the model after step {step} to {out}")
 
 

@@ -6,16 +6,18 @@ from typing import Annotated
 
 import typer
 
-from dtfm_coordinator.commands.option_types import Json, StateDir
+from dtfm_coordinator.commands.option_types import Json, Merge, StateDir
 from dtfm_protocol.process import command_line
 
 
-def export(state_dir: StateDir, out: Annotated[Path, typer.Argument(help="Folder to make.")]) -> None:
-    """Write the newest model as a folder for transformers."""
+def export(
+    state_dir: StateDir, out: Annotated[Path, typer.Argument(help="Folder to make.")], merge: Merge = False
+) -> None:
+    """Write the newest model as a folder for transformers. Of a LoRA job its adapters, for peft."""
     with command_line.guarded():
         from dtfm_coordinator.tools.export import export as write
 
-        manifest = write(state_dir, out)
+        manifest = write(state_dir, out, merge=merge)
         typer.echo(f"wrote the model after step {manifest.step} to {out}")
 
 

@@ -12,6 +12,7 @@ ViewFile = Annotated[Path, typer.Argument(help="The network: a view (JSON or .np
 JobOption = Annotated[Path | None, typer.Option("--job", help="The job file that the plan is for.")]
 StateDir = Annotated[Path, typer.Option("--state-dir", help="The run's folder: key, invite, metrics, checkpoints.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Merge = Annotated[bool, typer.Option("--merge", help="The whole model, also of a LoRA job.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the search for a plan.")]
 ActivationBytes = Annotated[
     float | None, typer.Option(min=0, help="Bytes a pipeline's share sends over a boundary (paper's cost).")

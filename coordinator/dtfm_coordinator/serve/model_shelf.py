@@ -206,22 +206,17 @@ class ModelShelf:
 
 @contextlib.contextmanager
 def pinned(state_dir: Path, step: int, folder: Path) -> Iterator[Path]:
-    """Make `folder` look like the state folder with this one checkpoint, which is not deleted within the block.
+    """Make `folder` look like the state folder with this one checkpoint, which is not deleted within the block, and
+    the one of step 0 if it is kept for good: it has the pretrained weights that are not trained.
 
     Raises:
         OSError: the checkpoint is gone, or the disk cannot be written.
     """
-    name = f"step-{step:08d}"
-    kept = folder / "checkpoints" / name
+    store = CheckpointStore(state_dir / "checkpoints", sweep=False)
     try:
-        kept.mkdir(mode=0o700, parents=True)
-        for path in (state_dir / "checkpoints" / name).iterdir():
-            try:
-                os.link(path, kept / path.name)
-            except FileNotFoundError:
-                raise
-            except OSError:  # another disk, or one without such links
-                shutil.copyfile(path, kept / path.name)
+        _link(state_dir, folder, step)
+        if step and 0 in store.kept_for_good():
+            _link(state_dir, folder, 0)
         for path in state_dir.iterdir():
             if path.name not in NOT_FOR_A_CARD:
                 (folder / path.name).symlink_to(path.absolute())
@@ -230,11 +225,25 @@ def pinned(state_dir: Path, step: int, folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _link(state_dir: Path, folder: Path, step: int) -> None:
+    """Put the checkpoint of `step` into `folder`, too. Raises OSError where it is gone, or cannot be put there."""
+    name = f"step-{step:08d}"
+    kept = folder / "checkpoints" / name
+    kept.mkdir(mode=0o700, parents=True)
+    for path in (state_dir / "checkpoints" / name).iterdir():
+        try:
+            os.link(path, kept / path.name)
+        except FileNotFoundError:
+            raise
+        except OSError:  # another disk, or one without such links
+            shutil.copyfile(path, kept / path.name)
+
+
 async def _write_in_a_child(state_dir: Path, step: int, folder: Path) -> None:
     """Have another process write a model out, with low priority."""
     program = [sys.executable, "-c", "from dtfm_coordinator.main import main; main()"]
     child = await asyncio.create_subprocess_exec(
-        *program, "checkpoints", "export", str(step), str(folder), "--state-dir", str(state_dir),
+        *program, "checkpoints", "export", str(step), str(folder), "--state-dir", str(state_dir), "--merge",
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         preexec_fn=end_with_parent(signal.SIGTERM),
     )  # fmt: skip

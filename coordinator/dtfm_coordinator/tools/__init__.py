@@ -4,6 +4,7 @@
 - `explain/`: `dtfm-coordinator explain`: where a plan's step goes, for people who place models on networks
 - `report/`: `dtfm-coordinator report`: a run in one file, to read, keep and hand on
 - `trace/`: `dtfm-coordinator trace`: one timeline of what all nodes did, from the file that each of them wrote
+- `adapter_folder`: folder of a job's adapters as `peft` loads them, beside a model that is left as it was
 - `checkpoint_list`: which checkpoints of a run there are, and which of them are kept for good
 - `export`: a checkpoint as a folder that `transformers` loads, with its card
 - `fork`: fork of a run: a job file that begins with the weights of one of its checkpoints

@@ -7,12 +7,15 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from dtfm_coordinator.serve.job_edits import NAME as SERVED
 from dtfm_coordinator.tools import model_card
+from dtfm_coordinator.tools.adapter_folder import base_of, write_adapters
 from dtfm_coordinator.tools.model_card import CardFacts, card
 from dtfm_protocol.checkpoint.manifest import Manifest
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data import tokenizer as tokenizers
 from dtfm_protocol.errors import Refused, UserError
+from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.quiet_loading import no_progress_bar
 from dtfm_protocol.process.logs import log
 
@@ -22,13 +25,15 @@ TOKENIZER = "tokenizer"
 """Name of the folder of the job's tokenizer in a state dir."""
 
 
-def export(state_dir: Path, out: Path, step: int | None = None) -> Manifest:
-    """Write a checkpoint to `out`, for `AutoModelForCausalLM` and `AutoTokenizer`.
+def export(state_dir: Path, out: Path, step: int | None = None, *, merge: bool = False) -> Manifest:
+    """Write a checkpoint to `out`, for `AutoModelForCausalLM` and `AutoTokenizer`; of a job that trains adapters
+    (LoRA) these alone, for `PeftModel`.
 
     `out` appears when all of it is written. A coordinator may be running on `state_dir`.
 
     Args:
         step: that of the checkpoint; None: the newest one.
+        merge: whether the whole model is written in any case, with what adapters add.
 
     Returns:
         The manifest of the checkpoint.
@@ -38,17 +43,30 @@ def export(state_dir: Path, out: Path, step: int | None = None) -> Manifest:
     """
     out = out.absolute()
     _check_free(out)
-    model, tokenizer, manifest = load_checkpoint(state_dir, step)
-    _set_token_ids(model, tokenizer)
+    if (job := _job_of(state_dir)) is not None and job.training.method == "lora" and not merge:
+        store, manifest, tokenizer = _opened(state_dir, step)
+        base = base_of(state_dir / SERVED)
+
+        def write(folder: Path) -> None:
+            write_adapters(job, base, store, manifest, folder)
+    else:
+        model, tokenizer, manifest = load_checkpoint(state_dir, step)
+        _set_token_ids(model, tokenizer)
+
+        def write(folder: Path) -> None:
+            with no_progress_bar():
+                model.save_pretrained(str(folder))
+
     draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     try:
         try:
             draft.mkdir(parents=True)
-            with no_progress_bar():
-                model.save_pretrained(str(draft))
+            write(draft)
             tokenizer.save_pretrained(str(draft))
             _check_tokenizer(tokenizer, draft)
-            (draft / model_card.NAME).write_text(card(CardFacts.of(state_dir, manifest)), encoding="utf-8")
+            (draft / model_card.NAME).write_text(
+                card(CardFacts.of(state_dir, manifest), merged=merge), encoding="utf-8"
+            )
             draft.rename(out)  # replaces an empty folder
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -69,6 +87,12 @@ def load_checkpoint(state_dir: Path, step: int | None = None) -> tuple[Any, Any,
     Raises:
         UserError: there is no such checkpoint or no tokenizer, or the checkpoint does not fit its config.
     """
+    store, manifest, tokenizer = _opened(state_dir, step)
+    return _build(store, manifest, _job_of(state_dir)), tokenizer, manifest
+
+
+def _opened(state_dir: Path, step: int | None) -> tuple[CheckpointStore, Manifest, Any]:
+    """Return the checkpoints of a state folder, the manifest of one of them, and the tokenizer."""
     store = CheckpointStore(state_dir / CHECKPOINTS, sweep=False)
     manifest = store.newest() if step is None else _of_step(store, step)
     if manifest is None:
@@ -76,8 +100,17 @@ def load_checkpoint(state_dir: Path, step: int | None = None) -> tuple[Any, Any,
             f"there is no checkpoint in {state_dir / CHECKPOINTS}: "
             "train until the first one is kept, or name another --state-dir"
         )
-    tokenizer = tokenizers.load(state_dir / TOKENIZER)
-    return _build(store, manifest), tokenizer, manifest
+    return store, manifest, tokenizers.load(state_dir / TOKENIZER)
+
+
+def _job_of(state_dir: Path) -> ResolvedJob | None:
+    """Return the job of a state folder; None where it is not there, as in one that a run has not made."""
+    try:
+        return ResolvedJob.model_validate_json((state_dir / "job.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {state_dir / 'job.json'}: {error}") from None
 
 
 def _of_step(store: CheckpointStore, step: int) -> Manifest:
@@ -89,12 +122,19 @@ def _of_step(store: CheckpointStore, step: int) -> Manifest:
     raise UserError(f"there is no checkpoint of step {step}: `dtfm-coordinator checkpoints list` shows those there are")
 
 
-def _build(store: CheckpointStore, manifest: Manifest) -> Any:
+def _build(store: CheckpointStore, manifest: Manifest, job: ResolvedJob | None) -> Any:
+    """Return the model: what was trained, of the checkpoint, and what was not, as the job began."""
+    from dtfm_protocol.model.frozen_values import frozen_values
+    from dtfm_protocol.model.lora import merge_adapters
     from dtfm_protocol.model.whole_model import build_skeleton
 
     model = build_skeleton(manifest.config)
     try:
         weights = dict(store.tensors(manifest))
+        if job is not None:
+            weights |= dict(frozen_values(job, store))
+            if job.training.method == "lora" and manifest.step:  # step 0 has what the adapters are added to
+                weights = merge_adapters(job.config, job.training.lora, weights)
     except Refused as error:
         raise UserError(f"cannot load the model: {error}: try again") from None
     # Tied weights are one parameter, under its first name.

@@ -33,7 +33,7 @@ def fork(run: str, job_file: Path) -> int:
     check_writable(job_file)
     found, served = JobOnDisk.of(folder), _served(folder)
     model = job_file.absolute().parent / f"{job_file.stem}-model"
-    taken = export(folder, model, step).step
+    taken = export(folder, model, step, merge=True).step
     settings = found.timeline.settings_at(taken + 1)
     settings = settings._replace(training=settings.training.model_copy(update={"schedule_end": None}))
     name = found.timeline.job.name[:LONGEST_NAME]

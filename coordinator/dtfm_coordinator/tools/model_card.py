@@ -7,6 +7,7 @@ have letters, digits and few signs, so that none of them is markup.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import called
 from dtfm_protocol.job import amendments_file
 from dtfm_protocol.job.amendments_file import read_amendments
-from dtfm_protocol.job.job_file import Job, OptimizerName, Sharing
+from dtfm_protocol.job.job_file import Job, Lora, OptimizerName, Sharing
 from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
@@ -66,19 +67,33 @@ class CardFacts:
         )  # fmt: skip
 
     @property
+    def lora(self) -> Lora | None:
+        """The job's adapters; None: it trains the model itself."""
+        training = self.timeline.job.training if self.timeline is not None else None
+        return training.lora if training is not None and training.method == "lora" else None
+
+    @property
     def parameters(self) -> int:
         """Number of the model's parameters."""
+        if self.timeline is not None and self.timeline.job.training.method != "full":
+            from dtfm_protocol.model.model_sizes import model_sizes
+
+            return model_sizes(self.manifest.config).total  # what is not trained is not in the checkpoint
         return sum(prod(entry.shape) for key, entry in self.manifest.tensors.items() if key.startswith("weight/"))
 
 
-def card(facts: CardFacts) -> str:
-    """Return the card of a model, Markdown behind its front matter."""
-    return "\n".join([*_front_matter(facts), "", *_beginning(facts), *_use(facts), *_members(facts), *_training(facts)])
+def card(facts: CardFacts, *, merged: bool = True) -> str:
+    """Return the card of a model, Markdown behind its front matter; or of its adapters, if they were trained and are
+    not merged into it."""
+    alone = facts.lora is not None and not merged
+    parts = [_front_matter(facts, "peft" if alone else "transformers"), [""], _beginning(facts)]
+    parts += [_use_adapters() if alone else _use(), _members(facts), _training(facts)]
+    return "\n".join(chain.from_iterable(parts))
 
 
-def _front_matter(facts: CardFacts) -> Iterator[str]:
+def _front_matter(facts: CardFacts, library: str) -> Iterator[str]:
     yield "---"
-    yield "library_name: transformers"
+    yield f"library_name: {library}"
     yield "pipeline_tag: text-generation"
     if facts.sharing.license:
         yield f"license: {json.dumps(facts.sharing.license)}"
@@ -130,6 +145,11 @@ def _training(facts: CardFacts) -> Iterator[str]:
 def _rows(facts: CardFacts) -> dict[str, str]:
     history, timeline = facts.history, facts.timeline
     rows = {"Steps": f"{facts.manifest.step:,}"}
+    if timeline is not None and timeline.job.training.layers is not None:
+        first, end = timeline.job.training.layers
+        rows["Not trained"] = f"decoder layers [{first}, {end}), which are as they began"
+    if facts.lora is not None:
+        rows["Trained"] = f"matrices of rank {facts.lora.r} beside {', '.join(facts.lora.target_modules)} (LoRA)"
     if history.last is not None:
         rows["Tokens read"] = f"{history.tokens:,}"
         rows["Loss in training"] = f"{history.last.loss:.4f} nats a token in step {history.last.step:,}"
@@ -185,7 +205,7 @@ def _rest(found: list[tuple[str, Contribution]], whole: float) -> str:
     return f"{100 * sum(one.layer_tokens for _, one in found[MEMBERS_NAMED:]) / whole:.1f} %"
 
 
-def _use(facts: CardFacts) -> Iterator[str]:
+def _use() -> Iterator[str]:
     yield "## How to use it"
     yield ""
     yield "```python"
@@ -193,6 +213,24 @@ def _use(facts: CardFacts) -> Iterator[str]:
     yield ""
     yield 'folder = "."  # this folder'
     yield "model = AutoModelForCausalLM.from_pretrained(folder)"
+    yield from _generate()
+
+
+def _use_adapters() -> Iterator[str]:
+    yield "## How to use it"
+    yield ""
+    yield "These are adapters (LoRA): matrices that are added to those of the model that they were trained beside."
+    yield ""
+    yield "```python"
+    yield "from peft import PeftModel"
+    yield "from transformers import AutoModelForCausalLM, AutoTokenizer"
+    yield ""
+    yield 'folder, base = ".", "model"  # this folder, and that of the model'
+    yield "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder)"
+    yield from _generate()
+
+
+def _generate() -> Iterator[str]:
     yield "tokenizer = AutoTokenizer.from_pretrained(folder)"
     yield 'begin = tokenizer("The ", return_tensors="pt")'
     yield "text = model.generate(**begin, max_new_tokens=100, do_sample=True)"

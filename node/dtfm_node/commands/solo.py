@@ -31,7 +31,10 @@ from dtfm_protocol.job.job_timeline import JobTimeline
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.job.step_metrics import StepMetrics
+from dtfm_protocol.model.frozen_parameters import frozen_names
+from dtfm_protocol.model.frozen_values import frozen_values
 from dtfm_protocol.model.initial_weights import initial_value
+from dtfm_protocol.model.lora import add_adapters
 from dtfm_protocol.model.stage import loss_sum
 from dtfm_protocol.model.whole_model import build_whole
 from dtfm_protocol.process.logs import log
@@ -61,11 +64,17 @@ class Solo:
         self._batches, self._batches_end = Batches.of_plan(self.timeline, 1), self.timeline.plan_end(1)
         self._tokens = TokenReader(job.corpus, ShardFolder(folder / "tokens"))
         self._model = build_whole(job.config, job.training.seed).train()
-        self._parameters = dict(self._model.named_parameters())
+        frozen, held = frozen_names(job.config, job.training), dict(self._model.named_parameters())
+        if job.training.method == "lora":
+            held |= add_adapters(self._model, job.config, job.training.lora, torch.device("cpu"))
         with torch.no_grad():
-            for name, parameter in self._parameters.items():
+            for name, parameter in held.items():
                 parameter.copy_(initial_value(job.config, job.training.seed, name, parameter.shape))
+                parameter.requires_grad_(name not in frozen)
         self._model.to(device)
+        self._parameters = {name: one for name, one in held.items() if name not in frozen}
+        """What is trained."""
+        self._frozen = {name: one for name, one in held.items() if name in frozen}
         self._optimizer = optimizer_of(job.training, self._parameters)
 
     def resume(self) -> int:
@@ -73,6 +82,11 @@ class Solo:
         weights)."""
         manifest = self._store.newest()
         if manifest is None:
+            return 0
+        if self._job.keeps_base:
+            for name, value in frozen_values(self._job, self._store):
+                self._frozen[name].data.copy_(value)
+        if not manifest.step and self._job.is_drawn:
             return 0
         for key in self._optimizer.table.keys(self._parameters, manifest.step):
             tensor = decode_tensor(manifest.tensors[key], self._store.read(manifest, key))

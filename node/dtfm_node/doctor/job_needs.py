@@ -37,12 +37,13 @@ async def need_of(job: ResolvedJob) -> Need:
 
 def work_out(job: ResolvedJob) -> Need:
     """Return the needs of the least demanding stage; the model's skeleton, without weights, is built for it."""
+    from dtfm_protocol.model.frozen_parameters import frozen_sizes
     from dtfm_protocol.model.model_sizes import smallest_stage_bytes
 
     training = job.training
     try:
         shape = training.micro_batch, training.sequence_length, training.precision
-        stage = smallest_stage_bytes(job.config, *shape, training.optimizer)
+        stage = smallest_stage_bytes(job.config, *shape, training.optimizer, frozen_sizes(job.config, training))
     except UserError as error:
         return Need(fault=str(error))
     return Need(stage, job.corpus.tokens * (2 if job.corpus.dtype == "uint16" else 4))

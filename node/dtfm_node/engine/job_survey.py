@@ -14,6 +14,7 @@ from dtfm_protocol.data.token_shards import shard_bytes
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_limits import check_limits
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.model.frozen_parameters import check_frozen, frozen_sizes
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
 from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes, smallest_stage_bytes
 from dtfm_protocol.process.confined_process import ConfinedProcess
@@ -77,7 +78,9 @@ def survey(job: ResolvedJob) -> JobSurvey:
         activation_bytes=activation_bytes(job.config, *shape),
         boundary_bytes=BOUNDARY_BYTES_PER_VALUE * training.micro_batch * training.sequence_length * sizes.hidden_size,
     )
-    return JobSurvey(smallest_stage_bytes(job.config, *shape, training.optimizer), measuring)
+    check_frozen(job.config, training)
+    frozen = frozen_sizes(job.config, training)
+    return JobSurvey(smallest_stage_bytes(job.config, *shape, training.optimizer, frozen), measuring)
 
 
 def answer(data: bytes) -> bytes:

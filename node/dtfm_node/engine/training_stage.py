@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from dtfm_node.engine.buckets import BUCKET_BYTES, Flat, flats_of
+from dtfm_node.engine.buckets import BUCKET_BYTES, flats_of
 from dtfm_node.engine.device import autocast
 from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.final_groups import FinalGroups, Finished
@@ -16,6 +16,7 @@ from dtfm_node.engine.optimizers import optimizer_of
 from dtfm_node.engine.weight_gradients import Pending, WeightGradients
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Training
+from dtfm_protocol.model.frozen_parameters import frozen_names
 from dtfm_protocol.model.initial_weights import initialise
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.model.stage import Stage, build_stage, loss_sum
@@ -24,6 +25,9 @@ from dtfm_protocol.plan.peer_state import LayerRange, Mark
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.signed_commit import SignedCommit
 from dtfm_protocol.wire.codecs import decode, encode, is_finite
+
+Parameters = dict[str, torch.nn.Parameter]
+"""Parameters by their names in the whole model."""
 
 
 class Diverged(UserError):
@@ -60,10 +64,14 @@ class TrainingStage:
         self.training_at: Callable[[int], Training] = lambda step: training
         """Returns the values by which the update of a step goes."""
         self.stage: Stage = build_stage(config, first, end, device)
-        self.parameters = self.stage.named_state()
+        self.parameters, self.frozen = _divided(self.stage, config, training)
+        """What is trained, by name, on which all of the state rests, and what stays as it begins."""
+        groups = [[name for name in group if name in self.parameters] for group in self.stage.backward_order()]
         self.hidden_size = model_sizes(config).hidden_size
-        self.gradients = FlatGradients(self._flats(plan, bucket_bytes), self.parameters, device)
-        self.groups = FinalGroups(self.stage.backward_order(), self.parameters, len(plan.micro_batches(me)))
+        sizes = [{name: self.parameters[name].numel() for name in names} for names in groups]
+        flats = flats_of(plan, index, sizes, shared_names(config), bucket_bytes)
+        self.gradients = FlatGradients(flats, self.parameters, device)
+        self.groups = FinalGroups(groups, self.parameters, len(plan.micro_batches(me)))
         # A compiled layer has no product of its own to take apart: its backward brings all gradients at once.
         self._matrices = WeightGradients([] if compiled else self.stage.modules())
         self._splits = plan.schedule == "zero-bubble"
@@ -89,13 +97,9 @@ class TrainingStage:
         self.before_update: Callable[[], None] = lambda: None
         """Returns when nobody reads this state any more."""
 
-    def _flats(self, plan: Plan, bucket_bytes: int) -> tuple[Flat, ...]:
-        groups = [{name: self.parameters[name].numel() for name in names} for names in self.stage.backward_order()]
-        return flats_of(plan, self.index, groups, shared_names(self.config), bucket_bytes)
-
     def initialise(self) -> None:
-        """Draw the initial weights from the job's seed."""
-        initialise(self.stage, self.config, self.training.seed)
+        """Draw the initial weights of what is trained from the job's seed."""
+        initialise(self.parameters, self.config, self.training.seed)
         self.mark = Mark()
 
     def adopt(self, key: str, value: torch.Tensor, lender: "TrainingStage") -> None:
@@ -173,7 +177,9 @@ class TrainingStage:
         del self._in_flight[micro_batch]
         if self._splits:
             self._matrices.defer()
-        if towards is None:
+        if not y.requires_grad:
+            pass  # all that comes before is frozen: there is no gradient to compute
+        elif towards is None:
             (y / self.training.tokens).backward()
         else:
             y.backward(towards)
@@ -230,3 +236,14 @@ class TrainingStage:
         self.optimizer.update(becomes.step, rate, factor, UpdateSettings.of(training))
         self._matrices.forget()
         self.mark, self.commit = becomes, commit
+
+
+def _divided(stage: Stage, config: dict[str, Any], training: Training) -> tuple[Parameters, Parameters]:
+    """Return what the job trains of a stage, its adapters included, and what it does not, which takes no gradient."""
+    if training.method == "lora":
+        stage.adapt(config, training.lora)
+    held, frozen = stage.named_state(), frozen_names(config, training)
+    for name in frozen & held.keys():
+        held[name].requires_grad_(False)
+    trained = {name: parameter for name, parameter in held.items() if name not in frozen}
+    return trained, {name: parameter for name, parameter in held.items() if name in frozen}

@@ -21,7 +21,7 @@ stored [in, out]."""
 
 class WeightGradients:
     """Matrix products of one stage, with control over when their gradients are computed. `.grad` of every parameter
-    must exist."""
+    must exist, but for matrices that take no gradient: their bias takes none either."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._deferred: list[Pending] | None = None
@@ -114,15 +114,18 @@ class _Product(torch.autograd.Function):
         transposed: bool,
         matrices: WeightGradients,
     ) -> torch.Tensor:
-        ctx.save_for_backward(x)
+        if weight.requires_grad:
+            ctx.save_for_backward(x)
         # Neither copied nor kept alive by the graph: parameters change after the step only.
         ctx.low, ctx.weight, ctx.bias, ctx.transposed, ctx.matrices = low, weight, bias, transposed, matrices
         return _product(x, low, bias, transposed)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None, None, None]:
-        (x,), (gradient,) = ctx.saved_tensors, gradients
-        ctx.matrices.put((ctx.weight, ctx.bias, x, gradient, ctx.transposed))
+        (gradient,) = gradients
+        if ctx.weight.requires_grad:
+            (x,) = ctx.saved_tensors
+            ctx.matrices.put((ctx.weight, ctx.bias, x, gradient, ctx.transposed))
         towards_input = None
         if ctx.needs_input_grad[0]:
             towards_input = gradient @ (ctx.low.t() if ctx.transposed else ctx.low)

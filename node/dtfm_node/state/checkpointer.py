@@ -164,7 +164,7 @@ def _extract(state: TrainingStage, rows: tuple[StepMetrics, ...], *, written: bo
     assert state.mark is not None, "nobody keeps what is no state"
     tensors = dict(state_tensors(state.parameters, state.optimizer))
     own = keys_of_file(state, tensors)
-    to_write = {key: tensor for key, tensor in tensors.items() if written and key in own}
+    to_write = {key: tensor for key, tensor in tensors.items() if key in own} if written else None
     to_read = {key: tensor for key, tensor in tensors.items() if key in own or _is_weight(key)}
     return Extract(state.mark, state.layers, state.commit, rows, to_write, to_read, own)
 

@@ -41,6 +41,10 @@ class Fetched:
     sources: set[str] = field(default_factory=set)
     false: dict[str, str] = field(default_factory=dict)
 
+    def with_more(self, other: "Fetched") -> "Fetched":
+        """Return both together."""
+        return Fetched(self.bytes + other.bytes, self.sources | other.sources, self.false | other.false)
+
 
 class Fetch:
     """Fetch of the tensors of `shapes`, by key, of the state `mark` from `sources`.

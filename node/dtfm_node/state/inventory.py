@@ -37,6 +37,8 @@ class Inventory:
         """States in memory."""
         self.loaded: set[str] = set()
         """Keys of the tensors of the coming state that are loaded. They stay if its plan fails."""
+        self.frozen: dict[str, torch.Tensor] = {}
+        """Weights in memory that are not trained, by the parameter's name: the same in every state."""
         self._begins = Mark()
         """Mark that the newest plan begins with."""
         self._compute = compute
@@ -116,6 +118,7 @@ class Inventory:
     def drop(self) -> None:
         """Let go of all states in memory: this node serves no stage any more, and nobody needs what it trained."""
         self.held = HeldStates()
+        self.frozen.clear()
         self._entries.clear()
 
     async def catalogue(self, mark: Mark) -> dict[str, TensorEntry]:

@@ -8,6 +8,7 @@ from dtfm_node.engine.state_tensors import load_tensor, state_tensors
 from dtfm_node.engine.training_stage import TrainingStage
 from dtfm_node.state.catalogue_proof import CertifiedPart
 from dtfm_node.state.fetch import Fetch, Fetched
+from dtfm_node.state.frozen_weights import load_frozen
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry
@@ -15,7 +16,9 @@ from dtfm_protocol.checkpoint.shard import decode_tensor
 from dtfm_protocol.checkpoint.state_slots import TABLES
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.resolved_job import ResolvedJob
+from dtfm_protocol.model.frozen_parameters import trained_names
 from dtfm_protocol.model.tied_embeddings import kept_names
+from dtfm_protocol.plan.peer_state import LayerRange
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.signed_commit import is_one_state
 from dtfm_protocol.plan.state_vote import Votes
@@ -34,9 +37,10 @@ async def load_state(
     Refused: what was given does not fit.
     """
     mark = plan.resume.mark
-    if mark.step == 0 and not job.pretrained:
+    frozen = await load_frozen(plane, job, plan, state, holdings, compute)
+    if mark.step == 0 and job.is_drawn:
         await compute(state.initialise)
-        return Fetched()
+        return frozen
     wanted = set(state.optimizer.table.keys(state.parameters, mark.step)) - holdings.loaded
     parts = await compute(certified_parts, job, plan)
 
@@ -86,7 +90,7 @@ async def load_state(
         givers = "another machine" if len(fetched.sources) == 1 else f"{len(fetched.sources)} machines"
         log.info("fetched %s of the model after step %d from %s", bytes_in_words(fetched.bytes), mark.step, givers)
     await compute(state.settle, mark, plan.resume.commit)
-    return fetched
+    return fetched.with_more(frozen)
 
 
 def _sources(plan: Plan, state: TrainingStage, me: str) -> list[str]:
@@ -105,8 +109,12 @@ def _sources(plan: Plan, state: TrainingStage, me: str) -> list[str]:
 def certified_parts(job: ResolvedJob, plan: Plan) -> tuple[CertifiedPart, ...]:
     """Return what is certified of the state that `plan` resumes from, with the keys of each part's tensors."""
     mark, slots = plan.resume.mark, TABLES[job.training.optimizer]
+
+    def names(layers: LayerRange) -> frozenset[str]:
+        return trained_names(job.config, job.training, kept_names(job.config, layers))
+
     return tuple(
-        CertifiedPart(one, frozenset(slots.keys(kept_names(job.config, one.layers), mark.step)))
+        CertifiedPart(one, frozenset(slots.keys(names(one.layers), mark.step)))
         for one in plan.resume.digests
         if one.mark == mark and 0 <= one.layers[0] < one.layers[1] <= plan.layers
     )

@@ -29,7 +29,7 @@ class Extract:
     """Extract of a state that is due: tensors that are written, and others that are only hashed.
 
     Attributes:
-    to_write: tensors of the snapshot, by key; empty: none is written.
+    to_write: tensors of the snapshot, by key; of a stage that trains nothing there are none. None: no snapshot is due.
     to_read: all tensors that are hashed, by key, those of the snapshot among them.
     voted: keys of what this node votes on, the same on all replicas of the stage, whether or not they write it.
     rows: metrics that are to lie beside the snapshot.
@@ -39,7 +39,7 @@ class Extract:
     layers: LayerRange
     commit: SignedCommit | None
     rows: tuple[StepMetrics, ...]
-    to_write: Mapping[str, torch.Tensor]
+    to_write: Mapping[str, torch.Tensor] | None
     to_read: Mapping[str, torch.Tensor]
     voted: frozenset[str]
 
@@ -185,7 +185,7 @@ def _write_extract(snapshots: Snapshots, extract: Extract, reading: Reading, vot
     def vote(hashes: Mapping[str, str]) -> StateVote:
         return voter(extract.mark, extract.layers, extract.digest(hashes))
 
-    if not extract.to_write:
+    if extract.to_write is None:
         hashes = _hashes(reading)
         return SnapshotWritten(None, hashes, vote(hashes))
     try:

@@ -52,6 +52,7 @@ def settled_config(job: Job) -> dict[str, Any]:
             not its own.
     """
     # Seconds of importing that who comes back is spared.
+    from dtfm_protocol.model.frozen_parameters import check_frozen
     from dtfm_protocol.model.model_config import resolve_config
     from dtfm_protocol.model.pretrained_weights import check_weights, has_weights
     from dtfm_protocol.model.slicing_check import TESTED, check_sliceable
@@ -59,6 +60,7 @@ def settled_config(job: Job) -> dict[str, Any]:
     config = resolve_config(job.model, vocabulary_size(job.data), job.training.sequence_length)
     if config["model_type"] not in TESTED:
         check_sliceable(config)
+    check_frozen(config, job.training)
     if job.model.path is not None and has_weights(job.model.path):
         check_weights(job.model.path, config)
     return config
@@ -132,9 +134,14 @@ def _made_before(folder: Path, stamp: str, settled: str | None) -> ResolvedJob |
         job = ResolvedJob.model_validate_json((folder / "job.json").read_bytes())
     except (OSError, ValueError):
         return None
-    if not all(shards.has(shard.sha256) for shard in job.corpus.shards) or (job.pretrained and store.newest() is None):
-        return None
-    return job
+    has_weights = not job.pretrained or not _lacks_pretrained(job, store)
+    return job if has_weights and all(shards.has(shard.sha256) for shard in job.corpus.shards) else None
+
+
+def _lacks_pretrained(job: ResolvedJob, store: CheckpointStore) -> bool:
+    """Whether peers who need the pretrained weights of a job find none: a later checkpoint stands in for them, unless
+    it lacks those that are never trained."""
+    return 0 not in store.steps() if job.keeps_base else store.newest() is None
 
 
 def _made(folder: Path) -> list[Path]:
@@ -201,7 +208,8 @@ def _compare(first: ResolvedJob, job: ResolvedJob, folder: Path, alterable: Coll
 
 
 def _keep_pretrained(resolved: ResolvedJob, job: Job, folder: Path, say: Callable[[str], Any]) -> None:
-    """Turn the weights in the model's folder into a checkpoint of step 0, which peers load like any other.
+    """Turn the weights in the model's folder into a checkpoint of step 0, which peers load like any other; it stays
+    as long as the run where some of them are never trained.
 
     Raises:
         UserError: they do not fit the model's config.
@@ -212,7 +220,7 @@ def _keep_pretrained(resolved: ResolvedJob, job: Job, folder: Path, say: Callabl
     from dtfm_protocol.model.quiet_loading import no_progress_bar
 
     store = CheckpointStore(folder / "checkpoints")
-    if store.newest() is not None:
+    if not _lacks_pretrained(resolved, store):
         return
     say(f"Reading the weights to begin with, in {job.model.path}.")
     try:
@@ -236,6 +244,8 @@ def _keep_pretrained(resolved: ResolvedJob, job: Job, folder: Path, say: Callabl
     file, tensors = describe_shard("stage-0.safetensors", data)
     with store.draft(0) as draft:
         draft.add(file.name, data)
+        if resolved.keeps_base:
+            store.keep_for_good(0)
         draft.commit(
             Manifest(job=job.name, config=resolved.config, step=0, plan_version=0, files=(file,), tensors=tensors)
         )

@@ -16,10 +16,16 @@ MOST_AMENDMENTS = 1024
 """Amendments that a run may have: all of them go along with each plan."""
 MOST_VALUES = 32
 """Values that one amendment may change."""
+_TRAINED = "what is kept of a state, and moved with it, is what is trained from the first step on"
 FIXED = {
     "training.sequence_length": "the text was cut into windows of that length",
     "training.precision": "what was measured of each machine holds for one precision",
     "training.seed": "the order of the text follows from it",
+    "training.method": _TRAINED,
+    "training.layers": _TRAINED,
+    "training.lora.r": "its matrices were made with it",
+    "training.lora.lora_alpha": "its matrices were trained with it",
+    "training.lora.target_modules": _TRAINED,
     "training.optimizer": "what was kept beside each weight so far was made by it",
     "training.betas": "the moments' bias is counted by them from the first step on",
 }

@@ -18,6 +18,8 @@ CodecName = Literal["fp32", "fp16", "bf16", "int8"]
 OptimizerName = Literal["adamw", "sgd"]
 """Name of an optimizer (`checkpoint.state_slots` has what each keeps of a parameter)."""
 Share = Annotated[float, Field(ge=0, lt=1)]
+MethodName = Literal["full", "frozen-layers", "lora"]
+"""Name of a choice of what is trained (`model.frozen_parameters`)."""
 Precision = Literal["fp32", "bf16"]
 """Arithmetic of forward and backward."""
 ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
@@ -72,6 +74,25 @@ class Data(Schema):
         return value
 
 
+class Lora(Schema):
+    """The `[training.lora]` table: small matrices that are trained beside those of the model (arXiv 2106.09685), with
+    the names that `peft` has for its values."""
+
+    r: Annotated[Positive, NEEDED] = 8
+    """Rank of what "lora" adds to a matrix."""
+    lora_alpha: Annotated[float, Field(gt=0, le=1e9), NEEDED] = 8.0
+    """Weight, times 1/r, with which it is added."""
+    target_modules: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], Field(max_length=64), NEEDED
+    ] = ()
+    """Matrices of the decoder layers beside which "lora" trains, by the ends of their names: ["q_proj", "v_proj"]."""
+
+    @property
+    def scaling(self) -> float:
+        """What the product of the two small matrices counts."""
+        return self.lora_alpha / self.r
+
+
 class Training(Schema):
     """The `[training]` table: the mathematics of a step."""
 
@@ -85,6 +106,15 @@ class Training(Schema):
     """Target tokens in a sequence; one token more is read."""
     learning_rate: Annotated[float, Field(gt=0, le=1e38)]
     """The peak learning rate, reached at step `warmup_steps`."""
+    method: Annotated[MethodName, NEEDED] = "full"
+    """What is trained: "full", all weights; "frozen-layers", all but those of `layers`, which stay as they begin;
+    "lora", matrices of low rank that are added to those of the model, which stay as they begin."""
+    layers: Annotated[tuple[NotNegative, Positive] | None, NEEDED] = Field(
+        default=None, exclude_if=lambda layers: layers is None
+    )
+    """Decoder layers that stay as they begin under "frozen-layers", counted from 0: [0, 8] are the first eight. From 0
+    on, what comes before the layers (embeddings) stays, too, but for a matrix that the head shares."""
+    lora: Lora = Field(default=Lora(), exclude_if=lambda lora: lora == Lora())
     schedule: Annotated[RateSchedule, NEEDED] = "cosine"
     """How the learning rate falls from its peak to `schedule_floor` at step `schedule_end`: "cosine" or "linear", over
     all steps after warm-up; "warmup-stable-decay", along a line in the last `schedule_decay` steps; "constant" does not
@@ -123,6 +153,20 @@ class Training(Schema):
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"micro_batch: global_batch ({self.global_batch}) is not a multiple of micro_batch ({self.micro_batch})"
+            )
+        if (self.method == "frozen-layers") != (self.layers is not None):
+            raise ValueError(
+                f"layers: {'not given' if self.layers is None else 'given'}, but method = {self.method!r}: "
+                'say which layers stay as they are, as [0, 8], with "frozen-layers", and with no other'
+            )
+        if (self.method == "lora") != bool(self.lora.target_modules):
+            raise ValueError(
+                f"lora.target_modules: {'given' if self.lora.target_modules else 'not given'}, but method = "
+                f'{self.method!r}: name matrices, as ["q_proj", "v_proj"], with "lora", and with no other'
+            )
+        if self.layers is not None and self.layers[0] >= self.layers[1]:
+            raise ValueError(
+                f"layers: {list(self.layers)} is no run of layers: give the first, and the one after the last"
             )
         if self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps: {self.warmup_steps} is more than steps ({self.steps})")

@@ -54,6 +54,16 @@ class ResolvedJob(Schema):
     needs: Needs = Field(default=(), exclude_if=not_)
     """Keys that are set in it and that its readers must know, as `needs_of` finds them; else it is refused."""
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether all that is trained begins as drawn from the seed."""
+        return not self.pretrained or self.training.method == "lora"
+
+    @property
+    def keeps_base(self) -> bool:
+        """Whether some pretrained weights are never trained: whoever comes takes them from the checkpoint of step 0."""
+        return self.pretrained and self.training.method != "full"
+
     @model_validator(mode="before")
     @classmethod
     def _drop_unknown(cls, values: object) -> object:

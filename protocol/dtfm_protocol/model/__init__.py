@@ -2,8 +2,14 @@
 
 - `architecture_probe`: the probe of an architecture by a tiny donor: where it can be cut, which parameters start as
   constants
+- `frozen_parameters`: the frozen parameters: those that training leaves as they begin, a function of the job and a
+  parameter's name
+- `frozen_values`: the values of a job's frozen parameters: drawn from its seed, or its pretrained weights, the
+  checkpoint of step 0
 - `initial_weights`: the initial weights: a function of seed and parameter name, so that any cut of the model starts as
   the whole does
+- `lora`: LoRA: small matrices that are trained beside matrices which are not (Hu et al., arXiv 2106.09685), named as
+  `peft` names them
 - `memory_model`: the memory of whoever trains a stage
 - `model_config`: the job's model as one whole `transformers` config: every field spelled out, checked, ready for JSON
 - `model_sizes`: the sizes of a model: parameters of each part, and the memory that a micro-batch's activations take

@@ -3,18 +3,20 @@
 import functools
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from dtfm_protocol.model.architecture_probe import anatomy
-from dtfm_protocol.model.stage import Stage
+from dtfm_protocol.model.lora import ADAPTED
 
 CHUNK = 1 << 22
 """Values that are drawn at a time, so that the intermediate integers stay few. They do not depend on it."""
 LEVELS = 1 << 16
-"""Quantiles of the normal distribution among which the initial values are chosen."""
+"""Equally likely values among which each initial value is chosen: quantiles of the normal distribution, or steps of
+the uniform one."""
 
 
 def initial_value(config: dict[str, Any], seed: int, name: str, shape: Sequence[int]) -> torch.Tensor:
@@ -22,11 +24,14 @@ def initial_value(config: dict[str, Any], seed: int, name: str, shape: Sequence[
 
     Parameters that the architecture starts as a constant (weights of norms, biases) are that constant; all others are
     normal with the config's `initializer_range` as standard deviation. (gpt2's smaller start of the projections that
-    end a residual branch is not followed.)
+    end a residual branch is not followed.) Of adapters (`lora`), A is uniform between -1 and 1 over the root of its
+    width, as `peft` has it, and B is zero.
 
     Raises:
         UserError: the architecture has no such parameter.
     """
+    if name.startswith(ADAPTED):
+        return _uniform(seed, name, shape) if ".lora_A." in name else torch.zeros(tuple(shape))
     parts = anatomy(config)
     constant = parts.constant(name)
     if constant is not None:
@@ -34,10 +39,10 @@ def initial_value(config: dict[str, Any], seed: int, name: str, shape: Sequence[
     return standard_normal(seed, name, shape).mul_(parts.spread)
 
 
-def initialise(stage: Stage, config: dict[str, Any], seed: int) -> None:
-    """Fill a stage with the initial values of the job's seed."""
+def initialise(parameters: Mapping[str, nn.Parameter], config: dict[str, Any], seed: int) -> None:
+    """Fill parameters, by their names in the whole model, with the initial values of the job's seed."""
     with torch.no_grad():
-        for name, parameter in stage.named_state().items():
+        for name, parameter in parameters.items():
             parameter.copy_(initial_value(config, seed, name, parameter.shape))
 
 
@@ -51,14 +56,26 @@ def standard_normal(seed: int, name: str, shape: Sequence[int], chunk: int = CHU
     Args:
         chunk: values that are drawn at a time; it decides on nothing but memory.
     """
-    digest = hashlib.sha256(f"{seed}\n{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    generator = _generator(seed, name)
     values, table = torch.empty(math.prod(shape)), _quantiles()
     for first in range(0, len(values), chunk):
         part = values[first : first + chunk]
         drawn = torch.randint(0, len(table), (len(part),), dtype=torch.int32, generator=generator)
         part.copy_(table.index_select(0, drawn))
     return values.view(tuple(shape))
+
+
+def _uniform(seed: int, name: str, shape: Sequence[int]) -> torch.Tensor:
+    """Draw fp32 values `[rows, columns]` between -1 and 1 over the root of `columns`, one of `LEVELS` each: integers,
+    which are the same on any machine, and one product."""
+    drawn = torch.randint(0, LEVELS, tuple(shape), dtype=torch.int32, generator=_generator(seed, name))
+    bound = torch.tensor(1 / math.sqrt(shape[-1]), dtype=torch.float32)
+    return drawn.float().mul_(2).add_(1 - LEVELS).div_(LEVELS).mul_(bound)
+
+
+def _generator(seed: int, name: str) -> torch.Generator:
+    digest = hashlib.sha256(f"{seed}\n{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 @functools.cache

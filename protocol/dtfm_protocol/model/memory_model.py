@@ -6,6 +6,8 @@ they call nothing and work on numbers alone, so that it can compile these very f
 
 FEEDBACK_BYTES_PER_PARAMETER = 4
 """Bytes of what int8 left out of a parameter's gradient in the last all-reduce, in fp32."""
+FROZEN_BYTES_PER_PARAMETER = 4
+"""Bytes of a parameter that is not trained: its fp32 weight, and nothing beside it."""
 BOUNDARY_BYTES_PER_VALUE = 4
 """Bytes of a value of the activations between two layers, or of their gradients: the residual stream is fp32 in either
 precision."""
@@ -40,6 +42,7 @@ def stage_bytes(
     recompute: bool = False,
     feedback: bool = False,
     head_bytes: int = 0,
+    frozen: int = 0,
 ) -> int:
     """Return the bytes that a peer needs to train a stage of `parameters` and `layers`, one of `stages` (2 stands for
     more).
@@ -54,9 +57,10 @@ def stage_bytes(
         recompute: whether it keeps its layers' inputs alone, and one layer's activations while it computes anew.
         feedback: whether its gradients are reduced in int8, whose error it keeps.
         head_bytes: bytes that the head takes beside its parameters, on the last stage.
+        frozen: how many of the parameters are not trained.
     """
     parameter = parameter_bytes + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
-    held = parameter * parameters + head_bytes
+    held = parameter * (parameters - frozen) + FROZEN_BYTES_PER_PARAMETER * frozen + head_bytes
     held += int(layers * layer_kept_bytes(in_flight, waiting, activation_bytes, boundary_bytes, recompute))
     held += int(messages_bytes(boundary_bytes, stages))
     return held + activation_bytes if recompute else held

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dtfm_protocol.checkpoint.state_slots import TABLES
 from dtfm_protocol.job.job_file import OptimizerName, Precision
 from dtfm_protocol.model.architecture_probe import anatomy
+from dtfm_protocol.model.frozen_parameters import FrozenSizes
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
 from dtfm_protocol.model.model_config import build_config
 from dtfm_protocol.model.stage import build_stage
@@ -107,15 +108,24 @@ def _model_sizes(text: str) -> ModelSizes:
 
 
 def smallest_stage_bytes(
-    config: dict[str, Any], batch: int, sequence: int, precision: Precision, optimizer: OptimizerName = "adamw"
+    config: dict[str, Any],
+    batch: int,
+    sequence: int,
+    precision: Precision,
+    optimizer: OptimizerName = "adamw",
+    frozen: FrozenSizes | None = None,
 ) -> int:
-    """Return the bytes of the least demanding stage: one layer, with one micro-batch `[batch, sequence]` in flight."""
+    """Return the bytes of the least demanding stage: one layer, with one micro-batch `[batch, sequence]` in flight.
+
+    Args:
+        frozen: what of the model is not trained, and what is beside it; None: all is trained.
+    """
     sizes = model_sizes(config)
     kept = activation_bytes(config, batch, sequence, precision)
     logits = sizes.logits_bytes(batch, sequence, precision)
     return min(
         stage_bytes(
-            sizes.stage_parameters(layer, layer + 1),
+            sizes.stage_parameters(layer, layer + 1) + (frozen.added_to(layer, layer + 1) if frozen is not None else 0),
             layers=1,
             stages=sizes.layers,
             in_flight=1,
@@ -123,6 +133,7 @@ def smallest_stage_bytes(
             activation_bytes=kept,
             boundary_bytes=BOUNDARY_BYTES_PER_VALUE * batch * sequence * sizes.hidden_size,
             head_bytes=logits if layer == sizes.layers - 1 else 0,
+            frozen=frozen.of_stage(layer, layer + 1) if frozen is not None else 0,
         )
         for layer in range(sizes.layers)
     )

@@ -9,7 +9,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Lora
 from dtfm_protocol.model.architecture_probe import Anatomy, anatomy
+from dtfm_protocol.model.lora import ADAPTED, add_adapters
 from dtfm_protocol.model.tiny_model import per_layer_fields
 from dtfm_protocol.model.whole_model import build_skeleton
 
@@ -57,6 +59,11 @@ class Stage(nn.Module):
         """
         return dict(self._state)
 
+    def adapt(self, config: dict[str, Any], lora: Lora) -> None:
+        """Put adapters (`lora`), without values yet, beside the matrices of a resolved config's model."""
+        device = next(iter(self._state.values())).device
+        self._state |= add_adapters(self.model, config, lora, device, self.first)
+
     def layers(self) -> list[nn.Module]:
         """List the stage's decoder layers, in order."""
         return list(self.model.get_submodule(self._parts.layers).children())
@@ -70,7 +77,7 @@ class Stage(nn.Module):
         outlet: list[str] = []
         layers: list[list[str]] = [[] for _ in range(self.end - self.first)]
         inlet: list[str] = []
-        numbered = re.compile(rf"{re.escape(self._parts.layers)}\.(\d+)\.")
+        numbered = re.compile(rf"(?:{re.escape(ADAPTED)})?{re.escape(self._parts.layers)}\.(\d+)\.")
         for name in sorted(self._state):
             if found := numbered.match(name):
                 layers[self.end - 1 - int(found[1])].append(name)

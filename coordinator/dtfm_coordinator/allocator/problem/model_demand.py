@@ -30,7 +30,7 @@ class ModelDemand:
     """Sizes of a decoder-only model and of one micro-batch of its job."""
 
     layer_parameters: tuple[int, ...]
-    """Number of parameters of each decoder layer."""
+    """Number of parameters of each decoder layer, its adapters included."""
     embedding_parameters: int
     """Number of parameters that the first stage holds beside its layers."""
     head_parameters: int
@@ -38,6 +38,12 @@ class ModelDemand:
     included."""
     tied_parameters: int = 0
     """Number of the embedding's parameters that the head shares: a single stage holds them once."""
+    frozen_layer_parameters: tuple[int, ...] = ()
+    """Number of parameters of each decoder layer that are not trained; (): all are."""
+    frozen_embedding_parameters: int = 0
+    """Number of the embedding's parameters that are not trained."""
+    frozen_head_parameters: int = 0
+    """Number of the head's parameters that are not trained; a tied matrix is trained, or not, with all of the head."""
     message_values: int
     """Number of values in one boundary message: sequences of a micro-batch x sequence length x hidden size."""
     layer_activation_bytes: int
@@ -71,6 +77,32 @@ class ModelDemand:
                 count -= self.tied_parameters
         return count
 
+    def frozen(self, first: int, end: int) -> int:
+        """Return the number of those `parameters` that are not trained."""
+        count = sum(self.frozen_layer_parameters[first:end])
+        if first == 0:
+            count += self.frozen_embedding_parameters
+        if end == self.layers:
+            count += self.frozen_head_parameters
+            if first == 0:
+                count -= self.tied_parameters - self.trained_tied_parameters
+        return count
+
+    @property
+    def trained_tied_parameters(self) -> int:
+        """Number of the `tied_parameters` if they are trained, else 0."""
+        return 0 if self.frozen_head_parameters else self.tied_parameters
+
+    def trained(self, first: int, end: int) -> int:
+        """Return the number of those `parameters` that are trained."""
+        return self.parameters(first, end) - self.frozen(first, end)
+
+    @property
+    def trained_layer_parameters(self) -> tuple[int, ...]:
+        """Number of parameters of each decoder layer that are trained."""
+        frozen = self.frozen_layer_parameters or (0,) * self.layers
+        return tuple(whole - kept for whole, kept in zip(self.layer_parameters, frozen, strict=True))
+
     @property
     def input_bytes(self) -> int:
         """Bytes of one micro-batch between two layers, and so of a message once it is decoded."""
@@ -100,6 +132,7 @@ class ModelDemand:
             recompute=recompute,
             feedback=feedback,
             head_bytes=self.head_bytes + waiting * self.logits_gradient_bytes if end == self.layers else 0,
+            frozen=self.frozen(first, end),
         )
 
     def message_bytes(self, wire: Wire) -> tuple[int, int]:
@@ -110,15 +143,15 @@ class ModelDemand:
     def gradient_bytes(self, first: int, end: int, wire: Wire) -> float:
         """Return the bytes of gradients that the replicas of `[first, end)` reduce a step among themselves, however
         they are cut into parts: without the tied ones where another stage holds the other end."""
-        count = self.parameters(first, end)
+        count = self.trained(first, end)
         if (first == 0) != (end == self.layers):
-            count -= self.tied_parameters
+            count -= self.trained_tied_parameters
         return count * BYTES_A_VALUE[wire.gradients]
 
     def tied_gradient_bytes(self, wire: Wire) -> float:
         """Return the bytes of gradients that the peers of first and last stage, where those are two, reduce a step
         together."""
-        return self.tied_parameters * BYTES_A_VALUE[wire.gradients]
+        return self.trained_tied_parameters * BYTES_A_VALUE[wire.gradients]
 
     def stage_seconds(
         self, first: int, end: int, layer: LayerSeconds, *, split: bool = False, recompute: bool = False
@@ -184,7 +217,7 @@ def optimizer_seconds(plan: Plan, demand: ModelDemand, layers: Mapping[str, Laye
     """Return the seconds of the optimizer step of its stage on each peer of `plan`."""
     each = sum(demand.layer_parameters) / demand.layers
     return {
-        peer: (layers[peer].optimizer or 0.0) * demand.parameters(*layer_range) / each
+        peer: (layers[peer].optimizer or 0.0) * demand.trained(*layer_range) / each
         for stage, layer_range in enumerate(plan.stages)
         for peer in plan.replicas(stage)
     }

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_protocol.job.job_file import ScheduleName, Wire
-from dtfm_protocol.model.memory_model import FEEDBACK_BYTES_PER_PARAMETER
+from dtfm_protocol.model.memory_model import FEEDBACK_BYTES_PER_PARAMETER, FROZEN_BYTES_PER_PARAMETER
 from dtfm_protocol.view.view import LayerSeconds
 from dtfm_protocol.wire.codec_sizes import BYTES_A_VALUE, FED_BACK
 
@@ -49,17 +49,30 @@ class Problem(NamedTuple):
     back_bytes: float
     """Bytes of the message that brings its gradient back."""
     gradient_before: Floats
-    """Bytes of gradients of all layers before each, shape (layers + 1,)."""
+    """Bytes of gradients of all layers before each, shape (layers + 1,); of what is not trained there are none."""
+    whole_layer_gradients: float
+    """Bytes of gradients of a layer that is trained, the mean: those that `optimizer` is for."""
     embedding_gradients: float
     head_gradients: float
     tied_gradients: float
     """Bytes of the head's gradients that are held once where one stage has both ends."""
     head_layers: float
     layer_parameters: float
-    """Number of parameters of the largest layer."""
+    """Number of parameters of the largest layer that are trained."""
     embedding_parameters: float
+    """Number of parameters of the embedding that are trained."""
+    frozen_layer_bytes: float
+    """Bytes of the parameters of the largest layer that are not trained."""
+    frozen_embedding_bytes: float
+    """Bytes of the parameters of the embedding that are not trained."""
+    frozen_head_bytes: float
+    """Bytes of the parameters of the head that are not trained."""
+    frozen_tied_bytes: float
+    """Those of them that are held once where one stage has both ends."""
     head_parameters: float
+    """Number of parameters of the head that are trained."""
     tied_parameters: float
+    """Those of them that are the embedding's."""
     parameter_bytes: float
     """Bytes of all that is kept for a parameter while it is trained."""
     state_bytes: float
@@ -97,6 +110,7 @@ def problem(
     width = BYTES_A_VALUE[wire.gradients]
     ahead_bytes, back_bytes = demand.message_bytes(wire)
     alpha, beta = links.pairs(peers, peers)
+    trained, frozen = _largest_layer(demand)
     return Problem(
         forward=np.array([one.forward for one in seconds]),
         backward=np.array([one.backward for one in seconds]),
@@ -112,15 +126,20 @@ def problem(
         schedule=SCHEDULES.index(schedule),
         ahead_bytes=float(ahead_bytes),
         back_bytes=float(back_bytes),
-        gradient_before=np.array([0.0, *accumulate(width * count for count in demand.layer_parameters)]),
-        embedding_gradients=width * demand.embedding_parameters,
-        head_gradients=width * demand.head_parameters,
-        tied_gradients=width * demand.tied_parameters,
+        gradient_before=np.array([0.0, *accumulate(width * count for count in demand.trained_layer_parameters)]),
+        whole_layer_gradients=width * sum(demand.layer_parameters) / demand.layers,
+        embedding_gradients=width * (demand.embedding_parameters - demand.frozen_embedding_parameters),
+        head_gradients=width * (demand.head_parameters - demand.frozen_head_parameters),
+        tied_gradients=width * demand.trained_tied_parameters,
         head_layers=float(demand.head_layers),
-        layer_parameters=float(max(demand.layer_parameters)),
-        embedding_parameters=float(demand.embedding_parameters),
-        head_parameters=float(demand.head_parameters),
-        tied_parameters=float(demand.tied_parameters),
+        layer_parameters=float(trained),
+        embedding_parameters=float(demand.embedding_parameters - demand.frozen_embedding_parameters),
+        frozen_layer_bytes=float(FROZEN_BYTES_PER_PARAMETER * frozen),
+        frozen_embedding_bytes=float(FROZEN_BYTES_PER_PARAMETER * demand.frozen_embedding_parameters),
+        frozen_head_bytes=float(FROZEN_BYTES_PER_PARAMETER * demand.frozen_head_parameters),
+        frozen_tied_bytes=float(FROZEN_BYTES_PER_PARAMETER * (demand.tied_parameters - demand.trained_tied_parameters)),
+        head_parameters=float(demand.head_parameters - demand.frozen_head_parameters),
+        tied_parameters=float(demand.trained_tied_parameters),
         parameter_bytes=float(demand.table.parameter_bytes),
         state_bytes=float(demand.table.state_bytes),
         feedback_bytes=float(FEEDBACK_BYTES_PER_PARAMETER if wire.gradients in FED_BACK else 0),
@@ -129,3 +148,11 @@ def problem(
         activation_bytes=float(demand.layer_activation_bytes),
         input_bytes=float(demand.input_bytes),
     )
+
+
+def _largest_layer(demand: ModelDemand) -> tuple[int, int]:
+    """Return the number of parameters that are trained, and of those that are not, of the layer that takes most
+    memory."""
+    trained, frozen = demand.trained_layer_parameters, demand.frozen_layer_parameters or (0,) * demand.layers
+    each = demand.table.parameter_bytes
+    return max(zip(trained, frozen, strict=True), key=lambda two: each * two[0] + FROZEN_BYTES_PER_PARAMETER * two[1])

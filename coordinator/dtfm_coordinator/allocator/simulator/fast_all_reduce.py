@@ -21,7 +21,7 @@ def all_reduced(problem: Problem, peers: Ints, ends: Floats, gradients: float) -
     """Return the seconds at which each peer of a stage holds the reduced gradients, if all actions have ended at
     `ends`."""
     count = len(peers)
-    if count == 1:
+    if count == 1 or gradients == 0.0:
         return ends.copy()
     part = gradients / count
     summed = _exchanged(problem, peers, ends, ends, part)
@@ -118,6 +118,8 @@ def _both_exchanged(
         for which in (early, 1 - early):
             others = near - 1 if which == OWN else firsts + lasts - 1
             size, begun = sizes[which, sender], ready[which, sender]
+            if size == 0.0:
+                continue  # of what is not trained nothing is sent
             sent[sender] = max(sent[sender], begun) + seconds_to_send(others * size, problem.uplink[here])
             for receiver in range(slots):
                 there = peers[receiver]

@@ -76,7 +76,7 @@ def play(
             gradients += problem.head_gradients - (problem.tied_gradients if stages == 1 else 0.0)
             last_own = gradients - tied
         layer += layers[stage]
-        update_layers[stage] = gradients * problem.layers / problem.gradient_before[problem.layers]
+        update_layers[stage] = gradients / problem.whole_layer_gradients
         if tied == 0.0 or 0 < stage < stages - 1:
             held[first_slot:slot] = all_reduced(problem, peers[first_slot:slot], ends[first_slot:slot], gradients)
     if tied > 0.0:

@@ -234,9 +234,10 @@ class _Reduction:
     ) -> None:
         self._kind, self._holders, self._network = kind, holders, network
         self._part_bytes = gradient_bytes / len(holders)
-        # Of its own part each needs everyone's, its own included; of sums everyone's.
-        self._parts_missing = dict.fromkeys(holders, len(holders))
-        self._sums_missing = dict.fromkeys(holders, len(holders))
+        # Of its own part each needs everyone's, its own included; of sums everyone's. Of nothing nobody sends any.
+        awaited = len(holders) if gradient_bytes > 0 else 1
+        self._parts_missing = dict.fromkeys(holders, awaited)
+        self._sums_missing = dict.fromkeys(holders, awaited)
         self.held: dict[int, float] = {}
         """Seconds when each holder had all sums, by its row."""
 
@@ -258,7 +259,7 @@ class _Reduction:
 
     def _to_all_others(self, now: float, row: int, take: Callable[..., None]) -> None:
         for other in self._holders:
-            if other != row:
+            if other != row and self._part_bytes > 0:
                 arrive = partial(take, row=other)
                 self._network.send(SimulatedMessage(row, other, self._kind, None, self._part_bytes, now, arrive))
 

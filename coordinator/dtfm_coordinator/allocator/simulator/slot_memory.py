@@ -38,12 +38,14 @@ def most_layers(problem: Problem, peers: Ints, counts: Ints, course: Course) -> 
         parameter = problem.parameter_bytes + (problem.feedback_bytes if counts[stage] > 1 else 0.0)
         beside = _messages_bytes(problem.input_bytes, stages)
         if stage == 0:
-            beside += parameter * problem.embedding_parameters
+            beside += parameter * problem.embedding_parameters + problem.frozen_embedding_bytes
         if stage == stages - 1:
             beside += parameter * (problem.head_parameters - (problem.tied_parameters if stages == 1 else 0.0))
+            beside += problem.frozen_head_bytes - (problem.frozen_tied_bytes if stages == 1 else 0.0)
             beside += problem.logits_bytes
         for member in range(slot, slot + counts[stage]):
-            layer, flying, waiting = parameter * problem.layer_parameters, course.peaks[member], course.waits[member]
+            layer = parameter * problem.layer_parameters + problem.frozen_layer_bytes
+            flying, waiting = course.peaks[member], course.waits[member]
             room = problem.memory[peers[member]] - beside
             if stage == stages - 1:
                 room -= waiting * problem.logits_gradient_bytes

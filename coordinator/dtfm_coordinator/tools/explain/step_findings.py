@@ -130,7 +130,7 @@ def step_findings(plan: Plan, view: View, work: Workload, played: Simulation) ->
     """
     links = Links.of(view)
     if not math.isfinite(played.cost.total):
-        where = _cut_off(plan, links, work.demand.tied_parameters > 0)
+        where = _cut_off(plan, links, work.demand.trained_tied_parameters > 0)
         raise UserError(f"no step of this plan ever ends on this view: {where} has 0 Gbit/s; plan anew on this view")
     path = critical_path(plan, links, played)
     return StepFindings(
