@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dtfm_node.commands.solo import Solo
 from dtfm_protocol.checkpoint.state_slots import TABLES
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from tests.node.engine_swarm import CPU, Result, State, job_of
+from tests.node.kept_reference import dequantised
 
 
 def alone(home: Path, tied: bool, **training: Any) -> Result:
@@ -62,9 +64,21 @@ def assert_same_training(found: Result, wanted: Result, tolerance: float) -> Non
             assert ours.eval_loss == pytest.approx(theirs.eval_loss, rel=tolerance)
         assert ours.learning_rate == theirs.learning_rate
         assert ours.tokens == theirs.tokens
-    for kind in ("weight", "exp_avg", "exp_avg_sq", "momentum_buffer"):
-        parts = [
-            {key: value for key, value in result.state.items() if key.startswith(f"{kind}/")}
-            for result in (found, wanted)
-        ]
-        assert not any(parts) or distance(*parts) < tolerance
+    ours, theirs = values_of(found.state), values_of(wanted.state)
+    for kind in {key.partition("/")[0] for key in ours | theirs}:
+        parts = [{key: value for key, value in one.items() if key.startswith(f"{kind}/")} for one in (ours, theirs)]
+        assert distance(*parts) < tolerance
+
+
+def values_of(state: State) -> State:
+    """What a state's tensors stand for, by the names that they have in fp32."""
+    found = {}
+    for key, value in state.items():
+        kind, _, name = key.partition("/")
+        if kind.endswith("_code"):
+            moment = kind.removesuffix("_code")
+            scales = state[f"{moment}_scale/{name}"].numpy()
+            found[f"{moment}/{name}"] = torch.from_numpy(dequantised(value.numpy(), scales, moment == "exp_avg"))
+        elif not kind.endswith("_scale"):
+            found[key] = value
+    return found

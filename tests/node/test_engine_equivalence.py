@@ -91,6 +91,21 @@ async def test_any_update_trains_as_one_process_does(home: Path, name: str, tied
     assert reference.rows[-1].loss != alone(home, tied).rows[-1].loss
 
 
+@pytest.mark.parametrize(("name", "tied"), [("uneven shares", False), ("crossed routes", True)])
+async def test_moments_in_8_bits_train_near_one_process_with_replicas_bit_identical(
+    home: Path, name: str, tied: bool
+) -> None:
+    """Sums in another order may fall on the other side of the middle between two levels."""
+    found = await Swarm(home, job_of(home, tied=tied, optimizer="adamw-8bit"), plan_of(name)).run()
+    reference = alone(home, tied, optimizer="adamw-8bit")
+    assert_same_training(found, reference, 1e-3)
+    ours, theirs = (
+        {key: value for key, value in one.state.items() if key.startswith("weight/")}
+        for one in (reference, alone(home, tied))
+    )
+    assert distance(ours, theirs) > 1e-4
+
+
 @pytest.mark.parametrize("wire", ["fp16", "bf16", "int8"])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 async def test_a_lossy_wire_stays_near_and_keeps_replicas_bit_identical(home: Path, wire: str, tied: bool) -> None:

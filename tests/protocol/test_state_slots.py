@@ -1,6 +1,6 @@
 """The table of slots: what training keeps of a parameter, in bytes and by name."""
 
-from dtfm_protocol.checkpoint.state_slots import ADAMW, SGD, TABLES, Slot, StateTable
+from dtfm_protocol.checkpoint.state_slots import ADAMW, ADAMW_8BIT, SGD, TABLES, Slot, StateTable
 
 HALF = StateTable(
     (
@@ -14,6 +14,7 @@ HALF = StateTable(
 def test_a_tables_bytes_are_those_of_its_rows() -> None:
     assert (ADAMW.parameter_bytes, ADAMW.state_bytes) == (16, 12)
     assert (SGD.parameter_bytes, SGD.state_bytes) == (12, 8)
+    assert (ADAMW_8BIT.parameter_bytes, ADAMW_8BIT.state_bytes) == (10 + 8 / 256, 6 + 8 / 256)
     assert (HALF.parameter_bytes, HALF.state_bytes) == (10, 6)
     assert HALF.most_file_bytes(1_000_000) - HALF.most_file_bytes(0) == 6_000_000
 
@@ -31,5 +32,13 @@ def test_a_slots_name_means_the_same_in_every_table() -> None:
 
 
 def test_a_tensors_type_is_its_slots() -> None:
-    assert HALF.dtype("weight/model.layers.0/x") == "BF16"
-    assert HALF.dtype("momentum/a") == "F32"
+    assert HALF.of_key("weight/model.layers.0/x").dtype == "BF16"
+    assert HALF.of_key("momentum/a").dtype == "F32"
+
+
+def test_a_tensor_has_its_parameters_shape_or_one_element_for_each_block() -> None:
+    code, scale = ADAMW_8BIT.of_key("exp_avg_code/a"), ADAMW_8BIT.of_key("exp_avg_scale/a")
+    assert (code.shape((3, 200)), scale.shape((3, 200))) == ((3, 200), (3,))
+    assert (code.shape(()), scale.shape(())) == ((), (1,))
+    assert scale.shape((16, 16)) == (1,)
+    assert scale.shape((0, 16)) == (0,)

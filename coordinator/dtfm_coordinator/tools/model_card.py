@@ -31,7 +31,11 @@ from dtfm_protocol.process.product_version import product_version
 
 NAME = "README.md"
 """Name of a card's file beside the model."""
-OPTIMIZERS: dict[OptimizerName, str] = {"adamw": "AdamW", "sgd": "SGD with momentum"}
+OPTIMIZERS: dict[OptimizerName, str] = {
+    "adamw": "AdamW",
+    "adamw-8bit": "AdamW with moments in 8 bits",
+    "sgd": "SGD with momentum",
+}
 """What people call each optimizer."""
 MEMBERS_NAMED = 200
 """Members that a card names, those with the greatest part; of the others it says how many there are."""

@@ -10,6 +10,7 @@
   and what fits
 - `device_speed`: how fast a device is: matrix products in each precision, and the job's own decoder layer, forward and
   backward
+- `dynamic_quantisation`: moments in 8 bits by block-wise dynamic quantisation, with the same bits on every device
 - `elementwise_update`: updates of parameters as elementwise IEEE arithmetic in a stated order: the same bits on every
   device
 - `emulated_speed`: compute at a stated speed: actions take as long as on a device that is slower than this one
@@ -28,6 +29,7 @@
 - `host_copies`: copies between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams
   beside compute's
 - `job_survey`: a survey of a job: what its model would take, worked out in a process of bounded memory and time
+- `kept_forms`: forms in which training keeps a parameter's tensors: an update takes them as fp32, and gives them back
 - `layers`: ways to run a stage's decoder layers: plainly, with activations recomputed, or compiled
 - `link_rates`: rates at which frames come in from each peer: what training traffic tells of links, for nothing (pure)
 - `lone_stage_alarm`: alarm for norms that lone stages vote: only what is usual can contradict (pure)

@@ -14,6 +14,7 @@ from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.layers import compile_layers
 from dtfm_node.engine.optimizers import OPTIMIZERS
 from dtfm_node.engine.weight_gradients import WeightGradients, accumulate
+from dtfm_protocol.checkpoint.state_slots import TABLES
 from dtfm_protocol.job.job_file import OptimizerName, Precision
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.model.single_layer import build_layer
@@ -103,7 +104,8 @@ def layer_seconds(
     matrices = WeightGradients([] if compiled else layer.modules())
     if compiled:
         compile_layers(layer)
-    update = OPTIMIZERS[optimizer](dict(layer.named_parameters()), UpdateSettings(weight_decay=0.1))
+    table = TABLES[optimizer]
+    update = OPTIMIZERS[optimizer](dict(layer.named_parameters()), UpdateSettings(weight_decay=0.1), table)
     hidden = model_sizes(config).hidden_size
     x = torch.ones(micro_batch, sequence_length, hidden, device=device).mul_(0.1).requires_grad_()
     forwards, inputs, weights, updates = [], [], [], []

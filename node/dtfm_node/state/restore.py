@@ -66,11 +66,11 @@ async def load_state(
 
     def put(key: str, entry: TensorEntry, data: Bytes) -> None:
         tensor = decode_tensor(entry, data)
-        parameter = state.parameters[key.partition("/")[2]]
-        if tensor.shape != parameter.shape:
-            raise Refused(f"{key} of {mark} has shape {tuple(tensor.shape)}, not {tuple(parameter.shape)}")
-        if entry.dtype != (dtype := state.optimizer.table.dtype(key)):
-            raise Refused(f"{key} of {mark} is {entry.dtype}, not {dtype}")
+        slot = state.optimizer.table.of_key(key)
+        if tuple(tensor.shape) != (shape := slot.shape(state.parameters[key.partition("/")[2]].shape)):
+            raise Refused(f"{key} of {mark} has shape {tuple(tensor.shape)}, not {shape}")
+        if entry.dtype != slot.dtype:
+            raise Refused(f"{key} of {mark} is {entry.dtype}, not {slot.dtype}")
         load_tensor(state.parameters, state.optimizer, key, tensor)
         holdings.loaded.add(key)
 
@@ -80,9 +80,10 @@ async def load_state(
     await compute(take_own)
     fetched = Fetched()
     if lacking := wanted - holdings.loaded:
-        shapes = {key: tuple(state.parameters[key.partition("/")[2]].shape) for key in lacking}
+        table = state.optimizer.table
+        shapes = {key: table.of_key(key).shape(state.parameters[key.partition("/")[2]].shape) for key in lacking}
         sources = _sources(plan, state, plane.peer_id)
-        fetched = await Fetch(plane, mark, shapes, sources, parts=parts).run(take)
+        fetched = await Fetch(plane, mark, shapes, sources, table=table, parts=parts).run(take)
         givers = "another machine" if len(fetched.sources) == 1 else f"{len(fetched.sources)} machines"
         log.info("fetched %s of the model after step %d from %s", bytes_in_words(fetched.bytes), mark.step, givers)
     await compute(state.settle, mark, plan.resume.commit)

@@ -15,7 +15,7 @@ Positive = Annotated[int, Field(gt=0, le=MOST_UINT32, strict=True)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST_UINT32, strict=True)]
 CodecName = Literal["fp32", "fp16", "bf16", "int8"]
 """Name of a codec of tensors between peers (`wire.codecs`)."""
-OptimizerName = Literal["adamw", "sgd"]
+OptimizerName = Literal["adamw", "adamw-8bit", "sgd"]
 """Name of an optimizer (`checkpoint.state_slots` has what each keeps of a parameter)."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["fp32", "bf16"]
@@ -102,7 +102,8 @@ class Training(Schema):
     weight_decay_on: Annotated[Literal["matrices", "all"], NEEDED] = "matrices"
     """Which weights decay: "matrices" leaves biases and norms alone."""
     optimizer: Annotated[OptimizerName, NEEDED] = "adamw"
-    """What makes weights of gradients: "adamw" keeps two values beside each weight, "sgd" one, its momentum."""
+    """What makes weights of gradients: "adamw" keeps two values beside each weight, "adamw-8bit" the
+    same in a quarter of their memory, roughly rounded, "sgd" one, its momentum."""
     betas: Annotated[tuple[Share, Share], NEEDED] = (0.9, 0.95)
     """AdamW's: shares of the first and second moment that are kept at a step."""
     eps: Annotated[float, Field(gt=0, le=1), NEEDED] = 1e-8

@@ -33,7 +33,7 @@ def stage_bytes(
     stages: int,
     in_flight: int,
     *,
-    parameter_bytes: int,
+    parameter_bytes: float,
     activation_bytes: int,
     boundary_bytes: int,
     waiting: int = 0,
@@ -56,7 +56,7 @@ def stage_bytes(
         head_bytes: bytes that the head takes beside its parameters, on the last stage.
     """
     parameter = parameter_bytes + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
-    held = parameter * parameters + head_bytes
+    held = int(parameter * parameters) + head_bytes
     held += int(layers * layer_kept_bytes(in_flight, waiting, activation_bytes, boundary_bytes, recompute))
     held += int(messages_bytes(boundary_bytes, stages))
     return held + activation_bytes if recompute else held
