@@ -35,6 +35,7 @@ UNITS = {
     "training.warmup_steps": "steps",
     "training.clip_norm": "",
     "training.precision": "",
+    "training.weights": "",
     "training.seed": "",
     "evaluation.every": "steps",
     "evaluation.sequences": "sequences",

@@ -13,6 +13,17 @@ from dtfm_protocol.job.resolved_job import ResolvedJob
 from tests.node.engine_swarm import CPU, Result, State, job_of
 from tests.node.kept_reference import dequantised
 
+LESS: dict[str, dict[str, Any]] = {
+    "moments in 8 bits": {"optimizer": "adamw-8bit"},
+    "weights in bf16": {"weights": "bf16"},
+    "both": {"optimizer": "adamw-8bit", "weights": "bf16"},
+    "sgd of weights in bf16": {"optimizer": "sgd", "learning_rate": 0.05, "weights": "bf16"},
+}
+"""Keys of a job whose states are kept in less than fp32."""
+LESS_APART = 2e-3
+"""What such states may differ by from those whose sums were made in another order: a value near the middle between two
+levels, or near where it would be rounded another way, goes the other way."""
+
 
 def alone(home: Path, tied: bool, **training: Any) -> Result:
     """The job in one process; it is run once, as it is the same in every folder with the corpus."""
@@ -37,13 +48,17 @@ def result_of(solo: Solo, folder: Path) -> Result:
     """All steps of a job in one process, whose state folder is `folder`."""
     result = Result([solo.step(step) for step in range(1, solo.timeline.last_step + 1)])
     solo.keep(result.rows[-1])
+    result.state = state_in(folder, solo.timeline.job)
+    return result
+
+
+def state_in(folder: Path, job: ResolvedJob) -> State:
+    """The state in the newest checkpoint of the state folder `folder`."""
     store = CheckpointStore(folder / "checkpoints")
     manifest = store.newest()
     assert manifest is not None
-    for slot in TABLES[solo.timeline.job.training.optimizer].state:
-        kind = slot.name
-        result.state |= {f"{kind}/{name}": value for name, value in store.tensors(manifest, kind)}
-    return result
+    kinds = [slot.name for slot in TABLES[job.training.optimizer].state]
+    return {f"{kind}/{name}": value for kind in kinds for name, value in store.tensors(manifest, kind)}
 
 
 def distance(found: State, wanted: State) -> float:

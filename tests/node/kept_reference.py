@@ -1,6 +1,7 @@
-"""What is kept in less than fp32, as numpy alone computes it: block-wise dynamic quantisation."""
+"""What is kept in less than fp32, as numpy alone computes it: block-wise dynamic quantisation, stochastic rounding."""
 
 from fractions import Fraction
+from hashlib import sha256
 
 import numpy as np
 import numpy.typing as npt
@@ -40,3 +41,20 @@ def quantised(values: Array, signed: bool) -> tuple[Codes, Array]:
 def dequantised(codes: Codes, scales: Array, signed: bool) -> Array:
     """What codes and scales stand for."""
     return (levels(signed)[codes.ravel()] * np.repeat(scales, BLOCK)[: codes.size]).reshape(codes.shape)
+
+
+def mixed(numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """MurmurHash3's 32-bit finaliser."""
+    found = numbers ^ numbers >> np.uint32(16)
+    found = found * np.uint32(0x85EBCA6B)
+    found = found ^ found >> np.uint32(13)
+    found = found * np.uint32(0xC2B2AE35)
+    return found ^ found >> np.uint32(16)
+
+
+def rounded(values: Array, seed: int, step: int, name: str) -> Array:
+    """Values that bf16 has, as fp32: up, where the bits that are cut off and the hash's upper half make a carry."""
+    key = np.frombuffer(sha256(f"{seed}\n{step}\n{name}".encode()).digest()[:4], ">u4")[0]
+    hashes = mixed(np.arange(values.size, dtype=np.uint32) ^ np.uint32(key)).reshape(values.shape)
+    found: Array = ((values.view(np.uint32) + (hashes >> np.uint32(16))) & np.uint32(0xFFFF0000)).view(np.float32)
+    return found

@@ -1,6 +1,9 @@
 """The table of slots: what training keeps of a parameter, in bytes and by name."""
 
-from dtfm_protocol.checkpoint.state_slots import ADAMW, ADAMW_8BIT, SGD, TABLES, Slot, StateTable
+import pytest
+
+from dtfm_protocol.checkpoint.state_slots import ADAMW, ADAMW_8BIT, SGD, TABLES, Slot, StateTable, state_table
+from dtfm_protocol.job.job_file import OptimizerName
 
 HALF = StateTable(
     (
@@ -27,8 +30,18 @@ def test_a_state_has_the_slots_that_there_are_after_its_step_in_the_tables_order
 
 
 def test_a_slots_name_means_the_same_in_every_table() -> None:
-    types = {(slot.name, slot.dtype) for table in TABLES.values() for slot in table.slots}
-    assert len({name for name, _ in types}) == len(types)
+    """Only what weights are kept in is the job's choice."""
+    types = {(slot.name, slot.dtype, slot.block) for table in TABLES.values() for slot in table.slots}
+    assert len({name for name, *_ in types}) == len(types)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_weights_in_bf16_take_two_bytes_less_and_all_else_is_as_it_was(name: OptimizerName) -> None:
+    half, whole = state_table(name, "bf16"), state_table(name, "fp32")
+    assert whole == TABLES[name]
+    assert half.parameter_bytes == whole.parameter_bytes - 2
+    assert half.of_key("weight/a").dtype == "BF16"
+    assert half.moments == whole.moments
 
 
 def test_a_tensors_type_is_its_slots() -> None:

@@ -154,7 +154,7 @@ def _rows(facts: CardFacts) -> dict[str, str]:
             f"({training.schedule}), weight decay {training.weight_decay:g}, "
             f"gradients clipped to a norm of {training.clip_norm:g}"
         )
-        rows["Arithmetic"] = f"{training.precision}, parameters in fp32"
+        rows["Arithmetic"] = f"{training.precision}, weights kept in {training.weights}"
         rows["Seed"] = str(training.seed)
         if timeline.amendments:
             rows["Changed while it trained"] = f"{len(timeline.amendments)} times; the last values are above"

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from dtfm_node.control.display import Display
+from dtfm_node.engine.bf16_weights import keep_in_bf16
 from dtfm_node.engine.device import autocast
 from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.gradient_norm import clip_factor, sum_of_squares
@@ -66,6 +67,8 @@ class Solo:
             for name, parameter in self._parameters.items():
                 parameter.copy_(initial_value(job.config, job.training.seed, name, parameter.shape))
         self._model.to(device)
+        if job.training.weights == "bf16":
+            keep_in_bf16(self._model, own_products=False)
         self._optimizer = optimizer_of(job.training, self._parameters)
 
     def resume(self) -> int:

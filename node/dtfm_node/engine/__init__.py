@@ -4,6 +4,7 @@
 - `allreduce`: the sharded all-reduce of one bucket: every holder sums one part and gives all others the same bytes
 - `arbiter_audit`: audit of the arbiter by the peers that it answers: a commit follows from the votes on its step
 - `balloting`: sending of votes and commits, and the waiting for them, around what an `Arbiter` decides
+- `bf16_weights`: a model whose weights are kept in bf16: computed with in fp32, with gradients in fp32
 - `buckets`: runs of gradient that are reduced together, by whom, and who owns which part of the sum
 - `device`: which device computes, and how much memory it has
 - `device_profile`: what a node says of its machine: how fast it is at the job's own layer, how much memory it offers,
@@ -53,6 +54,8 @@
 - `step_arbiter`: what makes a step final: every peer votes that it holds its share, the arbiter answers with one commit
 - `step_evidence`: evidence of the newest steps: what a peer keeps to prove who said what, and gives to others
 - `step_messages`: messages of a step: every one that a plan makes a peer send or await (pure)
+- `stochastic_rounding`: weights that are kept in bf16, rounded up or down at random by a hash, with the same bits on
+  every device
 - `tracer`: tracer of what this node did and when, in a file for `dtfm-coordinator trace` and for Perfetto
 - `trainer`: trainer of one plan: runs its steps from its first state, step by step, to the job's last step or the
   plan's end

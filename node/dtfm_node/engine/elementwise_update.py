@@ -18,8 +18,9 @@ import torch
 
 from dtfm_node.engine.dynamic_quantisation import BlockwiseMoment, levels_of
 from dtfm_node.engine.kept_forms import AsFp32, KeptForm
+from dtfm_node.engine.stochastic_rounding import StochasticBf16, rounding_key
 from dtfm_protocol.checkpoint.shard import torch_dtype
-from dtfm_protocol.checkpoint.state_slots import MOMENT_BLOCK, StateTable
+from dtfm_protocol.checkpoint.state_slots import MOMENT_BLOCK, WEIGHT, StateTable
 from dtfm_protocol.job.job_file import Training
 
 _CPU_CHUNK = 1 << 17
@@ -44,12 +45,19 @@ class UpdateSettings(NamedTuple):
     momentum: float = 0.9
     decays_all: bool = False
     """Whether vectors decay as matrices do."""
+    seed: int = 0
+    """The job's: of how weights are rounded that are kept in less than fp32."""
 
     @classmethod
     def of(cls, training: Training) -> Self:
         """Return those of a job."""
         return cls(
-            training.weight_decay, training.betas, training.eps, training.momentum, training.weight_decay_on == "all"
+            training.weight_decay,
+            training.betas,
+            training.eps,
+            training.momentum,
+            training.weight_decay_on == "all",
+            training.seed,
         )
 
 
@@ -92,7 +100,11 @@ class ElementwiseUpdate(ABC):
         settings = self._settings if settings is None else settings
         scalars = self.scalars(step, learning_rate, clip, settings)
         work = [
-            _Work(self._forms(name), parameter.grad.reshape(-1), settings.decays_all or parameter.ndim >= 2)
+            _Work(
+                (self._weight(name, step, settings.seed), *(self._moment(moment, name) for moment in self.signed)),
+                parameter.grad.reshape(-1),
+                settings.decays_all or parameter.ndim >= 2,
+            )
             for name, parameter in self._parameters.items()
             if parameter.grad is not None
         ]
@@ -122,9 +134,11 @@ class ElementwiseUpdate(ABC):
         Each line is one rounding of each value, and their order is part of what replicas agree on.
         """
 
-    def _forms(self, name: str) -> tuple[KeptForm, ...]:
-        """Return a parameter's weight and moments."""
-        return AsFp32(self._parameters[name].detach().view(-1)), *(self._moment(moment, name) for moment in self.signed)
+    def _weight(self, name: str, step: int, seed: int) -> KeptForm:
+        values = self._parameters[name].detach().view(-1)
+        if self.table.of_key(f"{WEIGHT}/{name}").dtype == "F32":
+            return AsFp32(values)
+        return StochasticBf16(values, rounding_key(seed, step, name))
 
     def _moment(self, moment: str, name: str) -> KeptForm:
         if any(slot.name == moment for slot in self.table.moments):

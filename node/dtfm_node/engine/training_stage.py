@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from dtfm_node.engine.bf16_weights import keep_in_bf16
 from dtfm_node.engine.buckets import BUCKET_BYTES, Flat, flats_of
 from dtfm_node.engine.device import autocast
 from dtfm_node.engine.elementwise_update import UpdateSettings
@@ -61,6 +62,9 @@ class TrainingStage:
         """Returns the values by which the update of a step goes."""
         self.stage: Stage = build_stage(config, first, end, device)
         self.parameters = self.stage.named_state()
+        if training.weights == "bf16":
+            compiled = False  # torch.compile knows no gradient that has another type than its weight
+            keep_in_bf16(self.stage, own_products=True)
         self.hidden_size = model_sizes(config).hidden_size
         self.gradients = FlatGradients(self._flats(plan, bucket_bytes), self.parameters, device)
         self.groups = FinalGroups(self.stage.backward_order(), self.parameters, len(plan.micro_batches(me)))

@@ -12,7 +12,7 @@ from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor
-from dtfm_protocol.checkpoint.state_slots import TABLES
+from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.tied_embeddings import kept_names
@@ -105,7 +105,7 @@ def _sources(plan: Plan, state: TrainingStage, me: str) -> list[str]:
 
 def certified_parts(job: ResolvedJob, plan: Plan) -> tuple[CertifiedPart, ...]:
     """Return what is certified of the state that `plan` resumes from, with the keys of each part's tensors."""
-    mark, slots = plan.resume.mark, TABLES[job.training.optimizer]
+    mark, slots = plan.resume.mark, state_table(job.training.optimizer, job.training.weights)
     return tuple(
         CertifiedPart(one, frozenset(slots.keys(kept_names(job.config, one.layers), mark.step)))
         for one in plan.resume.digests

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal, NamedTuple
 
-from dtfm_protocol.job.job_file import OptimizerName
+from dtfm_protocol.job.job_file import OptimizerName, WeightsName
 
 DType = Literal["F64", "F32", "F16", "BF16", "I64", "U8"]
 """Name of a tensor's element type, as safetensors has it."""
@@ -121,4 +121,12 @@ SGD = StateTable(
 )
 """The table of SGD with momentum in fp32: 12 bytes a parameter, of which 8 are its state."""
 TABLES: dict[OptimizerName, StateTable] = {"adamw": ADAMW, "adamw-8bit": ADAMW_8BIT, "sgd": SGD}
-"""The table of each optimizer."""
+"""The table of each optimizer whose weights are kept in fp32."""
+
+
+def state_table(optimizer: OptimizerName, weights: WeightsName = "fp32") -> StateTable:
+    """Return the table of an optimizer whose weights are kept in `weights`."""
+    table = TABLES[optimizer]
+    if weights == "fp32":
+        return table
+    return StateTable(tuple(slot._replace(dtype="BF16") if slot.name == WEIGHT else slot for slot in table.slots))

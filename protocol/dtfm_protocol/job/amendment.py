@@ -19,6 +19,7 @@ MOST_VALUES = 32
 FIXED = {
     "training.sequence_length": "the text was cut into windows of that length",
     "training.precision": "what was measured of each machine holds for one precision",
+    "training.weights": "the state so far was kept so",
     "training.seed": "the order of the text follows from it",
     "training.optimizer": "what was kept beside each weight so far was made by it",
     "training.betas": "the moments' bias is counted by them from the first step on",

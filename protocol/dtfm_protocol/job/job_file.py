@@ -20,6 +20,8 @@ OptimizerName = Literal["adamw", "adamw-8bit", "sgd"]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["fp32", "bf16"]
 """Arithmetic of forward and backward."""
+WeightsName = Literal["fp32", "bf16"]
+"""Name of the type in which weights are kept."""
 ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
 """Name of a pipeline schedule (`plan.schedule`)."""
 
@@ -115,7 +117,10 @@ class Training(Schema):
     clip_norm: Annotated[float, Field(ge=0, le=MOST_AMOUNT)] = 1.0
     """Largest global gradient norm; 0 turns clipping off."""
     precision: Precision = "fp32"
-    """The arithmetic of forward and backward; parameters are fp32 in either."""
+    """The arithmetic of forward and backward; weights are kept in what `weights` says in either."""
+    weights: Annotated[WeightsName, NEEDED] = "fp32"
+    """What weights are kept in between steps. "bf16" takes two bytes each, not four; an update, made in fp32, is then
+    rounded up or down at random, so that on average nothing of it is lost."""
     seed: NotNegative = 0
     """Seed of the initial weights and of the order of the data."""
 
