@@ -71,6 +71,7 @@ bench-engine: $(VENV)/installed
 	$(BIN)/python -m benchmarks.codecs --out benchmarks/results/codecs.md
 	$(BIN)/python -m benchmarks.alarms --out benchmarks/results/alarms.md
 	$(BIN)/python -m benchmarks.update_cost --out benchmarks/results/update_cost.md
+	$(BIN)/python -m benchmarks.kept_states --out benchmarks/results/kept_states.md
 	$(BIN)/python -m benchmarks.state_votes --out benchmarks/results/state_votes.md
 	$(BIN)/python -m benchmarks.equivalence --out benchmarks/results/equivalence.md
 

@@ -148,7 +148,7 @@ def measure(runs: Runs, size: Size, case: Case) -> Iterator[Measured]:
 
 def held_by(demand: ModelDemand, plan: Plan, stage: int) -> int:
     """Bytes of weights, gradients and the optimizer's state."""
-    return demand.table.parameter_bytes * demand.parameters(*plan.stages[stage])
+    return int(demand.table.parameter_bytes * demand.parameters(*plan.stages[stage]))
 
 
 def sampler(swarm: Program, state: Path, peaks: dict[str, Peaks]) -> Callable[[], bool]:

@@ -4,7 +4,7 @@
 the median counts. Seconds are the processor's where one thread of it works, so that the load of others counts little,
 else the clock's. torch's clip is a pass over the gradients before its update, as a training script has it; this
 project's is one of the update's factors. A layer is a llama's: seven matrices of 12 x hidden^2 values in all, and two
-vectors.
+vectors. A second table has this project's other ways beside AdamW in fp32: other optimizers, and states in less.
 """
 
 import argparse
@@ -21,9 +21,12 @@ from torch import nn
 
 from benchmarks.runs import machine
 from benchmarks.tables import keep, markdown, show
-from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.device import choose, synchronise
 from dtfm_node.engine.elementwise_update import UpdateSettings
+from dtfm_node.engine.optimizers import OPTIMIZERS
+from dtfm_protocol.checkpoint.shard import torch_dtype
+from dtfm_protocol.checkpoint.state_slots import WEIGHT, state_table
+from dtfm_protocol.job.job_file import OptimizerName, WeightsName
 from dtfm_protocol.process import command_line
 
 LAYERS = ((64, 2), (256, 4), (768, 4), (2048, 1))
@@ -70,13 +73,26 @@ def torchs(ours: Parameters, **kind: bool) -> Update:
     return update
 
 
+def kept(hidden: int, layers: int, device: torch.device, name: OptimizerName, weights: WeightsName) -> Update:
+    """This project's update by an optimizer, of weights that are kept in `weights`."""
+    ours = parameters(hidden, layers, device)
+    for parameter in ours.values():
+        gradient, parameter.grad = parameter.grad, None
+        parameter.data = parameter.data.to(torch_dtype(state_table(name, weights).of_key(f"{WEIGHT}/").dtype))
+        parameter.grad_dtype = torch.float32
+        parameter.grad = gradient
+    optimizer = OPTIMIZERS[name](ours, SETTINGS, state_table(name, weights))
+    return lambda step: optimizer.update(step, RATE, CLIP)
+
+
 def contenders(hidden: int, layers: int, device: torch.device) -> dict[str, Update]:
     """The updates by name, each with weights of its own."""
-    ours = AdamW(parameters(hidden, layers, device), SETTINGS)
+    own = {name: kept(hidden, layers, device, *way) for name, way in OTHERS.items()}
     return {
-        "this project's": lambda step: ours.update(step, RATE, CLIP),
+        "this project's": kept(hidden, layers, device, "adamw", "fp32"),
         "torch, fused": torchs(parameters(hidden, layers, device), fused=True),
         "torch, foreach": torchs(parameters(hidden, layers, device), foreach=True),
+        **own,
     }
 
 
@@ -97,6 +113,14 @@ def measure(hidden: int, layers: int, device: torch.device) -> tuple[int, dict[s
     return values, {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
 
 
+OTHERS: dict[str, tuple[OptimizerName, WeightsName]] = {
+    "sgd": ("sgd", "fp32"),
+    "adamw-8bit": ("adamw-8bit", "fp32"),
+    "adamw, weights bf16": ("adamw", "bf16"),
+    "adamw-8bit, weights bf16": ("adamw-8bit", "bf16"),
+    "sgd, weights bf16": ("sgd", "bf16"),
+}
+"""This project's other ways, by what the job file says."""
 HEADINGS = ("layers", "values", "this project's", "torch, fused", "torch, foreach", "of fused's", "ns a value")
 
 
@@ -112,6 +136,12 @@ def row(hidden: int, layers: int, values: int, seconds: dict[str, float]) -> tup
     )
 
 
+def other_row(hidden: int, layers: int, values: int, seconds: dict[str, float]) -> tuple[str, ...]:
+    """One size as a row of the second table: nanoseconds a value."""
+    ways = ("this project's", *OTHERS)
+    return (f"{layers} of hidden {hidden}", *(f"{1e9 * seconds[name] / values:.2f}" for name in ways))
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -125,14 +155,18 @@ def main() -> None:
         device = choose(options.device)
         torch.set_num_threads(options.threads)
         sizes = QUICK_LAYERS if options.quick else LAYERS
-        lines = [
-            row(*size, *measure(*size, device))
+        measured = [
+            (*size, *measure(*size, device))
             for size in track(sizes, description="updating", console=console, transient=True)
         ]
+        lines, others = [row(*one) for one in measured], [other_row(*one) for one in measured]
         title = f"A clipped update on {device}, {options.threads} threads"
+        other_title, other_headings = "This project's ways, in ns a value", ("layers", "adamw", *OTHERS)
         show(title, HEADINGS, lines)
+        show(other_title, other_headings, others)
         command = f"python -m benchmarks.update_cost --device {options.device} --threads {options.threads}"
-        keep(options.out, "The update's cost", command, [f"Machine: {facts}.\n", markdown(title, HEADINGS, lines)])
+        tables = [markdown(title, HEADINGS, lines), markdown(other_title, other_headings, others)]
+        keep(options.out, "The update's cost", command, [f"Machine: {facts}.\n", *tables])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from docs.generate.docstrings import field_texts, summary
 from docs.generate.markdown import code, page, paragraph, table
 from dtfm_protocol.job.amendment import KEYS
-from dtfm_protocol.job.job_file import Job
+from dtfm_protocol.job.job_file import Job, Training
 
 UNITS = {
     "name": "",
@@ -24,9 +24,9 @@ UNITS = {
     "training.learning_rate": "",
     "training.method": "",
     "training.layers": "layers",
-    "training.lora.r": "",
-    "training.lora.lora_alpha": "",
-    "training.lora.target_modules": "",
+    "lora.r": "",
+    "lora.lora_alpha": "",
+    "lora.target_modules": "",
     "training.schedule": "",
     "training.schedule_end": "step",
     "training.schedule_floor": "",
@@ -40,6 +40,7 @@ UNITS = {
     "training.warmup_steps": "steps",
     "training.clip_norm": "",
     "training.precision": "",
+    "training.weights": "",
     "training.seed": "",
     "evaluation.every": "steps",
     "evaluation.sequences": "sequences",
@@ -74,7 +75,8 @@ def job_keys(schema: type[BaseModel] = Job, prefix: str = "") -> Iterator[JobKey
     for name, field in schema.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from job_keys(inner, f"{prefix}{name}.")
+            # The file has this one as a table of its own (`Job`).
+            yield from job_keys(inner, "lora." if name == "lora" else f"{prefix}{name}.")
         else:
             yield JobKey(prefix + name, field, texts[name])
 
@@ -113,7 +115,8 @@ def _table(name: str, keys: list[JobKey]) -> str:
 
 
 def _about(name: str) -> str:
-    text = summary(Job.model_fields[name].annotation).partition(": ")[2]  # type: ignore[arg-type]
+    fields = Training.model_fields if name == "lora" else Job.model_fields
+    text = summary(fields[name].annotation).partition(": ")[2]  # type: ignore[arg-type]
     return text[0].upper() + text[1:]
 
 

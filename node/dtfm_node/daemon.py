@@ -41,7 +41,7 @@ from dtfm_node.state.checkpointer import Checkpointer
 from dtfm_node.state.disk_budget import DiskBudget, most_disk
 from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import Snapshots
-from dtfm_protocol.checkpoint.state_slots import TABLES
+from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.checkpoint.transfers import SHARDS, STATE, serve_shards, serve_state
 from dtfm_protocol.control.messages import CHALLENGE, PRESENCE, Challenge, Presence
 from dtfm_protocol.control.mqtt import BrokerAddress, ControlPlane
@@ -243,7 +243,8 @@ class Daemon:
             snapshots = Snapshots(self._folder / "snapshots", budget)
             await asyncio.to_thread(snapshots.load)
             holdings = Inventory(snapshots, machine.compute)
-            most_bytes = TABLES[job.training.optimizer].most_file_bytes(model_sizes(job.config).total)
+            table = state_table(job.training.optimizer, job.training.weights)
+            most_bytes = table.most_file_bytes(model_sizes(job.config).total)
             signer = Signer(self._identity, self._invite.swarm)
             keeping = Checkpointer.running(plane, uplink, snapshots, most_bytes, signer)
             async with keeping as checkpointer, asyncio.TaskGroup() as tasks:

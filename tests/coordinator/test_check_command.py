@@ -93,6 +93,23 @@ def test_parameters_and_the_smallest_stage_are_those_that_nodes_work_out(home: P
     assert smallest_stage_bytes_of(demand) == smallest_stage_bytes(config, 1, 16, "fp32")
 
 
+def test_states_in_less_than_fp32_take_less_memory(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a stage 16 bytes a parameter, or 8 and a scale of each moment for every 256; by nodes' own rule, too."""
+    less = ("learning_rate = 1e-3", 'learning_rate = 1e-3\noptimizer = "adamw-8bit"\nweights = "bf16"')
+    whole = workload(Job.load(written(home))).demand
+    small = workload(Job.load(written(home, "", less))).demand
+    parameters = whole.parameters(1, 3)
+    saved = whole.memory_bytes(1, 3, 2) - small.memory_bytes(1, 3, 2)
+    assert saved == pytest.approx(parameters * (8 - 8 / 256), abs=1)
+    config = resolve_config(Job.load(written(home)).model, 257, 16)
+    assert smallest_stage_bytes_of(small) == smallest_stage_bytes(config, 1, 16, "fp32", "adamw-8bit", "bf16")
+    found, before = said(home, capsys, "", less), said(home, capsys)
+    assert found["model"]["smallest_stage_bytes"] == smallest_stage_bytes_of(small)
+    assert before["model"]["smallest_stage_bytes"] == smallest_stage_bytes_of(whole)
+    check(written(home, "", less), HOMES, (2,), as_json=False, evaluations=50)
+    assert "trained in fp32, weights kept in bf16" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "gpipe"])
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_memory_by_depth_is_that_of_a_plan_of_all_micro_batches(home: Path, schedule: str, replicas: int) -> None:

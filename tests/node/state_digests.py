@@ -5,6 +5,7 @@ integers.
 """
 
 import hashlib
+import itertools
 import json
 import sys
 import typing
@@ -14,12 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.allreduce import sum_of_parts
-from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.gradient_norm import clip_factor
+from dtfm_node.engine.optimizers import optimizer_of
 from dtfm_node.engine.state_tensors import state_tensors
-from dtfm_protocol.job.job_file import CodecName, Training
+from dtfm_protocol.checkpoint.shard import tensor_bytes
+from dtfm_protocol.job.job_file import CodecName, OptimizerName, Training, WeightsName
 from dtfm_protocol.model.initial_weights import standard_normal
 from dtfm_protocol.wire.codec_sizes import BLOCK, SCALE_BYTES, payload_bytes
 from dtfm_protocol.wire.codecs import decode
@@ -56,21 +57,25 @@ def coded(codec: CodecName, values: int) -> npt.NDArray[np.uint8]:
 
 
 def digest(*tensors: torch.Tensor) -> str:
-    """The SHA-256 of fp32 tensors' bits."""
+    """The SHA-256 of tensors' bits."""
     hashed = hashlib.sha256()
     for tensor in tensors:
-        hashed.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        hashed.update(tensor_bytes(tensor))
     return hashed.hexdigest()
 
 
-def updates(device: torch.device, size: int) -> str:
-    """Of a vector and a matrix, and their moments, after some clipped steps."""
+def updates(device: torch.device, name: OptimizerName, weights: WeightsName, size: int) -> str:
+    """Of a vector and a matrix, and their moments, after some clipped steps of an optimizer."""
     shapes = {"vector": (size,), "matrix": (size, 1)}
     ours = {
         name: nn.Parameter(torch.from_numpy(extremes(number, shape)).to(device))
         for number, (name, shape) in enumerate(shapes.items())
     }
-    optimizer = AdamW(ours, UpdateSettings(0.1))
+    training = TRAINING.model_copy(update={"optimizer": name, "weights": weights})
+    for parameter in ours.values() if weights == "bf16" else ():
+        parameter.data = parameter.data.bfloat16()
+        parameter.grad_dtype = torch.float32
+    optimizer = optimizer_of(training, ours)
     for step in range(1, 6):
         for number, parameter in enumerate(ours.values(), start=2 * step):
             parameter.grad = torch.from_numpy(extremes(number, tuple(parameter.shape))).to(device)
@@ -98,7 +103,8 @@ def digests(device: torch.device) -> dict[str, str]:
         "initial weights": digest(standard_normal(7, "w", (301, 1003)).to(device)),
     }
     for size in SIZES:
-        found[f"update of {size}"] = updates(device, size)
+        for name, weights in itertools.product(typing.get_args(OptimizerName), typing.get_args(WeightsName)):
+            found[f"{name} of {size} in {weights}"] = updates(device, name, weights, size)
         found[f"sum of {size}"] = summed(device, size)
         for codec in typing.get_args(CodecName):
             found[f"{codec} of {size}"] = decoded(device, codec, size)

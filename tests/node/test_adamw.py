@@ -10,6 +10,8 @@ from torch import nn
 
 from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.elementwise_update import UpdateSettings
+from dtfm_protocol.checkpoint.state_slots import ADAMW_8BIT, state_table
+from tests.node.kept_reference import dequantised, quantised, rounded
 from tests.node.state_digests import extremes
 
 Array = npt.NDArray[np.float32]
@@ -66,6 +68,53 @@ def test_every_bit_is_that_of_the_stated_operations(shape: tuple[int, ...], clip
         ):
             np.testing.assert_array_equal(found.numpy().view(np.uint32), wanted.view(np.uint32))
     assert np.isfinite(weight).all()
+
+
+@pytest.mark.parametrize("shape", [(1,), (1001,), (31, 33), (401, 331)])
+def test_every_bit_of_moments_in_8_bits_is_that_of_the_stated_operations(shape: tuple[int, ...]) -> None:
+    """The same update, of moments that are widened before it and quantised after it, block by block."""
+    ours = nn.Parameter(torch.from_numpy(extremes(0, shape)))
+    optimizer = AdamW({"w": ours}, SETTINGS, ADAMW_8BIT)
+    weight = ours.detach().numpy().copy()
+    mean, square = np.full(shape, -0.0, np.float32), np.zeros(shape, np.float32)  # code 0, which is below 0, of scale 0
+    for step in range(1, 8):
+        gradient = extremes(step, shape)
+        ours.grad = torch.from_numpy(gradient)
+        optimizer.update(step, RATE, 0.37)
+        with np.errstate(over="ignore", under="ignore"):
+            decay = DECAY if len(shape) > 1 else 0.0
+            weight, mean, square = updated(step, 0.37, decay, weight, gradient, mean, square)
+            means, squares = quantised(mean, signed=True), quantised(square, signed=False)
+            mean, square = dequantised(*means, signed=True), dequantised(*squares, signed=False)
+        np.testing.assert_array_equal(ours.detach().numpy().view(np.uint32), weight.view(np.uint32))
+        for moment, (codes, scales) in (("exp_avg", means), ("exp_avg_sq", squares)):
+            np.testing.assert_array_equal(optimizer.moments[f"{moment}_code/w"].numpy(), codes)
+            found = optimizer.moments[f"{moment}_scale/w"].numpy()
+            np.testing.assert_array_equal(found.view(np.uint32), scales.view(np.uint32))
+    assert np.isfinite(weight).all()
+
+
+@pytest.mark.parametrize("shape", [(1,), (1001,), (401, 331)])
+def test_every_bit_of_weights_in_bf16_is_that_of_the_stated_operations(shape: tuple[int, ...]) -> None:
+    """The same update of the same numbers in fp32, whose result is rounded up or down."""
+    ours = nn.Parameter(torch.from_numpy(extremes(0, shape)).bfloat16())
+    ours.grad_dtype = torch.float32
+    optimizer = AdamW({"w": ours}, SETTINGS._replace(seed=7), state_table("adamw", "bf16"))
+    weight, mean, square = ours.detach().float().numpy(), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    for step in range(1, 8):
+        gradient = extremes(step, shape)
+        ours.grad = torch.from_numpy(gradient)
+        optimizer.update(step, RATE, 0.37)
+        with np.errstate(over="ignore", under="ignore"):
+            decay = DECAY if len(shape) > 1 else 0.0
+            weight, mean, square = updated(step, 0.37, decay, weight, gradient, mean, square)
+            weight = rounded(weight, 7, step, "w")
+        for found, wanted in (
+            (ours.detach().float(), weight),
+            (optimizer.moments["exp_avg/w"], mean),
+            (optimizer.moments["exp_avg_sq/w"], square),
+        ):
+            np.testing.assert_array_equal(found.numpy().view(np.uint32), wanted.view(np.uint32))
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.25])

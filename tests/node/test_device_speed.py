@@ -13,7 +13,7 @@ from dtfm_node.engine import device_speed as measuring
 from dtfm_node.engine.device_speed import layer_seconds, measure, measuring_flop, product_flops
 from dtfm_node.engine.runtime import Runtime
 from dtfm_node.engine.weight_gradients import Pending, accumulate
-from dtfm_protocol.job.job_file import Model, Precision
+from dtfm_protocol.job.job_file import Model, OptimizerName, Precision
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.single_layer import build_layer
 from dtfm_protocol.view.view import LayerSeconds
@@ -44,6 +44,14 @@ def test_every_part_of_a_layers_work_is_measured(architecture: str, precision: P
     assert 0 < found.weight < found.backward
     assert found.optimizer is not None
     assert found.optimizer > 0
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw-8bit", "sgd"])
+def test_a_layer_is_measured_as_the_job_keeps_it(optimizer: OptimizerName) -> None:
+    found = layer_seconds(CONFIGS["llama"], "fp32", 2, 16, CPU, optimizer=optimizer, weights="bf16")
+    assert found.weight is not None
+    assert 0 < found.weight < found.backward
+    assert found.optimizer is not None
 
 
 def test_the_warm_up_is_left_out_and_of_the_rest_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:

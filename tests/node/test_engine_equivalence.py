@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from dtfm_node.commands.solo import Solo
 from dtfm_node.engine.training_stage import TrainingStage
-from tests.node.engine_reference import alone, assert_same_training, distance
-from tests.node.engine_swarm import PLANS, STEPS, Swarm, home, identical, job_of, one_thread, plan_of
+from tests.node.engine_reference import LESS, LESS_APART, alone, assert_same_training, distance, state_in, values_of
+from tests.node.engine_swarm import CPU, PLANS, STEPS, Swarm, home, identical, job_of, one_thread, plan_of
 
 __all__ = ["home", "one_thread"]  # fixtures
 pytestmark = pytest.mark.slow
@@ -89,6 +90,40 @@ async def test_any_update_trains_as_one_process_does(home: Path, name: str, tied
     reference = alone(home, tied, **keys)
     assert_same_training(found, reference, 1e-5)
     assert reference.rows[-1].loss != alone(home, tied).rows[-1].loss
+
+
+@pytest.mark.parametrize("kept", LESS)
+@pytest.mark.parametrize(
+    ("name", "tied", "schedule"), [("uneven shares", False, "1f1b"), ("crossed routes", True, "zero-bubble")]
+)
+async def test_states_in_less_than_fp32_train_near_one_process_with_replicas_bit_identical(
+    home: Path, name: str, tied: bool, schedule: str, kept: str
+) -> None:
+    found = await Swarm(home, job_of(home, tied=tied, **LESS[kept]), plan_of(name, schedule=schedule)).run()
+    assert_same_training(found, alone(home, tied, **LESS[kept]), LESS_APART)
+
+
+@pytest.mark.parametrize("kept", ["moments in 8 bits", "weights in bf16", "both"])
+def test_states_in_less_than_fp32_are_others_and_near(home: Path, kept: str) -> None:
+    found, whole = (
+        {key: value for key, value in values_of(one.state).items() if key.startswith("weight/")}
+        for one in (alone(home, False, **LESS[kept]), alone(home, False))
+    )
+    assert 1e-4 < distance(found, whole) < 0.02
+
+
+@pytest.mark.parametrize("kept", LESS)
+def test_one_process_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(
+    home: Path, tmp_path: Path, kept: str
+) -> None:
+    job = job_of(home, **LESS[kept])
+    (tmp_path / "tokens").symlink_to(home / "tokens")
+    for first, last in ((1, 3), (4, STEPS)):
+        solo = Solo(job, tmp_path, CPU)
+        assert solo.resume() == first - 1
+        rows = [solo.step(step) for step in range(first, last + 1)]
+        solo.keep(rows[-1])
+    assert identical(state_in(tmp_path, job), alone(home, False, **LESS[kept]).state)
 
 
 @pytest.mark.parametrize("wire", ["fp16", "bf16", "int8"])

@@ -13,6 +13,7 @@ from dtfm_node.state.catalogue_proof import CertifiedPart
 from dtfm_node.state.fetch import Fetch, Fetched, Lacking
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor, tensor_entry
+from dtfm_protocol.checkpoint.state_slots import ADAMW
 from dtfm_protocol.checkpoint.transfers import STATE, WantCatalogue, serve_state
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.plan.mark import LayerRange, Mark, StateDigest
@@ -84,7 +85,7 @@ class Swarm:
         shapes = {key: tuple(tensor.shape) for key, tensor in wanted.items()}
         plane = MemoryDataPlane(self._network, "me")
         one = Fetch(
-            plane, MARK, shapes, peers, parts=parts,
+            plane, MARK, shapes, peers, table=ADAMW, parts=parts,
             piece_bytes=PIECE, catalogue_seconds=self.patience, piece_seconds=self.patience,
         )  # fmt: skip
         async with asyncio.timeout(30):

@@ -13,7 +13,8 @@ from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.gradient_norm import clip_factor, sum_of_squares
 from dtfm_node.engine.state_tensors import load_tensor, state_tensors
-from dtfm_protocol.checkpoint.state_slots import ADAMW
+from dtfm_protocol.checkpoint.shard import torch_dtype
+from dtfm_protocol.checkpoint.state_slots import ADAMW, ADAMW_8BIT, WEIGHT, StateTable, state_table
 
 Parameters = dict[str, nn.Parameter]
 SETTINGS = UpdateSettings(0.1)
@@ -33,12 +34,20 @@ def train(ours: Parameters, optimizer: AdamW, steps: range) -> None:
         optimizer.update(step, 0.01)
 
 
-def test_training_goes_on_from_loaded_state_as_if_it_had_not_stopped() -> None:
+@pytest.mark.parametrize(
+    "table", [ADAMW, ADAMW_8BIT, state_table("adamw-8bit", "bf16")], ids=["fp32", "8 bits", "8 bits of bf16 weights"]
+)
+def test_training_goes_on_from_loaded_state_as_if_it_had_not_stopped(table: StateTable) -> None:
     whole, other = parameters(), {name: nn.Parameter(torch.zeros_like(value)) for name, value in parameters().items()}
-    first, second = AdamW(whole, SETTINGS), AdamW(other, SETTINGS)
+    for parameter in (*whole.values(), *other.values()):
+        parameter.data = parameter.data.to(torch_dtype(table.of_key(f"{WEIGHT}/").dtype))
+        parameter.grad_dtype = torch.float32
+    first, second = AdamW(whole, SETTINGS, table), AdamW(other, SETTINGS, table)
     train(whole, first, range(1, 4))
     state = {key: value.clone() for key, value in state_tensors(whole, first)}
-    assert set(state) == set(ADAMW.keys(whole, 3))
+    assert set(state) == set(table.keys(whole, 3))
+    for key, value in state.items():
+        assert tuple(value.shape) == table.of_key(key).shape(whole[key.partition("/")[2]].shape)
     for key, value in reversed(state.items()):
         load_tensor(other, second, key, value)
     train(whole, first, range(4, 7))

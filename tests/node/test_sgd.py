@@ -10,7 +10,9 @@ from torch import nn
 from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.sgd import SGD
 from dtfm_node.engine.state_tensors import load_tensor, state_tensors
-from dtfm_protocol.checkpoint.state_slots import TABLES
+from dtfm_protocol.checkpoint.state_slots import TABLES, state_table
+from dtfm_protocol.job.job_file import WeightsName
+from tests.node.kept_reference import rounded
 from tests.node.state_digests import extremes
 
 pytestmark = pytest.mark.unit
@@ -30,11 +32,15 @@ def draw_gradients(ours: dict[str, nn.Parameter], step: int) -> None:
         parameter.grad = torch.randn(parameter.shape, generator=generator)
 
 
+@pytest.mark.parametrize("weights", ["fp32", "bf16"])
 @pytest.mark.parametrize("shape", [(1,), (31, 33), (401, 331)])
-def test_every_bit_is_that_of_the_stated_operations(shape: tuple[int, ...]) -> None:
+def test_every_bit_is_that_of_the_stated_operations(shape: tuple[int, ...], weights: WeightsName) -> None:
     ours = nn.Parameter(torch.from_numpy(extremes(0, shape)))
-    optimizer = SGD({"w": ours}, SETTINGS)
-    weight, momentum = ours.detach().numpy().copy(), np.zeros(shape, np.float32)
+    if weights == "bf16":
+        ours = nn.Parameter(ours.detach().bfloat16())
+        ours.grad_dtype = torch.float32
+    optimizer = SGD({"w": ours}, SETTINGS, state_table("sgd", weights))
+    weight, momentum = ours.detach().float().numpy().copy(), np.zeros(shape, np.float32)
     for step in range(1, 6):
         gradient = extremes(step, shape)
         ours.grad = torch.from_numpy(gradient)
@@ -44,7 +50,8 @@ def test_every_bit_is_that_of_the_stated_operations(shape: tuple[int, ...]) -> N
             if len(shape) > 1:
                 momentum = momentum + weight * np.float32(0.3)
             weight = weight - momentum * np.float32(RATE)
-        for found, wanted in ((ours.detach(), weight), (optimizer.moments["momentum_buffer/w"], momentum)):
+            weight = rounded(weight, SETTINGS.seed, step, "w") if weights == "bf16" else weight
+        for found, wanted in ((ours.detach().float(), weight), (optimizer.moments["momentum_buffer/w"], momentum)):
             np.testing.assert_array_equal(found.numpy().view(np.uint32), wanted.view(np.uint32))
 
 

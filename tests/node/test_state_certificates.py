@@ -91,7 +91,9 @@ async def fetched(network: MemoryNetwork, plan: Plan) -> tuple[State, dict[str, 
     wanted = state_under(ALONE, A)
     shapes = {key: tuple(wanted.parameters[key.partition("/")[2]].shape) for key in keys}
     sources = [source.peer for source in plan.resume.sources]
-    fetch = Fetch(MemoryDataPlane(network, NEWCOMER), at(1), shapes, sources, parts=certified_parts(job(), plan))
+    fetch = Fetch(
+        MemoryDataPlane(network, NEWCOMER), at(1), shapes, sources, table=ADAMW, parts=certified_parts(job(), plan)
+    )
     result = await fetch.run(take)
     return found, result.false
 

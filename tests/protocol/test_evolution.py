@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, ValidationError
 
+from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.control.messages import JOB, PHASE, PLAN, REPORT, Phase, Report
 from dtfm_protocol.discovery.records import Profile
 from dtfm_protocol.errors import Refused, UserError
@@ -193,5 +194,11 @@ def test_what_a_minor_version_may_not_change_is_found() -> None:
     found = differences(before, {"M": wire_formats.format_of(Narrower)})
     assert [line.split(": ")[0] for line in found] == ["M.a", "M.kind", "M.more", "M.size"]
     assert differences(before, {}) == ["M: is gone"]
+    entry = {"TensorEntry": wire_formats.format_of(TensorEntry)}
+    form = entry["TensorEntry"]["fields"]["dtype"]["form"]
+    fewer, other = form.replace(', "U8"', ""), form.replace('"U8"', '"U9"')
+    for kept, differs in ((fewer, False), (form, False), (other, True)):
+        entry["TensorEntry"]["fields"]["dtype"]["form"] = kept
+        assert bool(differences(entry, {"TensorEntry": wire_formats.format_of(TensorEntry)})) == differs
     grown = {"Plan": wire_formats.format_of(Plan)}, {"Plan": wire_formats.format_of(CarelessPlan)}
     assert differences(*grown) == ["Plan.colour: is new, and not left out where it has its default"]

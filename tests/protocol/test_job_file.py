@@ -244,9 +244,13 @@ def test_a_micro_batch_that_does_not_divide_the_global_batch_says_both_numbers()
         ({"training.method": "frozen-layers", "training.layers": [-1, 2]}, "layers.0"),
         ({"training.method": "frozen-layers", "training.layers": [1]}, "layers.1"),
         ({"training.method": "lora"}, "lora.target_modules: not given, but method = 'lora'"),
-        ({"training.lora": {"target_modules": ["q_proj"]}}, "lora.target_modules: given, but method = 'full'"),
-        ({"training.method": "lora", "training.lora": {"rank": 4, "target_modules": ["q"]}}, "lora.rank: unknown key"),
-        ({"training.method": "lora", "training.lora": {"r": 0, "target_modules": ["q"]}}, "lora.r: should be greater"),
+        ({"lora": {"target_modules": ["q_proj"]}}, "lora.target_modules: given, but method = 'full'"),
+        ({"training.method": "lora", "lora": {"rank": 4, "target_modules": ["q"]}}, "lora.rank: unknown key"),
+        ({"training.method": "lora", "lora": {"r": 0, "target_modules": ["q"]}}, "lora.r: should be greater"),
+        (
+            {"training.method": "lora", "lora": {"target_modules": ["q"]}, "training.weights": "bf16"},
+            'weights: "bf16" goes with method = "full" alone',
+        ),
     ],
 )
 def test_layers_and_adapters_come_with_the_method_that_takes_them(changes: dict[str, Any], said: str) -> None:
@@ -257,7 +261,7 @@ def test_layers_and_adapters_come_with_the_method_that_takes_them(changes: dict[
 def test_what_is_trained_must_be_known_by_all_who_train() -> None:
     job = Job.read(with_values({"training.method": "frozen-layers", "training.layers": [0, 8]}), "job.toml")
     assert needs_of(job) == ("training.method", "training.layers")
-    lora = {"training.method": "lora", "training.lora": {"r": 4, "target_modules": ["q_proj"]}}
+    lora = {"training.method": "lora", "lora": {"r": 4, "target_modules": ["q_proj"]}}
     assert needs_of(Job.read(with_values(lora), "job.toml")) == (
         "training.method",
         "training.lora.r",

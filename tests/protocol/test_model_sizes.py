@@ -1,12 +1,12 @@
 """Sizes are real counts; the activation estimate is what autograd saves."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from dtfm_protocol.job.job_file import Model, Precision
+from dtfm_protocol.job.job_file import Model, Precision, WeightsName
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes, smallest_stage_bytes
 from dtfm_protocol.model.stage import build_stage
@@ -73,6 +73,15 @@ def test_the_activation_estimate_is_what_autograd_saves(architecture: str, preci
     config = config_of(architecture)
     one, two = (saved_bytes(config, count, 2, 48, precision) for count in (1, 2))
     assert 0.95 <= activation_bytes(config, 2, 48, precision) / (two - one) <= 1.15
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_of_weights_that_are_kept_in_bf16_no_copies_are_counted(architecture: str) -> None:
+    config = config_of(architecture)
+    whole, half = (activation_bytes(config, 2, 48, "bf16", weights) for weights in get_args(WeightsName))
+    copies = 2 * model_sizes(config).layer_parameters[1]
+    assert 0.9 * copies <= whole - half <= copies
+    assert activation_bytes(config, 2, 48, "fp32", "bf16") == activation_bytes(config, 2, 48, "fp32")
 
 
 def test_the_activation_estimate_grows_with_the_batch_and_costs_no_memory() -> None:

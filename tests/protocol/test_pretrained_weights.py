@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
+from dtfm_protocol.checkpoint.store import CheckpointStore
+from dtfm_protocol.data.prepare import prepare
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Model
+from dtfm_protocol.job.job_file import Job, Model
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.pretrained_weights import check_weights, has_weights
 
@@ -95,3 +98,24 @@ def test_weights_that_would_be_passed_over_are_refused(llama: Path) -> None:
         has_weights(llama)
     (llama / "pytorch_model.bin").unlink()
     assert not has_weights(llama)
+
+
+@pytest.mark.parametrize(("kept", "dtype"), [("fp32", "F32"), ("bf16", "BF16")])
+def test_training_begins_with_them_in_what_the_job_keeps_weights_in(llama: Path, kept: str, dtype: str) -> None:
+    (llama / "text.txt").write_text("to be or not to be, that is the question. " * 40)
+    training = {"steps": 2, "global_batch": 2, "micro_batch": 1, "sequence_length": 8, "learning_rate": 1e-3}
+    values = {
+        "name": "tuned",
+        "model": {"path": str(llama)},
+        "data": {"text": [str(llama / "text.txt")]},
+        "training": training | {"weights": kept},
+    }
+    prepare(Job.read(values, "job.toml"), llama / "state", lambda _: None)
+    store = CheckpointStore(llama / "state" / "checkpoints")
+    manifest = store.newest()
+    assert manifest is not None
+    assert {entry.dtype for entry in manifest.tensors.values()} == {dtype}
+    given = load_file(llama / "model.safetensors")
+    found = dict(store.tensors(manifest))
+    assert found.keys() == given.keys()
+    assert all(torch.equal(value, given[name].to(value.dtype)) for name, value in found.items())

@@ -51,6 +51,8 @@ ROOTS: tuple[type[BaseModel], ...] = (
 """What is sent; what it is made of follows from that."""
 GROWING = frozenset({"ResolvedJob", "Training", "Evaluation", "Planning", "Checkpointing", "Corpus", "Plan"})
 """Documents whose new keys are dropped or kept by who does not know them, or refused by name."""
+WIDENING = frozenset({"TensorEntry.dtype"})
+"""Fields that may have new values, as those come under jobs alone that are refused by who does not know the values."""
 
 
 class FieldFormat(TypedDict):
@@ -141,12 +143,12 @@ def differences(before: dict[str, Format], now: dict[str, Format]) -> list[str]:
         if new["message"] != old["message"] and old["message"]:
             found.append(f"{name}: refuses unknown keys now")
         for field in sorted({*old["fields"], *new["fields"]}):
-            what = list(_changes(name, old, old["fields"].get(field), new["fields"].get(field)))
+            what = list(_changes(name, field, old, old["fields"].get(field), new["fields"].get(field)))
             found += [f"{name}.{field}: {one}" for one in what]
     return found
 
 
-def _changes(name: str, within: Format, old: FieldFormat | None, new: FieldFormat | None) -> Iterable[str]:
+def _changes(name: str, field: str, within: Format, old: FieldFormat | None, new: FieldFormat | None) -> Iterable[str]:
     if new is None:
         yield "is gone"
     elif old is None:
@@ -161,7 +163,7 @@ def _changes(name: str, within: Format, old: FieldFormat | None, new: FieldForma
             yield "must be there now"
         if old["fallback"] and not new["fallback"]:
             yield "has no fallback any more"
-        may_widen = old["fallback"] or name in GROWING
+        may_widen = old["fallback"] or name in GROWING or f"{name}.{field}" in WIDENING
         if not _same(json.loads(old["form"]), json.loads(new["form"]), may_widen=may_widen):
             yield f"has another form: {new['form']} instead of {old['form']}"
 

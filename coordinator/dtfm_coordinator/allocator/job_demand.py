@@ -13,7 +13,7 @@ import dtfm_coordinator
 import dtfm_protocol
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.workload import Workload
-from dtfm_protocol.checkpoint.state_slots import TABLES
+from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.data.tokenizer import vocabulary_size
 from dtfm_protocol.job.job_file import Job, Training
 from dtfm_protocol.process.source_digest import sources_digest
@@ -32,7 +32,8 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
     from dtfm_protocol.model.model_sizes import activation_bytes, model_sizes
 
     sizes, frozen = model_sizes(config), frozen_sizes(config, training)
-    kept = activation_bytes(config, training.micro_batch, training.sequence_length, training.precision)
+    shape = training.micro_batch, training.sequence_length, training.precision
+    kept = activation_bytes(config, *shape, training.weights)
     tokens = training.micro_batch * training.sequence_length
     per_layer = sum(sizes.layer_parameters) / sizes.layers
     return ModelDemand(
@@ -45,12 +46,10 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
         frozen_head_parameters=frozen.head,
         message_values=tokens * sizes.hidden_size,
         layer_activation_bytes=kept,
-        head_bytes=sizes.logits_bytes(training.micro_batch, training.sequence_length, training.precision),
-        logits_gradient_bytes=sizes.logits_gradient_bytes(
-            training.micro_batch, training.sequence_length, training.precision
-        ),
+        head_bytes=sizes.logits_bytes(*shape),
+        logits_gradient_bytes=sizes.logits_gradient_bytes(*shape),
         head_layers=sizes.head_layers,
-        table=TABLES[training.optimizer],
+        table=state_table(training.optimizer, training.weights),
         layer_flops=2 * per_layer * tokens,
     )
 

@@ -9,7 +9,7 @@ from dtfm_coordinator.faults.owed_shares import OwedShares
 from dtfm_coordinator.records.state_votes import Pairs, at_odds
 from dtfm_protocol.checkpoint.draft import Draft
 from dtfm_protocol.checkpoint.manifest import File, Manifest, TensorEntry
-from dtfm_protocol.checkpoint.state_slots import TABLES
+from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.checkpoint.transfers import HAND_IN_LIMIT, HandIn, Receipt, receive_file
 from dtfm_protocol.errors import Refused, UserError
@@ -337,7 +337,8 @@ class CheckpointCollector:
         """Return the bytes of the largest file that is taken for a stage."""
         from dtfm_protocol.model.model_sizes import model_sizes
 
-        return TABLES[self._job.training.optimizer].most_file_bytes(model_sizes(self._job.config).total)
+        training = self._job.training
+        return state_table(training.optimizer, training.weights).most_file_bytes(model_sizes(self._job.config).total)
 
 
 def _mark_under(plan: Plan, step: int) -> Mark:

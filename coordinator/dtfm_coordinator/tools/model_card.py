@@ -32,7 +32,11 @@ from dtfm_protocol.process.product_version import product_version
 
 NAME = "README.md"
 """Name of a card's file beside the model."""
-OPTIMIZERS: dict[OptimizerName, str] = {"adamw": "AdamW", "sgd": "SGD with momentum"}
+OPTIMIZERS: dict[OptimizerName, str] = {
+    "adamw": "AdamW",
+    "adamw-8bit": "AdamW with moments in 8 bits",
+    "sgd": "SGD with momentum",
+}
 """What people call each optimizer."""
 MEMBERS_NAMED = 200
 """Members that a card names, those with the greatest part; of the others it says how many there are."""
@@ -170,7 +174,7 @@ def _rows(facts: CardFacts) -> dict[str, str]:
             f"({training.schedule}), weight decay {training.weight_decay:g}, "
             f"gradients clipped to a norm of {training.clip_norm:g}"
         )
-        rows["Arithmetic"] = f"{training.precision}, parameters in fp32"
+        rows["Arithmetic"] = f"{training.precision}, weights kept in {training.weights}"
         rows["Seed"] = str(training.seed)
         if timeline.amendments:
             rows["Changed while it trained"] = f"{len(timeline.amendments)} times; the last values are above"

@@ -12,7 +12,7 @@ from dtfm_node.engine.device import choose, describe
 from dtfm_node.engine.device_speed import measure
 from dtfm_protocol.data.text import read_text
 from dtfm_protocol.data.tokenizer import make_tokenizer
-from dtfm_protocol.job.job_file import Job, Model, OptimizerName, Precision
+from dtfm_protocol.job.job_file import Job, Model, OptimizerName, Precision, WeightsName
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.process.quantities import bytes_in_words
@@ -42,14 +42,15 @@ def bench(device_name: str, job_file: Path | None, threads: int | None, as_json:
         config = resolve_config(Model(**STANDARD), 257, 512)
         precision: Precision = "fp32"
         optimizer: OptimizerName = "adamw"
+        weights: WeightsName = "fp32"
         batch, length = 1, 512
     else:
         job = Job.load(job_file)
         tokenizer = make_tokenizer(job.data, read_text(job.data))
         config = resolve_config(job.model, len(tokenizer), job.training.sequence_length)
         precision, batch, length = job.training.precision, job.training.micro_batch, job.training.sequence_length
-        optimizer = job.training.optimizer
-    measured = measure(config, precision, batch, length, device, optimizer=optimizer)
+        optimizer, weights = job.training.optimizer, job.training.weights
+    measured = measure(config, precision, batch, length, device, optimizer=optimizer, weights=weights)
     sizes = model_sizes(config)
     values = {
         "device": describe(device),

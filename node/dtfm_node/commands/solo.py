@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from dtfm_node.control.display import Display
+from dtfm_node.engine.bf16_weights import keep_in_bf16
 from dtfm_node.engine.device import autocast
 from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.gradient_norm import clip_factor, sum_of_squares
@@ -75,6 +76,8 @@ class Solo:
         self._parameters = {name: one for name, one in held.items() if name not in frozen}
         """What is trained."""
         self._frozen = {name: one for name, one in held.items() if name in frozen}
+        if job.training.weights == "bf16":
+            keep_in_bf16(self._model, own_products=False)
         self._optimizer = optimizer_of(job.training, self._parameters)
 
     def resume(self) -> int:

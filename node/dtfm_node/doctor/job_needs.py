@@ -43,7 +43,8 @@ def work_out(job: ResolvedJob) -> Need:
     training = job.training
     try:
         shape = training.micro_batch, training.sequence_length, training.precision
-        stage = smallest_stage_bytes(job.config, *shape, training.optimizer, frozen_sizes(job.config, training))
+        frozen = frozen_sizes(job.config, training)
+        stage = smallest_stage_bytes(job.config, *shape, training.optimizer, training.weights, frozen)
     except UserError as error:
         return Need(fault=str(error))
     return Need(stage, job.corpus.tokens * (2 if job.corpus.dtype == "uint16" else 4))

@@ -4,12 +4,14 @@
 - `allreduce`: the sharded all-reduce of one bucket: every holder sums one part and gives all others the same bytes
 - `arbiter_audit`: audit of the arbiter by the peers that it answers: a commit follows from the votes on its step
 - `balloting`: sending of votes and commits, and the waiting for them, around what an `Arbiter` decides
+- `bf16_weights`: a model whose weights are kept in bf16: computed with in fp32, with gradients in fp32
 - `buckets`: runs of gradient that are reduced together, by whom, and who owns which part of the sum
 - `device`: which device computes, and how much memory it has
 - `device_profile`: what a node says of its machine: how fast it is at the job's own layer, how much memory it offers,
   and what fits
 - `device_speed`: how fast a device is: matrix products in each precision, and the job's own decoder layer, forward and
   backward
+- `dynamic_quantisation`: moments in 8 bits by block-wise dynamic quantisation, with the same bits on every device
 - `elementwise_update`: updates of parameters as elementwise IEEE arithmetic in a stated order: the same bits on every
   device
 - `emulated_speed`: compute at a stated speed: actions take as long as on a device that is slower than this one
@@ -28,6 +30,7 @@
 - `host_copies`: copies between the device's memory and the bytes that are sent: on CUDA over pinned memory, on streams
   beside compute's
 - `job_survey`: a survey of a job: what its model would take, worked out in a process of bounded memory and time
+- `kept_forms`: forms in which training keeps a parameter's tensors: an update takes them as fp32, and gives them back
 - `layers`: ways to run a stage's decoder layers: plainly, with activations recomputed, or compiled
 - `link_rates`: rates at which frames come in from each peer: what training traffic tells of links, for nothing (pure)
 - `lone_stage_alarm`: alarm for norms that lone stages vote: only what is usual can contradict (pure)
@@ -51,6 +54,8 @@
 - `step_arbiter`: what makes a step final: every peer votes that it holds its share, the arbiter answers with one commit
 - `step_evidence`: evidence of the newest steps: what a peer keeps to prove who said what, and gives to others
 - `step_messages`: messages of a step: every one that a plan makes a peer send or await (pure)
+- `stochastic_rounding`: weights that are kept in bf16, rounded up or down at random by a hash, with the same bits on
+  every device
 - `tracer`: tracer of what this node did and when, in a file for `dtfm-coordinator trace` and for Perfetto
 - `trainer`: trainer of one plan: runs its steps from its first state, step by step, to the job's last step or the
   plan's end

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ class AdamW(ElementwiseUpdate):
     it."""
 
     table = ADAMW
+    signed: ClassVar = {"exp_avg": True, "exp_avg_sq": False}
 
     @staticmethod
     def scalars(step: int, learning_rate: float, clip: float, settings: UpdateSettings) -> AdamWScalars:

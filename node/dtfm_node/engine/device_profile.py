@@ -97,6 +97,6 @@ def _speed(job: ResolvedJob, device: torch.device, compiled: bool, fits: bool) -
     seconds = measuring_flop(job.config, training.micro_batch, training.sequence_length) / speed
     if fits and seconds <= MEASURING_SECONDS:
         shape = training.precision, training.micro_batch, training.sequence_length
-        return measure(job.config, *shape, device, compiled, flops, training.optimizer)
+        return measure(job.config, *shape, device, compiled, flops, training.optimizer, training.weights)
     layer = paced_layer(job.config, training, speed, LayerSeconds(forward=1.0, backward=1.0))
     return DeviceSpeed(flops, layer, free_memory(device))

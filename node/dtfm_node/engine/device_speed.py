@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
+from dtfm_node.engine.bf16_weights import keep_in_bf16
 from dtfm_node.engine.device import autocast, free_memory, synchronise
 from dtfm_node.engine.elementwise_update import UpdateSettings
 from dtfm_node.engine.layers import compile_layers
 from dtfm_node.engine.optimizers import OPTIMIZERS
 from dtfm_node.engine.weight_gradients import WeightGradients, accumulate
-from dtfm_protocol.job.job_file import OptimizerName, Precision
+from dtfm_protocol.checkpoint.state_slots import state_table
+from dtfm_protocol.job.job_file import OptimizerName, Precision, WeightsName
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.model.single_layer import build_layer
 from dtfm_protocol.view.view import LayerSeconds
@@ -43,6 +45,7 @@ def measure(
     compiled: bool = False,
     flops: dict[Precision, float] | None = None,
     optimizer: OptimizerName = "adamw",
+    weights: WeightsName = "fp32",
 ) -> DeviceSpeed:
     """Measure `device` on one decoder layer of `config` with inputs of shape [micro_batch, sequence_length, hidden].
 
@@ -51,7 +54,7 @@ def measure(
     """
     return DeviceSpeed(
         product_speeds(device) if flops is None else flops,
-        layer_seconds(config, precision, micro_batch, sequence_length, device, compiled, optimizer),
+        layer_seconds(config, precision, micro_batch, sequence_length, device, compiled, optimizer, weights),
         free_memory(device),
     )
 
@@ -91,6 +94,7 @@ def layer_seconds(
     device: torch.device,
     compiled: bool = False,
     optimizer: OptimizerName = "adamw",
+    weights: WeightsName = "fp32",
 ) -> LayerSeconds:
     """Return median seconds of one decoder layer on one micro-batch, and of its optimizer step, after a warm-up.
 
@@ -98,15 +102,19 @@ def layer_seconds(
     compiled.
     """
     layer = build_layer(config, device)
-    for parameter in layer.parameters():
-        parameter.grad = torch.zeros_like(parameter)
+    parameters = dict(layer.named_parameters())
+    if weights == "bf16":
+        compiled = False  # as in the engine
+        keep_in_bf16(layer, own_products=True)
+    for parameter in parameters.values():
+        parameter.grad = torch.zeros(parameter.shape, device=device)
     matrices = WeightGradients([] if compiled else layer.modules())
     if compiled:
         compile_layers(layer)
-    update = OPTIMIZERS[optimizer](dict(layer.named_parameters()), UpdateSettings(weight_decay=0.1))
+    update = OPTIMIZERS[optimizer](parameters, UpdateSettings(weight_decay=0.1), state_table(optimizer, weights))
     hidden = model_sizes(config).hidden_size
     x = torch.ones(micro_batch, sequence_length, hidden, device=device).mul_(0.1).requires_grad_()
-    forwards, inputs, weights, updates = [], [], [], []
+    forwards, inputs, matrix_gradients, updates = [], [], [], []
     for _ in range(1 + _REPEATS):
         with autocast(device, precision):
             output: torch.Tensor
@@ -116,10 +124,10 @@ def layer_seconds(
         matrices.defer()
         inputs.append(_timed(lambda: output.backward(gradient), device)[0])  # noqa: B023 - called at once
         pending = matrices.take_deferred()
-        weights.append(_timed(lambda: [accumulate(one) for one in pending], device)[0])  # noqa: B023
+        matrix_gradients.append(_timed(lambda: [accumulate(one) for one in pending], device)[0])  # noqa: B023
         updates.append(_timed(lambda: update.update(1, 0.0), device)[0])
         matrices.forget()
-    weight = statistics.median(weights[1:])
+    weight = statistics.median(matrix_gradients[1:])
     return LayerSeconds(
         forward=statistics.median(forwards[1:]),
         backward=statistics.median(inputs[1:]) + weight,

@@ -4,7 +4,8 @@ Replicas of a stage take the same reduced bytes, and must stay bit-identical whe
 library's own optimizer may fuse a product and a sum into one rounding, or divide by multiplying, and which of it is
 chosen depends on the device, on the vector unit, and on where a tensor ends. So an update is written as single
 operations, each of which IEEE 754 defines to the last bit: products, sums, differences, quotients and square roots of
-fp32 tensors, without a reduction, and without a quotient by a scalar.
+fp32 tensors, without a reduction, and without a quotient by a scalar. What is kept in less than fp32 is widened before
+and narrowed after, by the same rule (`kept_forms`).
 """
 
 from abc import ABC, abstractmethod
@@ -15,21 +16,24 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 
-from dtfm_protocol.checkpoint.state_slots import StateTable
+from dtfm_node.engine.dynamic_quantisation import BlockwiseMoment, levels_of
+from dtfm_node.engine.kept_forms import AsFp32, KeptForm
+from dtfm_node.engine.stochastic_rounding import StochasticBf16, rounding_key
+from dtfm_protocol.checkpoint.shard import torch_dtype
+from dtfm_protocol.checkpoint.state_slots import MOMENT_BLOCK, WEIGHT, StateTable
 from dtfm_protocol.job.job_file import Training
 
 _CPU_CHUNK = 1 << 17
 """Values that a thread updates at a time where it is alone: so few that four tensors' share and the scratch, 2.5 MiB,
 stay in a cache between operations; so many that calls do not count. Another thread is worth its start for as many."""
-_THREAD_CHUNK = (1 << 15) - 16
+_THREAD_CHUNK = (1 << 15) - MOMENT_BLOCK
 """Values that each of several threads updates at a time: on more, torch would start threads of its own, which wait for
-each other after every operation."""
+each other after every operation. Like the others a multiple of a block, which no two threads share."""
 _GPU_CHUNK = 1 << 21
 """Values that a GPU updates at a time: enough to keep it busy, and little beside the model."""
 
 Tensors = Sequence[torch.Tensor]
-"""Weight, gradient, and the tensors of the optimizer's own slots, of a parameter or of some of its values; fp32
-[elements] each."""
+"""Weight, gradient, and the rule's moments, of some of a parameter's values; fp32 [elements] each."""
 
 
 class UpdateSettings(NamedTuple):
@@ -41,26 +45,46 @@ class UpdateSettings(NamedTuple):
     momentum: float = 0.9
     decays_all: bool = False
     """Whether vectors decay as matrices do."""
+    seed: int = 0
+    """The job's: of how weights are rounded that are kept in less than fp32."""
 
     @classmethod
     def of(cls, training: Training) -> Self:
         """Return those of a job."""
         return cls(
-            training.weight_decay, training.betas, training.eps, training.momentum, training.weight_decay_on == "all"
+            training.weight_decay,
+            training.betas,
+            training.eps,
+            training.momentum,
+            training.weight_decay_on == "all",
+            training.seed,
         )
 
 
 class ElementwiseUpdate(ABC):
-    """The update of named fp32 parameters by one rule, and what the rule keeps for each of them."""
+    """The update of named parameters by one rule, and what the rule keeps for each of them.
 
-    table: ClassVar[StateTable]
-    """What training keeps for each parameter under this update."""
+    Args:
+        table: what training keeps for each parameter; None: everything in fp32.
+    """
 
-    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], settings: UpdateSettings) -> None:
+    table: StateTable
+    """What training keeps for each parameter; of the class, where everything is in fp32."""
+    signed: ClassVar[Mapping[str, bool]]
+    """The rule's moments, in the order in which `advance` takes them, and whether they have signs."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        settings: UpdateSettings,
+        table: StateTable | None = None,
+    ) -> None:
         self._parameters, self._settings = parameters, settings
+        if table is not None:
+            self.table = table
         self.moments: dict[str, torch.Tensor] = {}
-        """Tensors of the rule's own slots by key, "SLOT/NAME", each of its parameter's shape and on its device; none
-        before the first step."""
+        """Tensors of the rule's own slots by key, "SLOT/NAME", each on its parameter's device; none before the first
+        step."""
 
     @torch.no_grad()
     def update(
@@ -76,13 +100,17 @@ class ElementwiseUpdate(ABC):
         settings = self._settings if settings is None else settings
         scalars = self.scalars(step, learning_rate, clip, settings)
         work = [
-            (self._tensors(name, parameter.grad), settings.decays_all or parameter.ndim >= 2)
+            _Work(
+                (self._weight(name, step, settings.seed), *(self._moment(moment, name) for moment in self.signed)),
+                parameter.grad.reshape(-1),
+                settings.decays_all or parameter.ndim >= 2,
+            )
             for name, parameter in self._parameters.items()
             if parameter.grad is not None
         ]
         if not work:
             return
-        device, elements = work[0][0][0].device, sum(len(tensors[0]) for tensors, _ in work)
+        device, elements = work[0].gradient.device, sum(len(one.gradient) for one in work)
         if device.type != "cpu":
             self._update(work, _Share(0, 1, _GPU_CHUNK), scalars)
         elif (threads := min(torch.get_num_threads(), elements // _CPU_CHUNK)) > 1:
@@ -106,28 +134,57 @@ class ElementwiseUpdate(ABC):
         Each line is one rounding of each value, and their order is part of what replicas agree on.
         """
 
-    def _tensors(self, name: str, gradient: torch.Tensor) -> Tensors:
-        parameter = self._parameters[name].detach()
-        keys = [f"{slot.name}/{name}" for slot in self.table.moments]
-        for key in keys:
-            if key not in self.moments:
-                self.moments[key] = torch.zeros_like(parameter)
-        moments = [self.moments[key].view(-1) for key in keys]
-        return parameter.view(-1), gradient.reshape(-1), *moments
+    def _weight(self, name: str, step: int, seed: int) -> KeptForm:
+        values = self._parameters[name].detach().view(-1)
+        if self.table.of_key(f"{WEIGHT}/{name}").dtype == "F32":
+            return AsFp32(values)
+        return StochasticBf16(values, rounding_key(seed, step, name))
 
-    def _update(self, work: Sequence[tuple[Tensors, bool]], share: "_Share", scalars: Any) -> None:
-        """Update a share of `work`, which holds each parameter's tensors and whether it decays: every so-manieth of the
-        small parameters, and a run of values of each large one."""
-        scratch = torch.empty(share.most, device=work[0][0][0].device)
-        for number, (tensors, decays) in enumerate(work):
-            elements = len(tensors[0])
-            if elements <= share.most:
-                if number % share.count == share.index:
-                    self.advance(tensors, scratch[:elements], scalars, decays=decays)
+    def _moment(self, moment: str, name: str) -> KeptForm:
+        if any(slot.name == moment for slot in self.table.moments):
+            return AsFp32(self._tensor(f"{moment}/{name}"))
+        codes, scales = (self._tensor(f"{moment}_{part}/{name}") for part in ("code", "scale"))
+        return BlockwiseMoment(codes, scales, levels_of(self.signed[moment], codes.device))
+
+    def _tensor(self, key: str) -> torch.Tensor:
+        """Return the tensor of one of the rule's own slots, flat."""
+        if key not in self.moments:
+            slot, parameter = self.table.of_key(key), self._parameters[key.partition("/")[2]]
+            shape, dtype = slot.shape(parameter.shape), torch_dtype(slot.dtype)
+            self.moments[key] = torch.zeros(shape, dtype=dtype, device=parameter.device)
+        return self.moments[key].view(-1)
+
+    def _update(self, work: Sequence["_Work"], share: "_Share", scalars: Any) -> None:
+        """Update a share of `work`: every so-manieth of the small parameters, and a run of values of each large one."""
+        scratch = torch.empty(1 + len(work[0].forms), share.most, device=work[0].gradient.device)
+        for number, one in enumerate(work):
+            elements = len(one.gradient)
+            if elements > share.most:
+                first, end = share.bounds(elements)
+            elif number % share.count == share.index:
+                first, end = 0, elements
+            else:
                 continue
-            first, end = (elements * index // share.count for index in (share.index, share.index + 1))
-            for pieces in zip(*(tensor[first:end].split(share.most) for tensor in tensors), strict=True):
-                self.advance(pieces, scratch[: len(pieces[0])], scalars, decays=decays)
+            for start in range(first, end, share.most):
+                self._advance(one, start, min(start + share.most, end), scratch, scalars)
+
+    def _advance(self, one: "_Work", first: int, end: int, scratch: torch.Tensor, scalars: Any) -> None:
+        """Update the values `[first, end)` of a parameter."""
+        room, *rooms = scratch[:, : end - first]
+        weight, *moments = (form.widened(first, end, own) for form, own in zip(one.forms, rooms, strict=True))
+        self.advance((weight, one.gradient[first:end], *moments), room, scalars, decays=one.decays)
+        for form, values in zip(one.forms, (weight, *moments), strict=True):
+            form.keep(first, end, values)
+
+
+class _Work(NamedTuple):
+    """What is to be done with a parameter."""
+
+    forms: tuple[KeptForm, ...]
+    """Its weight and moments."""
+    gradient: torch.Tensor
+    """fp32 [elements]."""
+    decays: bool
 
 
 @dataclass(frozen=True)
@@ -139,6 +196,12 @@ class _Share:
     """Number of shares."""
     most: int
     """Values that it updates at a time."""
+
+    def bounds(self, elements: int) -> tuple[int, int]:
+        """Return the run `[first, end)` of so many values, whole blocks but for the last one's rest."""
+        blocks = -(-elements // MOMENT_BLOCK)
+        first, end = (blocks * index // self.count * MOMENT_BLOCK for index in (self.index, self.index + 1))
+        return first, min(end, elements)
 
 
 def fp32(value: float) -> torch.Tensor:

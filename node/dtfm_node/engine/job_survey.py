@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pydantic import ValidationError
 
 from dtfm_protocol.bounds import Count, Text
-from dtfm_protocol.checkpoint.state_slots import TABLES
+from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.checkpoint.transfers import SHARD_LIMIT
 from dtfm_protocol.data.token_shards import shard_bytes
 from dtfm_protocol.errors import UserError
@@ -74,13 +74,14 @@ def survey(job: ResolvedJob) -> JobSurvey:
         layers=1,
         stages=2,
         in_flight=1,
-        parameter_bytes=TABLES[training.optimizer].parameter_bytes,
-        activation_bytes=activation_bytes(job.config, *shape),
+        parameter_bytes=state_table(training.optimizer, training.weights).parameter_bytes,
+        activation_bytes=activation_bytes(job.config, *shape, training.weights),
         boundary_bytes=BOUNDARY_BYTES_PER_VALUE * training.micro_batch * training.sequence_length * sizes.hidden_size,
     )
     check_frozen(job.config, training)
     frozen = frozen_sizes(job.config, training)
-    return JobSurvey(smallest_stage_bytes(job.config, *shape, training.optimizer, frozen), measuring)
+    smallest = smallest_stage_bytes(job.config, *shape, training.optimizer, training.weights, frozen)
+    return JobSurvey(smallest, measuring)
 
 
 def answer(data: bytes) -> bytes:

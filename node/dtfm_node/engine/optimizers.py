@@ -7,12 +7,14 @@ import torch
 from dtfm_node.engine.adamw import AdamW
 from dtfm_node.engine.elementwise_update import ElementwiseUpdate, UpdateSettings
 from dtfm_node.engine.sgd import SGD
+from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.job.job_file import OptimizerName, Training
 
-OPTIMIZERS: dict[OptimizerName, type[ElementwiseUpdate]] = {"adamw": AdamW, "sgd": SGD}
-"""The update of each."""
+OPTIMIZERS: dict[OptimizerName, type[ElementwiseUpdate]] = {"adamw": AdamW, "adamw-8bit": AdamW, "sgd": SGD}
+"""The rule of each; how what it keeps is kept, its table says."""
 
 
 def optimizer_of(training: Training, parameters: Mapping[str, torch.nn.Parameter]) -> ElementwiseUpdate:
     """Return the job's optimizer, before its first step."""
-    return OPTIMIZERS[training.optimizer](parameters, UpdateSettings.of(training))
+    table = state_table(training.optimizer, training.weights)
+    return OPTIMIZERS[training.optimizer](parameters, UpdateSettings.of(training), table)

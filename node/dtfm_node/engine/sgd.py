@@ -1,6 +1,7 @@
 """SGD with momentum, as `torch.optim.SGD` has it, with the bits that are the same on every device."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -27,6 +28,7 @@ class SGD(ElementwiseUpdate):
     gradient, with the decayed weight, plus a share of what it was, and goes off the weight times the learning rate."""
 
     table = state_slots.SGD
+    signed: ClassVar = {"momentum_buffer": True}
 
     @staticmethod
     def scalars(step: int, learning_rate: float, clip: float, settings: UpdateSettings) -> SGDScalars:

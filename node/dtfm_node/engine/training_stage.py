@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from dtfm_node.engine.bf16_weights import keep_in_bf16
 from dtfm_node.engine.buckets import BUCKET_BYTES, flats_of
 from dtfm_node.engine.device import autocast
 from dtfm_node.engine.elementwise_update import UpdateSettings
@@ -67,6 +68,9 @@ class TrainingStage:
         self.parameters, self.frozen = _divided(self.stage, config, training)
         """What is trained, by name, on which all of the state rests, and what stays as it begins."""
         groups = [[name for name in group if name in self.parameters] for group in self.stage.backward_order()]
+        if training.weights == "bf16":
+            compiled = False  # torch.compile knows no gradient that has another type than its weight
+            keep_in_bf16(self.stage, own_products=True)
         self.hidden_size = model_sizes(config).hidden_size
         sizes = [{name: self.parameters[name].numel() for name in names} for names in groups]
         flats = flats_of(plan, index, sizes, shared_names(config), bucket_bytes)

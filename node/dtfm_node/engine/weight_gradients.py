@@ -6,7 +6,7 @@ autograd the input's gradient, and the matrix's goes by a product that accumulat
 That saves a pass over memory, and lets a schedule put it off ("zero-bubble").
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,6 +19,15 @@ Pending = tuple[nn.Parameter, nn.Parameter | None, torch.Tensor, torch.Tensor, b
 stored [in, out]."""
 
 
+_WIDENED_VALUES = 1 << 24
+"""Values of a matrix, about, that are widened to fp32 at a time, where it is kept in bf16: 64 MiB."""
+
+
+def is_product(module: nn.Module) -> bool:
+    """Whether a module is a plain product with a matrix."""
+    return type(module) in (nn.Linear, Conv1D)  # not subclasses: they may compute something else
+
+
 class WeightGradients:
     """Matrix products of one stage, with control over when their gradients are computed. `.grad` of every parameter
     must exist, but for matrices that take no gradient: their bias takes none either."""
@@ -28,7 +37,7 @@ class WeightGradients:
         self._low: dict[int, torch.Tensor] = {}
         """Matrices in autocast's dtype, by `id`: cast once a step, not once a micro-batch."""
         for module in modules:
-            if type(module) in (nn.Linear, Conv1D):  # not subclasses: they may compute something else
+            if is_product(module):
                 module.forward = _forward(self, module)
 
     def forget(self) -> None:
@@ -46,8 +55,8 @@ class WeightGradients:
         return pending
 
     def lowered(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the matrix in `dtype`, from memory where it was cast before."""
-        if weight.dtype == dtype:
+        """Return the matrix in `dtype`, from memory where it was cast before; or as it is kept, if that is no more."""
+        if weight.dtype.itemsize <= dtype.itemsize:
             return weight
         if id(weight) not in self._low:
             self._low[id(weight)] = weight.detach().to(dtype)
@@ -96,9 +105,22 @@ def _forward(matrices: WeightGradients, module: Any) -> Callable[[torch.Tensor],
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, transposed: bool) -> torch.Tensor:
-    bias = None if bias is None else bias.to(weight.dtype)
+    bias = None if bias is None else bias.to(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
-        return functional.linear(x, weight.t() if transposed else weight, bias)
+        found = [
+            functional.linear(x, part, None if bias is None else bias[first:end])
+            for first, end, part in _parts(weight, x.dtype, transposed)
+        ]
+    return found[0] if len(found) == 1 else torch.cat(found, -1)
+
+
+def _parts(weight: torch.Tensor, dtype: torch.dtype, transposed: bool) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Yield the matrix in `dtype`, as the rows `[first, end)` of [out, in]: whole, where it is kept in that."""
+    rows = weight.t() if transposed else weight
+    each = len(rows) if weight.dtype == dtype else max(1, _WIDENED_VALUES // rows.shape[1])
+    for first in range(0, len(rows), each):
+        end = min(first + each, len(rows))
+        yield first, end, rows[first:end].to(dtype)
 
 
 class _Product(torch.autograd.Function):
@@ -128,5 +150,7 @@ class _Product(torch.autograd.Function):
             ctx.matrices.put((ctx.weight, ctx.bias, x, gradient, ctx.transposed))
         towards_input = None
         if ctx.needs_input_grad[0]:
-            towards_input = gradient @ (ctx.low.t() if ctx.transposed else ctx.low)
+            for first, end, part in _parts(ctx.low, gradient.dtype, ctx.transposed):
+                product = gradient[..., first:end] @ part
+                towards_input = product if towards_input is None else towards_input.add_(product)
         return towards_input, None, None, None, None, None

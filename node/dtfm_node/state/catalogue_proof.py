@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dtfm_protocol.checkpoint.manifest import TensorEntry
+from dtfm_protocol.checkpoint.state_slots import StateTable
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.plan.mark import StateDigest
 from dtfm_protocol.plan.state_vote import digest_of_state
 
-STATE_DTYPE = "F32"
-"""Type of every tensor of a state. A tensor's hash is over its bytes alone, so its type is looked at for itself."""
 Catalogues = Mapping[str, Mapping[str, TensorEntry]]
 """Tensors by key that each source offers, by its peer id."""
 
@@ -38,8 +37,8 @@ class CatalogueProof:
     """Keys of certified parts of which nobody offers all that was signed."""
 
 
-def prove(catalogues: Catalogues, parts: Iterable[CertifiedPart]) -> CatalogueProof:
-    """Compare what sources offer with what is certified.
+def prove(catalogues: Catalogues, parts: Iterable[CertifiedPart], table: StateTable) -> CatalogueProof:
+    """Compare what sources offer with what is certified of a state whose slots are those of `table`.
 
     A digest is over all tensors of a stage. So whoever offers all of them proves each hash, and who offers some is
     compared with that; where each has only some, they prove together what all of them agree on.
@@ -52,7 +51,7 @@ def prove(catalogues: Catalogues, parts: Iterable[CertifiedPart]) -> CataloguePr
         else:
             proof.hashes |= found
     for peer, catalogue in catalogues.items():
-        other = sorted(key for key, entry in catalogue.items() if not _agrees(key, entry, proof.hashes))
+        other = sorted(key for key, entry in catalogue.items() if not _agrees(key, entry, proof.hashes, table))
         if other:
             proof.false.setdefault(peer, f"{short(peer)} offers another {other[0]} than its replicas have signed")
     proof.unproven -= proof.hashes.keys()
@@ -82,5 +81,6 @@ def _proven(part: CertifiedPart, catalogues: Catalogues, proof: CatalogueProof) 
     return found
 
 
-def _agrees(key: str, entry: TensorEntry, hashes: Mapping[str, str]) -> bool:
-    return key not in hashes or (entry.sha256, entry.dtype) == (hashes[key], STATE_DTYPE)
+def _agrees(key: str, entry: TensorEntry, hashes: Mapping[str, str], table: StateTable) -> bool:
+    # A tensor's hash is over its bytes alone, so its type is looked at for itself.
+    return key not in hashes or (entry.sha256, entry.dtype) == (hashes[key], table.of_key(key).dtype)

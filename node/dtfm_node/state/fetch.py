@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from dtfm_node.state.catalogue_proof import CertifiedPart, prove
 from dtfm_node.state.piece_requests import PieceRequests, Take
 from dtfm_protocol.checkpoint.manifest import TensorEntry
+from dtfm_protocol.checkpoint.state_slots import StateTable
 from dtfm_protocol.checkpoint.transfers import (
     CATALOGUE_LIMIT,
     PIECE_LIMIT,
@@ -50,6 +51,7 @@ class Fetch:
     """Fetch of the tensors of `shapes`, by key, of the state `mark` from `sources`.
 
     Args:
+        table: slots of the state.
         parts: what is certified of the state: there a source that offers anything else is named and left out.
         piece_bytes: what is asked for at a time, at most `PIECE_LIMIT`.
         catalogue_seconds: see `Timeouts.catalogue`.
@@ -63,13 +65,14 @@ class Fetch:
         shapes: Mapping[str, tuple[int, ...]],
         sources: Collection[str],
         *,
+        table: StateTable,
         parts: Collection[CertifiedPart] = (),
         piece_bytes: int = PIECE_LIMIT,
         catalogue_seconds: float = TIMEOUTS.catalogue,
         piece_seconds: float = TIMEOUTS.piece,
     ) -> None:
         self._plane, self._mark, self._sources = plane, mark, sources
-        self._shapes, self._wanted, self._parts = shapes, set(shapes), parts
+        self._shapes, self._wanted, self._table, self._parts = shapes, set(shapes), table, parts
         self._catalogue_seconds, self._piece_seconds = catalogue_seconds, piece_seconds
         self._agreed: dict[str, TensorEntry] = {}
         self._board = PieceRequests(mark, piece_bytes)
@@ -135,7 +138,7 @@ class Fetch:
             Refused: a tensor that is not certified has another shape than is wanted, or differs from that of another
                 source.
         """
-        proof = prove(catalogues, self._parts)
+        proof = prove(catalogues, self._parts, self._table)
         for peer, why in proof.false.items():
             self._board.name(peer, why)
         wanted = self._wanted - proof.unproven

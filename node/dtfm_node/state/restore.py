@@ -13,7 +13,7 @@ from dtfm_node.state.inventory import Inventory
 from dtfm_node.state.snapshots import read_piece
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor
-from dtfm_protocol.checkpoint.state_slots import TABLES
+from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.frozen_parameters import trained_names
@@ -70,11 +70,11 @@ async def load_state(
 
     def put(key: str, entry: TensorEntry, data: Bytes) -> None:
         tensor = decode_tensor(entry, data)
-        parameter = state.parameters[key.partition("/")[2]]
-        if tensor.shape != parameter.shape:
-            raise Refused(f"{key} of {mark} has shape {tuple(tensor.shape)}, not {tuple(parameter.shape)}")
-        if entry.dtype != (dtype := state.optimizer.table.dtype(key)):
-            raise Refused(f"{key} of {mark} is {entry.dtype}, not {dtype}")
+        slot = state.optimizer.table.of_key(key)
+        if tuple(tensor.shape) != (shape := slot.shape(state.parameters[key.partition("/")[2]].shape)):
+            raise Refused(f"{key} of {mark} has shape {tuple(tensor.shape)}, not {shape}")
+        if entry.dtype != slot.dtype:
+            raise Refused(f"{key} of {mark} is {entry.dtype}, not {slot.dtype}")
         load_tensor(state.parameters, state.optimizer, key, tensor)
         holdings.loaded.add(key)
 
@@ -84,9 +84,10 @@ async def load_state(
     await compute(take_own)
     fetched = Fetched()
     if lacking := wanted - holdings.loaded:
-        shapes = {key: tuple(state.parameters[key.partition("/")[2]].shape) for key in lacking}
+        table = state.optimizer.table
+        shapes = {key: table.of_key(key).shape(state.parameters[key.partition("/")[2]].shape) for key in lacking}
         sources = _sources(plan, state, plane.peer_id)
-        fetched = await Fetch(plane, mark, shapes, sources, parts=parts).run(take)
+        fetched = await Fetch(plane, mark, shapes, sources, table=table, parts=parts).run(take)
         givers = "another machine" if len(fetched.sources) == 1 else f"{len(fetched.sources)} machines"
         log.info("fetched %s of the model after step %d from %s", bytes_in_words(fetched.bytes), mark.step, givers)
     await compute(state.settle, mark, plan.resume.commit)
@@ -108,7 +109,7 @@ def _sources(plan: Plan, state: TrainingStage, me: str) -> list[str]:
 
 def certified_parts(job: ResolvedJob, plan: Plan) -> tuple[CertifiedPart, ...]:
     """Return what is certified of the state that `plan` resumes from, with the keys of each part's tensors."""
-    mark, slots = plan.resume.mark, TABLES[job.training.optimizer]
+    mark, slots = plan.resume.mark, state_table(job.training.optimizer, job.training.weights)
 
     def names(layers: LayerRange) -> frozenset[str]:
         return trained_names(job.config, job.training, kept_names(job.config, layers))

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 Bytes = bytes | bytearray | memoryview | mmap.mmap
 """Bytes in memory or in a file that is mapped into it."""
 
-_TORCH: dict[DType, str] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
+_TORCH: dict[DType, str] = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "U8": "uint8",
+}
 """The name in `torch` of each dtype."""
 _KEY: TypeAdapter[str] = TypeAdapter(Key)
 HEADER_LIMIT = 100 << 20
@@ -125,6 +132,14 @@ def digest_weights(hashes: Mapping[str, str]) -> str:
     return sha256(json.dumps(sorted(hashes.items())).encode()).hexdigest()
 
 
+def torch_dtype(dtype: DType) -> "torch.dtype":
+    """Return the element type of this name."""
+    import torch
+
+    found: torch.dtype = getattr(torch, _TORCH[dtype])
+    return found
+
+
 def decode_tensor(entry: TensorEntry, data: Bytes) -> "torch.Tensor":
     """Return the tensor that `entry` describes, from its bytes, in memory of its own.
 
@@ -137,7 +152,7 @@ def decode_tensor(entry: TensorEntry, data: Bytes) -> "torch.Tensor":
         raise Refused(f"a tensor of {entry.file}: {len(data)} bytes, not {entry.bytes}")
     if sha256(data).hexdigest() != entry.sha256:
         raise Refused(f"a tensor of {entry.file} at byte {entry.offset}: its bytes have another hash")
-    dtype = getattr(torch, _TORCH[entry.dtype])
+    dtype = torch_dtype(entry.dtype)
     if not entry.bytes:
         return torch.empty(entry.shape, dtype=dtype)
     return torch.frombuffer(bytearray(data), dtype=dtype).reshape(entry.shape)

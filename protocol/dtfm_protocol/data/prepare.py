@@ -10,7 +10,8 @@ from typing import Any
 
 import dtfm_protocol
 from dtfm_protocol.checkpoint.manifest import Manifest
-from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard
+from dtfm_protocol.checkpoint.shard import describe_shard, encode_shard, torch_dtype
+from dtfm_protocol.checkpoint.state_slots import WEIGHT, state_table
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.batches import Batches
 from dtfm_protocol.data.text import text_files
@@ -239,7 +240,8 @@ def _keep_pretrained(resolved: ResolvedJob, job: Job, folder: Path, say: Callabl
             f"model.path: the weights in {job.model.path} lack {missing[0]}, which its config.json asks for: "
             "take both files from the same model"
         )
-    model = model.float()
+    table = state_table(job.training.optimizer, job.training.weights)
+    model = model.to(torch_dtype(table.of_key(f"{WEIGHT}/").dtype))
     data = encode_shard({f"weight/{name}": parameter.detach() for name, parameter in model.named_parameters()})
     file, tensors = describe_shard("stage-0.safetensors", data)
     with store.draft(0) as draft:

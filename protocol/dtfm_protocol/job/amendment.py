@@ -20,6 +20,7 @@ _TRAINED = "what is kept of a state, and moved with it, is what is trained from 
 FIXED = {
     "training.sequence_length": "the text was cut into windows of that length",
     "training.precision": "what was measured of each machine holds for one precision",
+    "training.weights": "the state so far was kept so",
     "training.seed": "the order of the text follows from it",
     "training.method": _TRAINED,
     "training.layers": _TRAINED,

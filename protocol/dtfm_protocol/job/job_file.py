@@ -15,13 +15,15 @@ Positive = Annotated[int, Field(gt=0, le=MOST_UINT32, strict=True)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST_UINT32, strict=True)]
 CodecName = Literal["fp32", "fp16", "bf16", "int8"]
 """Name of a codec of tensors between peers (`wire.codecs`)."""
-OptimizerName = Literal["adamw", "sgd"]
+OptimizerName = Literal["adamw", "adamw-8bit", "sgd"]
 """Name of an optimizer (`checkpoint.state_slots` has what each keeps of a parameter)."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 MethodName = Literal["full", "frozen-layers", "lora"]
 """Name of a choice of what is trained (`model.frozen_parameters`)."""
 Precision = Literal["fp32", "bf16"]
 """Arithmetic of forward and backward."""
+WeightsName = Literal["fp32", "bf16"]
+"""Name of the type in which weights are kept."""
 ScheduleName = Literal["1f1b", "gpipe", "zero-bubble"]
 """Name of a pipeline schedule (`plan.schedule`)."""
 
@@ -75,7 +77,7 @@ class Data(Schema):
 
 
 class Lora(Schema):
-    """The `[training.lora]` table: small matrices that are trained beside those of the model (arXiv 2106.09685), with
+    """The `[lora]` table: small matrices that are trained beside those of the model (arXiv 2106.09685), with
     the names that `peft` has for its values."""
 
     r: Annotated[Positive, NEEDED] = 8
@@ -132,7 +134,8 @@ class Training(Schema):
     weight_decay_on: Annotated[Literal["matrices", "all"], NEEDED] = "matrices"
     """Which weights decay: "matrices" leaves biases and norms alone."""
     optimizer: Annotated[OptimizerName, NEEDED] = "adamw"
-    """What makes weights of gradients: "adamw" keeps two values beside each weight, "sgd" one, its momentum."""
+    """What makes weights of gradients: "adamw" keeps two values beside each weight, "adamw-8bit" the
+    same in a quarter of their memory, roughly rounded, "sgd" one, its momentum."""
     betas: Annotated[tuple[Share, Share], NEEDED] = (0.9, 0.95)
     """AdamW's: shares of the first and second moment that are kept at a step."""
     eps: Annotated[float, Field(gt=0, le=1), NEEDED] = 1e-8
@@ -144,7 +147,10 @@ class Training(Schema):
     clip_norm: Annotated[float, Field(ge=0, le=MOST_AMOUNT)] = 1.0
     """Largest global gradient norm; 0 turns clipping off."""
     precision: Precision = "fp32"
-    """The arithmetic of forward and backward; parameters are fp32 in either."""
+    """The arithmetic of forward and backward; weights are kept in what `weights` says in either."""
+    weights: Annotated[WeightsName, NEEDED] = "fp32"
+    """What weights are kept in between steps. "bf16" takes two bytes each, not four; an update, made in fp32, is then
+    rounded up or down at random, so that on average nothing of it is lost."""
     seed: NotNegative = 0
     """Seed of the initial weights and of the order of the data."""
 
@@ -159,6 +165,8 @@ class Training(Schema):
                 f"layers: {'not given' if self.layers is None else 'given'}, but method = {self.method!r}: "
                 'say which layers stay as they are, as [0, 8], with "frozen-layers", and with no other'
             )
+        if self.method != "full" and self.weights != "fp32":
+            raise ValueError(f'weights: "{self.weights}" goes with method = "full" alone: remove it')
         if (self.method == "lora") != bool(self.lora.target_modules):
             raise ValueError(
                 f"lora.target_modules: {'given' if self.lora.target_modules else 'not given'}, but method = "
@@ -289,6 +297,15 @@ class Job(Schema):
     plan: Planning = Planning()
     checkpoint: Checkpointing = Checkpointing()
     sharing: Sharing = Sharing()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lora_in_training(cls, values: object) -> object:
+        """Take the table `[lora]` into `[training]`: whoever computes needs both."""
+        if not isinstance(values, dict) or "lora" not in values or not isinstance(values.get("training"), dict):
+            return values
+        rest = {key: value for key, value in values.items() if key != "lora"}
+        return rest | {"training": values["training"] | {"lora": values["lora"]}}
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -35,7 +35,7 @@ def stage_bytes(
     stages: int,
     in_flight: int,
     *,
-    parameter_bytes: int,
+    parameter_bytes: float,
     activation_bytes: int,
     boundary_bytes: int,
     waiting: int = 0,
@@ -60,7 +60,7 @@ def stage_bytes(
         frozen: how many of the parameters are not trained.
     """
     parameter = parameter_bytes + (FEEDBACK_BYTES_PER_PARAMETER if feedback else 0)
-    held = parameter * (parameters - frozen) + FROZEN_BYTES_PER_PARAMETER * frozen + head_bytes
+    held = int(parameter * (parameters - frozen)) + FROZEN_BYTES_PER_PARAMETER * frozen + head_bytes
     held += int(layers * layer_kept_bytes(in_flight, waiting, activation_bytes, boundary_bytes, recompute))
     held += int(messages_bytes(boundary_bytes, stages))
     return held + activation_bytes if recompute else held

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dtfm_protocol.checkpoint.state_slots import TABLES
-from dtfm_protocol.job.job_file import OptimizerName, Precision
+from dtfm_protocol.checkpoint.state_slots import state_table
+from dtfm_protocol.job.job_file import OptimizerName, Precision, WeightsName
 from dtfm_protocol.model.architecture_probe import anatomy
 from dtfm_protocol.model.frozen_parameters import FrozenSizes
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
@@ -113,6 +113,7 @@ def smallest_stage_bytes(
     sequence: int,
     precision: Precision,
     optimizer: OptimizerName = "adamw",
+    weights: WeightsName = "fp32",
     frozen: FrozenSizes | None = None,
 ) -> int:
     """Return the bytes of the least demanding stage: one layer, with one micro-batch `[batch, sequence]` in flight.
@@ -121,7 +122,7 @@ def smallest_stage_bytes(
         frozen: what of the model is not trained, and what is beside it; None: all is trained.
     """
     sizes = model_sizes(config)
-    kept = activation_bytes(config, batch, sequence, precision)
+    kept = activation_bytes(config, batch, sequence, precision, weights)
     logits = sizes.logits_bytes(batch, sequence, precision)
     return min(
         stage_bytes(
@@ -129,7 +130,7 @@ def smallest_stage_bytes(
             layers=1,
             stages=sizes.layers,
             in_flight=1,
-            parameter_bytes=TABLES[optimizer].parameter_bytes,
+            parameter_bytes=state_table(optimizer, weights).parameter_bytes,
             activation_bytes=kept,
             boundary_bytes=BOUNDARY_BYTES_PER_VALUE * batch * sequence * sizes.hidden_size,
             head_bytes=logits if layer == sizes.layers - 1 else 0,
@@ -140,13 +141,13 @@ def smallest_stage_bytes(
 
 
 @functools.lru_cache(maxsize=64)
-def _activation_bytes(text: str, batch: int, sequence: int, precision: Precision) -> int:
+def _activation_bytes(text: str, batch: int, sequence: int, precision: Precision, weights: WeightsName) -> int:
     config = json.loads(text)
     built = build_config(config)
     chosen = getattr(built, "num_experts_per_tok", None) or 0
     if not chosen:  # a fake token chooses no expert
         try:
-            one, two = (_saved_bytes(config, count, batch, sequence, precision) for count in (1, 2))
+            one, two = (_saved_bytes(config, count, batch, sequence, precision, weights) for count in (1, 2))
         except BUILD_ERRORS:
             pass
         else:
@@ -158,19 +159,28 @@ def _activation_bytes(text: str, batch: int, sequence: int, precision: Precision
     return int(batch * sequence * values * (4 if precision == "fp32" else 2))
 
 
-def activation_bytes(config: dict[str, Any], batch: int, sequence: int, precision: Precision = "fp32") -> int:
+def activation_bytes(
+    config: dict[str, Any],
+    batch: int,
+    sequence: int,
+    precision: Precision = "fp32",
+    weights: WeightsName = "fp32",
+) -> int:
     """Estimate the bytes that one decoder layer keeps for the backward of one micro-batch.
 
     Read off the architecture itself: a middle layer runs on fake tensors `[batch, sequence, hidden]`, which have shapes
     and no memory, and autograd is asked what it would save. The difference between two layers and one leaves out what
     layers share (masks, rotary tables). In bf16 the copies of the weights that autocast makes for each micro-batch are
-    counted. Kernels that repeat grouped key-value heads may keep a little less than is said here. Where an architecture
-    does not run on fake tensors (experts, whose choice depends on the data), a closed form is used.
+    counted, where weights are not kept in that. Kernels that repeat grouped key-value heads may keep a little less than
+    is said here. Where an architecture does not run on fake tensors (experts, whose choice depends on the data), a
+    closed form is used.
     """
-    return _activation_bytes(json.dumps(config, sort_keys=True), batch, sequence, precision)
+    return _activation_bytes(json.dumps(config, sort_keys=True), batch, sequence, precision, weights)
 
 
-def _saved_bytes(config: dict[str, Any], count: int, batch: int, sequence: int, precision: Precision) -> int:
+def _saved_bytes(
+    config: dict[str, Any], count: int, batch: int, sequence: int, precision: Precision, weights: WeightsName
+) -> int:
     """Return the bytes that autograd saves for a stage of `count` copies of the middle layer, without parameters."""
     middle = build_config(config).num_hidden_layers // 2
     config = with_layers(config, [middle] * (count + 2))
@@ -179,6 +189,8 @@ def _saved_bytes(config: dict[str, Any], count: int, batch: int, sequence: int, 
     cast: AbstractContextManager[Any] = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
     with _quiet_fake_tensors():
         stage = build_stage(config, 1, 1 + count, torch.device("cpu"))
+        if precision == weights == "bf16":  # in fp32 a product widens what it needs of a matrix, and keeps none of it
+            _to_bf16(stage)
         own = {storage._cdata for storage in _storages(stage)}
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -191,6 +203,13 @@ def _saved_bytes(config: dict[str, Any], count: int, batch: int, sequence: int, 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), cast:
             stage(hidden)
     return sum(storage.nbytes() for storage in saved.values())
+
+
+def _to_bf16(module: nn.Module) -> None:
+    # `Module.to` cannot change fake tensors.
+    for inner in module.modules():
+        for name, parameter in inner.named_parameters(recurse=False):
+            setattr(inner, name, nn.Parameter(parameter.detach().to(torch.bfloat16)))
 
 
 @contextmanager

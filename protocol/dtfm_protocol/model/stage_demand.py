@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dtfm_protocol.checkpoint.state_slots import TABLES
+from dtfm_protocol.checkpoint.state_slots import state_table
 from dtfm_protocol.job.job_file import Training
 from dtfm_protocol.model.frozen_parameters import frozen_sizes
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
@@ -31,8 +31,8 @@ def stage_demand(config: dict[str, Any], training: Training, plan: Plan, peer: s
         end - first,
         len(plan.stages),
         most_in_flight(actions),
-        parameter_bytes=TABLES[training.optimizer].parameter_bytes,
-        activation_bytes=activation_bytes(config, *shape),
+        parameter_bytes=state_table(training.optimizer, training.weights).parameter_bytes,
+        activation_bytes=activation_bytes(config, *shape, training.weights),
         boundary_bytes=BOUNDARY_BYTES_PER_VALUE * training.micro_batch * training.sequence_length * sizes.hidden_size,
         waiting=waiting,
         recompute=index in plan.recompute,

@@ -60,7 +60,8 @@ def show(out: Console, found: JobFindings, forecasts: tuple[Forecast, ...], mach
 def _model_words(found: JobFindings, model: ModelFindings) -> str:
     training = found.job.training
     layers = "1 layer" if model.layers == 1 else f"{model.layers} layers"
-    return f"{model.architecture}, {model.parameters:,} parameters in {layers}, trained in {training.precision}"
+    kept = "" if training.weights == "fp32" else f", weights kept in {training.weights}"
+    return f"{model.architecture}, {model.parameters:,} parameters in {layers}, trained in {training.precision}{kept}"
 
 
 def _text_words(found: JobFindings, text: TextFindings) -> list[tuple[str, str]]:

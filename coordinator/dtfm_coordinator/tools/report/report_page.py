@@ -211,7 +211,7 @@ def _job(facts: RunFacts) -> str:
         "Optimizer": OPTIMIZERS[training.optimizer],
         "Weight decay": f"{training.weight_decay:g}",
         "Gradients clipped at": f"{training.clip_norm:g}" if training.clip_norm else "no clipping",
-        "Arithmetic": training.precision,
+        "Arithmetic": f"{training.precision}, weights kept in {training.weights}",
         "Sent as": str(settings.plan.wire),
         "Seed": str(training.seed),
     }
