@@ -9,7 +9,7 @@ from dtfm_node.state.fetch import Fetch, Fetched
 from dtfm_node.state.inventory import Inventory
 from dtfm_protocol.checkpoint.manifest import TensorEntry
 from dtfm_protocol.checkpoint.shard import decode_tensor
-from dtfm_protocol.checkpoint.state_slots import WEIGHT
+from dtfm_protocol.checkpoint.state_slots import WEIGHT, state_table
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.job.resolved_job import ResolvedJob
 from dtfm_protocol.model.initial_weights import initial_value
@@ -62,7 +62,8 @@ async def load_frozen(
             await compute(draw, name)
     elif lacking:
         shapes = {f"{WEIGHT}/{name}": tuple(state.frozen[name].shape) for name in lacking}
-        fetched = await Fetch(plane, Mark(), shapes, [plan.author]).run(take)
+        table = state_table(job.training.optimizer, job.training.weights)
+        fetched = await Fetch(plane, Mark(), shapes, [plan.author], table=table).run(take)
         log.info("fetched %s of weights that are not trained from the coordinator", bytes_in_words(fetched.bytes))
     holdings.frozen = {name: parameter.data for name, parameter in state.frozen.items()}
     return fetched
