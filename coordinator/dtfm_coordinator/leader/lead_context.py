@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtfm_coordinator.leader.planner import Planner
+from dtfm_coordinator.owner.owner_acts import OwnerActs
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_coordinator.swarm.overview.news import NewsBoard
 from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
@@ -40,3 +41,5 @@ class LeadContext:
     """Feed that has told of the service so far, and goes on with the run; None: there is none yet."""
     board: NewsBoard | None = None
     """Board of what has happened so far; None: there is none yet."""
+    acts: OwnerActs | None = None
+    """What the owner has done, as far as the board does not have it; None: it has nothing."""

@@ -50,8 +50,9 @@ def make_invite(folder: Path, uses: int, days: float, name: str) -> str:
         UserError: no coordinator has served there, or the ledger cannot be written.
     """
     served = Invite.decode(f"@{served_invite(folder)}")
-    token = EntryToken.issue(own_identity(folder), served.swarm, uses, int(time.time() + days * DAY_SECONDS))
-    LedgerFile(folder).append(Invited(token=token.id, uses=uses, expires=token.expires, name=name))
+    now = time.time()
+    token = EntryToken.issue(own_identity(folder), served.swarm, uses, int(now + days * DAY_SECONDS))
+    LedgerFile(folder).append(Invited(token=token.id, uses=uses, expires=token.expires, name=name, at=now))
     return served.model_copy(update={"token": token}).encode()
 
 
@@ -68,7 +69,7 @@ def revoke_invite(folder: Path, token: str) -> str:
     served_invite(folder)
     file = LedgerFile(folder)
     found = invite_meant(file.ledger, token)
-    file.append(Revoked(token=found))
+    file.append(Revoked(token=found, at=time.time()))
     stay = len(file.ledger.users(found))
     return f"invite {_with(found, file.ledger.invited[found].name)} is taken back; {stay} who entered with it stay"
 
@@ -108,8 +109,8 @@ def ban_member(folder: Path, peer: str, *, key_only: bool) -> str:
     found = roster.member(file.ledger, peer)
     token = file.ledger.members[found].token
     others = [one for one in file.ledger.users(token) if one != found]
-    for subject in (f"peer:{found}", *(() if key_only else (f"token:{token}",))):
-        file.append(Banned(ban=Ban.of(identity, swarm, subject)))
+    subjects, now = (f"peer:{found}", *(() if key_only else (f"token:{token}",))), time.time()
+    file.append(*(Banned(ban=Ban.of(identity, swarm, subject), at=now) for subject in subjects))
     also = f", and {len(others)} others of the same invite" if others and not key_only else ""
     return f"{_with(found, roster.names.get(found, ''))} is banned{also}"
 

@@ -37,6 +37,8 @@ class Invited(Schema):
     """Unix seconds."""
     name: Annotated[str, Field(max_length=80)] = ""
     """Whom it is for, in the owner's words."""
+    at: float = 0.0
+    """Unix seconds when it was made; 0: not known."""
 
 
 class Redeemed(Schema):
@@ -57,6 +59,8 @@ class Revoked(Schema):
 
     kind: Literal["revoked"] = "revoked"
     token: TokenId
+    at: float = 0.0
+    """Unix seconds; 0: not known."""
 
 
 class Banned(Schema):
@@ -64,6 +68,8 @@ class Banned(Schema):
 
     kind: Literal["banned"] = "banned"
     ban: Ban
+    at: float = 0.0
+    """Unix seconds; 0: not known."""
 
 
 class Kicked(Schema):

@@ -150,7 +150,7 @@ class EnrolmentDesk:
                 short(peer), token, self._file.ledger.uses[token],
             )  # fmt: skip
             ban = Ban.of(self._identity, self.admission.swarm, f"entry:{token}{peer}")
-            self._file.append(Banned(ban=ban))
+            self._file.append(Banned(ban=ban, at=self._clock()))
             self.take_up()
 
     def _signed(self, ban: Ban) -> Ban:
@@ -180,11 +180,12 @@ class EnrolmentDesk:
             for one in news.redeemed
             if self._is_new(one)
         ]
-        new += [Revoked(token=token) for token in news.revoked if token not in ledger.revoked]
+        now = self._clock()  # when the other one has written it is not told
+        new += [Revoked(token=token, at=now) for token in news.revoked if token not in ledger.revoked]
         for ban in news.bans:
             ban.verify(self.admission.swarm)
             if ban.subject not in ledger.bans and ban.by in self.admission.coordinators:
-                new.append(Banned(ban=ban))
+                new.append(Banned(ban=ban, at=now))
         for kick in news.kicked:
             self.admission.kick(kick.peer, kick.at)
         if new:

@@ -99,7 +99,7 @@ def _doing(member: Member, around: Around, known: Known, layers: tuple[int, int]
     """Return a member's role, what it does in words, and how well that is."""
     report = member.report
     if member.kicked and member.kicked == member.session:
-        return "gone", "was sent away by you, until its person joins again", "wait"
+        return "gone", "was sent away by the owner, until its person joins again", "wait"
     if not member.is_here:
         if around.phase == "done":
             return "gone", "has left; its work counts", "done"

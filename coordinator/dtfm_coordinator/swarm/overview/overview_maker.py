@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dtfm_coordinator.membership.members import Member
@@ -13,7 +13,7 @@ from dtfm_coordinator.swarm.overview.health import health
 from dtfm_coordinator.swarm.overview.loss_course import LossCourse
 from dtfm_coordinator.swarm.overview.member_views import Around, Known, member_view
 from dtfm_coordinator.swarm.overview.news import NewsBoard, WarningListener, news, told_plan
-from dtfm_coordinator.swarm.overview.overview import Figures, MemberView, Overview, PlanView, Progress
+from dtfm_coordinator.swarm.overview.overview import Figures, MemberView, NewsItem, Overview, PlanView, Progress
 from dtfm_coordinator.swarm.overview.owner_words import with_names
 from dtfm_coordinator.swarm.overview.plan_map import plan_map
 from dtfm_coordinator.swarm.overview.step_pace import pace_in_words
@@ -28,17 +28,22 @@ from dtfm_protocol.process.product_version import product_version
 
 MOST_GONE = 100
 """Members that have left of which is told."""
-PLANS_TOLD = 20
-"""Plans of an earlier life of the coordinator that are told."""
+EARLIER_TOLD = 20
+"""Plans of an earlier life of the coordinator that are told, and as many acts of its owner."""
+
+Acts = Callable[[], Sequence[NewsItem]]
+"""Returns what the owner has done since it was asked last, or ever, oldest first."""
 
 
-def recall_plans(board: NewsBoard, folder: Path) -> None:
-    """Put the plans of an earlier life of the coordinator on a board."""
+def recall(board: NewsBoard, folder: Path, acts: Acts) -> None:
+    """Put the plans of an earlier life of the coordinator on a board, and what its owner has done."""
+    found = list(acts()[-EARLIER_TOLD:])
     try:
-        for event in event_log.read(folder)[-PLANS_TOLD:]:
-            board.put(told_plan(event))
+        found += [told_plan(event) for event in event_log.read(folder)[-EARLIER_TOLD:]]
     except (UserError, ValueError) as error:
         log.warning("What has happened so far cannot be shown: %s", error)
+    for item in sorted(found, key=lambda one: one.at):
+        board.put(item)
 
 
 class OverviewMaker:
@@ -54,6 +59,7 @@ class OverviewMaker:
         names: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.time,
         board: NewsBoard | None = None,
+        acts: Acts = tuple,
     ) -> None:
         """Read what an earlier life of the coordinator has written.
 
@@ -66,9 +72,10 @@ class OverviewMaker:
             names: returns whom the invites were for with which members have entered, by peer id.
             clock: gives Unix seconds.
             board: holds what has happened so far; None: what the folder tells of that.
+            acts: returns what the owner has done, as far as the board does not have it.
         """
         self._swarm, self._job, self._state, self._phase = swarm, job, state, phase
-        self._names, self._clock = names, clock
+        self._names, self._clock, self._acts = names, clock, acts
         self.history = StepHistory(folder / "metrics.jsonl")
         """Steps so far, as the last overview had them."""
         self._records, self._storage = MemberRecords(folder), StorageWatch(folder, state.clock.now)
@@ -80,7 +87,7 @@ class OverviewMaker:
         self._map: tuple[Plan | None, int, PlanView | None] = (None, 0, None)
         """Plan in force and changes of links when the plan's map was drawn last, and the map."""
         if board is None:
-            recall_plans(self._board, folder)
+            recall(self._board, folder, acts)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -118,6 +125,8 @@ class OverviewMaker:
             news={},
             storage=storage,
         )
+        for item in self._acts():
+            self._board.put(item)
         for level, text, advice in news(self._before, overview):
             self._board.say(level, text, advice)
         self._before = overview

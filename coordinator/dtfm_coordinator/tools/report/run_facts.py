@@ -11,12 +11,13 @@ from pydantic import ValidationError
 
 from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.membership_ledger import MembershipLedger
+from dtfm_coordinator.owner.owner_acts import OwnerActs
 from dtfm_coordinator.owner.owner_wishes import OwnerWishes
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.records import event_log
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.records.member_records import MemberRecords
-from dtfm_coordinator.swarm.overview.overview import Overview
+from dtfm_coordinator.swarm.overview.overview import NewsItem, Overview
 from dtfm_coordinator.tools.checkpoint_list import ListedCheckpoint, checkpoints_of
 from dtfm_coordinator.tools.export import CHECKPOINTS
 from dtfm_protocol.checkpoint.store import CheckpointStore
@@ -40,6 +41,8 @@ class RunFacts:
     checkpoints: tuple[ListedCheckpoint, ...]
     ledger: MembershipLedger
     wishes: OwnerWishes
+    acts: tuple[NewsItem, ...]
+    """What the owner has done, oldest first."""
     plan: Plan | None
     """Plan in force, or the last one; None before the first."""
     overview: Overview | None
@@ -73,6 +76,7 @@ class RunFacts:
             checkpoints=listed,
             ledger=LedgerFile(folder).ledger,
             wishes=WishFile(folder).wishes,
+            acts=tuple(OwnerActs(folder).take_up()),
             plan=Plan.load(path) if path.exists() else None,
             overview=overview,
             nicknames=_nicknames(folder, overview),
