@@ -226,8 +226,25 @@ def test_a_patch_makes_the_later_overview_of_the_earlier_one(before: dict[str, A
 def maker_of(peers: Peers, now: Callable[[], float] = lambda: 1000.0) -> OverviewMaker:
     context = peers.context
     return OverviewMaker(
-        context.folder, "swarm", lambda: JOB, peers.state, lambda: peers.announcer.phase, lambda: {"a": "Ann"}, now
+        context.folder,
+        "swarm",
+        lambda: JOB,
+        peers.state,
+        lambda: peers.announcer.phase,
+        lambda: {"a": "Ann"},
+        clock=now,
     )
+
+
+async def test_who_is_banned_is_shown_with_that_also_where_nothing_else_is_known_of_it(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    await peers.join("a")
+    maker = OverviewMaker(
+        tmp_path, "swarm", lambda: JOB, peers.state, lambda: peers.announcer.phase, banned=lambda: {"a", "b"}
+    )
+    shown = maker.make().members
+    assert {peer: (one.role, one.is_banned) for peer, one in shown.items()} == dict.fromkeys("ab", ("gone", True))
+    assert "is banned by the owner" in shown["b"].does
 
 
 async def test_what_happens_is_told_once_and_in_plain_words(tmp_path: Path) -> None:

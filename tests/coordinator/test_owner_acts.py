@@ -54,6 +54,14 @@ def test_each_decision_on_who_is_a_member_is_one_line_with_the_members_name(tmp_
         f"The owner banned laptop ({short(A)}).",
         f"The owner banned {short(B)}, and all who entered with the same invite.",
     ]
+    ledger_acts.unban_member(tmp_path, B)
+    ledger_acts.unban_member(tmp_path, A)
+    ledger_acts.ban_member(tmp_path, B, key_only=True)
+    assert told(acts) == [
+        f"The owner took back the ban of {short(B)}, and all who entered with the same invite.",
+        f"The owner took back the ban of laptop ({short(A)}).",
+        f"The owner banned {short(B)}.",
+    ]
     assert told(acts) == []
 
 

@@ -37,6 +37,8 @@ class LeadContext:
     """Rule by which addresses that peers announce are dialled."""
     names: Callable[[], Mapping[str, str]] = dict
     """Returns whom the invites were for with which members have entered, by peer id."""
+    banned: Callable[[], Collection[str]] = tuple
+    """Returns the peer ids of the members that are banned."""
     feed: OverviewFeed | None = None
     """Feed that has told of the service so far, and goes on with the run; None: there is none yet."""
     board: NewsBoard | None = None

@@ -36,7 +36,7 @@ class StatusFile:
         acts = context.acts or OwnerActs(context.folder)
         self._maker = OverviewMaker(
             context.folder, context.swarm, self._job, state, lambda: announcer.phase, context.names,
-            board=context.board, acts=acts.take_up,
+            context.banned, board=context.board, acts=acts.take_up,
         )  # fmt: skip
         self.feed = context.feed or OverviewFeed(self._maker.history)
         """Each overview that was written, for whoever looks at the page."""

@@ -1,6 +1,7 @@
 """Acts of the owner as people read them: each wish that was answered, and each decision on who is a member."""
 
 import contextlib
+import heapq
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from dtfm_coordinator.membership.membership_ledger import (
     LedgerEntry,
     MembershipLedger,
     Revoked,
+    Ruled,
 )
 from dtfm_coordinator.membership.roster import Roster
 from dtfm_coordinator.owner.owner_wishes import Amended, Wish, WishAnswer, WishRecord
@@ -32,6 +34,8 @@ WISHES = {
     "cancel": "take back what is not done yet",
 }
 """What each command asks for, but for `set`."""
+TOGETHER_SECONDS = 2.0
+"""Times of entries that were written together differ by less: some are whole seconds."""
 
 
 class OwnerActs:
@@ -57,8 +61,8 @@ class OwnerActs:
         for entry in entries:
             self._ledger.add(entry)
         names = Roster.of(self._folder, self._ledger).names if entries else {}
-        found = [*_decisions(entries, self._ledger, names), *self._answered(records)]
-        return sorted(found, key=lambda one: one.at)
+        found = _decisions(entries, self._ledger, names), self._answered(records)
+        return list(heapq.merge(*found, key=lambda one: one.at))  # each in the order in which it was written
 
     def _answered(self, records: Iterable[WishRecord]) -> Iterable[NewsItem]:
         for record in records:
@@ -77,24 +81,61 @@ def told_wish(wish: Wish, answer: WishAnswer | None = None) -> str:
 def _decisions(
     entries: Iterable[LedgerEntry], ledger: MembershipLedger, names: Mapping[str, str]
 ) -> Iterable[NewsItem]:
-    """Yield what the owner has decided on members; entries of one moment are one decision. What an earlier version has
+    """Yield what the owner has decided on members, bans that were written together in one. What an earlier version has
     written without its time is left out."""
-    entries = [one for one in entries if not isinstance(one, Invited | Kicked | Revoked | Banned) or one.at]
-    whole = {one.at for one in entries if isinstance(one, Banned) and one.ban.subject.startswith("token:")}
-    for entry in entries:
+    timed = [(at, entry) for entry in entries if (at := _time(entry))]
+    is_told = False
+    for (at, entry), (later, after) in zip(timed, [*timed[1:], (0.0, None)], strict=False):
+        if is_told:
+            is_told = False
+            continue
+        kind, _, who = _subject(entry).partition(":")
+        did = "banned" if _bans(entry) else "took back the ban of"
+        # Written together, after each other: the ban of a key, and that of its invite.
+        is_told = kind == "peer" and _subject(after).startswith("token:") and _bans(after) == _bans(entry)
+        is_told = is_told and abs(later - at) < TOGETHER_SECONDS
+        too = ", and all who entered with the same invite" if is_told else ""
         match entry:
             case Invited():
-                whom = f" ({entry.name})" if entry.name else ""
-                said = f"made an invite for {counted(entry.uses, 'machine')}{whom}"
+                said = f"made an invite for {counted(entry.uses, 'machine')}{f' ({entry.name})' if entry.name else ''}"
             case Revoked():
-                made = ledger.invited.get(entry.token)
-                said = f"took back {f'the invite for {made.name}' if made and made.name else 'an invite'}"
+                said = f"took back {_invite(ledger, entry.token)}"
             case Kicked():
                 said = f"sent {called(entry.peer, names.get(entry.peer, ''))} away"
-            case Banned() if entry.ban.subject.startswith("peer:"):
-                peer = entry.ban.subject.removeprefix("peer:")
-                more = ", and all who entered with the same invite" if entry.at in whole else ""
-                said = f"banned {called(peer, names.get(peer, ''))}{more}"
+            case Banned() | Ruled() if kind == "peer":
+                said = f"{did} {called(who, names.get(who, ''))}{too}"
+            case Ruled() if kind == "token":
+                said = f"{did} all who entered with {_invite(ledger, who)}"
             case _:
                 continue
-        yield NewsItem(at=entry.at, level="wait", text=printable(f"The owner {said}."))
+        yield NewsItem(at=at, level="wait", text=printable(f"The owner {said}."))
+
+
+def _time(entry: LedgerEntry) -> float:
+    """Return when the owner has decided this, Unix seconds; 0: that is not known, or nobody has."""
+    match entry:
+        case Invited() | Revoked() | Banned() | Kicked():
+            return entry.at
+        case Ruled():
+            return entry.ruling.at
+    return 0.0
+
+
+def _subject(entry: LedgerEntry | None) -> str:
+    """Return whom a ban or a ruling is about; "" of other entries."""
+    match entry:
+        case Banned():
+            return entry.ban.subject
+        case Ruled():
+            return entry.ruling.subject
+    return ""
+
+
+def _bans(entry: LedgerEntry | None) -> bool:
+    """Whether somebody is banned by an entry."""
+    return isinstance(entry, Banned) or (isinstance(entry, Ruled) and entry.ruling.holds)
+
+
+def _invite(ledger: MembershipLedger, token: str) -> str:
+    made = ledger.invited.get(token)
+    return f"the invite for {made.name}" if made is not None and made.name else "an invite"

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dtfm_coordinator.membership.members import Member
@@ -57,7 +57,9 @@ class OverviewMaker:
         state: SwarmState,
         phase: Callable[[], Phase],
         names: Callable[[], Mapping[str, str]] = dict,
+        banned: Callable[[], Collection[str]] = tuple,
         clock: Callable[[], float] = time.time,
+        *,
         board: NewsBoard | None = None,
         acts: Acts = tuple,
     ) -> None:
@@ -70,12 +72,13 @@ class OverviewMaker:
             state: the swarm as the coordinator knows it.
             phase: returns what the coordinator does now.
             names: returns whom the invites were for with which members have entered, by peer id.
+            banned: returns the peer ids of the members that are banned.
             clock: gives Unix seconds.
             board: holds what has happened so far; None: what the folder tells of that.
             acts: returns what the owner has done, as far as the board does not have it.
         """
         self._swarm, self._job, self._state, self._phase = swarm, job, state, phase
-        self._names, self._clock, self._acts = names, clock, acts
+        self._names, self._banned, self._clock, self._acts = names, banned, clock, acts
         self.history = StepHistory(folder / "metrics.jsonl")
         """Steps so far, as the last overview had them."""
         self._records, self._storage = MemberRecords(folder), StorageWatch(folder, state.clock.now)
@@ -192,8 +195,8 @@ class OverviewMaker:
         around = Around.of(plan, heard, state.pace.slow(), state.doubted, phase, product_version())
         contributions = self._records.contributions(self.history.work)
         whole = sum(one.layer_tokens for one in contributions.values())
-        shown = self._shown(contributions)
-        names = self._names()
+        names, banned = self._names(), self._banned()
+        shown = self._shown({*contributions, *banned})
         ago = self._clock() - state.clock.now()
         nobody = Contribution()
         found = {}
@@ -206,15 +209,16 @@ class OverviewMaker:
                 limits=state.links.limits.of(member.peer),
                 seen_at=round(member.heard + ago, 1) if member.heard else 0.0,
                 now=self._clock(),
+                is_banned=member.peer in banned,
             )
             found[member.peer] = member_view(member, around, known)
         return found
 
-    def _shown(self, contributions: Mapping[str, Contribution]) -> list[Member]:
-        """Return the members of which is told: who is here, and the last of those who have left, also those whom this
-        coordinator has not seen itself."""
+    def _shown(self, known: Collection[str]) -> list[Member]:
+        """Return the members of which is told: who is here, and the last of those who have left, also those of whom it
+        is only known that they have contributed or are banned."""
         members = self._state.members
         here, gone = members.online(), [one for one in members.known() if not one.is_here]
-        unseen = [Member(peer, 0) for peer in contributions if members.get(peer) is None]
+        unseen = [Member(peer, 0) for peer in sorted(known) if members.get(peer) is None]
         gone.sort(key=lambda one: -one.heard)
         return [*here, *(gone + unseen)[:MOST_GONE]]
