@@ -147,11 +147,12 @@ def _plans(facts: RunFacts) -> str:
 
 
 def _members(facts: RunFacts) -> str:
-    """Who has entered or contributed; of those who are here now, what they do."""
+    """Who has entered or contributed, and how much, also of those who have left; of those who are here now, what they
+    do."""
     plan, ledger = facts.plan, facts.ledger
     seen = facts.overview.members if facts.overview is not None else {}
     rows = []
-    for peer in dict.fromkeys([*ledger.members, *seen]):
+    for peer in dict.fromkeys([*ledger.members, *facts.shares, *seen]):
         entry, view = ledger.members.get(peer), seen.get(peer)
         invite = ledger.invited.get(entry.token) if entry is not None else None
         stage = plan.stage_of(peer) if plan is not None else None
@@ -166,10 +167,14 @@ def _members(facts: RunFacts) -> str:
                 (view.device if view is not None else "") or "not known",
                 layers,
                 share,
+                f"{facts.shares[peer]:.1%}" if peer in facts.shares else "",
                 "banned" if entry is not None and ledger.is_banned(peer, entry.token) else does,
             )
         )
-    return _table(("member", "invited as", "entered:d", "device", "layers:d", "micro-batches:n", "now:w"), rows)
+    head = (
+        "member", "invited as", "entered:d", "device", "layers:d", "micro-batches:n", "share of all work:n", "now:w"
+    )  # fmt: skip
+    return _table(head, rows)
 
 
 def _checkpoints(facts: RunFacts) -> str:
