@@ -116,7 +116,7 @@ def serve(
             )
             command_line.run(
                 serve_job(parsed, state_dir, options, _say_invite),
-                waits_for="those who look at the page, and connections that are being closed",
+                waits_for="connections to the members and to the page to close",
             )
 
 
