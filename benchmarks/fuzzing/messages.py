@@ -44,6 +44,7 @@ from dtfm_protocol.control.messages import (
 from dtfm_protocol.control.messages import JOB as RESOLVED
 from dtfm_protocol.discovery.records import Limits, Link
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.envelope import read_body
 from dtfm_protocol.identity.freshness import Freshness
 from dtfm_protocol.identity.keys import Identity
@@ -199,6 +200,7 @@ def _bodies(sides: Sides) -> dict[str, Schema]:
         MEMBERSHIP.name: MembershipNews(
             authorities=(sides.authority.hex(),),
             bans=(Ban.of(owner, SWARM, f"peer:{owner.peer_id}"),),
+            rulings=(BanRuling.of(owner, SWARM, f"peer:{owner.peer_id}", 5, holds=False),),
             revoked=(TOKEN,),
             redeemed=(TokenUse(token=TOKEN, peer=peers[0], at=1.7e9),),
         ),

@@ -13,6 +13,7 @@ from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
 from dtfm_protocol.control.mqtt import BrokerAddress
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.credential import read_credential
 from dtfm_protocol.identity.enrolment import (
     ANSWER_LIMIT,
@@ -140,6 +141,7 @@ def _enrolment(sides: Sides) -> Iterator[Target]:
         certificate=sides.certificate.hex(),
         authorities=(sides.authority.hex(),),
         bans=(Ban.of(sides.owner, SWARM, f"peer:{sides.owner.peer_id}"),),
+        rulings=(BanRuling.of(sides.owner, SWARM, f"peer:{sides.owner.peer_id}", 5, holds=False),),
     )
 
     def at_the_desk(data: bytes) -> object:
@@ -155,7 +157,7 @@ def _enrolment(sides: Sides) -> Iterator[Target]:
         parsed = at_once(receive_enrolment(reader_of(sized(data), sides.loop), EnrolmentAnswer, ANSWER_LIMIT))
         for authority in parsed.authorities:
             admission.trust(bytes.fromhex(authority))
-        admission.ban(parsed.bans)
+        admission.ban(parsed.bans, parsed.rulings)
         return read_credential(bytes.fromhex(parsed.certificate or ""))
 
     text = request.model_dump_json().encode()

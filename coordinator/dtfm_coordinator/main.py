@@ -6,7 +6,7 @@ from dtfm_coordinator.commands.change_commands import fork, set_values
 from dtfm_coordinator.commands.checkpoint_commands import checkpoints
 from dtfm_coordinator.commands.job_commands import check
 from dtfm_coordinator.commands.lab_commands import compare, lab, network
-from dtfm_coordinator.commands.membership_commands import ban, invite, kick, members, revoke, rotate
+from dtfm_coordinator.commands.membership_commands import ban, invite, kick, members, revoke, rotate, unban
 from dtfm_coordinator.commands.model_commands import export, generate, report, status
 from dtfm_coordinator.commands.owner_commands import cancel, checkpoint, finish, pause, replan, resume
 from dtfm_coordinator.commands.page_commands import page
@@ -49,6 +49,7 @@ for _command in (
     revoke,
     kick,
     ban,
+    unban,
     rotate,
     page,
     card,

@@ -89,12 +89,13 @@ COORDINATOR_FILES = (
     ),
     StateFile(
         "membership.jsonl",
-        "Invites, who has entered with which, and who is banned.",
+        "Invites, who has entered with which, who is banned, and who is not any more.",
         (
             membership_ledger.Invited,
             membership_ledger.Redeemed,
             membership_ledger.Revoked,
             membership_ledger.Banned,
+            membership_ledger.Ruled,
             membership_ledger.Kicked,
             membership_ledger.Trusted,
         ),

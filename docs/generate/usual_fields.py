@@ -29,6 +29,8 @@ USUAL = {
     "grad_norm": "Norm of the whole model's gradient, before clipping.",
     "seconds": "Seconds of the step.",
     "bans": "Who is a member no more.",
+    "BanRuling.by": "Coordinator that signed it.",
+    "Ruled.ruling": "The ruling.",
     "dtype": "Type of the tensor's elements.",
     "shape": "Shape of the tensor.",
     "file": "File in which it lies.",

@@ -75,6 +75,8 @@ PATIENCE_SECONDS = 30.0
 CLOCK_OFFSET_SECONDS = 2.0
 """By so much clocks may differ before it matters: hivemind refuses 3 s."""
 
+SENT_AWAY = "The owner has sent this machine away; `dtfm-node join` comes back."
+
 
 @dataclass(frozen=True)
 class NodeOptions:
@@ -177,20 +179,51 @@ class Daemon:
         watch = AvailabilityWatch(self._folder, rules, readings)
         await watch.check()
         self._accepted()
-        await watch.until_available(self._waits)
-        self._reporter.end_pause()
         control = self._control(admission)
-        with self._tracer() as tracer, self._machine(device, tracer) as machine:
-            async with asyncio.TaskGroup() as tasks:
-                background = [
-                    tasks.create_task(control.run()),
-                    tasks.create_task(credentials.keep_fresh(admission, control.refused)),
-                    tasks.create_task(self._inbox.until_misfit()),
-                ]
-                await self._enter(control)
-                await self._serve(machine, control, admission, watch)
-                for task in background:
-                    task.cancel()
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(control.run()),
+                tasks.create_task(credentials.keep_fresh(admission, control.refused)),
+                tasks.create_task(self._inbox.until_misfit()),
+            ]
+            if await self._until_available(watch, control):
+                with self._tracer() as tracer, self._machine(device, tracer) as machine:
+                    await self._enter(control)
+                    await self._serve(machine, control, admission, watch)
+            for task in background:
+                task.cancel()
+
+    async def _until_available(self, watch: AvailabilityWatch, control: ControlPlane) -> bool:
+        """Wait until this node may work, as a member that says why it does not; whether it is to work then, and was not
+        sent away meanwhile."""
+        waiting = asyncio.create_task(watch.until_available(self._waits))
+        sent_away = asyncio.create_task(self._inbox.sent_away.wait())
+        telling = asyncio.create_task(self._tell_of_pause(control))
+        try:
+            done, _ = await asyncio.wait({waiting, sent_away, telling}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (waiting, sent_away, telling):
+                task.cancel()
+            await asyncio.gather(waiting, sent_away, telling, return_exceptions=True)
+        if self._inbox.sent_away.is_set():
+            self._display.note(SENT_AWAY)
+            return False
+        self._reporter.end_pause()
+        return True
+
+    async def _tell_of_pause(self, control: ControlPlane) -> None:
+        """Be a member that does nothing, as soon as a coordinator is there.
+
+        Raises:
+            UserError: another daemon has this identity.
+        """
+        await control.connected.wait()
+        await self._inbox.job()
+        await self._look_around(control)
+        await control.publish(PRESENCE, self._presence())
+        await self._reporter.run(control)
 
     def _machine(self, device: torch.device, tracer: Tracer) -> AbstractContextManager[Runtime]:
         options = self._options
@@ -206,7 +239,7 @@ class Daemon:
         """Be a member: offer what this machine has, and do what plans say."""
         job = await self._inbox.job()
         survey = await self._surveyor(job)
-        self._display.note(job_in_words(job))
+        self._display.note(job_in_words(job, self._inbox.plan))
         registry = Registry(self._invite.swarm, self._post)
         port, caps = self._options.port, TrafficCaps(RateCap(self._options.upload), RateCap(self._options.download))
         self._display.sent_bytes = lambda: caps.up.total
@@ -305,7 +338,7 @@ class Daemon:
                     words = f"{self._display.contribution} The coordinator has signed that"
                     self._display.note(f"{words}: `dtfm-node contribution` shows it.")
                 if self._inbox.sent_away.is_set():
-                    self._display.note("The owner has sent this machine away; `dtfm-node join` comes back.")
+                    self._display.note(SENT_AWAY)
                 for task in background:
                     task.cancel()
             await self._reporter.send(control)
@@ -322,7 +355,7 @@ class Daemon:
         return Presence(online=True, session=self._session, name=self._options.name, version=product_version())
 
     def _waits(self, why: str) -> None:
-        """Say why this node does not even connect yet."""
+        """Say why this node does not begin yet."""
         self._reporter.pause(why)
         self._reporter.save()
 
@@ -409,6 +442,14 @@ class Daemon:
                 f"no coordinator: its broker answers, but nobody has said there for {self._patience:g} s what "
                 "is to be trained; check that it runs"
             ) from None
+        await self._look_around(control)
+
+    async def _look_around(self, control: ControlPlane) -> None:
+        """Make sure that no other daemon has this identity, and compare clocks.
+
+        Raises:
+            UserError: there is another one.
+        """
         await control.publish(CHALLENGE, Challenge(session=self._session))
         await asyncio.sleep(self._timeouts.identity_challenge)
         ahead = control.clock_ahead
@@ -416,7 +457,7 @@ class Daemon:
             way = "behind" if ahead > 0 else "ahead of"
             self._display.note(
                 f"this machine's clock is {abs(ahead):,.0f} s {way} the coordinator's: going by that one in the DHT; "
-                "set this one"
+                "`sudo timedatectl set-ntp true` sets this one"
             )
             go_by(ahead)
         if self._twin is not None:

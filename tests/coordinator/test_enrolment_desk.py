@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from dtfm_coordinator.membership.ledger_file import NAME, LedgerFile
-from dtfm_coordinator.membership.membership_ledger import Banned, Invited, Kicked, Revoked
+from dtfm_coordinator.membership.membership_ledger import Banned, Invited, Kicked, Revoked, Ruled
 from dtfm_coordinator.serve.enrolment_desk import EnrolmentDesk
+from dtfm_protocol.bounds import MOST_UINT32
 from dtfm_protocol.control.messages import MembershipNews, TokenUse
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.credential import authority_certificate, issue_credential
 from dtfm_protocol.identity.enrolment import EnrolmentAnswer, EnrolmentRequest, new_challenge
 from dtfm_protocol.identity.entry_token import EntryToken
@@ -233,6 +235,47 @@ def test_invites_of_a_key_that_was_replaced_lead_in_as_far_as_the_ledger_has_the
     (ban,) = desk.news().bans
     assert (ban.by, ban.subject) == (new.peer_id, "peer:bad")
     ban.verify(SWARM)
+
+
+def test_a_ban_that_is_taken_back_lets_in_again_here_and_at_a_standby_and_no_old_news_renews_it(tmp_path: Path) -> None:
+    token, bad = EntryToken.issue(OWNER, SWARM, 1, END), Identity.generate()
+    desk, standby = desk_of(tmp_path / "1"), desk_of(tmp_path / "2", SECOND)
+    file, subject = LedgerFile(tmp_path / "1"), f"peer:{bad.peer_id}"
+    asks(desk, token, bad)
+    file.append(Banned(ban=Ban.of(OWNER, SWARM, subject)))
+    assert "banned" in asks(desk, token, bad).refused
+    old = desk.news()
+    standby.merge(old)
+    file.append(Ruled(ruling=BanRuling.of(OWNER, SWARM, subject, 5, holds=False)))
+    answer = asks(desk, token, bad)
+    assert answer.certificate
+    assert (answer.bans, [one.subject for one in answer.rulings]) == ((), [subject])
+    standby.merge(desk.news())
+    for one in (desk, standby):
+        one.merge(old)
+        assert not one.admission.ban_list.holds(subject)
+    again = desk_of(tmp_path / "2", SECOND)
+    assert again.news().bans == ()
+    assert [one.order for one in again.news().rulings] == [(5, False)]
+
+
+def test_a_ruling_that_could_never_be_followed_by_another_is_not_taken_over(tmp_path: Path) -> None:
+    desk = desk_of(tmp_path)
+    desk.merge(MembershipNews(rulings=(BanRuling.of(OWNER, SWARM, "peer:a", MOST_UINT32, holds=False),)))
+    assert desk.news().rulings == ()
+
+
+def test_a_ruling_of_a_key_that_was_replaced_is_signed_anew(tmp_path: Path) -> None:
+    new = Identity.generate()
+    own = authority_certificate(new, (Succession.made(OWNER, SWARM, new.peer_id, int(time.time()), 1),))
+    file = LedgerFile(tmp_path)
+    file.append(Banned(ban=Ban.of(OWNER, SWARM, "peer:good")))
+    file.append(Ruled(ruling=BanRuling.of(OWNER, SWARM, "peer:good", 5, holds=False)))
+    desk = EnrolmentDesk(new, Admission(SWARM, [new.peer_id], own, [own]), LedgerFile(tmp_path))
+    (ruling,) = desk.news().rulings
+    assert (ruling.by, ruling.order, desk.news().bans) == (new.peer_id, (5, False), ())
+    ruling.verify(SWARM)
+    assert not desk.admission.ban_list.holds("peer:good")
 
 
 def test_kicks_are_told_to_all_and_end_streams_once(tmp_path: Path) -> None:

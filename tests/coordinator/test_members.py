@@ -272,6 +272,19 @@ def test_who_pauses_is_given_no_work_and_is_waited_for_by_nobody() -> None:
     assert members.newcomers({"b"}) == ["a"]
 
 
+def test_who_begins_with_a_pause_is_a_member_that_is_neither_waited_for_nor_looked_up_before_it_works() -> None:
+    members = Members()
+    members.listed({"a": PROFILE})
+    members.reported("a", report())
+    members.seen("b", here())
+    members.reported("b", report("one", "paused"))
+    assert (online(members), members.paused(), members.unlisted()) == (["a", "b"], ["b"], {})
+    assert (ready(members), members.settled()) == (["a"], ["a"])
+    assert members.waiting_for(2) == "waiting for 1 more nodes (1 of 2 are ready; 1 paused)"
+    members.reported("b", report("one", "idle"))
+    assert members.unlisted() == {"b": "one"}, "now it has a profile"
+
+
 def test_who_is_new_is_named_once_nobody_else_is_still_coming() -> None:
     """Volunteers arrive in bursts: one plan for all of them is enough."""
     members = Members()

@@ -9,15 +9,16 @@ import pytest
 from typer.testing import CliRunner
 
 from dtfm_coordinator.main import app
-from dtfm_coordinator.membership.ledger_file import LedgerFile
-from dtfm_coordinator.membership.membership_ledger import Invited, Redeemed
+from dtfm_coordinator.membership.ledger_file import LedgerFile, ledger_entries
+from dtfm_coordinator.membership.membership_ledger import Banned, Invited, LedgerEntry, Redeemed, Ruled
+from dtfm_protocol.identity.ban import Ban
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
 from dtfm_protocol.process.state_dir import locked
 from tests.harness.membership import DAY, SWARM, invite_of
 
 A, B, C = (Identity.generate().peer_id for _ in range(3))
-COMMANDS = [["invite"], ["members"], ["revoke", "0" * 16], ["kick", A], ["ban", A], ["rotate"]]
+COMMANDS = [["invite"], ["members"], ["revoke", "0" * 16], ["kick", A], ["ban", A], ["unban", A], ["rotate"]]
 
 
 class Folder:
@@ -34,6 +35,11 @@ class Folder:
     def file(self) -> LedgerFile:
         """The ledger, as it is on the disk now."""
         return LedgerFile(self.path)
+
+    @property
+    def entries(self) -> list[LedgerEntry]:
+        """The entries of the ledger."""
+        return ledger_entries(self.path).take_up()
 
     def invited(self, token: str, *, uses: int = 1, name: str = "") -> None:
         self.file.append(Invited(token=token, uses=uses, expires=time.time() + DAY, name=name))
@@ -70,9 +76,9 @@ def test_an_invite_is_the_served_one_with_a_token_of_its_own_which_the_ledger_kn
     assert made.model_copy(update={"token": folder.served.token}) == folder.served
     assert (made.token.uses, made.token.by) == (3, folder.owner.peer_id)
     assert made.token.expires == pytest.approx(time.time() + 2 * DAY, abs=60)
-    assert folder.file.ledger.invited[made.token.id] == Invited(
-        token=made.token.id, uses=3, expires=made.token.expires, name="Ada"
-    )
+    known = folder.file.ledger.invited[made.token.id]
+    assert (known.uses, known.expires, known.name) == (3, made.token.expires, "Ada")
+    assert known.at == pytest.approx(time.time(), abs=60)
 
 
 def test_an_invite_is_for_one_node_and_a_week_where_nothing_else_is_said(folder: Folder) -> None:
@@ -197,7 +203,37 @@ def test_a_ban_of_a_key_alone_leaves_the_others_of_its_invite(folder: Folder) ->
     assert set(folder.file.ledger.bans) == {f"peer:{A}"}
 
 
-@pytest.mark.parametrize("command", ["kick", "ban"])
+def test_a_ban_is_taken_back_by_a_ruling_that_counts_before_it_and_can_be_made_again(folder: Folder) -> None:
+    token = folder.served.token.id
+    for peer in (A, B, C):
+        folder.entered(peer)
+    folder.says("ban", A)
+    folder.says("ban", C, "--key-only")
+    assert folder.says("unban", A[-8:]) == (
+        f"{A} is banned no more: its person can type `dtfm-node join` again; so can 1 other of the same invite\n"
+    )
+    assert folder.says("members").count("banned") == 1, "who was banned by itself stays so"
+    assert json.loads(folder.says("members", "--json"))["bans"] == [f"peer:{C}"]
+    for holds in (True, False):
+        folder.says("ban" if holds else "unban", A)
+        ledger = folder.file.ledger
+        assert ledger.banned_members() == ({A, B, C} if holds else {C})
+    for ruling in ledger.rulings.values():
+        ruling.verify(folder.served.swarm)
+    rulings = [entry.ruling for entry in folder.entries if isinstance(entry, Ruled)]
+    times = [one.at for one in rulings if one.subject == f"token:{token}"]
+    assert times == sorted(set(times)), "each is later than those before, however fast they follow each other"
+    assert f"{A} is not banned" in folder.refuses("unban", A)
+
+
+def test_who_was_turned_out_as_its_invite_was_used_up_needs_another_invite(folder: Folder) -> None:
+    folder.entered(A)
+    subject = f"entry:{folder.served.token.id}{A}"
+    folder.file.append(Banned(ban=Ban.of(folder.owner, folder.served.swarm, subject)))
+    assert "`dtfm-coordinator invite` makes a new one" in folder.refuses("unban", A)
+
+
+@pytest.mark.parametrize("command", ["kick", "ban", "unban"])
 def test_who_is_meant_must_be_plain(folder: Folder, command: str) -> None:
     folder.entered(A)
     folder.entered("another" + A[-8:])

@@ -176,7 +176,7 @@ def member(state: str = "training", *, listed: bool = True, online: bool = True,
         (member("idle", listed=False), Around.of(None, "b"), "joining", "looked up"),
         (member("idle", leaving=True), Around.of(None, "b"), "leaving", "as soon as others have"),
         (member(online=False), Around.of(plan_of("b"), ""), "gone", "has left; its work so far counts"),
-        (replace(member(), kicked="one"), Around.of(plan_of("b"), "b"), "gone", "was sent away by you"),
+        (replace(member(), kicked="one"), Around.of(plan_of("b"), "b"), "gone", "was sent away by the owner"),
         (member(online=False), Around.of(plan_of("b"), "", phase="done"), "gone", "has left; its work counts"),
         (Member("b", 0, online=True), Around.of(None, "b"), "joining", "has just come"),
         (member(), Around.of(plan_of("b"), "b", version="0.1.0"), "spare", "is left out: it has dtfm 1 and this"),
@@ -226,8 +226,25 @@ def test_a_patch_makes_the_later_overview_of_the_earlier_one(before: dict[str, A
 def maker_of(peers: Peers, now: Callable[[], float] = lambda: 1000.0) -> OverviewMaker:
     context = peers.context
     return OverviewMaker(
-        context.folder, "swarm", lambda: JOB, peers.state, lambda: peers.announcer.phase, lambda: {"a": "Ann"}, now
+        context.folder,
+        "swarm",
+        lambda: JOB,
+        peers.state,
+        lambda: peers.announcer.phase,
+        lambda: {"a": "Ann"},
+        clock=now,
     )
+
+
+async def test_who_is_banned_is_shown_with_that_also_where_nothing_else_is_known_of_it(tmp_path: Path) -> None:
+    peers = Peers(tmp_path)
+    await peers.join("a")
+    maker = OverviewMaker(
+        tmp_path, "swarm", lambda: JOB, peers.state, lambda: peers.announcer.phase, banned=lambda: {"a", "b"}
+    )
+    shown = maker.make().members
+    assert {peer: (one.role, one.is_banned) for peer, one in shown.items()} == dict.fromkeys("ab", ("gone", True))
+    assert "is banned by the owner" in shown["b"].does
 
 
 async def test_what_happens_is_told_once_and_in_plain_words(tmp_path: Path) -> None:
@@ -343,12 +360,8 @@ def test_the_logs_warnings_are_told_with_what_to_do() -> None:
     listener = WarningListener(board)
     for text in ("cannot write the history: no space left on device", "what is \x1b[2Jthis", "what is \x1b[2Jthis"):
         listener.handle(logging.LogRecord("dtfm", logging.WARNING, "", 0, text, (), None))
-    for extra in ({}, {"is_news": True}):
-        record = logging.LogRecord("dtfm", logging.INFO, "", 0, "Changed: rate 1 -> 2.", (), None)
-        vars(record).update(extra)
-        listener.handle(record)
     told = list(board.items.values())
-    assert [one.text for one in told[2:]] == ["Changed: rate 1 -> 2."]
+    assert len(told) == 2, "what is said again is told once"
     assert "Make room" in told[0].advice
     assert all(one.text.isprintable() for one in told)
     for number in range(500):

@@ -26,14 +26,16 @@ from dtfm_coordinator.owner.owner_wishes import (
     WishAnswer,
 )
 from dtfm_coordinator.owner.wish_file import WishFile
+from dtfm_coordinator.records.member_records import append_shares
 from dtfm_coordinator.serve.web import page_server
 from dtfm_coordinator.serve.web.owner_actions import act
 from dtfm_coordinator.serve.web.page_access import NoAccess, PageAccess
 from dtfm_coordinator.serve.web.page_address import PageAddress, PageOptions
-from dtfm_coordinator.serve.web.page_links import NAME, PageKeys, PageLinks
+from dtfm_coordinator.serve.web.page_links import NAME, PageKeys, PageLinks, link
 from dtfm_coordinator.serve.web.page_server import PageServer
 from dtfm_protocol.errors import UserError
 from tests.coordinator.peers import Peers, plan_of, row
+from tests.harness.browser import CHROMIUM, Browser
 from tests.harness.invites import invite_to
 from tests.harness.page_visitor import PageVisitor, read_head
 
@@ -118,6 +120,28 @@ async def test_the_page_and_all_that_it_loads_come_from_here_and_nothing_in_it_r
         assert small.headers["content-encoding"] == "gzip"
         for wrong in ("/assets/../page_app.py", "/assets/page_app.py", "/assets/%2e%2e/page_app.py", "/nothing"):
             assert (await page.stranger.get(wrong)).status == 404
+
+
+@pytest.mark.process
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (`apt-get install chromium`)")
+async def test_the_members_and_their_buttons_are_not_cut_on_a_screen_of_any_width(tmp_path: Path) -> None:
+    async with served(tmp_path) as page, Browser.running() as browser:
+        for peer in (MEMBER, MEMBER[:-1] + "d"):
+            await page.peers.join(peer)
+            profile = page.peers.records.listed[peer]
+            long = profile.model_copy(update={"device": "cuda:0 NVIDIA GeForce RTX 3060", "version": "0.1.0"})
+            page.peers.state.members.listed({peer: long})
+        page.peers.state.plan = plan_of(MEMBER)
+        append_shares(tmp_path, page.peers.state.plan, page.peers.rows)
+        page.peers.rows.append(row(1))
+        page.status.write()
+        for width in (360, 740, 800, 1000, 1280):
+            await browser.look_like(width, 900)
+            await browser.open(link(page.server.url, page.keys.owner))
+            await browser.until("document.querySelectorAll('#members .row-actions button').length === 4")
+            for whole in ("document.documentElement", "document.querySelector('.scroll')"):
+                assert await browser.run(f"{whole}.scrollWidth <= {whole}.clientWidth"), (width, whole)
+        assert browser.complaints == []
 
 
 async def test_the_numbers_are_those_of_the_status(tmp_path: Path) -> None:
@@ -216,6 +240,9 @@ async def test_a_member_is_sent_away_and_banned_as_the_commands_do_it(tmp_path: 
         ledger = LedgerFile(tmp_path).ledger
         assert MEMBER in ledger.kicked
         assert ledger.bans.keys() == {f"peer:{MEMBER}"}
+        back = await page.owner.post("/api/act", {"action": "unban", "peer": MEMBER})
+        assert (back.status, "is banned no more" in back.values["said"]) == (200, True)
+        assert not LedgerFile(tmp_path).ledger.banned_members()
         nobody = await page.owner.post("/api/act", {"action": "kick", "peer": "nobody"})
         assert (nobody.status, "is no member" in nobody.values["error"]) == (400, True)
 

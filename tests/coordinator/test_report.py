@@ -15,8 +15,10 @@ from dtfm_coordinator.membership.membership_ledger import Invited, Redeemed
 from dtfm_coordinator.owner.owner_wishes import Paused, WishAnswer
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.records.event_log import PlanEvent, append
+from dtfm_coordinator.records.member_records import append_shares
 from dtfm_coordinator.swarm.overview.overview import Health
 from dtfm_coordinator.tools.report.curve_chart import Curve, chart, thinned, ticks
+from dtfm_coordinator.tools.report.run_facts import RunFacts
 from dtfm_protocol.job.metrics_file import MetricsFile
 from dtfm_protocol.process.state_dir import locked
 from tests.coordinator.peers import JOB, plan_of, row
@@ -84,6 +86,19 @@ def test_a_report_tells_of_the_run_and_fetches_and_runs_nothing(tmp_path: Path) 
     assert not {"script", "img", "link", "iframe"}.intersection(found.opened)
     assert found.links == []
     assert EVIL in found.said  # as text
+
+
+def test_a_report_says_everybodys_share_of_the_work_also_of_those_who_have_left(tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    rows = MetricsFile(folder / "metrics.jsonl")
+    append_shares(folder, plan_of("a", "gone", version=1), rows)
+    append_shares(folder, plan_of("a", version=2), rows)
+    facts = RunFacts.of(folder)
+    assert facts.shares == pytest.approx({"a": 20.5 / 30, "gone": 9.5 / 30}), "plan 1 has made 19 steps of 30"
+    said = report(folder, tmp_path / "report.html").said
+    assert "gone" in said
+    assert "68.3%" in said
+    assert "31.7%" in said
 
 
 def test_a_run_without_a_step_has_a_report_and_a_folder_without_a_run_has_none(tmp_path: Path) -> None:

@@ -9,12 +9,16 @@ import pytest
 
 from dtfm_node.control.display import Display
 from dtfm_node.daemon import Daemon, NodeOptions
-from dtfm_protocol.control.messages import Topic
+from dtfm_node.limits.availability import Rules
+from dtfm_node.limits.availability_watch import AvailabilityWatch
+from dtfm_node.limits.machine_readings import MachineReading
+from dtfm_node.limits.pause_order import PauseOrder, write_order
+from dtfm_protocol.control.messages import REPORT, Report, Topic
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process.timeouts import TIMEOUTS
 from dtfm_protocol.schema import Schema
 from tests.coordinator.peers import JOB
-from tests.harness.manual_clock import settle
+from tests.harness.manual_clock import ManualClock, settle
 from tests.harness.membership import invite_of
 
 INVITE = invite_of()
@@ -32,8 +36,14 @@ class Control:
             self.connected.set()
         self.said: list[str] = []
 
-    async def publish(self, topic: Topic, _: Schema) -> None:
+        self.bodies: list[Schema] = []
+        self.reported = asyncio.Event()
+
+    async def publish(self, topic: Topic, body: Schema) -> None:
         self.said.append(topic.name)
+        self.bodies.append(body)
+        if topic is REPORT:
+            self.reported.set()
 
 
 def entering(folder: Path, connected: bool, timeout: float) -> tuple[Daemon, Control, Any]:
@@ -61,4 +71,52 @@ async def test_a_node_gives_up_where_nobody_leads_and_says_what_is_missing(
     _, control, entry = entering(tmp_path, connected, 0.05)
     with pytest.raises(UserError, match=f"no coordinator: its broker .*{why}"):
         await asyncio.wait_for(entry, 30)
+    assert control.said == []
+
+
+def beginning(folder: Path) -> tuple[Daemon, Control, ManualClock, asyncio.Task[bool]]:
+    """A daemon that begins while its person has paused it."""
+    write_order(folder, PauseOrder())
+    daemon, control, entry = entering(folder, True, 30.0)
+    entry.close()
+    clock = ManualClock()
+    watch = AvailabilityWatch(folder, Rules(), NoReadings(), clock=clock)
+    return daemon, control, clock, asyncio.create_task(daemon._until_available(watch, control))
+
+
+class NoReadings:
+    """A machine that tells nothing."""
+
+    async def read(self) -> MachineReading:
+        return MachineReading()
+
+
+async def test_a_node_that_begins_with_a_pause_is_a_member_that_says_why_it_does_nothing(tmp_path: Path) -> None:
+    daemon, control, clock, task = beginning(tmp_path)
+    await settle()
+    assert control.said == [], "nobody leads yet, and it waits for that"
+    daemon._inbox._take_job("", JOB)
+    await asyncio.wait_for(control.reported.wait(), 30)
+    assert control.said == ["challenge", "presence", "report"]
+    report = control.bodies[-1]
+    assert isinstance(report, Report)
+    assert (report.state, report.text) == ("paused", "paused by its person until `dtfm-node resume`")
+    write_order(tmp_path, None)
+    await clock.advance(TIMEOUTS.availability_look)
+    assert await asyncio.wait_for(task, 30), "it goes on to work"
+    assert daemon._reporter._now().state == "measuring"
+
+
+async def test_a_node_that_is_sent_away_while_it_pauses_does_not_begin(tmp_path: Path) -> None:
+    daemon, _, _, task = beginning(tmp_path)
+    await settle()
+    daemon._inbox.sent_away.set()
+    assert not await asyncio.wait_for(task, 30)
+
+
+async def test_a_node_that_may_work_begins_without_a_word_of_a_pause(tmp_path: Path) -> None:
+    daemon, control, entry = entering(tmp_path, True, 30.0)
+    entry.close()
+    watch = AvailabilityWatch(tmp_path, Rules(), NoReadings(), clock=ManualClock())
+    assert await asyncio.wait_for(daemon._until_available(watch, control), 30)
     assert control.said == []

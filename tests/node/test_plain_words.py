@@ -6,14 +6,17 @@ import pytest
 
 from dtfm_coordinator.membership.members import Members
 from dtfm_node.control.display import Display
+from dtfm_node.control.job_words import job_in_words
 from dtfm_node.control.plain_words import READY, WorkShare, doing, sentence, standing, swarm_does
 from dtfm_node.limits.availability import BY_ORDER
 from dtfm_protocol.control.messages import Phase
+from dtfm_protocol.job.amendment import Amendment
 from dtfm_protocol.job.step_metrics import StepMetrics
 from dtfm_protocol.job.step_words import step_in_words
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.quantities import bytes_in_words, time_in_words
+from tests.coordinator.peers import JOB, plan_of
 
 PLAN = Plan(stages=((0, 4), (4, 5), (5, 8)), routes=(("a", "b", "c"),) * 4, idle=("d", "e"), shadows=("d", "d", None))
 
@@ -152,6 +155,33 @@ def test_the_end_is_thanks_or_a_goodbye_and_no_path_of_the_owners(text: str, wor
     said = doing("finished", text, WorkShare.of_plan(PLAN, "a"))
     assert words in said
     assert "/x" not in said
+
+
+def test_a_run_that_its_owner_has_ended_is_said_to_have_ended_and_not_to_be_trained() -> None:
+    text = "ended by the owner after step 1040 of 2000; the model is in /x"
+    assert swarm_does(Phase(name="done", text=text)) == "The owner ended the run after step 1,040."
+    said = doing("finished", text, WorkShare.of_plan(PLAN, "a"), option=" --state-dir n")
+    assert said == (
+        "The owner ended the run after step 1,040. Thank you for your part in it. "
+        "`dtfm-node remove --state-dir n` deletes what it keeps."
+    )
+    assert swarm_does(Phase(name="done", text="all 60 steps are done; it is in /x")) == "The model is trained."
+
+
+def test_a_newcomer_is_told_as_many_steps_as_the_run_has_now() -> None:
+    plan = plan_of("a").model_copy(
+        update={"amendments": (Amendment(number=1, from_step=5, values={"training.steps": 1200}),)}
+    )
+    config = {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 4,
+        "vocab_size": 64,
+    }
+    job = JOB.model_copy(update={"config": config | {"num_attention_heads": 4}})
+    assert job_in_words(job).endswith(f"for {JOB.training.steps} steps")
+    assert job_in_words(job, plan).endswith("for 1,200 steps")
 
 
 @pytest.mark.parametrize(("text", "words"), [("", ""), ("a", "A."), ("a!", "A!"), (" b. ", "B.")])

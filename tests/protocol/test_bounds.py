@@ -28,8 +28,9 @@ from dtfm_protocol.control.messages import (
     Report,
 )
 from dtfm_protocol.discovery.records import Entry, LinkReport, Profile
-from dtfm_protocol.identity.admission import MOST_BANS
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban_list import MOST_BANS, MOST_RULINGS
+from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.credential import CERTIFICATE_LIMIT
 from dtfm_protocol.identity.enrolment import EnrolmentAnswer, EnrolmentRequest
 from dtfm_protocol.identity.entry_token import MOST_USES, EntryToken
@@ -129,6 +130,7 @@ ROW = {
 }  # fmt: skip
 TOKEN = {"id": "0" * 16, "uses": 1, "expires": 1, "by": "a", "signature": "0" * 128}
 BAN = {"subject": "peer:a", "by": "a", "signature": "0" * 128}
+RULING = BAN | {"holds": False, "at": 1}
 USE = {"token": "0" * 16, "peer": "a", "at": 1.0}
 REPORT = {"session": "s", "state": "idle"}
 PLAN = {"stages": [[0, 1]], "routes": [["a"]]}
@@ -158,6 +160,10 @@ PLAN = {"stages": [[0, 1]], "routes": [["a"]]}
         (EntryToken, TOKEN | {"signature": "0" * 129}),
         (Ban, BAN | {"subject": f"peer:{'a' * 121}"}),
         (Ban, BAN | {"signature": "0" * 129}),
+        (BanRuling, RULING | {"subject": "king:a"}),
+        (BanRuling, RULING | {"at": 0}),
+        (MembershipNews, {"rulings": [RULING] * (MOST_RULINGS + 1)}),
+        (EnrolmentAnswer, {"rulings": [RULING] * (MOST_RULINGS + 1)}),
         (MembershipNews, {"bans": [BAN] * (MOST_BANS + 1)}),
         (MembershipNews, {"authorities": ["00"] * 17}),
         (MembershipNews, {"authorities": ["00" * (CERTIFICATE_LIMIT + 1)]}),
@@ -218,7 +224,7 @@ def unbounded(schema: dict[str, Any], where: str, whole: dict[str, Any]) -> list
     [
         *(topic.schema for topic in TOPICS.values()), Presence, Phase, Challenge, ProbeResult, Profile, Entry,
         Catalogue, Deposit, HandIn, Manifest, ResolvedJob, EnrolmentRequest, EnrolmentAnswer, EntryToken, Ban,
-        ReachedAt,
+        BanRuling, ReachedAt,
     ],
 )  # fmt: skip
 def test_no_field_of_a_message_is_without_an_end(schema: type[BaseModel]) -> None:
@@ -239,9 +245,9 @@ def test_a_plans_signature_holds_whatever_its_reason_says() -> None:
 def test_what_is_said_of_members_is_whole_where_it_has_its_end() -> None:
     """The cases above are refused for what they change, and for nothing else."""
     news = {"authorities": ["00" * CERTIFICATE_LIMIT] * 16, "bans": [BAN], "revoked": ["0" * 16], "redeemed": [USE]}
-    MembershipNews.model_validate(news)
+    MembershipNews.model_validate(news | {"rulings": [RULING]})
     EnrolmentRequest.model_validate({"peer": "a" * 128, "token": TOKEN, "signature": "0" * 128})
-    EnrolmentAnswer.model_validate({"certificate": "00" * CERTIFICATE_LIMIT, "bans": [BAN]})
+    EnrolmentAnswer.model_validate({"certificate": "00" * CERTIFICATE_LIMIT, "bans": [BAN], "rulings": [RULING]})
     ReachedAt.model_validate({"addresses": ["/ip4/192.0.2.1"] * 16})
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import typer
 
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.process.command_line import command_line, find_user_error, guarded, run
+from dtfm_protocol.process.command_line import QUIET_SECONDS, command_line, find_user_error, guarded, run
 
 WAITING = """
 import asyncio, contextlib, os, signal
@@ -215,6 +216,56 @@ def test_a_signal_lets_everything_clean_up_and_then_gives_its_exit_code(number: 
         finally:
             process.kill()
     assert (process.returncode, out, said) == (code, "cleaned up\n", "")
+
+
+LINGERING = """
+import asyncio, sys
+from dtfm_protocol.process.command_line import run
+from dtfm_protocol.process.logs import set_up
+
+async def main() -> None:
+    try:
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+    finally:
+        {lingers}
+
+set_up("plain")
+run(main(), waits_for="the tide")
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "lingers",
+    [
+        "await asyncio.sleep(60)",
+        "asyncio.get_running_loop().run_in_executor(None, __import__('time').sleep, 60)",
+    ],
+)
+def test_who_interrupts_what_takes_long_to_end_is_told_so_and_can_end_it_at_once(
+    lingers: str,
+) -> None:
+    """Whether the program itself cleans up, or its event loop waits for a thread."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LINGERING.format(lingers=lingers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)  # as a shell may hand it on
+        try:
+            assert "Stopping: waiting for the tide. Ctrl+C ends it at once now." in process.stderr.readline()
+            assert QUIET_SECONDS <= time.monotonic() - begun < QUIET_SECONDS + 5  # a busy machine
+            process.send_signal(signal.SIGINT)
+            assert process.wait(5) == 130
+        finally:
+            process.kill()
 
 
 SLOW = """

@@ -8,6 +8,7 @@ import pytest
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.admission import Admission
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.credential import authority_certificate
 from dtfm_protocol.identity.key_succession import Succession
 from dtfm_protocol.identity.keys import Identity
@@ -84,6 +85,38 @@ async def test_a_ban_reaches_who_hears_no_coordinator_over_others_and_then_nothi
     assert network.bytes == 0
 
 
+async def test_a_ban_that_is_taken_back_and_one_that_is_renewed_reach_who_hears_no_coordinator() -> None:
+    network = Network()
+    one, middle, other = await members(network, 3)
+    network.gone.add(frozenset((one.peer, other.peer)))
+    for member in (one, middle, other):
+        member.admission.ban([ban_of()])
+    for at, holds in ((5, False), (6, True)):
+        one.admission.ban([], [BanRuling.of(OWNER, SWARM, "peer:bad", at, holds=holds)])
+        for _ in range(2):
+            for member in (one, middle, other):
+                await member.news.round()
+        assert [member.admission.ban_list.holds("peer:bad") for member in (one, middle, other)] == [holds] * 3
+        network.bytes = 0
+        for member in (one, middle, other):
+            await member.news.round()
+        assert network.bytes == 0, "there is nothing more to say"
+
+
+async def test_a_member_that_knows_no_rulings_is_not_asked_again_and_again() -> None:
+    network = Network()
+    one, older = await members(network, 2)
+    for member in (one, older):
+        member.admission.ban([ban_of()])
+    one.admission.ban([], [BanRuling.of(OWNER, SWARM, "peer:bad", 5, holds=False)])
+    await one.news.round()
+    one.news._due.clear()
+    for turn in range(3):
+        await network.answers[one.peer](older.peer, older.news.digest)
+        assert one.news._due.is_set() is (turn == 0)
+        one.news._due.clear()
+
+
 async def test_a_ban_is_asked_for_as_soon_as_somebody_has_it() -> None:
     """Not at the next interval, which does not come in this test."""
     network = Network()
@@ -131,8 +164,16 @@ async def test_sets_that_do_not_fit_into_a_call_are_told_in_pages_and_merged_bot
         MemberNews(bans=(ban_of().model_copy(update={"subject": "peer:honest"}),)),
         MemberNews(authorities=(authority_certificate(Identity.generate()).hex(),), bans=(ban_of(),)),
         MemberNews(bans=(ban_of("peer:a").model_copy(update={"signature": "0" * 128}),) * PAGE),
+        MemberNews(rulings=(BanRuling.of(OWNER, OTHER_SWARM, "peer:worse", 9, holds=False),)),
     ],
-    ids=["a stranger's", "of another swarm", "of somebody else", "with a stranger's certificate", "in great number"],
+    ids=[
+        "a stranger's",
+        "of another swarm",
+        "of somebody else",
+        "with a stranger's certificate",
+        "in great number",
+        "on another swarm's ban",
+    ],
 )
 async def test_what_no_coordinator_has_signed_is_believed_of_nobody_and_the_others_are_asked_still(
     lie: MemberNews,
@@ -150,7 +191,7 @@ async def test_what_no_coordinator_has_signed_is_believed_of_nobody_and_the_othe
 
     network.answers[liar.peer] = answer
     await one.news.round()
-    assert set(one.admission.bans) == {"peer:worse"}
+    assert [ban.subject for ban in one.admission.ban_list.standing] == ["peer:worse"]
     assert tuple(one.admission.coordinators) == (OWNER.peer_id,)
     assert asked == 1
 

@@ -114,7 +114,7 @@ async def send_away(browser: Browser, swarm: Swarm, node: Daemon) -> None:
     peer = swarm.peer_of(node)
     row = row_of(peer)
     assert "is sent away" in await ask(browser, "Send away", "Send away", row)
-    await browser.until(f"document.querySelector({json.dumps(row)}).innerText.includes('was sent away by you')")
+    await browser.until(f"document.querySelector({json.dumps(row)}).innerText.includes('was sent away by the owner')")
     overview = Overview.model_validate(swarm.status()["overview"])
     assert overview.members[peer].role == "gone"
     await swarm.until(lambda: "has sent this machine away" in node.said(), "its person is told")

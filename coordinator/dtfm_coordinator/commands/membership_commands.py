@@ -84,7 +84,11 @@ def _as_dictionary(ledger: "MembershipLedger", roster: "Roster", *, is_served: b
         }
         for one in ledger.members.values()
     ]
-    return {"invites": invites, "members": members, "bans": sorted(ledger.bans)}
+    return {
+        "invites": invites,
+        "members": members,
+        "bans": sorted(filter(ledger.is_ban, {*ledger.bans, *ledger.rulings})),
+    }
 
 
 def _name(ledger: "MembershipLedger", token: str) -> str:
@@ -103,7 +107,7 @@ def revoke(
 
 
 def kick(peer: Peer, state_dir: StateDir) -> None:
-    """Send a member away, until its person joins again; the swarm goes on without it."""
+    """Send a member away. It stays away until its person joins again; a changed program may not: `ban` keeps it out."""
     from dtfm_coordinator.membership.ledger_acts import kick_member
 
     with command_line.guarded():
@@ -117,11 +121,19 @@ def ban(
         bool, typer.Option("--key-only", help="Ban this key alone, not all who entered with the same invite.")
     ] = False,
 ) -> None:
-    """Ban a member for good. All others who entered with its invite are banned, too."""
+    """Ban a member until `unban`. All others who entered with its invite are banned, too."""
     from dtfm_coordinator.membership.ledger_acts import ban_member
 
     with command_line.guarded():
         typer.echo(ban_member(state_dir, peer, key_only=key_only))
+
+
+def unban(peer: Peer, state_dir: StateDir) -> None:
+    """Take a ban back. The member's person can join again, with the invite of before."""
+    from dtfm_coordinator.membership.ledger_acts import unban_member
+
+    with command_line.guarded():
+        typer.echo(unban_member(state_dir, peer))
 
 
 def rotate(state_dir: StateDir) -> None:

@@ -114,7 +114,10 @@ def serve(
                 notices,
                 boards,
             )
-            command_line.run(serve_job(parsed, state_dir, options, _say_invite))
+            command_line.run(
+                serve_job(parsed, state_dir, options, _say_invite),
+                waits_for="connections to the members and to the page to close",
+            )
 
 
 def _try_notices(on_event: str | None, webhook: str | None, job: str) -> None:
@@ -202,7 +205,10 @@ def swarm(
                 options = ServeOptions(
                     "127.0.0.1", 0, plan=plan, min_nodes=nodes, exit_when_done=True, seed=seed, notices=notices
                 )
-                command_line.run(run(parsed, state_dir, nodes, options, trace))
+                command_line.run(
+                    run(parsed, state_dir, nodes, options, trace),
+                    waits_for="the nodes on this machine, which write down what they hold",
+                )
             if sample is not None:
                 from dtfm_coordinator.tools.generate import generate as sampled
 

@@ -121,7 +121,7 @@ class JobAmender:
         """
         self._answer(self.timeline)
         for line in described(before, self.timeline):
-            log.info("Changed: %s.", line, extra={"is_news": True})
+            log.info("Changed: %s.", line)
 
     def _answer(self, timeline: JobTimeline) -> None:
         for wish in self._owner.wishes.open(Amended):

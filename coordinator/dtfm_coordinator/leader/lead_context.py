@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtfm_coordinator.leader.planner import Planner
+from dtfm_coordinator.owner.owner_acts import OwnerActs
 from dtfm_coordinator.records.checkpoint_collector import CheckpointCollector
 from dtfm_coordinator.swarm.overview.news import NewsBoard
 from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
@@ -36,7 +37,11 @@ class LeadContext:
     """Rule by which addresses that peers announce are dialled."""
     names: Callable[[], Mapping[str, str]] = dict
     """Returns whom the invites were for with which members have entered, by peer id."""
+    banned: Callable[[], Collection[str]] = tuple
+    """Returns the peer ids of the members that are banned."""
     feed: OverviewFeed | None = None
     """Feed that has told of the service so far, and goes on with the run; None: there is none yet."""
     board: NewsBoard | None = None
     """Board of what has happened so far; None: there is none yet."""
+    acts: OwnerActs | None = None
+    """What the owner has done, as far as the board does not have it; None: it has nothing."""

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from dtfm_coordinator.leader.lead_context import LeadContext
+from dtfm_coordinator.owner.owner_acts import OwnerActs
 from dtfm_coordinator.swarm.announcer import Announcer
 from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
 from dtfm_coordinator.swarm.overview.overview_maker import OverviewMaker
@@ -32,9 +33,11 @@ class StatusFile:
         """Write nothing yet; `job` returns the job as it is now, None: it is as it began."""
         self._job = job or (lambda: context.job)
         self._context, self._state, self._announcer, self._rows = context, state, announcer, rows
+        acts = context.acts or OwnerActs(context.folder)
         self._maker = OverviewMaker(
-            context.folder, context.swarm, self._job, state, lambda: announcer.phase, context.names, board=context.board
-        )
+            context.folder, context.swarm, self._job, state, lambda: announcer.phase, context.names,
+            context.banned, board=context.board, acts=acts.take_up,
+        )  # fmt: skip
         self.feed = context.feed or OverviewFeed(self._maker.history)
         """Each overview that was written, for whoever looks at the page."""
         self.feed.begin(self._maker.history)

@@ -7,10 +7,21 @@ import time
 from pathlib import Path
 
 from dtfm_coordinator.membership.ledger_file import LedgerFile
-from dtfm_coordinator.membership.membership_ledger import DAY_SECONDS, Banned, Invited, Kicked, Revoked
+from dtfm_coordinator.membership.membership_ledger import (
+    DAY_SECONDS,
+    Banned,
+    Invited,
+    Kicked,
+    LedgerEntry,
+    MembershipLedger,
+    Revoked,
+    Ruled,
+)
 from dtfm_coordinator.membership.roster import Roster, invite_meant
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban_list import MOST_RULINGS
+from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.invite import Invite
 from dtfm_protocol.identity.keys import Identity
@@ -50,8 +61,9 @@ def make_invite(folder: Path, uses: int, days: float, name: str) -> str:
         UserError: no coordinator has served there, or the ledger cannot be written.
     """
     served = Invite.decode(f"@{served_invite(folder)}")
-    token = EntryToken.issue(own_identity(folder), served.swarm, uses, int(time.time() + days * DAY_SECONDS))
-    LedgerFile(folder).append(Invited(token=token.id, uses=uses, expires=token.expires, name=name))
+    now = time.time()
+    token = EntryToken.issue(own_identity(folder), served.swarm, uses, int(now + days * DAY_SECONDS))
+    LedgerFile(folder).append(Invited(token=token.id, uses=uses, expires=token.expires, name=name, at=now))
     return served.model_copy(update={"token": token}).encode()
 
 
@@ -68,7 +80,7 @@ def revoke_invite(folder: Path, token: str) -> str:
     served_invite(folder)
     file = LedgerFile(folder)
     found = invite_meant(file.ledger, token)
-    file.append(Revoked(token=found))
+    file.append(Revoked(token=found, at=time.time()))
     stay = len(file.ledger.users(found))
     return f"invite {_with(found, file.ledger.invited[found].name)} is taken back; {stay} who entered with it stay"
 
@@ -92,7 +104,7 @@ def kick_member(folder: Path, peer: str) -> str:
 
 
 def ban_member(folder: Path, peer: str, *, key_only: bool) -> str:
-    """Ban a member for good, and return what that means in a line.
+    """Ban a member, and return what that means in a line.
 
     Args:
         folder: the state folder.
@@ -103,15 +115,62 @@ def ban_member(folder: Path, peer: str, *, key_only: bool) -> str:
         UserError: there is no one such member, or the ledger cannot be written.
     """
     swarm = Invite.decode(f"@{served_invite(folder)}").swarm
-    file, identity = LedgerFile(folder), own_identity(folder)
+    file, identity, now = LedgerFile(folder), own_identity(folder), time.time()
     roster = Roster.of(folder, file.ledger)
     found = roster.member(file.ledger, peer)
     token = file.ledger.members[found].token
     others = [one for one in file.ledger.users(token) if one != found]
+    entries = list[LedgerEntry]()
     for subject in (f"peer:{found}", *(() if key_only else (f"token:{token}",))):
-        file.append(Banned(ban=Ban.of(identity, swarm, subject)))
+        if subject not in file.ledger.bans:
+            entries.append(Banned(ban=Ban.of(identity, swarm, subject), at=now))
+        if subject in file.ledger.rulings:  # a ruling counts before the ban, until there is a later one
+            entries.append(_ruled(file.ledger, identity, swarm, subject, now, holds=True))
+    file.append(*entries)
     also = f", and {len(others)} others of the same invite" if others and not key_only else ""
     return f"{_with(found, roster.names.get(found, ''))} is banned{also}"
+
+
+def unban_member(folder: Path, peer: str) -> str:
+    """Take the ban of a member back, and return what that means in a line.
+
+    Args:
+        folder: the state folder.
+        peer: its peer id, the last characters of it, or its name.
+
+    Raises:
+        UserError: there is no one such member, or it is not banned, or the ledger cannot be written.
+    """
+    swarm = Invite.decode(f"@{served_invite(folder)}").swarm
+    file, identity, now = LedgerFile(folder), own_identity(folder), time.time()
+    ledger, roster = file.ledger, Roster.of(folder, file.ledger)
+    found = roster.member(ledger, peer)
+    who, token = _with(found, roster.names.get(found, "")), ledger.members[found].token
+    banned = [subject for subject in (f"peer:{found}", f"token:{token}") if ledger.is_ban(subject)]
+    if not banned:
+        if ledger.is_ban(f"entry:{token}{found}"):
+            raise UserError(
+                f"{who} is not banned: its invite was used up by others before it came; `dtfm-coordinator invite` "
+                "makes a new one for it"
+            )
+        raise UserError(f"{who} is not banned: `dtfm-coordinator members` says who is")
+    if len({*ledger.rulings, *banned}) > MOST_RULINGS:
+        raise UserError(
+            f"{MOST_RULINGS:,} bans have been taken back, and no more can be: a new invite lets this person in with a "
+            "new state folder"
+        )
+    file.append(*(_ruled(ledger, identity, swarm, subject, now, holds=False) for subject in banned))
+    others = [one for one in ledger.users(token) if one != found and f"token:{token}" in banned]
+    free = sum(not ledger.is_ban(f"peer:{one}") for one in others)
+    also = f"; so can {free} other{'' if free == 1 else 's'} of the same invite" if free else ""
+    return f"{who} is banned no more: its person can type `dtfm-node join` again{also}"
+
+
+def _ruled(ledger: MembershipLedger, identity: Identity, swarm: str, subject: str, now: float, *, holds: bool) -> Ruled:
+    """Return an entry by which a ban holds no more, or again, whatever was ruled before."""
+    before = ledger.rulings.get(subject)
+    at = max(int(now), before.at + 1 if before is not None else 1)
+    return Ruled(ruling=BanRuling.of(identity, swarm, subject, at, holds=holds))
 
 
 def _with(what: str, name: str) -> str:

@@ -12,6 +12,11 @@ NAME = "membership.jsonl"
 _ENTRY: TypeAdapter[LedgerEntry] = TypeAdapter(LedgerEntry)
 
 
+def ledger_entries(folder: Path) -> EntryFile[LedgerEntry]:
+    """Return the entries of a coordinator's state folder, one by one as they were written."""
+    return EntryFile(folder / NAME, _ENTRY, "a membership ledger")
+
+
 class LedgerFile:
     """The ledger in a coordinator's state folder."""
 
@@ -23,7 +28,7 @@ class LedgerFile:
         """
         self.ledger = MembershipLedger()
         """Sum of all that was read."""
-        self._file = EntryFile(folder / NAME, _ENTRY, "a membership ledger")
+        self._file = ledger_entries(folder)
         while self.take_up():
             pass
 

@@ -136,8 +136,13 @@ class Members:
         return {end: name for end, name in found.items() if name}
 
     def unlisted(self) -> dict[str, str]:
-        """Return the session of each peer that is connected, and whose profile was not found yet."""
-        return {member.peer: member.session for member in self.online() if not member.is_listed}
+        """Return the session of each peer that is connected, and whose profile was not found yet, though there is one:
+        a node that begins with a pause makes it after that."""
+        return {
+            member.peer: member.session
+            for member in self.online()
+            if not member.is_listed and not (member.report and member.report.state in {"paused", "measuring"})
+        }
 
     def get(self, peer: str) -> Member | None:
         """Return what is known of `peer`; None if it was never seen."""

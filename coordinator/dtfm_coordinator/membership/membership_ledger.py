@@ -13,6 +13,7 @@ from pydantic import Field
 from dtfm_protocol.bounds import PeerName
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.ban import Ban, subjects_of
+from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.enrolment import Certificate, EnrolmentRequest
 from dtfm_protocol.identity.entry_token import MOST_USES, EntryToken, TokenId
@@ -37,6 +38,8 @@ class Invited(Schema):
     """Unix seconds."""
     name: Annotated[str, Field(max_length=80)] = ""
     """Whom it is for, in the owner's words."""
+    at: float = 0.0
+    """Unix seconds when it was made; 0: not known."""
 
 
 class Redeemed(Schema):
@@ -57,6 +60,8 @@ class Revoked(Schema):
 
     kind: Literal["revoked"] = "revoked"
     token: TokenId
+    at: float = 0.0
+    """Unix seconds; 0: not known."""
 
 
 class Banned(Schema):
@@ -64,6 +69,15 @@ class Banned(Schema):
 
     kind: Literal["banned"] = "banned"
     ban: Ban
+    at: float = 0.0
+    """Unix seconds; 0: not known."""
+
+
+class Ruled(Schema):
+    """Entry: a ban holds no more, or again."""
+
+    kind: Literal["ruled"] = "ruled"
+    ruling: BanRuling
 
 
 class Kicked(Schema):
@@ -82,7 +96,7 @@ class Trusted(Schema):
     certificate: Certificate
 
 
-LedgerEntry = Annotated[Invited | Redeemed | Revoked | Banned | Kicked | Trusted, Field(discriminator="kind")]
+LedgerEntry = Annotated[Invited | Redeemed | Revoked | Banned | Ruled | Kicked | Trusted, Field(discriminator="kind")]
 
 
 @dataclass
@@ -99,7 +113,9 @@ class MembershipLedger:
     """For how many nodes tokens are, as far as that is known."""
     revoked: set[str] = field(default_factory=set)
     bans: dict[str, Ban] = field(default_factory=dict)
-    """Bans by subject."""
+    """Bans by subject, whether they hold or not."""
+    rulings: dict[str, BanRuling] = field(default_factory=dict)
+    """The latest ruling on each subject on which there is one."""
     trusted: set[str] = field(default_factory=set)
     """Certificates of coordinators, DER in hexadecimal digits."""
     kicked: dict[str, float] = field(default_factory=dict)
@@ -123,6 +139,9 @@ class MembershipLedger:
                 self.revoked.add(entry.token)
             case Banned():
                 self.bans.setdefault(entry.ban.subject, entry.ban)
+            case Ruled():
+                if self.is_later(entry.ruling):
+                    self.rulings[entry.ruling.subject] = entry.ruling
             case Trusted():
                 self.trusted.add(entry.certificate)
             case Kicked():
@@ -151,7 +170,21 @@ class MembershipLedger:
 
     def is_banned(self, peer: str, token: str) -> bool:
         """Whether a peer, as far as it has entered with this token, is banned."""
-        return not self.bans.keys().isdisjoint(subjects_of(peer, token))
+        return any(map(self.is_ban, subjects_of(peer, token)))
+
+    def is_ban(self, subject: str) -> bool:
+        """Whether there is a ban on a subject that holds."""
+        ruling = self.rulings.get(subject)
+        return subject in self.bans if ruling is None else ruling.holds
+
+    def is_later(self, ruling: BanRuling) -> bool:
+        """Whether a ruling counts before the one that there is on its subject."""
+        known = self.rulings.get(ruling.subject)
+        return known is None or known.order < ruling.order
+
+    def banned_members(self) -> frozenset[str]:
+        """Peer ids of the members that are banned."""
+        return frozenset(one.peer for one in self.members.values() if self.is_banned(one.peer, one.token))
 
     def admit(self, request: EnrolmentRequest, coordinators: Coordinators, address: str, now: float) -> Redeemed:
         """Return the entry by which the sender of a request, which verified, becomes a member.
@@ -168,10 +201,12 @@ class MembershipLedger:
             Refused: it does not, with the reason for the person at the other end.
         """
         token, peer = request.token, request.peer
-        if f"entry:{token.id}{peer}" in self.bans:
+        if self.is_ban(f"entry:{token.id}{peer}"):
             raise Refused("others had entered with the invite before, and it was for no more: ask for a new one")
         if self.is_banned(peer, token.id):
-            raise Refused("this node, or its invite, is banned from the swarm: only its owner can change that")
+            raise Refused(
+                "the owner has banned this machine, or all that came with its invite, and alone can change that"
+            )
         entry = Redeemed(token=token.id, peer=peer, at=now, address=address, uses=token.uses)
         known = self.members.get(peer)
         if known is not None and known.token == token.id:

@@ -13,6 +13,11 @@ NAME = "wishes.jsonl"
 _RECORD: TypeAdapter[WishRecord] = TypeAdapter(WishRecord)
 
 
+def wish_records(folder: Path) -> EntryFile[WishRecord]:
+    """Return the records of a coordinator's state folder, one by one as they were written."""
+    return EntryFile(folder / NAME, _RECORD, "the owner's wishes")
+
+
 class WishFile:
     """The owner's wishes in a coordinator's state folder."""
 
@@ -24,7 +29,7 @@ class WishFile:
         """
         self.wishes = OwnerWishes()
         """Sum of all that was read."""
-        self._file = EntryFile(folder / NAME, _RECORD, "the owner's wishes")
+        self._file = wish_records(folder)
         while self.take_up():
             pass
 

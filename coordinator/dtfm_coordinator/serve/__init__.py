@@ -4,6 +4,8 @@
   here
 - `appointment`: appointment of a coordinator that may take over: the card that introduces it, and the invite that must
   list it
+- `ban_signing`: signing of bans, and of rulings on them, that a coordinator's ledger has: anew where who signed them
+  was replaced
 - `beginning`: beginning of a service as people see it: what is done before its coordinator leads
 - `boards/`: boards for experiments, to which each step's metrics are written
 - `coordinator_run`: run of a coordinator under one key: it opens its planes, stands by while another one leads, and

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+from dtfm_coordinator.owner.owner_acts import OwnerActs
 from dtfm_coordinator.records.step_history import StepHistory
 from dtfm_coordinator.swarm.overview.news import NewsBoard, WarningListener
 from dtfm_coordinator.swarm.overview.overview import Figures, Health, Overview, Progress
 from dtfm_coordinator.swarm.overview.overview_feed import OverviewFeed
-from dtfm_coordinator.swarm.overview.overview_maker import recall_plans
+from dtfm_coordinator.swarm.overview.overview_maker import recall
 from dtfm_coordinator.swarm.overview.storage_watch import StorageWatch
 from dtfm_protocol.bounds import printable
 from dtfm_protocol.errors import UserError
@@ -47,7 +48,9 @@ class Beginning:
         self._history, self._storage = StepHistory(folder / "metrics.jsonl"), StorageWatch(folder)
         self.board = NewsBoard(clock)
         """What has happened, for the whole service."""
-        recall_plans(self.board, folder)
+        self.acts = OwnerActs(folder)
+        """What the owner has done, as far as the board does not have it."""
+        recall(self.board, folder, self.acts.take_up)
         self.feed = OverviewFeed(self._history)
         """Overviews for whoever looks, for the whole service."""
         self.swarm = ""
@@ -85,10 +88,10 @@ class Beginning:
             self._phase, self._health = phase, health
             self._put()
 
-    def over(self) -> tuple[OverviewFeed, NewsBoard]:
+    def over(self) -> tuple[OverviewFeed, NewsBoard, OwnerActs]:
         """Tell nothing more: the coordinator leads, and tells the rest by what is returned."""
         self._is_over = True
-        return self.feed, self.board
+        return self.feed, self.board, self.acts
 
     async def _tell(self) -> None:
         """Tell how things stand, again and again: those who look know by that that the coordinator lives."""
@@ -139,6 +142,8 @@ class Beginning:
 
     def _overview(self) -> Overview:
         self._history.take_up()
+        for item in self.acts.take_up():
+            self.board.put(item)
         step = self._history.last.step if self._history.last else 0
         return Overview(
             at=self._clock(),

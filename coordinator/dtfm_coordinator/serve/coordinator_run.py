@@ -232,6 +232,7 @@ class CoordinatorRun:
             self._session,
             dials,
             lambda: self._ledger.ledger.names(),
+            lambda: self._ledger.ledger.banned_members(),
             *(served.beginning.over() if served.beginning is not None else ()),
         )
         return Controller(

@@ -14,8 +14,10 @@ from dtfm_coordinator.membership.membership_ledger import (
     LedgerEntry,
     Redeemed,
     Revoked,
+    Ruled,
     Trusted,
 )
+from dtfm_coordinator.serve.ban_signing import BanSigning
 from dtfm_protocol.control.messages import KICKS_LIMIT, Kick, MembershipNews, TokenUse
 from dtfm_protocol.errors import Refused, UserError
 from dtfm_protocol.identity.admission import Admission
@@ -62,12 +64,12 @@ class EnrolmentDesk:
         self._identity, self._file, self._clock = identity, file, clock
         self._kicked: Callable[[str], None] = lambda _: None
         self._may_issue: Callable[[], bool] = lambda: True
-        self._resigned: dict[str, Ban] = {}
+        self._signing = BanSigning(identity, admission)
         self._refused = Tally()
         with contextlib.suppress(Refused):  # of one that coordinates no more
             admission.trust_all(bytes.fromhex(certificate) for certificate in file.ledger.trusted)
-        admission.recall(file.ledger.bans.values())
-        admission.ban(self._bans())
+        admission.recall(file.ledger.bans.values(), file.ledger.rulings.values())
+        admission.ban(self._signing.bans(file.ledger), self._signing.rulings(file.ledger))
 
     def issue_when(self, may_issue: Callable[[], bool]) -> None:
         """Give credentials only while `may_issue` says that this coordinator leads; others are told to ask later."""
@@ -118,7 +120,8 @@ class EnrolmentDesk:
         return EnrolmentAnswer(
             certificate=certificate.hex(),
             authorities=tuple(one.hex() for one in self.admission.authorities),
-            bans=tuple(self.admission.bans.values()),
+            bans=self.admission.ban_list.standing,
+            rulings=tuple(self.admission.ban_list.rulings.values()),
         )
 
     def _too_far(self, version: str, address: str) -> EnrolmentAnswer:
@@ -131,7 +134,10 @@ class EnrolmentDesk:
     def take_up(self) -> list[LedgerEntry]:
         """Let what was written to the ledger take effect, and return it."""
         entries = self._file.take_up()
-        self.admission.ban(self._signed(entry.ban) for entry in entries if isinstance(entry, Banned))
+        self.admission.ban(
+            (self._signing.ban(entry.ban) for entry in entries if isinstance(entry, Banned)),
+            (self._signing.ruling(entry.ruling) for entry in entries if isinstance(entry, Ruled)),
+        )
         for entry in entries:
             if isinstance(entry, Kicked):
                 self._kicked(entry.peer)
@@ -150,25 +156,14 @@ class EnrolmentDesk:
                 short(peer), token, self._file.ledger.uses[token],
             )  # fmt: skip
             ban = Ban.of(self._identity, self.admission.swarm, f"entry:{token}{peer}")
-            self._file.append(Banned(ban=ban))
+            self._file.append(Banned(ban=ban, at=self._clock()))
             self.take_up()
-
-    def _signed(self, ban: Ban) -> Ban:
-        """Return a ban that the ledger has as one that counts: by a coordinator that may lead now."""
-        if ban.by in self.admission.coordinators:
-            return ban
-        if ban.subject not in self._resigned:
-            self._resigned[ban.subject] = Ban.of(self._identity, self.admission.swarm, ban.subject)
-        return self._resigned[ban.subject]
-
-    def _bans(self) -> tuple[Ban, ...]:
-        return tuple(self._signed(ban) for ban in self._file.ledger.bans.values())
 
     def merge(self, news: MembershipNews) -> None:
         """Take over what another coordinator of the swarm says of its ledger.
 
         Raises:
-            Refused: an authority is no coordinator's of this swarm, or a ban is not signed.
+            Refused: an authority is no coordinator's of this swarm, or a ban or a ruling is not signed.
             UserError: it cannot be written down.
         """
         ledger, new = self._file.ledger, list[LedgerEntry]()
@@ -180,11 +175,17 @@ class EnrolmentDesk:
             for one in news.redeemed
             if self._is_new(one)
         ]
-        new += [Revoked(token=token) for token in news.revoked if token not in ledger.revoked]
+        now = self._clock()  # when the other one has written it is not told
+        new += [Revoked(token=token, at=now) for token in news.revoked if token not in ledger.revoked]
         for ban in news.bans:
             ban.verify(self.admission.swarm)
             if ban.subject not in ledger.bans and ban.by in self.admission.coordinators:
-                new.append(Banned(ban=ban))
+                new.append(Banned(ban=ban, at=now))
+        for ruling in news.rulings:
+            ruling.verify(self.admission.swarm)
+            # One from far ahead could never be followed by another: no clock of a coordinator's says that.
+            if ledger.is_later(ruling) and ruling.at < now + DAY_SECONDS and ruling.by in self.admission.coordinators:
+                new.append(Ruled(ruling=ruling))
         for kick in news.kicked:
             self.admission.kick(kick.peer, kick.at)
         if new:
@@ -202,7 +203,8 @@ class EnrolmentDesk:
         kicked = sorted(ledger.kicked.items(), key=lambda one: one[1])
         return MembershipNews(
             authorities=tuple(one.hex() for one in self.admission.authorities),
-            bans=self._bans(),
+            bans=self._signing.bans(ledger),
+            rulings=self._signing.rulings(ledger),
             revoked=tuple(sorted(ledger.revoked)),
             redeemed=tuple(
                 TokenUse(

@@ -67,8 +67,9 @@ def _token(swarm: str, identity: Identity, folder: Path, ledger: LedgerFile) -> 
         gone = token.id in known.revoked or known.is_banned("", token.id) or len(known.users(token.id)) >= token.uses
         if not gone and token.by == me and token.expires > time.time() + DAY_SECONDS:
             return token
-    expires = int(time.time() + FIRST_INVITE_DAYS * DAY_SECONDS)
+    now = time.time()
+    expires = int(now + FIRST_INVITE_DAYS * DAY_SECONDS)
     token = EntryToken.issue(identity, swarm, FIRST_INVITE_USES, expires)
-    ledger.append(Invited(token=token.id, uses=token.uses, expires=expires, name="printed by serve"))
+    ledger.append(Invited(token=token.id, uses=token.uses, expires=expires, name="printed by serve", at=now))
     ledger.take_up()
     return token

@@ -100,7 +100,7 @@ def _show_members(overview: Overview) -> None:
     for peer, one in here.items():
         table.add_row(
             Text(_named(peer, one)), Text(printable(one.does), style=STYLES[one.level]), str(one.step),
-            f"{one.share:.0%}", Text(printable(one.device or "measuring")),
+            f"{one.share:.0%}", Text(printable(one.device or "not measured yet")),
             Text(printable(one.version or "not said"), style="" if one.version == overview.version else "yellow"),
         )  # fmt: skip
     console().print(table)

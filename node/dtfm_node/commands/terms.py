@@ -22,8 +22,8 @@ MOST_GPU = 24
 """Characters of a GPU's name that fit their line."""
 
 SCREEN = """\
-You are about to lend this machine to the swarm {swarm},
-run by whoever is at {entrance}. Once in, it says what it trains.
+You are about to lend this machine to the swarm with the id {swarm},
+run by whoever is at {entrance}. Once in, it names what it trains.
 WHAT IT DOES until the model is trained or you stop it (options that limit it)
   Computes  on {device}
   Memory    {memory}

@@ -97,10 +97,11 @@ class EnrolmentClient:
             if known is None:
                 return
             authorities = tuple(one.hex() for one in admission.authorities)
-            bans = tuple(admission.bans.values())
-            if (authorities, bans) != (known.authorities, known.bans):
+            bans, rulings = tuple(admission.bans.values()), tuple(admission.ban_list.rulings.values())
+            if (authorities, bans, rulings) != (known.authorities, known.bans, known.rulings):
+                learned = {"authorities": authorities, "bans": bans, "rulings": rulings}
                 try:
-                    self._save(known.model_copy(update={"authorities": authorities, "bans": bans}))
+                    self._save(known.model_copy(update=learned))
                 except UserError as error:
                     log.warning("%s", error)
 
@@ -149,7 +150,7 @@ class EnrolmentClient:
                 self._save(answer)
                 admission.certificate = self._admission(answer).certificate
                 admission.trust_all(bytes.fromhex(authority) for authority in answer.authorities)
-                admission.ban(answer.bans)
+                admission.ban(answer.bans, answer.rulings)
 
     def known(self) -> Admission | None:
         """Return this node's admission with the credential that is here; None: there is none."""
@@ -220,9 +221,9 @@ class EnrolmentClient:
         authorities += [bytes.fromhex(authority) for authority in answer.authorities]
         admission = Admission(invite.swarm, self._coordinators, certificate, authorities, self._clock)
         if is_own:
-            admission.recall(answer.bans)
+            admission.recall(answer.bans, answer.rulings)
         else:
-            admission.ban(answer.bans)
+            admission.ban(answer.bans, answer.rulings)
         found = read_credential(certificate)
         if found.peer != self._identity.peer_id or found.swarm != invite.swarm:
             raise Refused("a credential of somebody else, or for another swarm")

@@ -198,7 +198,7 @@ class Inbox:
     def _take_membership(self, sender: str, news: MembershipNews) -> None:
         if self._admission is not None:
             self._admission.trust_all(bytes.fromhex(authority) for authority in news.authorities)
-            self._admission.ban(news.bans)
+            self._admission.ban(news.bans, news.rulings)
             for one in news.kicked:
                 self._admission.kick(one.peer, one.at)
         mine = max((one.at for one in news.kicked if one.peer == self._me), default=0.0)

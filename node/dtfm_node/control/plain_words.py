@@ -15,6 +15,8 @@ _COUNTS = re.compile(r"waiting for \d+ more nodes \((\d{1,9}) of (\d{1,9}) are r
 """What a coordinator says that waits for nodes."""
 _PLAN_END = re.compile(r"plan \d+ ends with step (\d+)")
 """What a node says that has done all that a plan asks of it."""
+_ENDED = re.compile(r"ended by the owner after step (\d+)")
+"""What a coordinator says of a run that has ended before its last step."""
 READY = "ready; waiting for work"
 """What a node says that has not been given anything, and could take some."""
 
@@ -81,6 +83,8 @@ def doing(
         is_done = text.startswith("all ") and "steps are done" in text
         if is_done:
             return f"The model is trained. Thank you for your part in it. {_afterwards(option)}"
+        if ended := _ended(text):
+            return f"{ended} Thank you for your part in it. {_afterwards(option)}"
         return f"This machine has left the swarm. `dtfm-node join{option}` comes back. {_afterwards(option)}"
     if state in {"stalled", "diverged"}:
         return f"The step under way broke off: {text}. The work is being divided anew; there is nothing to do for you."
@@ -102,6 +106,12 @@ def standing(phase: Phase | None) -> str:
     return "the run waits for more machines" if _COUNTS.match(phase.text) else ""
 
 
+def _ended(text: str) -> str:
+    """Return where the owner has ended the run; "": the phase does not say that they have."""
+    found = _ENDED.match(text)
+    return f"The owner ended the run after step {int(found[1]):,}." if found is not None else ""
+
+
 def _afterwards(option: str) -> str:
     return f"`dtfm-node remove{option}` deletes what it keeps."
 
@@ -121,7 +131,7 @@ def swarm_does(phase: Phase) -> str:
         case "training":
             return "The model is being trained."
         case "done":
-            return "The model is trained."
+            return _ended(phase.text) or "The model is trained."
         case "waiting" if (counts := _COUNTS.match(phase.text)) is not None:
             ready, needed = map(int, counts.groups())
             return f"Waiting until {needed} machine{'s are' if needed != 1 else ' is'} ready; {ready or 'none'} so far."

@@ -20,8 +20,10 @@ from dtfm_protocol.bounds import (
     Version,
 )
 from dtfm_protocol.discovery.records import MOST_NEIGHBOURS, Limits, Link, Measured
-from dtfm_protocol.identity.admission import MOST_AUTHORITIES, MOST_BANS
+from dtfm_protocol.identity.admission import MOST_AUTHORITIES
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban_list import MOST_BANS, MOST_RULINGS
+from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.enrolment import Certificate
 from dtfm_protocol.identity.entry_token import MOST_USES, TokenId
 from dtfm_protocol.identity.envelope import LIMIT
@@ -131,6 +133,8 @@ class MembershipNews(Message):
     """Certificates of the coordinators that sign credentials, or have signed some that count; they say whose places
     those have taken."""
     bans: Annotated[tuple[Ban, ...], Field(max_length=MOST_BANS)] = ()
+    rulings: Annotated[tuple[BanRuling, ...], Field(max_length=MOST_RULINGS)] = ()
+    """On bans that hold no more, or again."""
     revoked: Annotated[tuple[TokenId, ...], Field(max_length=4096)] = ()
     redeemed: Annotated[tuple[TokenUse, ...], Field(max_length=10_000)] = ()
     kicked: Annotated[tuple[Kick, ...], Field(max_length=KICKS_LIMIT)] = ()

@@ -2,7 +2,10 @@
 
 - `admission`: admission: whom a peer of the swarm lets in, by credentials that coordinators signed, bans, and the plan
   in force
-- `ban`: a ban: a coordinator's signed word that a peer, or all who entered with a token, are members no more, for good
+- `ban`: a ban: a coordinator's signed word that a peer, or all who entered with a token, are members no more
+- `ban_list`: list of bans as one peer knows them, with the rulings that say which of them hold
+- `ban_ruling`: a ban ruling: a coordinator's signed word that a ban holds no more, or holds again; the latest one
+  counts
 - `coordinators`: the coordinators of a swarm, as one peer knows them: those of its invite, and who has taken their
   places
 - `credential`: a member's credential: an X.509 certificate of its key, signed by a coordinator of the swarm

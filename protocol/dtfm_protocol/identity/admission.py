@@ -4,14 +4,15 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from dtfm_protocol.errors import Cause, Refused
-from dtfm_protocol.identity.ban import Ban, subjects_of
+from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban_list import BanList
+from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.coordinators import Coordinators
 from dtfm_protocol.identity.credential import Credential, read_credential
 from dtfm_protocol.identity.keys import short
 
 REMEMBERED = 4096
 """Certificates whose signatures are checked once."""
-MOST_BANS = 4096
 MOST_AUTHORITIES = 16
 FORMER_SECONDS = 31 * 86_400.0
 """Credentials that a key has signed which was replaced count no longer than this from then on: each was for 30 days, so
@@ -45,11 +46,11 @@ class Admission:
             clock: gives Unix seconds.
         """
         self.swarm, self.certificate = swarm, certificate
-        self.bans: dict[str, Ban] = {}
-        """All bans that are known, by subject."""
         known = coordinators if isinstance(coordinators, Coordinators) else Coordinators(swarm, coordinators)
         self.coordinators = known
         """Who may lead now."""
+        self.ban_list = BanList(swarm, known)
+        """Who is banned; bans are added by `ban` and `recall`."""
         self._clock = clock
         self._authorities: dict[str, bytes] = {}
         self._in_force: frozenset[str] = frozenset()
@@ -127,29 +128,25 @@ class Admission:
             self._in_force = frozenset(peers)
             self._tell()
 
-    def ban(self, bans: Iterable[Ban]) -> None:
-        """Add bans; those of nobody who coordinates now are dropped.
+    @property
+    def bans(self) -> dict[str, Ban]:
+        """All bans that are known, whether they hold or not, by subject."""
+        return self.ban_list.bans
+
+    def ban(self, bans: Iterable[Ban], rulings: Iterable[BanRuling] = ()) -> None:
+        """Add bans, and rulings on them; those of nobody who coordinates now are dropped.
 
         Raises:
             Refused: one of them is not signed by the coordinator that it names.
         """
-        self._add_bans(ban for ban in bans if ban.by in self.coordinators)
+        self._add_bans(bans, rulings, is_own=False)
 
-    def recall(self, bans: Iterable[Ban]) -> None:
+    def recall(self, bans: Iterable[Ban], rulings: Iterable[BanRuling] = ()) -> None:
         """Take up bans from this peer's own disk; those of keys that were replaced meanwhile count, too."""
-        self._add_bans(bans)
+        self._add_bans(bans, rulings, is_own=True)
 
-    def _add_bans(self, bans: Iterable[Ban]) -> None:
-        is_news = False
-        for ban in bans:
-            known = self.bans.get(ban.subject)
-            # One whose signer was replaced gives way, so that this peer can hand on one that counts everywhere.
-            if known is None or (known.by not in self.coordinators and ban.by in self.coordinators):
-                ban.verify(self.swarm)
-                if known is not None or len(self.bans) < MOST_BANS:
-                    self.bans[ban.subject] = ban
-                    is_news = True
-        if is_news:
+    def _add_bans(self, bans: Iterable[Ban], rulings: Iterable[BanRuling], *, is_own: bool) -> None:
+        if self.ban_list.add(bans, rulings, is_own=is_own):
             self._tell()
 
     def when_kicked(self, told: Callable[[str], None]) -> None:
@@ -215,7 +212,7 @@ class Admission:
             raise Refused(f"{name} shows a credential that no coordinator of this swarm signed", Cause.MEMBER)
         if credential.swarm != self.swarm:
             raise Refused(f"{name} shows a credential of another swarm", Cause.MEMBER)
-        if not self.bans.keys().isdisjoint(subjects_of(credential.peer, credential.token)):
+        if self.ban_list.is_banned(credential.peer, credential.token):
             raise Refused(f"{name} is banned from this swarm", Cause.MEMBER)
         if former is not None and credential.expires > former.at + FORMER_SECONDS:
             raise Refused(f"{name} shows a credential that a key signed which was replaced", Cause.MEMBER)

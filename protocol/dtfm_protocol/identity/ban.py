@@ -1,4 +1,4 @@
-"""A ban: a coordinator's signed word that a peer, or all who entered with a token, are members no more, for good."""
+"""A ban: a coordinator's signed word that a peer, or all who entered with a token, are members no more."""
 
 from typing import Annotated, Self
 
@@ -9,11 +9,15 @@ from dtfm_protocol.identity.envelope import signable
 from dtfm_protocol.identity.keys import Identity, verify
 from dtfm_protocol.schema import Schema
 
+BanSubject = Annotated[str, Field(pattern=r"^(peer|token|entry):[A-Za-z0-9]{1,120}$")]
+"""Whom a ban is about."""
+
 
 class Ban(Schema):
-    """A ban of one subject. Bans are only ever added, so that sets of them can be merged in any order."""
+    """A ban of one subject, which holds as long as no ruling says otherwise. Bans are only ever added, so that sets of
+    them can be merged in any order."""
 
-    subject: Annotated[str, Field(pattern=r"^(peer|token|entry):[A-Za-z0-9]{1,120}$")]
+    subject: BanSubject
     """`peer:PEER ID`, `token:TOKEN ID`, or `entry:TOKEN ID and PEER ID`: that peer as far as it entered with that
     token; with another one it may enter."""
     by: PeerName

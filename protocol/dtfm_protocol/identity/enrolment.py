@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from dtfm_protocol.bounds import PeerName, ProductVersion, Text
 from dtfm_protocol.errors import Refused
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.credential import CERTIFICATE_LIMIT
 from dtfm_protocol.identity.entry_token import EntryToken
 from dtfm_protocol.identity.keys import Identity, verify
@@ -71,6 +72,8 @@ class EnrolmentAnswer(Message):
     authorities: Annotated[tuple[Certificate, ...], Field(max_length=16)] = ()
     """Certificates of the coordinators that sign credentials, or have signed some that count."""
     bans: Annotated[tuple[Ban, ...], Field(max_length=4096)] = ()
+    rulings: Annotated[tuple[BanRuling, ...], Field(max_length=1000)] = ()
+    """On bans that hold no more, or again."""
 
 
 def new_challenge() -> bytes:

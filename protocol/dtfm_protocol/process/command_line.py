@@ -22,15 +22,23 @@ EXIT_USER = 2
 """Exit code where the user's input or environment is at fault."""
 EXIT_INTERRUPT = 130
 """Exit code after Ctrl+C."""
+QUIET_SECONDS = 0.3
+"""Time that the clean-up after a signal takes before the person who waits is told of it."""
 
 
-def run(main: Coroutine[Any, Any, None], leave: Callable[[], bool] = lambda: False) -> None:
+def run(
+    main: Coroutine[Any, Any, None], leave: Callable[[], bool] = lambda: False, waits_for: str = "what is under way"
+) -> None:
     """Run `main` to its end. Exits with 2 on a `UserError`, with 130 after Ctrl+C, 143 after SIGTERM and 129 after the
     end of its terminal.
 
+    A signal has everything clean up. Where that takes a moment, it is said; Ctrl+C ends the process at once after that,
+    and its child processes end with it.
+
     Args:
         leave: a function that is called at the first signal; where it returns True, `main` ends by itself, and a second
-            signal ends it at once.
+            signal has it clean up and end.
+        waits_for: what the clean-up waits for, in words for people.
     """
     try:
         from uvloop import run as run_loop
@@ -40,7 +48,7 @@ def run(main: Coroutine[Any, Any, None], leave: Callable[[], bool] = lambda: Fal
     received: list[signal.Signals] = []
     try:
         with guarded():
-            run_loop(_until_signal(main, received, leave))
+            run_loop(_until_signal(main, received, leave, waits_for))
         if received:
             raise SystemExit(128 + received[0])
     except SystemExit as ended:
@@ -50,13 +58,19 @@ def run(main: Coroutine[Any, Any, None], leave: Callable[[], bool] = lambda: Fal
 
 
 async def _until_signal(
-    main: Coroutine[Any, Any, None], received: list[signal.Signals], leave: Callable[[], bool]
+    main: Coroutine[Any, Any, None], received: list[signal.Signals], leave: Callable[[], bool], waits_for: str
 ) -> None:
     """Await `main`; a signal cancels it, so that every context manager in it gets to clean up."""
     task = asyncio.ensure_future(main)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_note)
     terminals = [number for number in (1, 2) if os.isatty(number)]
+    is_said = False
+
+    def say() -> None:
+        nonlocal is_said
+        is_said = True  # and the loop has not ended yet
+        log.info("Stopping: waiting for %s. Ctrl+C ends it at once now.", waits_for)
 
     def stop(number: signal.Signals) -> None:
         if number == signal.SIGHUP:
@@ -66,8 +80,11 @@ async def _until_signal(
         received.append(number)
         if len(received) == 1 and leave():
             return
-        if not task.cancelling():  # a further Ctrl+C must not cut the clean-up short
+        if not task.cancelling():
             task.cancel()
+            loop.call_later(QUIET_SECONDS, say)
+        elif is_said and number == signal.SIGINT:  # else it is the same Ctrl+C once more, as a shell hands it on
+            end_process(128 + received[0])
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # `nohup` has it ignored

@@ -14,8 +14,10 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from pydantic import Field, ValidationError
 
 from dtfm_protocol.errors import Refused
-from dtfm_protocol.identity.admission import MOST_AUTHORITIES, MOST_BANS, Admission
+from dtfm_protocol.identity.admission import MOST_AUTHORITIES, Admission
 from dtfm_protocol.identity.ban import Ban
+from dtfm_protocol.identity.ban_list import MOST_BANS, MOST_RULINGS
+from dtfm_protocol.identity.ban_ruling import BanRuling
 from dtfm_protocol.identity.enrolment import Certificate
 from dtfm_protocol.identity.keys import short
 from dtfm_protocol.process.logs import log
@@ -41,7 +43,9 @@ class MemberNews(Message):
     authorities: Annotated[tuple[Certificate, ...], Field(max_length=MOST_AUTHORITIES)] = ()
     """Certificates of coordinators, which say whose places those have taken."""
     bans: Annotated[tuple[Ban, ...], Field(max_length=PAGE)] = ()
-    """In the order of their subjects."""
+    """Those that hold, in the order of their subjects."""
+    rulings: Annotated[tuple[BanRuling, ...], Field(max_length=MOST_RULINGS)] = ()
+    """On bans that hold no more, or again; all of them stand in the first answer."""
 
 
 class Calls(Protocol):
@@ -73,6 +77,9 @@ class NewsExchange:
         """Members to whom this peer is connected, and that it has asked since."""
         self._differ: set[str] = set()
         """Members that have shown to know something else."""
+        self._parted: dict[str, tuple[bytes, bytes]] = {}
+        """Digests of the other and of this peer when a member to whom it is connected last showed to know something
+        else."""
         self._told = b""
         self._due = asyncio.Event()
         admission.when_changed(self._look)
@@ -80,8 +87,10 @@ class NewsExchange:
     @property
     def digest(self) -> bytes:
         """Digest of what this peer knows."""
-        known = "\n".join((*sorted(self._admission.bans), *sorted(self._admission.coordinators)))
-        return hashlib.sha256(known.encode()).digest()
+        banned = self._admission.ban_list
+        rulings = sorted(f"{one.subject} {one.order}" for one in banned.rulings.values())
+        known = (*(ban.subject for ban in banned.standing), *rulings, *sorted(self._admission.coordinators))
+        return hashlib.sha256("\n".join(known).encode()).digest()
 
     async def serve(self) -> None:
         """Answer members that ask for news."""
@@ -113,6 +122,7 @@ class NewsExchange:
         asked |= set(random.sample(others, min(len(others), MOST_TOLD if is_news else MOST_ASKED)))
         self._met = (self._met & set(others)) | asked
         self._differ = (self._differ & set(others)) - asked
+        self._parted = {peer: parted for peer, parted in self._parted.items() if peer in others}
         for peer in sorted(asked):
             try:
                 await self._ask(peer)
@@ -129,7 +139,7 @@ class NewsExchange:
                 return
             news = MemberNews.model_validate_json(data)
             self._admission.trust_all(bytes.fromhex(one) for one in news.authorities)
-            self._admission.ban(news.bans)
+            self._admission.ban(news.bans, news.rulings)
             if len(news.bans) < PAGE or news.bans[-1].subject <= after:
                 return
             after = news.bans[-1].subject
@@ -138,14 +148,17 @@ class NewsExchange:
         digest, after = request[:DIGEST_BYTES], request[DIGEST_BYTES:].decode("ascii", "replace")
         if digest == self.digest:
             return b""
-        if not after:
+        if not after and self._parted.get(peer) != (digest, self.digest):
+            # Once: one of an older version never comes to know what a ruling says.
+            self._parted[peer] = digest, self.digest
             self._differ.add(peer)
             self._due.set()
-        subjects = [subject for subject in sorted(self._admission.bans) if subject > after][:PAGE]
+        banned = self._admission.ban_list
         return (
             MemberNews(
                 authorities=tuple(one.hex() for one in self._admission.authorities),
-                bans=tuple(self._admission.bans[subject] for subject in subjects),
+                bans=tuple(ban for ban in banned.standing if ban.subject > after)[:PAGE],
+                rulings=() if after else tuple(banned.rulings.values()),
             )
             .model_dump_json()
             .encode()

@@ -53,12 +53,19 @@ class SendAway(Schema):
 
 
 class ShutOut(Schema):
-    """Action: ban a member for good."""
+    """Action: ban a member."""
 
     action: Literal["ban"]
     peer: PeerName
     key_only: bool = False
     """Whether the others who entered with the same invite stay."""
+
+
+class LetBackIn(Schema):
+    """Action: take a ban back."""
+
+    action: Literal["unban"]
+    peer: PeerName
 
 
 class Steer(Schema):
@@ -80,7 +87,7 @@ class ChangeSettings(Schema):
 
 
 OwnerAction = Annotated[
-    MakeInvite | TakeBack | SendAway | ShutOut | Steer | ChangeSettings, Field(discriminator="action")
+    MakeInvite | TakeBack | SendAway | ShutOut | LetBackIn | Steer | ChangeSettings, Field(discriminator="action")
 ]
 WISHES: dict[str, type[Paused | Resumed | CheckpointWanted | PlanWanted | FinishWanted]] = {
     "pause": Paused,
@@ -150,7 +157,7 @@ async def _wish(folder: Path, wish: Wish, seconds: float) -> dict[str, str]:
     return {"said": _sentence(answer.text)}
 
 
-def _done(folder: Path, action: MakeInvite | TakeBack | SendAway | ShutOut) -> dict[str, str]:
+def _done(folder: Path, action: MakeInvite | TakeBack | SendAway | ShutOut | LetBackIn) -> dict[str, str]:
     match action:
         case MakeInvite():
             text = ledger_acts.make_invite(folder, action.uses, action.days, action.name)
@@ -161,6 +168,8 @@ def _done(folder: Path, action: MakeInvite | TakeBack | SendAway | ShutOut) -> d
             return {"said": _sentence(ledger_acts.kick_member(folder, action.peer))}
         case ShutOut():
             return {"said": _sentence(ledger_acts.ban_member(folder, action.peer, key_only=action.key_only))}
+        case LetBackIn():
+            return {"said": _sentence(ledger_acts.unban_member(folder, action.peer))}
 
 
 def _sentence(text: str) -> str:

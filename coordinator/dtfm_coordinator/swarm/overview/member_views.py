@@ -62,6 +62,8 @@ class Known:
     """Unix seconds of its last report; 0: there was none."""
     now: float = 0.0
     """Unix seconds."""
+    is_banned: bool = False
+    """Whether the owner has banned it."""
 
 
 def member_view(member: Member, around: Around, known: Known) -> MemberView:
@@ -87,6 +89,7 @@ def member_view(member: Member, around: Around, known: Known) -> MemberView:
         sent_bytes=report.sent_bytes if report else 0,
         received_bytes=report.received_bytes if report else 0,
         version=member.version,
+        is_banned=known.is_banned,
         up_gbps=known.limits.up_gbps,
         down_gbps=known.limits.down_gbps,
     )
@@ -98,8 +101,10 @@ Doing = tuple[MemberRole, str, Level]
 def _doing(member: Member, around: Around, known: Known, layers: tuple[int, int] | None) -> Doing:
     """Return a member's role, what it does in words, and how well that is."""
     report = member.report
+    if known.is_banned:
+        return "gone", "is banned by the owner; its work so far counts", "wait"
     if member.kicked and member.kicked == member.session:
-        return "gone", "was sent away by you, until its person joins again", "wait"
+        return "gone", "was sent away by the owner, until its person joins again", "wait"
     if not member.is_here:
         if around.phase == "done":
             return "gone", "has left; its work counts", "done"

@@ -136,17 +136,13 @@ class NewsBoard:
 
 
 class WarningListener(logging.Handler):
-    """Listener to a log, of which it puts on the board warnings, and what is marked as news (`is_news`)."""
+    """Listener to a log, whose warnings it puts on the board."""
 
     def __init__(self, board: NewsBoard) -> None:
-        super().__init__(logging.INFO)
+        super().__init__(logging.WARNING)
         self._board = board
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Put a warning, or what is news, on the board."""
-        if record.levelno < logging.WARNING:
-            if getattr(record, "is_news", False):
-                self._board.say("good", printable(record.getMessage())[:WARNING_CHARACTERS])
-            return
+        """Put a warning on the board."""
         text = printable(record.getMessage())[:WARNING_CHARACTERS]
         self._board.say("warn" if record.levelno < logging.ERROR else "bad", text, advice_for(text))

@@ -144,6 +144,8 @@ class MemberView(Schema):
     """Bytes that it says to have sent to others since its program began."""
     received_bytes: int
     version: Label
+    is_banned: bool = False
+    """Whether the owner has banned it."""
     up_gbps: float | None
     """Gbit/s that it can send in all; None: its links together are no faster."""
     down_gbps: float | None

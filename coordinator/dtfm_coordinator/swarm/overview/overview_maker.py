@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dtfm_coordinator.membership.members import Member
@@ -13,7 +13,7 @@ from dtfm_coordinator.swarm.overview.health import health
 from dtfm_coordinator.swarm.overview.loss_course import LossCourse
 from dtfm_coordinator.swarm.overview.member_views import Around, Known, member_view
 from dtfm_coordinator.swarm.overview.news import NewsBoard, WarningListener, news, told_plan
-from dtfm_coordinator.swarm.overview.overview import Figures, MemberView, Overview, PlanView, Progress
+from dtfm_coordinator.swarm.overview.overview import Figures, MemberView, NewsItem, Overview, PlanView, Progress
 from dtfm_coordinator.swarm.overview.owner_words import with_names
 from dtfm_coordinator.swarm.overview.plan_map import plan_map
 from dtfm_coordinator.swarm.overview.step_pace import pace_in_words
@@ -28,17 +28,22 @@ from dtfm_protocol.process.product_version import product_version
 
 MOST_GONE = 100
 """Members that have left of which is told."""
-PLANS_TOLD = 20
-"""Plans of an earlier life of the coordinator that are told."""
+EARLIER_TOLD = 20
+"""Plans of an earlier life of the coordinator that are told, and as many acts of its owner."""
+
+Acts = Callable[[], Sequence[NewsItem]]
+"""Returns what the owner has done since it was asked last, or ever, oldest first."""
 
 
-def recall_plans(board: NewsBoard, folder: Path) -> None:
-    """Put the plans of an earlier life of the coordinator on a board."""
+def recall(board: NewsBoard, folder: Path, acts: Acts) -> None:
+    """Put the plans of an earlier life of the coordinator on a board, and what its owner has done."""
+    found = list(acts()[-EARLIER_TOLD:])
     try:
-        for event in event_log.read(folder)[-PLANS_TOLD:]:
-            board.put(told_plan(event))
+        found += [told_plan(event) for event in event_log.read(folder)[-EARLIER_TOLD:]]
     except (UserError, ValueError) as error:
         log.warning("What has happened so far cannot be shown: %s", error)
+    for item in sorted(found, key=lambda one: one.at):
+        board.put(item)
 
 
 class OverviewMaker:
@@ -52,8 +57,11 @@ class OverviewMaker:
         state: SwarmState,
         phase: Callable[[], Phase],
         names: Callable[[], Mapping[str, str]] = dict,
+        banned: Callable[[], Collection[str]] = tuple,
         clock: Callable[[], float] = time.time,
+        *,
         board: NewsBoard | None = None,
+        acts: Acts = tuple,
     ) -> None:
         """Read what an earlier life of the coordinator has written.
 
@@ -64,11 +72,13 @@ class OverviewMaker:
             state: the swarm as the coordinator knows it.
             phase: returns what the coordinator does now.
             names: returns whom the invites were for with which members have entered, by peer id.
+            banned: returns the peer ids of the members that are banned.
             clock: gives Unix seconds.
             board: holds what has happened so far; None: what the folder tells of that.
+            acts: returns what the owner has done, as far as the board does not have it.
         """
         self._swarm, self._job, self._state, self._phase = swarm, job, state, phase
-        self._names, self._clock = names, clock
+        self._names, self._banned, self._clock, self._acts = names, banned, clock, acts
         self.history = StepHistory(folder / "metrics.jsonl")
         """Steps so far, as the last overview had them."""
         self._records, self._storage = MemberRecords(folder), StorageWatch(folder, state.clock.now)
@@ -80,7 +90,7 @@ class OverviewMaker:
         self._map: tuple[Plan | None, int, PlanView | None] = (None, 0, None)
         """Plan in force and changes of links when the plan's map was drawn last, and the map."""
         if board is None:
-            recall_plans(self._board, folder)
+            recall(self._board, folder, acts)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -118,6 +128,8 @@ class OverviewMaker:
             news={},
             storage=storage,
         )
+        for item in self._acts():
+            self._board.put(item)
         for level, text, advice in news(self._before, overview):
             self._board.say(level, text, advice)
         self._before = overview
@@ -183,8 +195,8 @@ class OverviewMaker:
         around = Around.of(plan, heard, state.pace.slow(), state.doubted, phase, product_version())
         contributions = self._records.contributions(self.history.work)
         whole = sum(one.layer_tokens for one in contributions.values())
-        shown = self._shown(contributions)
-        names = self._names()
+        names, banned = self._names(), self._banned()
+        shown = self._shown({*contributions, *banned})
         ago = self._clock() - state.clock.now()
         nobody = Contribution()
         found = {}
@@ -197,15 +209,16 @@ class OverviewMaker:
                 limits=state.links.limits.of(member.peer),
                 seen_at=round(member.heard + ago, 1) if member.heard else 0.0,
                 now=self._clock(),
+                is_banned=member.peer in banned,
             )
             found[member.peer] = member_view(member, around, known)
         return found
 
-    def _shown(self, contributions: Mapping[str, Contribution]) -> list[Member]:
-        """Return the members of which is told: who is here, and the last of those who have left, also those whom this
-        coordinator has not seen itself."""
+    def _shown(self, known: Collection[str]) -> list[Member]:
+        """Return the members of which is told: who is here, and the last of those who have left, also those of whom it
+        is only known that they have contributed or are banned."""
         members = self._state.members
         here, gone = members.online(), [one for one in members.known() if not one.is_here]
-        unseen = [Member(peer, 0) for peer in contributions if members.get(peer) is None]
+        unseen = [Member(peer, 0) for peer in sorted(known) if members.get(peer) is None]
         gone.sort(key=lambda one: -one.heard)
         return [*here, *(gone + unseen)[:MOST_GONE]]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from dtfm_coordinator.owner.amending import described
+from dtfm_coordinator.owner.owner_acts import told_wish
 from dtfm_coordinator.records.step_history import RECENT
 from dtfm_coordinator.swarm.overview.owner_words import reason_in_words, with_names
 from dtfm_coordinator.swarm.overview.step_pace import pace_in_words
@@ -84,7 +85,7 @@ def page(facts: RunFacts, made_at: float) -> str:
         _section("Plans", _plans(facts)),
         _section("Members", _members(facts)),
         _section("Checkpoints", _checkpoints(facts)),
-        _section("What the owner has asked for", _wishes(facts)),
+        _section("What the owner has done", _acts(facts)),
         _section("Job", _job(facts)),
         f"<footer>Made {_moment(made_at)} by dtfm-coordinator report.</footer>",
     ]
@@ -146,11 +147,12 @@ def _plans(facts: RunFacts) -> str:
 
 
 def _members(facts: RunFacts) -> str:
-    """Who has entered or contributed; of those who are here now, what they do."""
+    """Who has entered or contributed, and how much, also of those who have left; of those who are here now, what they
+    do."""
     plan, ledger = facts.plan, facts.ledger
     seen = facts.overview.members if facts.overview is not None else {}
     rows = []
-    for peer in dict.fromkeys([*ledger.members, *seen]):
+    for peer in dict.fromkeys([*ledger.members, *facts.shares, *seen]):
         entry, view = ledger.members.get(peer), seen.get(peer)
         invite = ledger.invited.get(entry.token) if entry is not None else None
         stage = plan.stage_of(peer) if plan is not None else None
@@ -165,10 +167,14 @@ def _members(facts: RunFacts) -> str:
                 (view.device if view is not None else "") or "not known",
                 layers,
                 share,
+                f"{facts.shares[peer]:.1%}" if peer in facts.shares else "",
                 "banned" if entry is not None and ledger.is_banned(peer, entry.token) else does,
             )
         )
-    return _table(("member", "invited as", "entered:d", "device", "layers:d", "micro-batches:n", "now:w"), rows)
+    head = (
+        "member", "invited as", "entered:d", "device", "layers:d", "micro-batches:n", "share of all work:n", "now:w"
+    )  # fmt: skip
+    return _table(head, rows)
 
 
 def _checkpoints(facts: RunFacts) -> str:
@@ -185,13 +191,10 @@ def _checkpoints(facts: RunFacts) -> str:
     return _table(("step:n", "written:d", "size:n", "evaluation loss:n", "kept:w"), rows)
 
 
-def _wishes(facts: RunFacts) -> str:
-    wishes = facts.wishes
-    rows = (
-        (_moment(wish.at), wish.word, wishes.answers[number].text if number in wishes.answers else "not done yet")
-        for number, wish in wishes.asked.items()
-    )
-    return _table(("when:d", "what:d", "what became of it:w"), rows)
+def _acts(facts: RunFacts) -> str:
+    rows = [(_moment(one.at), with_names(one.text, facts.names)) for one in facts.acts]
+    rows += [(_moment(wish.at), told_wish(wish)) for wish in facts.wishes.unanswered.values()]
+    return _table(("when:d", "what:w"), rows)
 
 
 def _job(facts: RunFacts) -> str:

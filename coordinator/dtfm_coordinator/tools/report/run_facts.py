@@ -11,12 +11,14 @@ from pydantic import ValidationError
 
 from dtfm_coordinator.membership.ledger_file import LedgerFile
 from dtfm_coordinator.membership.membership_ledger import MembershipLedger
+from dtfm_coordinator.owner.owner_acts import OwnerActs
 from dtfm_coordinator.owner.owner_wishes import OwnerWishes
 from dtfm_coordinator.owner.wish_file import WishFile
 from dtfm_coordinator.records import event_log
 from dtfm_coordinator.records.event_log import PlanEvent
 from dtfm_coordinator.records.member_records import MemberRecords
-from dtfm_coordinator.swarm.overview.overview import Overview
+from dtfm_coordinator.records.step_history import StepHistory
+from dtfm_coordinator.swarm.overview.overview import NewsItem, Overview
 from dtfm_coordinator.tools.checkpoint_list import ListedCheckpoint, checkpoints_of
 from dtfm_coordinator.tools.export import CHECKPOINTS
 from dtfm_protocol.checkpoint.store import CheckpointStore
@@ -40,10 +42,15 @@ class RunFacts:
     checkpoints: tuple[ListedCheckpoint, ...]
     ledger: MembershipLedger
     wishes: OwnerWishes
+    acts: tuple[NewsItem, ...]
+    """What the owner has done, oldest first."""
     plan: Plan | None
     """Plan in force, or the last one; None before the first."""
     overview: Overview | None
     """Last overview of the coordinator; None: there is none, or another version has written it."""
+    shares: dict[str, float]
+    """Part of all that was computed which each member has contributed, from 0 to 1, by peer id, also of those who have
+    left; of those who have contributed anything."""
     nicknames: dict[str, str]
     """What members' machines are called, or whom their invites were for, by peer id, as far as they have names."""
     parameters: int | None
@@ -65,6 +72,9 @@ class RunFacts:
         except (OSError, ValidationError):
             raise UserError(f"{folder / 'job.json'} cannot be read: serve the job once more, which writes it") from None
         path, overview = folder / "plan.json", _overview(folder / "status.json")
+        records = MemberRecords(folder)
+        while records.take_up():
+            pass
         listed = tuple(checkpoints_of(folder))
         return cls(
             job=job,
@@ -73,9 +83,11 @@ class RunFacts:
             checkpoints=listed,
             ledger=LedgerFile(folder).ledger,
             wishes=WishFile(folder).wishes,
+            acts=tuple(OwnerActs(folder).take_up()),
             plan=Plan.load(path) if path.exists() else None,
             overview=overview,
-            nicknames=_nicknames(folder, overview),
+            shares=_shares(folder, records),
+            nicknames=_nicknames(records, overview),
             parameters=_parameters(folder, [one.step for one in listed if not one.fault]),
             is_live=is_live(folder),
         )
@@ -126,10 +138,16 @@ def _overview(path: Path) -> Overview | None:
         return None
 
 
-def _nicknames(folder: Path, overview: Overview | None) -> dict[str, str]:
-    records = MemberRecords(folder)
-    while records.take_up():
+def _shares(folder: Path, records: MemberRecords) -> dict[str, float]:
+    history = StepHistory(folder / "metrics.jsonl")
+    while history.take_up():
         pass
+    found = records.contributions(history.work)
+    whole = sum(one.layer_tokens for one in found.values())
+    return {peer: one.layer_tokens / whole for peer, one in found.items() if one.layer_tokens}
+
+
+def _nicknames(records: MemberRecords, overview: Overview | None) -> dict[str, str]:
     shown = {peer: one.name for peer, one in overview.members.items() if one.name} if overview is not None else {}
     return shown | records.names
 

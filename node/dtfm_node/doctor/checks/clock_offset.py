@@ -17,14 +17,14 @@ def judge(ahead: float | None, error: float = 0.0) -> list[Finding]:
                 GROUP,
                 "clock",
                 "not compared: no coordinator and no peer told the time",
-                "mend the way to the coordinator, and look again",
+                "do what is said about the coordinator and the network above, then run this again",
             )
         ]
     way = "behind" if ahead > 0 else "ahead of"
     seen = f"{abs(ahead):,.1f} s {way} the coordinator's (give or take {error:.1f} s)"
     if abs(ahead) - error < WARN_SECONDS:
         return [good(GROUP, "clock", f"agrees with the coordinator's to {abs(ahead) + error:.1f} s")]
-    todo = "set this machine's clock by network time (Linux: timedatectl set-ntp true)"
+    todo = "type `sudo timedatectl set-ntp true`: it sets this machine's clock by network time from then on"
     if abs(ahead) - error < BAD_SECONDS:
         return [warn(GROUP, "clock", seen, todo)]
     return [bad(GROUP, "clock", seen, todo)]

@@ -137,21 +137,25 @@ function ask(title, body, button, danger, values, done) {
 }
 
 export function kick(peer, name) {
-  ask(`Send ${name} away?`, [element("p", {}, "Its connections end at once and the swarm goes on without it. It stays away until its person types `dtfm-node join` again.")], "Send away", true, () => ({ action: "kick", peer }));
+  ask(`Send ${name} away?`, [element("p", {}, "Its connections end at once and the swarm goes on without it. It stays away until its person types `dtfm-node join` again. A changed program may come back by itself: Ban keeps that out.")], "Send away", true, () => ({ action: "kick", peer }));
 }
 
 export function ban(peer, name) {
   const alone = element("input", { type: "checkbox", id: "ban-alone" });
   ask(
-    `Ban ${name} for good?`,
+    `Ban ${name}?`,
     [
-      element("p", {}, "It cannot come back, and neither can the others who came with the same invite: somebody may have made several keys."),
+      element("p", {}, "It cannot come back unless you take the ban back, and neither can the others who came with the same invite: somebody may have made several keys."),
       element("label", { class: "check" }, alone, "Ban this one alone; the others of its invite stay"),
     ],
     "Ban",
     true,
     () => ({ action: "ban", peer, key_only: alone.checked }),
   );
+}
+
+export function unban(peer, name) {
+  ask(`Take back the ban of ${name}?`, [element("p", {}, "Its person can join again, and so can others of its invite whom you have not banned themselves.")], "Take back", false, () => ({ action: "unban", peer }));
 }
 
 export function invite() {

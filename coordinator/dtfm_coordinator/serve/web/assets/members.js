@@ -87,7 +87,8 @@ function rowOf(peer, one, version) {
   if (known && known.what === what) return known.row;
   const row = known ? known.row : element("tr");
   row.className = one.role === "gone" ? "gone" : "";
-  const kept = may && known && known.may && known.gone === (one.role === "gone") ? row.lastChild : null;
+  const offered = `${one.role === "gone"} ${one.is_banned}`;
+  const kept = may && known && known.may && known.offered === offered ? row.lastChild : null;
   const traffic = one.sent_bytes || one.received_bytes ? `sent ${size(one.sent_bytes)}, received ${size(one.received_bytes)}` : "";
   const line = [one.up_gbps ? `up to ${rate(one.up_gbps)}` : "", traffic].filter(Boolean).join("; ");
   const cells = [
@@ -96,11 +97,11 @@ function rowOf(peer, one, version) {
     element("td", { class: "number", "data-label": "Share" }, one.tokens ? percent(one.share) : "-"),
     element("td", { class: "number", "data-label": "Tokens" }, one.tokens ? many(one.tokens) : "-"),
     element("td", { class: "seen", "data-label": "Seen" }, seen),
-    element("td", { class: "device" }, one.device || "measuring", one.version && element("span", { class: "quiet line" }, `dtfm ${one.version}${one.version === version ? "" : ` (the coordinator has ${version})`}`), line && element("span", { class: "quiet line" }, line)),
+    element("td", { class: "device" }, one.device || "not measured yet", one.version && element("span", { class: "quiet line" }, `dtfm ${one.version}${one.version === version ? "" : ` (the coordinator has ${version})`}`), line && element("span", { class: "quiet line" }, line)),
     kept || actionsOf(peer, one, may),
   ];
   row.replaceChildren(...cells);
-  rows.set(peer, { row, what, may, gone: one.role === "gone" });
+  rows.set(peer, { row, what, may, offered });
   return row;
 }
 
@@ -112,6 +113,8 @@ function actionsOf(peer, one, may) {
     { class: "row-actions" },
     one.role === "gone" ? "" : element("button", { type: "button", class: "plain", "aria-label": `Send away ${name}`, onclick: () => owner.kick(peer, name) }, "Send away"),
     " ",
-    element("button", { type: "button", class: "plain", "aria-label": `Ban ${name}`, onclick: () => owner.ban(peer, name) }, "Ban"),
+    one.is_banned
+      ? element("button", { type: "button", class: "plain", "aria-label": `Unban ${name}`, onclick: () => owner.unban(peer, name) }, "Unban")
+      : element("button", { type: "button", class: "plain", "aria-label": `Ban ${name}`, onclick: () => owner.ban(peer, name) }, "Ban"),
   );
 }
