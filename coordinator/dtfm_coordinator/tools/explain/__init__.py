@@ -19,6 +19,8 @@
 - `paper_report`: report of the paper's cost of a plan, as tables and lines for people
 - `schedule_chart`: chart of a step over time, simulated or measured: a lane for each peer, what it computes, and
   under it what it sends
+- `single_changes`: single changes of a plan, and how long a step would be with each: why these peers stand where they
+  stand
 - `step_findings`: findings about a simulated step, by peer, stage and link: from plan, view and timeline to plain
   values
 - `step_report`: report of the findings about a simulated step, as tables and lines for people

@@ -8,6 +8,7 @@ from dtfm_coordinator.allocator.simulator.simulated_timeline import Transfer
 from dtfm_coordinator.tools.explain.critical_path import Bottleneck, by_cause
 from dtfm_coordinator.tools.explain.idle_peers import IdlePeer
 from dtfm_coordinator.tools.explain.next_node import NOTICEABLE, Growth
+from dtfm_coordinator.tools.explain.single_changes import TriedChanges
 from dtfm_coordinator.tools.explain.step_findings import StageFindings, StepFindings
 from dtfm_coordinator.tools.formatting import link_named, named, percent, seconds
 from dtfm_protocol.process.quantities import bytes_in_words
@@ -64,7 +65,13 @@ def what_if_line(as_it_is: float, total: float) -> str:
 
 
 def show(
-    out: Console, found: StepFindings, idle: tuple[IdlePeer, ...], next_node: Growth | None, *, asked_growth: bool
+    out: Console,
+    found: StepFindings,
+    changes: TriedChanges | None,
+    idle: tuple[IdlePeer, ...],
+    next_node: Growth | None,
+    *,
+    asked_growth: bool,
 ) -> None:
     """Print the findings to `out`."""
     total = found.cost.total
@@ -79,6 +86,8 @@ def show(
     out.print(_peer_table(found))
     if found.links:
         out.print(_link_table(found))
+    for line in change_lines(changes, total) if changes is not None else ():
+        out.print(line, soft_wrap=True)
     for line in (*idle_lines(found.idle, idle, total), *(growth_lines(next_node, total) if asked_growth else ())):
         out.print(line, soft_wrap=True)
 
@@ -139,6 +148,29 @@ def _link_table(found: StepFindings) -> Table:
             seconds(link.busy), percent(link.busy, found.cost.total), f"{link.gbps:.3g}", f"{link.latency_ms:.3g}",
         )  # fmt: skip
     return table
+
+
+def change_lines(tried: TriedChanges, total: float) -> list[str]:
+    """Return lines about the best single changes of a plan whose step takes `total` seconds."""
+    drawn = "" if tried.is_all else ", drawn from more"
+    looked_at = f"the best of each kind among {tried.looked_at:,} single changes{drawn}"
+    if not tried.best:
+        return [f"why these peers: no single change that can be makes any difference ({looked_at})"]
+    saved = total - tried.best[0].seconds
+    if saved > 0:
+        first = (
+            f"why these peers: a single change saves {seconds(saved)} a step ({percent(saved, total)}): the search has "
+            f"missed it, `plan --budget SECONDS` searches longer ({looked_at})"
+        )
+    else:
+        first = f"why these peers: no single change shortens the step ({looked_at})"
+    width = max(len(one.words) for one in tried.best)
+    return [first, *(f"  {one.words:<{width}}  {_change(one.seconds, total)}" for one in tried.best)]
+
+
+def _change(then: float, total: float) -> str:
+    """Return what a step costs or saves beside one of `total` seconds."""
+    return f"{'saves' if then < total else 'costs'} {seconds(abs(then - total))} ({100 * (then / total - 1):+.2g} %)"
 
 
 def idle_lines(idle: tuple[str, ...], tried: tuple[IdlePeer, ...], total: float) -> list[str]:
