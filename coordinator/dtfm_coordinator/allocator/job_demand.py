@@ -45,6 +45,7 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
             training.micro_batch, training.sequence_length, training.precision
         ),
         head_layers=sizes.head_layers,
+        precision=training.precision,
         table=TABLES[training.optimizer],
         layer_flops=2 * per_layer * tokens,
     )
