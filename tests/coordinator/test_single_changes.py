@@ -99,3 +99,5 @@ def test_seconds_and_shares_are_told_with_their_sign() -> None:
         "  a thing  saves 1 s (-10 %)",
         "  another  costs 2.5 s (+25 %)",
     ]
+    what_if = change_lines(TriedChanges((SingleChange("a thing", 9.0),), 7, True), 10.0, is_what_if=True)
+    assert "the plan was searched for another wire or schedule (" in what_if[0]

@@ -7,6 +7,8 @@
 - `figure`: figure of a plan: on the left the network, on the right the step over time, or the paper's cost
 - `idle_peers`: idle peers, and what each would bring: the step with it as one more replica of each stage, exactly
   simulated
+- `label_places`: places of labels beside points, where they cover neither points nor each other, as far as there is
+  room (pure)
 - `measured_report`: report of a measured step beside the simulated one, as lines and a table for people
 - `network_chart`: drawing of the network: nodes, links by their speed, and the plan's pipelines over them
 - `next_node`: gain by the next node: the same search on the view, and on the view with one more node like the median

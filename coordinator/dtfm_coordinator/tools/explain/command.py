@@ -106,7 +106,7 @@ def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "C
         next_node = growth(view, work, plan, question.seed, question.budget) if question.budget > 0 else None
     for line in lines:
         out.print(line, soft_wrap=True)
-    show(out, found, changes, idle, next_node, asked_growth=question.budget > 0)
+    show(out, found, changes, idle, next_node, asked_growth=question.budget > 0, is_what_if=asked.is_what_if)
     if measured is not None and clocks is not None:
         from dtfm_coordinator.tools.explain.measured_report import show_measured
 

@@ -72,8 +72,13 @@ def show(
     next_node: Growth | None,
     *,
     asked_growth: bool,
+    is_what_if: bool = False,
 ) -> None:
-    """Print the findings to `out`."""
+    """Print the findings to `out`.
+
+    Args:
+        is_what_if: whether wire or schedule are others than those for which the plan was searched.
+    """
     total = found.cost.total
     out.print(parts(found.cost), style="bold", soft_wrap=True)
     different = difference_line(found)
@@ -86,7 +91,7 @@ def show(
     out.print(_peer_table(found))
     if found.links:
         out.print(_link_table(found))
-    for line in change_lines(changes, total) if changes is not None else ():
+    for line in change_lines(changes, total, is_what_if=is_what_if) if changes is not None else ():
         out.print(line, soft_wrap=True)
     for line in (*idle_lines(found.idle, idle, total), *(growth_lines(next_node, total) if asked_growth else ())):
         out.print(line, soft_wrap=True)
@@ -150,17 +155,20 @@ def _link_table(found: StepFindings) -> Table:
     return table
 
 
-def change_lines(tried: TriedChanges, total: float) -> list[str]:
-    """Return lines about the best single changes of a plan whose step takes `total` seconds."""
+def change_lines(tried: TriedChanges, total: float, *, is_what_if: bool = False) -> list[str]:
+    """Return lines about the best single changes of a plan whose step takes `total` seconds; `is_what_if` is that of
+    `show`."""
     drawn = "" if tried.is_all else ", drawn from more"
     looked_at = f"the best of each kind among {tried.looked_at:,} single changes{drawn}"
     if not tried.best:
         return [f"why these peers: no single change that can be makes any difference ({looked_at})"]
     saved = total - tried.best[0].seconds
     if saved > 0:
+        missed = "the search has missed it, `plan --budget SECONDS` searches longer"
+        why = "the plan was searched for another wire or schedule" if is_what_if else missed
         first = (
-            f"why these peers: a single change saves {seconds(saved)} a step ({percent(saved, total)}): the search has "
-            f"missed it, `plan --budget SECONDS` searches longer ({looked_at})"
+            f"why these peers: a single change saves {seconds(saved)} a step ({percent(saved, total)}): {why} "
+            f"({looked_at})"
         )
     else:
         first = f"why these peers: no single change shortens the step ({looked_at})"

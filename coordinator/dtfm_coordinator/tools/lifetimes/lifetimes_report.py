@@ -69,16 +69,15 @@ def _time_table(lived: Lived, end: float) -> Table:
     table = Table("time", "", "of it", "of the machines' time", "", title="where the time went", title_justify="left")
     for column in (1, 2, 4):
         table.columns[column].justify = "right"
-    changes = max(0, len(lived.plans) - 1)
+    changes = f"{max(0, len(lived.plans) - 1)}; {lived.broken} because one went"
     rows = [
         ("steps that count", lived.trained, "in the plan, while it trains", lived.working),
         (f"steps cut short, or done again ({lived.thrown_away:,})", lived.lost, "idle meanwhile", lived.idle),
-        (f"changes of plan ({changes}; {lived.broken} because one went)", lived.changing, "while all", lived.standing),
-        ("waiting for machines", lived.waiting, "stand still", None),
+        (f"changes of plan ({changes})", lived.changing, "while nothing trains", lived.standing),
     ]
     for what, took, whose, machine_seconds in rows:
-        share = "" if machine_seconds is None else percent(machine_seconds, there)
-        table.add_row(what, duration(took), percent(took, end), whose, share)
+        table.add_row(what, duration(took), percent(took, end), whose, percent(machine_seconds, there))
+    table.add_row("waiting for machines", duration(lived.waiting), percent(lived.waiting, end), "", "")
     return table
 
 
