@@ -183,6 +183,9 @@ def test_a_trace_in_which_nothing_happens_needs_an_end(
     with pytest.raises(SystemExit):
         app(["lifetimes", "view.json", "trace.csv", "--job", "job.toml"], standalone_mode=False)
     assert "say how long with --hours" in capfd.readouterr().err
+    with pytest.raises(SystemExit):
+        app(["lifetimes", "view.json", "trace.csv", "--job", "job.toml", "--hours", "inf"], standalone_mode=False)
+    assert "--hours inf: give a number above 0" in capfd.readouterr().err
 
 
 def test_the_example_is_a_trace_of_the_network_that_its_page_makes_up() -> None:

@@ -47,10 +47,12 @@ def lifetimes(question: LifetimesOptions) -> None:
 
     if question.figure is not None and question.figure.suffix not in SUFFIXES:
         raise UserError(f"--figure {question.figure}: a figure is drawn as {', '.join(SUFFIXES)}")
+    if question.hours is not None and not 0 < question.hours < math.inf:
+        raise UserError(f"--hours {question.hours:g}: give a number above 0")
     view, job = View.load(question.view), Job.load(question.job)
     trace = read_trace(_text_of(question.trace), view.ids, str(question.trace))
     end = trace.end if question.hours is None else question.hours * 3600
-    if not 0 < end < math.inf:
+    if end == 0:
         raise UserError(f"{question.trace}: nothing happens in it after the beginning; say how long with --hours")
     for line in view_notes(view):
         print(line, file=sys.stderr)
