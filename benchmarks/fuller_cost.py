@@ -39,6 +39,7 @@ DEMAND = ModelDemand(
     layer_activation_bytes=17 * SEQUENCE * HIDDEN * 2,
     head_bytes=SEQUENCE * 32_000 * 6,
     head_layers=32_000 * HIDDEN / LAYER_PARAMETERS,
+    precision="bf16",
     layer_flops=2.0 * LAYER_PARAMETERS * SEQUENCE,
 )
 WIRE = Wire(activations="bf16", gradients="bf16")

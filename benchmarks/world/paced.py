@@ -24,6 +24,7 @@ from dtfm_lab.emulation.wiring import Wiring
 from dtfm_lab.networks.node_groups import V100_FLOPS
 from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process import late_actions
 from dtfm_protocol.view.view import LayerSeconds, View
 
 SHRINK = 512
@@ -102,7 +103,8 @@ class World:
 
     def layer_seconds(self, number: int) -> LayerSeconds:
         """Of a device that stands for node `number`."""
-        forward = V100_LAYER_SECONDS * self.stretch * V100_FLOPS / (self.view.nodes[number].flops or V100_FLOPS)
+        flops = self.view.nodes[number].flops_in("bf16") or V100_FLOPS
+        forward = V100_LAYER_SECONDS * self.stretch * V100_FLOPS / flops
         return LayerSeconds(forward=forward, backward=2 * forward, weight=forward, optimizer=0.0)
 
     def pace(self, number: int) -> float:
@@ -169,6 +171,8 @@ class Running:
         self.peers: dict[str, str] = {}
         """Peer id of each node of the view."""
         self._plan_file = swarm.folder / "layout.json"
+        self._counts = swarm.folder / "late-actions"
+        self._counts.mkdir()
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -189,6 +193,7 @@ class Running:
                 if trains:
                     await swarm.until(lambda: swarm.step >= 1, "the first step is done", 3600)
                 yield running
+                print(f"{world.name}: {late_actions.kept_in(running._counts).text}", flush=True)
 
     async def _start(self, options: Sequence[str], forced: Plan | None) -> None:
         swarm, count = self.swarm, len(self.world.view.nodes)
@@ -202,7 +207,10 @@ class Running:
         await swarm.serve(job, "--announce", self.lab.address(count), "--min-nodes", count, *options, listen="0.0.0.0")
 
         async def join(number: int, node: str) -> None:
-            daemon = await swarm.join("--pace", f"{self.world.pace(number) / 1e9:.9f}", within=self.lab.within(number))
+            daemon = await swarm.join(
+                "--pace", f"{self.world.pace(number) / 1e9:.9f}", within=self.lab.within(number),
+                environment={late_actions.FOLDER: str(self._counts)},
+            )  # fmt: skip
             await swarm.until(lambda: swarm.peer_of(daemon), f"{node} has joined", 600)
             self.peers[node] = swarm.peer_of(daemon)
 

@@ -5,7 +5,7 @@ import typer
 from dtfm_coordinator.commands.change_commands import fork, set_values
 from dtfm_coordinator.commands.checkpoint_commands import checkpoints
 from dtfm_coordinator.commands.job_commands import check
-from dtfm_coordinator.commands.lab_commands import compare, lab, network
+from dtfm_coordinator.commands.lab_commands import compare, lab, lifetimes, network
 from dtfm_coordinator.commands.membership_commands import ban, invite, kick, members, revoke, rotate, unban
 from dtfm_coordinator.commands.model_commands import export, generate, report, status
 from dtfm_coordinator.commands.owner_commands import cancel, checkpoint, finish, pause, replan, resume
@@ -23,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-LAB_COMMANDS = {"compare", "lab", "network"}
+LAB_COMMANDS = {"compare", "lab", "lifetimes", "network"}
 """Researchers' commands; all others are the owner's."""
 
 
@@ -57,6 +57,7 @@ for _command in (
     plan,
     explain,
     compare,
+    lifetimes,
     network,
     lab,
     trace,

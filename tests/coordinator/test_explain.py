@@ -154,7 +154,7 @@ def test_a_stage_that_recomputes_is_told_and_needs_less_memory_and_more_time() -
     assert told[0].peers[0].compute == pytest.approx(kept[0].peers[0].compute + 4 * 0.02)
     assert told[1].peers[0].compute == kept[1].peers[0].compute
     out = Console(width=140, markup=False, highlight=False, file=io.StringIO())
-    step_report.show(out, found(anew, view), (), None, asked_growth=False)
+    step_report.show(out, found(anew, view), None, (), None, asked_growth=False)
     assert isinstance(out.file, io.StringIO)
     assert "1 to 2, recomputed" in out.file.getvalue()
 
@@ -401,7 +401,7 @@ def test_names_in_tables_are_not_markup() -> None:
     view = view.model_copy(update={"nodes": (view.nodes[0].model_copy(update={"id": "[bold]"}), view.nodes[1])})
     of = Plan(stages=((0, 2), (2, 4)), routes=(("[bold]", "b"),))
     out = Console(width=140, markup=False, highlight=False, file=io.StringIO())
-    step_report.show(out, found(of, view), (), None, asked_growth=False)
+    step_report.show(out, found(of, view), None, (), None, asked_growth=False)
     assert isinstance(out.file, io.StringIO)
     assert "[bold]" in out.file.getvalue()
 

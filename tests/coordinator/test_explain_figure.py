@@ -7,6 +7,7 @@ import pytest
 
 from dtfm_coordinator.allocator.workload import predict
 from dtfm_coordinator.tools.explain.figure import paper_figure, step_figure, write
+from dtfm_coordinator.tools.explain.network_chart import told_apart
 from dtfm_coordinator.tools.explain.node_positions import places
 from dtfm_coordinator.tools.explain.paper_findings import paper_findings
 from dtfm_coordinator.tools.explain.schedule_chart import MOST_LANES, lanes
@@ -27,6 +28,12 @@ def test_places_keep_the_near_together_and_nodes_apart() -> None:
     assert between[~np.eye(6, dtype=bool)].min() > 0.05
     assert points.min() >= 0
     assert points.max() <= 1
+
+
+def test_numbers_of_a_scale_are_told_apart() -> None:
+    assert told_apart([0.001, 0.0316, 1.0]) == ["0.001", "0.032", "1"]
+    assert told_apart([1.101, 1.102, 1.104]) == ["1.101", "1.102", "1.104"]
+    assert told_apart([2.0, 2.0]) == ["2", "2"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 30])

@@ -301,6 +301,21 @@ def test_speeds_come_from_measurements_else_from_flops_else_from_the_slowest() -
         layer_seconds(nodes[3:], DEMAND)
 
 
+def test_speeds_by_precision_are_those_of_the_jobs_own() -> None:
+    both, lacking = NodeView(id="a", flops={"fp32": 1e12, "bf16": 4e12}), NodeView(id="b", flops={"fp32": 1e12})
+    demand = replace(DEMAND, layer_flops=1e12)
+    half = replace(demand, precision="bf16")
+    assert layer_seconds([both], demand)["a"].forward == 1.0
+    assert layer_seconds([both], half)["a"].forward == 0.25
+    # Whose speed in the job's precision is not known counts as the slowest of which it is.
+    assert layer_seconds([both, lacking], half)["b"].forward == 0.25
+    with pytest.raises(UserError, match="in bf16 where they are by precision"):
+        layer_seconds([lacking], half)
+    measured = LayerSeconds(forward=1.0, backward=3.0)
+    known = NodeView(id="c", layer_seconds=measured, flops={"fp32": 1e12, "bf16": 2e12})
+    assert layer_seconds([both, known], half)["a"] == LayerSeconds(forward=0.5, backward=1.5, optimizer=0.0)
+
+
 def test_a_stage_takes_its_layers_and_the_last_one_the_head() -> None:
     plan = laid_out(posed([1.0, 1.0]), [[0], [1]]).plan(["a", "b"], "1f1b", Wire())
     layer = LayerSeconds(forward=1.0, backward=2.0, optimizer=0.1)

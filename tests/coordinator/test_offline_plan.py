@@ -1,16 +1,22 @@
 """`dtfm-coordinator plan` on saved views: what goes together, and what is refused in one line."""
 
 import json
+import os
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dtfm_coordinator.main import app
+from dtfm_coordinator.tools import offline_plan
 from dtfm_coordinator.tools.offline_plan import PlanOptions, answer
 from dtfm_coordinator.tools.view_notes import view_notes
 from dtfm_lab.networks.catalogue import NETWORKS, network
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
 
 JOB = """
@@ -135,7 +141,7 @@ def test_figures_of_another_unit_and_pairs_that_a_limit_cuts_are_noted() -> None
         nodes=(
             NodeView(id="a", flops=40, up_gbps=0.05),
             NodeView(id="b", flops=25e12, down_gbps=0.5),
-            NodeView(id="c", flops=80),
+            NodeView(id="c", flops={"fp32": 1e12, "bf16": 80}),
         ),
         latency_ms=np.ones((3, 3)),
         bandwidth_gbps=gbps,
@@ -176,3 +182,32 @@ def test_a_plan_in_force_that_is_none_is_refused(asked: PlanOptions) -> None:
     path = asked.view.with_name("plan.json")
     path.write_text("{}", encoding="utf-8")
     assert str(path) in refused(by_step(asked, in_force=path))
+
+
+@pytest.mark.parametrize("algorithm", ["evolutionary", "exhaustive"])
+def test_a_search_that_is_cut_short_gives_the_best_plan_so_far_and_says_so(asked: PlanOptions, algorithm: str) -> None:
+    endless = replace(asked, evaluations=None, budget=1e9, algorithm=algorithm)
+    for question in (endless, by_step(endless)):
+        found, said = answer(question, lambda: True)
+        assert found.cost is not None
+        assert found.evaluations is not None
+        assert found.evaluations < 1000
+        assert "the search was cut short" in found.reason
+        assert found.reason in said or question.job is None
+
+
+def test_ctrl_c_saves_the_best_plan_so_far(
+    asked: PlanOptions, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(question: PlanOptions, stop: Callable[[], bool]) -> tuple[Plan, str]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return answer(question, stop)
+
+    monkeypatch.setattr(offline_plan, "answer", interrupted)
+    out = asked.view.with_name("plan.json")
+    job = str(asked.view.with_name("job.toml"))
+    with pytest.raises(SystemExit) as ended:
+        app(["plan", str(asked.view), "--job", job, "--budget", "1e9", "--out", str(out)], standalone_mode=False)
+    assert ended.value.code == 130
+    assert "cut short" in Plan.load(out).reason
+    assert "cut short" in capfd.readouterr().err

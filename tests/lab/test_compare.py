@@ -3,15 +3,22 @@
 import csv
 import io
 import math
+import os
+import signal
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import stdev
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from dtfm_coordinator.allocator.simulator.peer_time import TimeShares
 from dtfm_coordinator.main import app
-from dtfm_lab.compare import COLUMNS, Outcome, as_csv, outcomes, show, summaries
+from dtfm_lab.compare import command
+from dtfm_lab.compare.algorithm_outcomes import COLUMNS, Outcome, Run, as_csv, outcomes, summaries
+from dtfm_lab.compare.algorithm_tables import show
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Cost, Plan
 from dtfm_protocol.view.view import LayerSeconds, NodeView, View
@@ -47,12 +54,13 @@ def view(nodes: int, unreachable: bool = False) -> View:
 
 def test_an_algorithm_that_finds_nothing_is_an_outcome() -> None:
     steps: list[int] = []
-    found = outcomes(("a", "luck", "none"), range(3), run, lambda: steps.append(1))
+    found = outcomes(("a", "luck", "none"), range(3), run, done=lambda: steps.append(1))
     assert len(steps) == len(found) == 9
     first, luck, none = summaries(found)
     assert (first.runs, first.failures, first.mean, first.least, first.most) == (3, 0, 2.0, 1.0, 3.0)
     assert first.deviation == pytest.approx(stdev([1, 2, 3]))
-    assert (first.data_parallel, first.pipeline, first.rate) == (0.5, 1.5, 20.0)
+    assert first.rate == 20.0
+    assert first.best is found[0]
     assert (luck.failures, luck.mean) == (1, 13.0)
     assert (none.failures, none.mean, none.failure) == (3, math.inf, "no placement was found")
     with pytest.raises(UserError, match="no placement was found"):
@@ -67,11 +75,51 @@ def test_the_table_has_a_row_for_each_algorithm_and_says_what_failed() -> None:
     lines = file.getvalue().splitlines()
     row = next(line for line in lines if line.startswith("│ a "))
     assert [cell.strip() for cell in row.strip("│").split("│")] == [
-        "a", "2", "1", "1 - 3", "2.000", "0.5", "1.5", "20", "0.5",
+        "a", "2", "1", "1 - 3", "2.000", "20", "0.5",
     ]  # fmt: skip
+    best = [line for line in lines if line.startswith("│ a ")][1]
+    assert [cell.strip() for cell in best.strip("│").split("│")] == ["a", "1 x 1", "0", "0.25", "0.75"]
     assert any("luck (1 of 3 failed)" in line for line in lines)
     assert any("none" in line and "no placement" in line for line in lines)
     assert "none, 3 of 3 runs: no placement was found" in lines
+
+
+def uneven(algorithm: str, seed: int, evaluations: int | None) -> Plan:
+    """A plan of 20 stages, two peers in the first and one in each other."""
+    rest = tuple(f"p{stage}" for stage in range(1, 20))
+    cost = Cost(kind="makespan", total=12345.0, data_parallel=1.0, pipeline=2.0, compute=3.0)
+    stages = tuple((stage, stage + 1) for stage in range(20))
+    return Plan(stages=stages, routes=(("a", *rest), ("b", *rest)), cost=cost, evaluations=10**9, seconds=1000.0)
+
+
+def test_layouts_and_shares_of_time_are_told_in_a_hundred_columns() -> None:
+    out = Console(width=100, file=io.StringIO(), markup=False, highlight=False)
+    found = outcomes(("evolutionary", "exhaustive"), range(2), uneven, lambda plan: TimeShares(0.5, 0.3, 0.2))
+    show(out, found)
+    file = out.file
+    assert isinstance(file, io.StringIO)
+    lines = file.getvalue().splitlines()
+    assert "…" not in file.getvalue()
+    row = [line for line in lines if line.startswith("│ evolutionary ")][1]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        "evolutionary", "20 x 1 to 2", "0", "1f1b", "50 %", "30 %", "20 %",
+    ]  # fmt: skip
+    assert max(map(len, lines)) <= 100
+    rows = list(csv.DictReader(io.StringIO(as_csv(found))))
+    assert rows[0]["layout"] == "20 x 2" + "+1" * 19
+    assert [rows[0][f"{name}_share"] for name in ("compute", "communication", "waiting")] == ["0.5", "0.3", "0.2"]
+
+
+def test_a_comparison_that_is_cut_short_has_the_runs_that_are_done() -> None:
+    asked: list[int] = []
+
+    def cut(algorithm: str, seed: int, evaluations: int | None) -> Plan:
+        asked.append(seed)
+        return planned(1.0 + seed)
+
+    found = outcomes(("a", "b"), range(3), cut, stop=lambda: len(asked) > 3)
+    assert [(outcome.algorithm, outcome.seed) for outcome in found] == [("a", 0), ("a", 1), ("a", 2)]
+    assert outcomes(("a",), range(3), cut, stop=lambda: True) == []
 
 
 def test_a_row_for_each_algorithm_and_seed() -> None:
@@ -100,6 +148,34 @@ def test_the_command_compares_by_the_papers_cost(
     for row in rows:
         assert float(row["total"]) == pytest.approx(float(row["data_parallel"]) + float(row["pipeline"]))
     assert "evolutionary" in said.err
+
+
+def test_ctrl_c_shows_and_writes_the_runs_that_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    view(6).save(Path("view.json"))
+
+    def interrupted(algorithms: Iterable[str], seeds: Sequence[int], run: Run, *rest: Any) -> list[Outcome]:
+        def third_is_cut(algorithm: str, seed: int, evaluations: int | None) -> Plan:
+            if (algorithm, seed) == ("evolutionary", 2):
+                os.kill(os.getpid(), signal.SIGINT)
+            return run(algorithm, seed, evaluations)
+
+        return outcomes(algorithms, seeds, third_is_cut, *rest)
+
+    monkeypatch.setattr(command, "outcomes", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        app(
+            ["compare", "view.json", *SIZES, "--seeds", "4", "--budget", "0.05", "--csv", "rows.csv"],
+            standalone_mode=False,
+        )
+    assert ended.value.code == 130
+    rows = list(csv.DictReader(io.StringIO(Path("rows.csv").read_text())))
+    assert [(row["algorithm"], row["seed"]) for row in rows] == [("evolutionary", "0"), ("evolutionary", "1")]
+    said = capfd.readouterr()
+    assert "evolutionary" in said.out
+    assert "cut short: 2 of 20 runs are done" in said.err
 
 
 def test_the_command_shows_a_placement_that_cannot_be(
@@ -137,10 +213,16 @@ def test_the_command_compares_by_the_simulated_step(
     Path("job.toml").write_text(JOB)
     arguments = ["view.json", "--job", "job.toml", "--seeds", "1", "--budget", "0.05", "--csv", "rows.csv"]
     app(["compare", *arguments], standalone_mode=False)
-    assert "exhaustive" in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert "exhaustive" in said
+    assert "stages x peers" in said
     rows = list(csv.DictReader(io.StringIO(Path("rows.csv").read_text())))
     assert {row["cost"] for row in rows} == {"makespan"}
     assert all(float(row["compute"]) > 0 for row in rows)
+    names = ("compute_share", "communication_share", "waiting_share")
+    for row in rows:
+        assert sum(float(row[name]) for name in names) == pytest.approx(1)
+        assert int(row["layout"].split(" x ")[0]) >= 1
 
 
 @pytest.mark.parametrize(

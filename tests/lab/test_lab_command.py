@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import sys
 import time
@@ -101,6 +102,19 @@ async def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
+
+
+@pytest.mark.process
+async def test_what_paced_programs_were_late_with_is_said(
+    view: Path, emulators: list[asyncio.subprocess.Process], caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = """echo '{"actions": 5, "late": 1, "most": 0.025}' > $DTFM_LATE_ACTIONS/$DTFM_LAB_NODE.jsonl"""
+    with caplog.at_level(logging.INFO):
+        await command.run(command.LabOptions(view, ("sh", "-c", counts), everywhere=True))
+        assert "pace missed: 2 of 10 actions were late, by 25 ms at most" in caplog.text
+        caplog.clear()
+        await command.run(command.LabOptions(view, ("true",)))
+        assert "pace" not in caplog.text
 
 
 @pytest.mark.process

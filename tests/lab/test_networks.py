@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dtfm_coordinator.allocator.allocate import allocate
+from dtfm_coordinator.allocator.job_demand import workload
 from dtfm_coordinator.allocator.paper.paper_cost import PaperCostModel, cost_of_pipelines
 from dtfm_coordinator.main import app
 from dtfm_lab.networks.catalogue import NETWORKS, network
@@ -15,8 +17,10 @@ from dtfm_lab.networks.home import CITIES, LINES, between_cities_ms
 from dtfm_lab.networks.paper_networks import AUTHORS_ACTIVATION_BYTES, GRADIENT_BYTES, paper_network
 from dtfm_lab.networks.summary import summary
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Job
 from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import GBIT, View
+from tests.coordinator.test_explain import JOB
 
 PAPER = ("datacenter", "spot", "universities", "regional", "worldwide")
 ASYMMETRIC = ("home", "irregular")
@@ -148,14 +152,23 @@ def test_other_sizes_keep_the_structure(name: str, nodes: int, sizes: list[int])
     assert [names.count(region) for region in dict.fromkeys(names)] == sizes
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_each_machine_has_a_rate_for_each_precision_and_16_bits_are_no_slower(name: str) -> None:
+    for node in network(name, 8).nodes:
+        fp32, bf16 = node.flops_in("fp32"), node.flops_in("bf16")
+        assert fp32 is not None
+        assert bf16 is not None
+        assert fp32 <= bf16 <= 8.1 * fp32
+
+
 def test_homes_have_the_lines_cities_and_machines_of_the_tables() -> None:
     view = network("home", 400, 5)
     lines = {(line.up_gbps, line.down_gbps): line for line in LINES}
-    speeds = {machine.flops for machine in MACHINES}
+    speeds = {tuple(machine.flops.values()) for machine in MACHINES}
     way = between_cities_ms()
     cities = list(CITIES)
     assert {str(node.region) for node in view.nodes} == set(cities)
-    assert {node.flops for node in view.nodes} == speeds
+    assert {(node.flops_in("fp32"), node.flops_in("bf16")) for node in view.nodes} == speeds
     assert {(node.up_gbps, node.down_gbps) for node in view.nodes} == set(lines)
     for here, there in np.random.default_rng(0).choice(400, (50, 2)):
         if here != there:
@@ -285,3 +298,16 @@ def test_the_command_refuses_in_one_line(
     assert line.startswith("error: ")
     assert said in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_in_bf16_is_planned_with_its_rates(tmp_path: Path) -> None:
+    view, seconds = network("alike-homes", 2), {}
+    for precision in ("fp32", "bf16"):
+        path = tmp_path / f"{precision}.toml"
+        path.write_text(JOB.replace("[training]", f'[training]\nprecision = "{precision}"'), encoding="utf-8")
+        work = workload(Job.load(path))
+        cost = allocate(view, work, evaluations=50).cost
+        assert cost is not None
+        assert cost.compute is not None
+        seconds[precision] = cost.compute
+    assert seconds["fp32"] == pytest.approx(2 * seconds["bf16"])

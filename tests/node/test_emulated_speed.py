@@ -1,7 +1,9 @@
 """Compute at a stated speed takes the seconds that plans count with, for every schedule, and never fewer."""
 
 import itertools
+import logging
 import time
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -14,6 +16,7 @@ from dtfm_node.engine.runtime import Runtime
 from dtfm_protocol.job.job_file import ScheduleName, Training
 from dtfm_protocol.model.model_sizes import model_sizes
 from dtfm_protocol.plan.plan import Plan
+from dtfm_protocol.process import late_actions
 from dtfm_protocol.view.view import LayerSeconds, NodeView
 
 CONFIG: dict[str, Any] = {
@@ -87,6 +90,20 @@ async def test_what_is_run_takes_at_least_as_long_as_it_is_to() -> None:
         begun = time.monotonic()
         await machine.run("compute", "long", time.sleep, 0.05, least=0.01)
         assert time.monotonic() - begun >= 0.05
+
+
+async def test_actions_that_miss_the_pace_are_counted_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(late_actions.FOLDER, str(tmp_path))
+    with caplog.at_level(logging.INFO), Runtime.running(torch.device("cpu"), pace=FLOPS) as machine:
+        await machine.run("compute", "long", time.sleep, 0.2, least=0.05)
+        await machine.run("compute", "free", time.sleep, 0.05)
+        assert (machine.late.total.actions, machine.late.total.late) == (1, 1)
+    found = late_actions.kept_in(tmp_path)
+    assert (found.actions, found.late) == (1, 1)
+    assert 0.15 <= found.most < 10
+    assert found.text in caplog.text
 
 
 async def test_what_fails_comes_out_at_once_though_it_is_to_take_long() -> None:

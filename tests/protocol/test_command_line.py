@@ -134,6 +134,24 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever is started i
 
 
 @pytest.mark.process
+def test_an_interrupt_that_is_awaited_is_told_and_a_second_one_ends_at_once() -> None:
+    code = """
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from dtfm_protocol.process.command_line import stoppable
+with stoppable() as stop:
+    before = stop()
+    os.kill(os.getpid(), signal.SIGINT)
+    print(before, stop(), flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    print("not reached", flush=True)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (130, "False True\n")
+    assert "Ctrl+C again ends at once" in ended.stderr
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(("how", "call"), [("run_apart", "run(run_apart(work))"), ("wait_apart", "wait_apart(work)")])
 def test_an_interrupt_waits_for_no_work_apart(how: str, call: str) -> None:
     """Such as compiled code: in a pool of threads the program would end with it only."""

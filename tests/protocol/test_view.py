@@ -62,6 +62,8 @@ def test_one_node_alone_is_a_view() -> None:
         ({"nodes": [{"id": "a"}, {"id": "b"}, {"id": "a"}]}, "the id 'a' occurs twice"),
         ({"nodes": [{"id": "a"}, {"id": ""}, {"id": "c"}]}, "nodes.1.id: "),
         ({"nodes": [{"id": "a"}, {"id": "b", "flops": 0}, {"id": "c"}]}, "nodes.1.flops: "),
+        ({"nodes": [{"id": "a"}, {"id": "b", "flops": {"bf16": 0}}, {"id": "c"}]}, "nodes.1.flops"),
+        ({"nodes": [{"id": "a"}, {"id": "b", "flops": {"fp8": 1}}, {"id": "c"}]}, "'fp8' is no precision"),
         ({"nodes": [{"id": "a"}, {"id": "b", "gpu": 1}, {"id": "c"}]}, "nodes.1.gpu: unknown key"),
         ({"nodes": [{"id": "a"}, {"id": "b"}]}, "latency_ms: 2 nodes need 2 rows of 2 entries"),
         ({"latency_ms": [[0, 1], [1, 0]]}, "latency_ms: 3 nodes need 3 rows of 3 entries"),

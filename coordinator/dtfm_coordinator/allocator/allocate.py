@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dtfm_coordinator.allocator.foundations.compiled import compiling
-from dtfm_coordinator.allocator.foundations.search_budget import DEFAULT_SEARCH_SECONDS, Budget
-from dtfm_coordinator.allocator.foundations.shapes import Shape, feasible_shapes
+from dtfm_coordinator.allocator.foundations.search_budget import CUT_SHORT, DEFAULT_SEARCH_SECONDS, Budget
+from dtfm_coordinator.allocator.foundations.shapes import Shape, feasible_shapes, shape_words
 from dtfm_coordinator.allocator.plan_in_force import InForce
 from dtfm_coordinator.allocator.problem.model_demand import ModelDemand
 from dtfm_coordinator.allocator.problem.moving_cost import moving_seconds, standing
@@ -25,7 +25,7 @@ from dtfm_coordinator.allocator.search.promising_shapes import ranked
 from dtfm_coordinator.allocator.search.starts import at_random, every, in_order, near_by_message, placements, starts
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
 from dtfm_coordinator.allocator.why_no_plan import why_no_plan
-from dtfm_coordinator.allocator.workload import Workload, as_cost, pose, predict
+from dtfm_coordinator.allocator.workload import Workload, as_cost, is_soon_predicted, pose, predict
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.job.job_file import Planning
 from dtfm_protocol.plan.plan import Plan
@@ -41,8 +41,6 @@ LONGEST_SEARCH_SECONDS = 10.0
 """Of a search without limits on many peers and micro-batches; small ones take `DEFAULT_SEARCH_SECONDS`."""
 EXHAUSTIVE = 600_000
 """Number of placements, at most, that an exhaustive search looks at: about a minute of it."""
-EXACT_TRANSFERS = 30_000
-"""Number of transfers of a step up to which it is simulated exactly: some seconds of it."""
 
 
 def allocate(
@@ -57,6 +55,7 @@ def allocate(
     algorithm: str = "evolutionary",
     clock: Callable[[], float] = time.monotonic,
     say: Callable[[str], object] = lambda line: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Plan:
     """Return the plan of a job on a swarm with the shortest predicted step.
 
@@ -73,6 +72,7 @@ def allocate(
     placement of each shape), or "exhaustive" (every placement of small swarms, with shares and layers that
     follow speeds), to compare with. Shares and layers are chosen in the same way in all.
     say: told that the search is being compiled, if it is.
+    stop: whether to end now with the best plan so far, whose reason says so.
 
     Raises:
     NotEnoughNodes: what the owner fixes needs more nodes.
@@ -85,8 +85,8 @@ def allocate(
     problems = [pose(view, work, peers, schedule) for schedule in work.schedules]
     compile_now(say)  # after all that can be refused has been: it may take a minute
     if budget is None and evaluations is None:
-        budget = min(LONGEST_SEARCH_SECONDS, DEFAULT_SEARCH_SECONDS * max(1.0, len(peers) * work.micro_batches / 4096))
-    limits = Budget(budget, evaluations, clock)
+        budget = search_seconds(len(peers), work.micro_batches)
+    limits = Budget(budget, evaluations, clock, stop)
     old = InForce.of(view, work, problems[0], peers, in_force)
     searches: list[Evolution] = []
     for problem, end in zip(problems, ENDS if len(problems) > 1 else (1.0,), strict=True):
@@ -103,6 +103,7 @@ def allocate(
     plan, cost, reason = _or_stay(work, old, chosen, standstill, _reason(work, chosen, finalists))
     if in_force is not None and old.plan is None:
         reason += f"; the plan in force cannot go on ({old.over}): state moves for {old.moving(chosen.layout):.3g} s"
+    reason += CUT_SHORT if stop() else ""
     return plan.model_copy(
         update={
             "idle": (*(peer for peer in peers if plan.stage_of(peer) is None), *unavailable),
@@ -118,6 +119,11 @@ def allocate(
             ),
         }
     )
+
+
+def search_seconds(peers: int, micro_batches: int) -> float:
+    """Return the seconds that a search without limits takes on so many peers, for so many micro-batches of a step."""
+    return min(LONGEST_SEARCH_SECONDS, DEFAULT_SEARCH_SECONDS * max(1.0, peers * micro_batches / 4096))
 
 
 def compile_now(say: Callable[[str], object] = lambda line: None) -> None:
@@ -195,14 +201,7 @@ def _finalists(
     found = []
     for layout in search.finalists(FINALISTS):
         plan = layout.plan(peers, SCHEDULES[posed.schedule], work.planning.wire, layout.recomputed(posed))
-        messages = 2 * work.micro_batches * (len(plan.stages) - 1)
-        groups = list(layout.counts)
-        if work.demand.trained_tied_parameters and len(groups) > 1:
-            groups.append(groups[0] + groups[-1])
-        if messages + sum(2 * count * (count - 1) for count in groups) <= EXACT_TRANSFERS:
-            cost = predict(view, work, plan).cost
-        else:
-            cost = layout.cost(posed)
+        cost = predict(view, work, plan).cost if is_soon_predicted(work, plan) else layout.cost(posed)
         if np.isfinite(cost.total):
             found.append(_Finalist(layout, plan, cost))
     return found
@@ -246,7 +245,7 @@ def _descending(searches: list[Evolution]) -> list[tuple[float, float]]:
 
 def _reason(work: Workload, best: _Finalist, finalists: list[_Finalist]) -> str:
     """Return in one line why this plan was chosen."""
-    stages, each = _shape_words(best.layout.counts)
+    stages, each = shape_words(best.layout.counts)
     line = f"{stages} {'stage' if stages == 1 else 'stages'} x {each} {'peer' if each == '1' else 'peers'}"
     line += f", {best.plan.schedule}" if len(work.schedules) > 1 else ""
     line += f": {best.cost.total:.3g} s a step predicted"
@@ -273,15 +272,10 @@ def _kept_because(work: Workload, old: InForce, best: _Finalist, move: float) ->
 
 def _words(work: Workload, one: _Finalist) -> str:
     """Return a layout's shape, and its schedule where the job leaves that open and it makes a difference."""
-    shape = " x ".join(map(str, _shape_words(one.layout.counts)))
+    shape = " x ".join(map(str, shape_words(one.layout.counts)))
     return f"{shape} by {one.plan.schedule}" if len(work.schedules) > 1 and len(one.layout.counts) > 1 else shape
 
 
 def _steps(move: float, saved: float) -> str:
     count = int(np.ceil(move / saved))
     return f"{count} step{'s' if count != 1 else ''}"
-
-
-def _shape_words(counts: tuple[int, ...]) -> tuple[int, str]:
-    """Return the number of stages, and the peers of a stage: one number where all have as many."""
-    return len(counts), str(counts[0]) if len(set(counts)) == 1 else "+".join(map(str, counts))

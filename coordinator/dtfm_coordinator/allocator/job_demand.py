@@ -49,6 +49,7 @@ def requirements(config: dict[str, Any], training: Training) -> ModelDemand:
         head_bytes=sizes.logits_bytes(*shape),
         logits_gradient_bytes=sizes.logits_gradient_bytes(*shape),
         head_layers=sizes.head_layers,
+        precision=training.precision,
         table=state_table(training.optimizer, training.weights),
         layer_flops=2 * per_layer * tokens,
     )

@@ -21,6 +21,9 @@ from dtfm_protocol.job.job_file import Planning, ScheduleName
 from dtfm_protocol.plan.plan import Cost, Plan
 from dtfm_protocol.view.view import View
 
+EXACT_TRANSFERS = 30_000
+"""Number of transfers of a step up to which it is simulated exactly: some seconds of it."""
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -56,6 +59,15 @@ def predict(view: View, work: Workload, plan: Plan) -> Simulation:
         optimizer_seconds(plan, work.demand, speeds),
         work.demand.tied_gradient_bytes(plan.wire),
     )
+
+
+def is_soon_predicted(work: Workload, plan: Plan) -> bool:
+    """Whether `predict` takes some seconds at most."""
+    messages = 2 * work.micro_batches * (len(plan.stages) - 1)
+    groups = [len(plan.replicas(stage)) for stage in range(len(plan.stages))]
+    if work.demand.trained_tied_parameters and len(groups) > 1:
+        groups.append(groups[0] + groups[-1])
+    return messages + sum(2 * count * (count - 1) for count in groups) <= EXACT_TRANSFERS
 
 
 def as_cost(cost: PredictedSeconds) -> Cost:

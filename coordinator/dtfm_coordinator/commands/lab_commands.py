@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dtfm_coordinator.commands.option_types import ActivationBytes, GradientBytes, JobOption, ViewFile
+from dtfm_coordinator.commands.option_types import ActivationBytes, GradientBytes, JobOption, Seed, ViewFile
 from dtfm_protocol.errors import UserError
 from dtfm_protocol.process import command_line
 from dtfm_protocol.process.logs import LogFormat, set_up
@@ -23,13 +23,13 @@ def compare(
 ) -> None:
     """Compare algorithms that place a job on a network. Each is run with several seeds."""
     with command_line.guarded():
-        from dtfm_lab.compare import CompareOptions
-        from dtfm_lab.compare import compare as compared
+        from dtfm_lab.compare.command import CompareOptions
+        from dtfm_lab.compare.command import compare as compared
         from dtfm_protocol.process.state_dir import check_writable
 
         if csv is not None and str(csv) != "-":
             check_writable(csv)
-        with command_line.interruptible():
+        with command_line.stoppable() as stop:
             compared(
                 CompareOptions(
                     view=view,
@@ -39,6 +39,43 @@ def compare(
                     gradient_bytes=gradient_bytes,
                     seeds=seeds,
                     budget=budget,
+                    csv=csv,
+                ),
+                stop,
+            )
+        if stop():
+            raise SystemExit(command_line.EXIT_INTERRUPT)
+
+
+def lifetimes(
+    view: ViewFile,
+    trace: Annotated[Path, typer.Argument(help="Who comes and goes (CSV): time,machine,event, or machine,up,down.")],
+    job: Annotated[Path, typer.Option("--job", help="The job file that is trained.")],
+    hours: Annotated[float | None, typer.Option(min=0, help="How long (default: until the trace's end).")] = None,
+    seed: Seed = 0,
+    evaluations: Annotated[int, typer.Option(min=1, help="Placements to look at for each plan.")] = 3000,
+    figure: Annotated[Path | None, typer.Option(help="Draw it, too: .svg, .png or .pdf.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Where a row for each plan is written.")] = None,
+) -> None:
+    """Train a job in virtual time on machines that come and go. Says what is done, and what changes of plan cost."""
+    with command_line.guarded():
+        from dtfm_coordinator.tools.lifetimes.command import LifetimesOptions
+        from dtfm_coordinator.tools.lifetimes.command import lifetimes as lived_through
+        from dtfm_protocol.process.state_dir import check_writable
+
+        for path in (figure, csv):
+            if path is not None:
+                check_writable(path)
+        with command_line.interruptible():
+            lived_through(
+                LifetimesOptions(
+                    view=view,
+                    trace=trace,
+                    job=job,
+                    hours=hours,
+                    seed=seed,
+                    evaluations=evaluations,
+                    figure=figure,
                     csv=csv,
                 )
             )

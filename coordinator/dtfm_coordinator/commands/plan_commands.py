@@ -78,7 +78,7 @@ def plan(
 
         if out is not None:
             check_writable(out)
-        with command_line.interruptible():
+        with command_line.stoppable() as stop:
             found, said = answer(
                 PlanOptions(
                     view=view,
@@ -93,7 +93,8 @@ def plan(
                     evaluations=evaluations,
                     in_force=in_force,
                     horizon=horizon,
-                )
+                ),
+                stop,
             )
         text = found.model_dump_json(indent=1)
         if out is None:
@@ -101,6 +102,9 @@ def plan(
         else:
             write_atomically(out, text + "\n")
             typer.echo(f"{said}: {out}")
+        if stop():
+            typer.echo("the search was cut short; a longer one may find a better plan", err=True)
+            raise SystemExit(command_line.EXIT_INTERRUPT)
 
 
 def explain(

@@ -2,6 +2,8 @@
 
 - `check/`: `dtfm-coordinator check`: what a job file means, before anything is tokenized or served
 - `explain/`: `dtfm-coordinator explain`: where a plan's step goes, for people who place models on networks
+- `lifetimes/`: `dtfm-coordinator lifetimes`: a job on machines that come and go, in virtual time, with the
+  coordinator's decisions
 - `report/`: `dtfm-coordinator report`: a run in one file, to read, keep and hand on
 - `trace/`: `dtfm-coordinator trace`: one timeline of what all nodes did, from the file that each of them wrote
 - `adapter_folder`: folder of a job's adapters as `peft` loads them, beside a model that is left as it was

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +30,8 @@ class PlanOptions:
     horizon: float | None
 
 
-def answer(question: PlanOptions) -> tuple[Plan, str]:
-    """Return the plan, and a line about it.
+def answer(question: PlanOptions, stop: Callable[[], bool] = lambda: False) -> tuple[Plan, str]:
+    """Return the plan, and a line about it; the best so far once `stop` says so.
 
     Raises:
     UserError: options do not go together, files cannot be read, or no plan is possible.
@@ -44,11 +45,11 @@ def answer(question: PlanOptions) -> tuple[Plan, str]:
     if question.horizon == 0:
         raise UserError("--horizon 0: nothing pays back at once; give seconds")
     if (question.cost or ("makespan" if question.job else "paper")) == "paper":
-        return _by_paper(question)
-    return _by_makespan(question)
+        return _by_paper(question, stop)
+    return _by_makespan(question, stop)
 
 
-def _by_paper(question: PlanOptions) -> tuple[Plan, str]:
+def _by_paper(question: PlanOptions, stop: Callable[[], bool]) -> tuple[Plan, str]:
     for name in ("stages", "activation_bytes", "gradient_bytes"):
         if getattr(question, name) is None:
             raise UserError(
@@ -73,6 +74,7 @@ def _by_paper(question: PlanOptions) -> tuple[Plan, str]:
         question.budget,
         question.evaluations,
         say=_say,
+        stop=stop,
     )
     assert found.cost is not None
     return found, (
@@ -81,7 +83,7 @@ def _by_paper(question: PlanOptions) -> tuple[Plan, str]:
     )
 
 
-def _by_makespan(question: PlanOptions) -> tuple[Plan, str]:
+def _by_makespan(question: PlanOptions, stop: Callable[[], bool]) -> tuple[Plan, str]:
     from dtfm_protocol.job.job_file import Job
 
     if question.job is None:
@@ -109,6 +111,7 @@ def _by_makespan(question: PlanOptions) -> tuple[Plan, str]:
         in_force=in_force,
         algorithm=question.algorithm,
         say=_say,
+        stop=stop,
     )
     return found, f"{found.reason}; after {found.evaluations} evaluations in {found.seconds:.2f} s"
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.tools.formatting import link_named, named
-from dtfm_protocol.view.view import GBIT, View
+from dtfm_protocol.view.view import GBIT, NodeView, View
 
 LEAST_FLOPS: Final = 1e8
 """FLOP/s below which a figure is taken for one of another unit: slower than any device that trains."""
@@ -20,13 +20,21 @@ def view_notes(view: View) -> list[str]:
 
 
 def _slow_machines(view: View) -> list[str]:
-    slow = [node for node in view.nodes if node.flops is not None and node.flops < LEAST_FLOPS]
+    least = {node.id: min(rates) for node in view.nodes if (rates := _rates(node))}
+    slow = [(name, flops) for name, flops in least.items() if flops < LEAST_FLOPS]
     if not slow:
         return []
     return [
-        f"note: flops of {named(slow[0].id)} is {slow[0].flops:g}{_more(len(slow), 'node')}: it is in FLOP/s, "
+        f"note: flops of {named(slow[0][0])} is {slow[0][1]:g}{_more(len(slow), 'node')}: it is in FLOP/s, "
         "so 25 TFLOP/s is 25e12"
     ]
+
+
+def _rates(node: NodeView) -> list[float]:
+    """Return the FLOP/s that a node states, in whatever precision."""
+    if node.flops is None:
+        return []
+    return list(node.flops.values()) if isinstance(node.flops, dict) else [node.flops]
 
 
 def _cut_pairs(view: View) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from dtfm_lab.emulation.emulated_network import EmulatedNetwork
 from dtfm_lab.emulation.wiring import Wiring
 from dtfm_lab.emulation.world_script import WorldScript
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.process import late_actions
 from dtfm_protocol.process.child_processes import end_with_parent
 from dtfm_protocol.process.logs import log
 from dtfm_protocol.view.view import View
@@ -72,7 +74,10 @@ async def run(question: LabOptions) -> None:
             for number, node in enumerate(view.ids):
                 log.info("%s: %s, `%s COMMAND`", node, lab.address(number), " ".join(lab.within(number)))
             beside.append(tasks.create_task(_change(lab, script, view, wiring)))
-            codes = await _run_all(lab, view, question.command, chosen)
+            with tempfile.TemporaryDirectory(prefix="dtfm-lab-") as counts_of_programs:
+                kept = Path(counts_of_programs)
+                codes = await _run_all(lab, view, question.command, chosen, kept)
+                pace = late_actions.kept_in(kept)
             for task in beside:
                 task.cancel()
         counts = await lab.counts()
@@ -81,6 +86,8 @@ async def run(question: LabOptions) -> None:
             "carried %.1f MB; dropped %d packets; %.2f ms late in the mean, %.1f ms at most",
             carried / 1e6, dropped, counts.late_mean * 1e3, counts.late_most * 1e3,
         )  # fmt: skip
+    if pace.actions:
+        log.info("%s", pace.text)
     if any(codes):
         raise CommandEnded(next(code for code in codes if code))
 
@@ -108,8 +115,11 @@ async def _change(lab: EmulatedNetwork, script: WorldScript, view: View, wiring:
         await lab.change(script.at(at, view, wiring))
 
 
-async def _run_all(lab: EmulatedNetwork, view: View, command: Sequence[str], chosen: Sequence[int]) -> list[int]:
-    """Run `command` on the chosen hosts; return the exit codes, once all have ended."""
+async def _run_all(
+    lab: EmulatedNetwork, view: View, command: Sequence[str], chosen: Sequence[int], counts: Path
+) -> list[int]:
+    """Run `command` on the chosen hosts; return the exit codes, once all have ended. Paced programs keep their `counts`
+    of late actions in that folder."""
     addresses = {node: lab.address(number) for number, node in enumerate(view.ids)}
     others, hosts = {f"address:{node}": address for node, address in addresses.items()}, json.dumps(addresses)
     processes = []
@@ -120,6 +130,7 @@ async def _run_all(lab: EmulatedNetwork, view: View, command: Sequence[str], cho
                 "DTFM_LAB_NODE": own["node"],
                 "DTFM_LAB_ADDRESS": own["address"],
                 "DTFM_LAB_HOSTS": hosts,
+                late_actions.FOLDER: str(counts),
             }
             words = [_filled(word, own | others) for word in command]
             process = await asyncio.create_subprocess_exec(

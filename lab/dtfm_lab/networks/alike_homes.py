@@ -11,8 +11,6 @@ GPU = next(gpu for gpu in MACHINES if gpu.name == "RTX 3060")
 """The GPU of each: the one that most volunteers of `home` have."""
 LINE = next(line for line in LINES if line.name == "cable 100")
 """The line of each: of the two that most volunteers of `home` have, the slower one."""
-FP32_PART = 0.5
-"""Rate of matrix products in fp32 over that in fp16 on the GPU (GeForce 30, see `consumer_gpus`)."""
 
 
 def apart_ms() -> float:
@@ -21,19 +19,14 @@ def apart_ms() -> float:
     return float(2 * LINE.access_ms + np.median(ways[np.triu_indices(len(ways), 1)]).round())
 
 
-def alike_homes(nodes: int, precision: Precision = "bf16") -> View:
-    """Make alike volunteers: GPU, line and delays are those that are common or middling in `home`. Nothing is drawn.
-
-    Args:
-        precision: the arithmetic in which they train; fp32 is half as fast.
-    """
-    flops = GPU.flops * (FP32_PART if precision == "fp32" else 1.0)
+def alike_homes(nodes: int) -> View:
+    """Make alike volunteers: GPU, line and delays are those that are common or middling in `home`. Nothing is drawn."""
     return View(
         nodes=tuple(
             NodeView(
                 id=f"home-{number}",
                 region=f"city {number}",
-                flops=flops,
+                flops=GPU.flops,
                 memory_bytes=GPU.memory_bytes,
                 up_gbps=LINE.up_gbps,
                 down_gbps=LINE.down_gbps,
@@ -46,9 +39,9 @@ def alike_homes(nodes: int, precision: Precision = "bf16") -> View:
 
 
 def machine_in_words(precision: Precision) -> str:
-    """Return what each of `alike_homes` is, in words."""
-    flops = GPU.flops * (FP32_PART if precision == "fp32" else 1.0)
+    """Return what each of `alike_homes` is for a job in `precision`, in words."""
+    teraflops = GPU.flops[precision] / 1e12
     return (
-        f"{GPU.name} with {GPU.memory_bytes / 1e9:.3g} GB free, {flops / 1e12:.2g} TFLOP/s in {precision}, "
+        f"{GPU.name} with {GPU.memory_bytes / 1e9:.3g} GB free, {teraflops:.2g} TFLOP/s in {precision}, "
         f"{1000 * LINE.down_gbps:.0f} Mbit/s down and {1000 * LINE.up_gbps:.0f} up, {apart_ms():.0f} ms apart"
     )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dtfm_lab.networks.node_groups import V100_BYTES, V100_FLOPS, even, grouped, uniform
+from dtfm_lab.networks.node_groups import V100_BYTES, V100_RATES, even, grouped, uniform
 from dtfm_protocol.view.view import NodeView, View
 
 SLOW_LINE_GBPS = 0.05
@@ -72,7 +72,7 @@ def irregular(nodes: int, seed: int) -> View:
     bandwidth = np.exp(rng.uniform(np.log(0.02), np.log(5), (nodes, nodes)))
     return View(
         nodes=tuple(
-            NodeView(id=f"node-{number}", region="anywhere", flops=V100_FLOPS, memory_bytes=V100_BYTES)
+            NodeView(id=f"node-{number}", region="anywhere", flops=V100_RATES, memory_bytes=V100_BYTES)
             for number in range(nodes)
         ),
         latency_ms=latency.round(2),

@@ -4,11 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dtfm_protocol.job.job_file import Precision
 from dtfm_protocol.view.link_matrix import Matrix
 from dtfm_protocol.view.view import NodeView, View
 
 V100_FLOPS = 36.6e12
-"""Effective FLOP/s of a V100: 23.64 PFLOP a step on 64 of them in 10.08 s (arXiv 2206.01288, its data centre)."""
+"""Effective FLOP/s of a V100 in mixed precision: 23.64 PFLOP a step on 64 of them in 10.08 s (arXiv 2206.01288, its
+data centre). The paper has fp16; here it stands for bf16, which a V100's matrix units lack."""
+V100_RATES: dict[Precision, float] = {"bf16": V100_FLOPS, "fp32": V100_FLOPS * 15.7 / 125}
+"""Effective FLOP/s by precision; fp32 has the same part of its peak (NVIDIA's data sheet: 15.7 TFLOP/s, and 125 of the
+matrix units)."""
 V100_BYTES = 16e9
 """Bytes of memory of a V100, as the paper has it."""
 
@@ -34,7 +39,7 @@ def grouped(
             NodeView(
                 id=f"{name}-{number}",
                 region=name,
-                flops=V100_FLOPS,
+                flops=V100_RATES,
                 memory_bytes=V100_BYTES,
                 up_gbps=line,
                 down_gbps=line,

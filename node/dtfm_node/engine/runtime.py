@@ -14,6 +14,8 @@ import torch
 from dtfm_node.engine.device import synchronise
 from dtfm_node.engine.host_copies import HostCopies
 from dtfm_node.engine.tracer import NO_TRACE, Tracer
+from dtfm_protocol.process.late_actions import LateActionCount
+from dtfm_protocol.process.logs import log
 from dtfm_protocol.process.trace_format import Lane
 
 Compute = Callable[..., Awaitable[Any]]
@@ -46,6 +48,8 @@ class Runtime:
     """FLOP/s of the slower device that this one is to behave as; None: it runs as fast as it can."""
     share: float = 1.0
     """Part of the time for which the device may be busy with compute, above 0; 1: all of it."""
+    late: LateActionCount = field(default_factory=LateActionCount)
+    """Count of the actions that have taken longer than that device takes."""
     _rests_until: list[float] = field(default_factory=lambda: [0.0])
     """Time (`time.monotonic()`) until which the device rests after the last action, in a list of one."""
     _busy: list[float] = field(default_factory=lambda: [0.0])
@@ -69,10 +73,16 @@ class Runtime:
         exact: dict[str, Any] = {"initializer": torch.set_flush_denormal, "initargs": (False,)}
         with ThreadPoolExecutor(1, "compute", **exact) as compute, ThreadPoolExecutor(1, "reduce", **exact) as reduce:
             host_copies = HostCopies(device)
+            late = LateActionCount.of_environment() if pace is not None else LateActionCount()
+            on = on_thread(compute), on_thread(reduce)
             try:
-                yield cls(device, on_thread(compute), on_thread(reduce), host_copies, tracer, compiled, pace, share)
+                yield cls(device, *on, host_copies, tracer, compiled, pace, share, late)
             finally:
                 host_copies.close()
+                compute.shutdown()  # it counts
+                late.write()
+                if late.total.actions:
+                    log.info("%s", late.total.text)
 
     def action_seconds(self) -> float:
         """Return the seconds for which the compute thread has been at its present action; 0: it has none."""
@@ -102,6 +112,7 @@ class Runtime:
                 result = function(*arguments)
                 if least:
                     time.sleep(max(0.0, begun + least - time.monotonic()))
+                    self.late.note(time.monotonic() - begun - least)
             finally:
                 self._at[0] = 0.0
             self._let_rest(begun)

@@ -14,6 +14,8 @@
 - `freshness_files`: files in a state dir by which counters outlive a process: this program's own, and those that it has
   heard of others
 - `garbage_pause`: the pause of Python's garbage collector while much is made that stays
+- `late_actions`: late actions of programs that are paced like slower devices: what the machine under them could not
+  keep up with
 - `logs`: logging for both programs: short lines for people, or one JSON object a line
 - `memory_limit`: the limit that the system sets on a process's memory: an allocation above it fails
 - `outage`: an outage of something that is tried again and again, and when that is worth a line of the log

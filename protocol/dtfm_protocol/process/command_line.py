@@ -134,15 +134,39 @@ def guarded() -> Any:
 def interruptible() -> Iterator[None]:
     """End at once with 130 on Ctrl+C, for work that holds nothing: an exception inside compiled code ends nothing."""
 
-    def end(number: int, frame: object) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write("\x1b[?25h\n")  # a progress bar had hidden the cursor
-            sys.stderr.flush()
-        os._exit(EXIT_INTERRUPT)
-
-    before = signal.signal(signal.SIGINT, end)
+    before = signal.signal(signal.SIGINT, lambda number, frame: _end_interrupted())
     try:
         yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_interrupted() -> NoReturn:
+    if sys.stderr.isatty():
+        sys.stderr.write("\x1b[?25h\n")  # a progress bar had hidden the cursor
+        sys.stderr.flush()
+    os._exit(EXIT_INTERRUPT)
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[Callable[[], bool]]:
+    """Give a function that says whether Ctrl+C was pressed, for work that then ends with what it has so far.
+
+    A second Ctrl+C ends at once, with 130. Whoever has shown what there was exits with `EXIT_INTERRUPT`, too.
+    """
+    pressed = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal pressed
+        if pressed:
+            _end_interrupted()
+        pressed = True
+        # Not print: this may come in the middle of one.
+        os.write(2, b"\nending with what there is so far; Ctrl+C again ends at once\n")
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -9,12 +9,13 @@ import zipfile
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
 import numpy as np
-from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
 from dtfm_protocol.errors import UserError
+from dtfm_protocol.job.job_file import Precision
 from dtfm_protocol.process.quantities import bytes_in_words
 from dtfm_protocol.process.state_dir import write_atomically
 from dtfm_protocol.schema import Schema
@@ -76,8 +77,9 @@ class NodeView(Schema):
     """The peer's id; in a view that was made up, any name."""
     region: str | None = None
     """Name of the place where the peer is, for people and for guesses at links that were not measured."""
-    flops: Amount | None = None
-    """FLOP/s that the peer attains in training (2.5e13 is 25 TFLOP/s); of use where `layer_seconds` is not known."""
+    flops: Amount | dict[Precision, Amount] | None = None
+    """FLOP/s that the peer attains in training (2.5e13 is 25 TFLOP/s): one figure for any precision, or one by each
+    precision's name (`{"fp32": 6e12, "bf16": 2.5e13}`); of use where `layer_seconds` is not known."""
     layer_seconds: LayerSeconds | None = None
     """Measured seconds of one decoder layer of the job; they go before `flops`."""
     memory_bytes: Amount | None = None
@@ -86,6 +88,22 @@ class NodeView(Schema):
     """Gbit/s that the peer can send in all; without it, what its links can together."""
     down_gbps: Amount | None = None
     """Gbit/s that the peer can receive in all; without it, what its links can together."""
+
+    @field_validator("flops", mode="before")
+    @classmethod
+    def _names_are_precisions(cls, flops: object) -> object:
+        if isinstance(flops, dict):
+            known = get_args(Precision)
+            for name in flops:
+                if name not in known:
+                    raise ValueError(
+                        f"{name!r} is no precision: give figures by {' and '.join(known)}, or one for both"
+                    )
+        return flops
+
+    def flops_in(self, precision: Precision) -> float | None:
+        """Return the FLOP/s of a job in `precision`; None where they are not known."""
+        return self.flops.get(precision) if isinstance(self.flops, dict) else self.flops
 
 
 class LinkWay(Schema):

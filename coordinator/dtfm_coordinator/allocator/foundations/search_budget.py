@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 PLACEMENT_SECONDS = 1e-5
 """At most about what it takes to see that a placement of a small swarm is no better."""
 DEFAULT_SEARCH_SECONDS = 1.2
+CUT_SHORT = "; the search was cut short"
+"""End of a plan's reason where the search was stopped before its limits were reached."""
 
 
 @dataclass(slots=True)
@@ -16,6 +18,8 @@ class Budget:
     seconds: float | None
     evaluations: int | None
     clock: Callable[[], float] = time.monotonic
+    stop: Callable[[], bool] = lambda: False
+    """Whether the search is to end now with what it has, whatever the limits allow."""
     until: float = 1.0
     """Share of both limits at which the search under way ends, so that others follow it."""
     spent_evaluations: int = 0
@@ -42,7 +46,7 @@ class Budget:
 
     def used(self) -> float:
         """Return the share of the nearer limit, for now, that is used up."""
-        parts = []
+        parts = [1.0 if self.stop() else 0.0]
         if self.evaluations is not None:
             parts.append(self.spent_evaluations / (self.until * self.evaluations))
         if self.seconds is not None:
@@ -59,6 +63,8 @@ class Budget:
 
     def spent(self) -> bool:
         """Whether the search under way is to stop."""
+        if self.stop():
+            return True
         if self.evaluations is not None and self.spent_evaluations >= self.part(self.until):
             return True
         return self.seconds is not None and self.elapsed() >= self.until * self.seconds

@@ -1,5 +1,6 @@
 """Shapes of a layout: which numbers of stages and replicas an owner's choices allow on a swarm."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dtfm_protocol.errors import UserError
@@ -79,6 +80,11 @@ def has_shape(plan: Plan, planning: Planning) -> bool:
     return planning.stages in ("auto", len(plan.stages)) and (
         planning.replicas == "auto" or counts == {planning.replicas}
     )
+
+
+def shape_words(counts: Sequence[int]) -> tuple[int, str]:
+    """Return the number of stages, and the peers of a stage: one number where all have as many."""
+    return len(counts), str(counts[0]) if len(set(counts)) == 1 else "+".join(map(str, counts))
 
 
 def feasible_shapes(nodes: int, layers: int, micro_batches: int, planning: Planning) -> tuple[Shape, ...]:

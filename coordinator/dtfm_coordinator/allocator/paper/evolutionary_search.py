@@ -87,6 +87,7 @@ def search(
     evaluations: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     enumerate_up_to: int = LARGEST_ENUMERATION,
+    stop: Callable[[], bool] = lambda: False,
 ) -> SearchResult:
     """Search for the cheapest `stages` groups of `replicas` devices; devices left over are idle.
 
@@ -101,9 +102,10 @@ def search(
     seconds: time limit by `clock`; 1.2 where neither limit is given.
     evaluations: limit on placements priced.
     enumerate_up_to: a network with no more placements than this is searched to the end, if the limits allow.
+    stop: whether to end now with the best placement so far.
     """
     warm_up()
-    budget = Budget(seconds, evaluations, clock)
+    budget = Budget(seconds, evaluations, clock, stop)
     evolution = _Evolution(alpha, beta, stages, replicas, activation_bytes, gradient_bytes, seed, budget)
     return evolution.run(enumerate_up_to)
 
@@ -189,16 +191,14 @@ class _Evolution:
         """Look at every placement; False if there was no time for all."""
         walk = walk_of(self._network)
         best = self._population[0].total * (1 - 1e-12)
-        while walk.depth[0] >= 0:
-            if self._budget.spent():
-                return False
+        while walk.depth[0] >= 0 and not self._budget.spent():
             best, looked_at = walk_on(self._network, walk, best, 2000)
             self._budget.spend(looked_at)
         if walk.best[0] >= 0:
             groups = walk.members[walk.best].astype(np.int64).ravel()
             idle = np.setdiff1d(np.arange(self._devices), groups)
             self._admit(np.concatenate([groups, idle]))
-        return True
+        return bool(walk.depth[0] < 0)
 
     def _evolve(self) -> None:
         # Of few replicas each is more of its boundary, and a change more of the cost.

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from dtfm_coordinator.allocator.foundations.links import Matrix
+from dtfm_coordinator.allocator.foundations.search_budget import CUT_SHORT
 from dtfm_coordinator.allocator.foundations.shapes import NotEnoughNodes
 from dtfm_coordinator.allocator.paper import baselines
 from dtfm_coordinator.allocator.paper.evolutionary_search import LARGEST_ENUMERATION, search, warm_up
@@ -36,6 +37,7 @@ def allocate_paper(
     evaluations: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     say: Callable[[str], object] = lambda line: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Plan:
     """Place as many pipelines of `stages` devices as the view has devices for; the rest stay idle.
 
@@ -50,6 +52,7 @@ def allocate_paper(
     budget: seconds of search; 1.2 where neither limit is given.
     evaluations: placements that the search may look at. Without `budget`, the same seed gives the same plan.
     say: told that the search is being compiled, if it is.
+    stop: whether to end now with the best plan so far, whose reason says so.
 
     Raises:
     NotEnoughNodes: fewer nodes than stages.
@@ -78,6 +81,7 @@ def allocate_paper(
             evaluations=None if exhaustive else evaluations,
             clock=clock,
             enumerate_up_to=LARGEST_EXHAUSTIVE if exhaustive else LARGEST_ENUMERATION,
+            stop=stop,
         )
         pipelines, cost = found.pipelines, found.cost
         looked_at, history = found.evaluations, found.history
@@ -98,7 +102,7 @@ def allocate_paper(
         evaluations=looked_at,
         seconds=seconds,
         reason=f"{algorithm}: {stages} stages x {replicas} replicas communicate for {cost.total:.3f} s a step "
-        "by the paper's cost",
+        f"by the paper's cost{CUT_SHORT if stop() else ''}",
         history=history if history is not None else ((seconds, cost.total),),
     )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dtfm_protocol.checkpoint.state_slots import ADAMW, StateTable
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Wire
+from dtfm_protocol.job.job_file import Precision, Wire
 from dtfm_protocol.model.memory_model import BOUNDARY_BYTES_PER_VALUE, stage_bytes
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.plan.schedule import most_in_flight, most_waiting, orders
@@ -57,6 +57,8 @@ class ModelDemand:
     """Compute of the head and the loss, as a multiple of a decoder layer's."""
     table: StateTable = ADAMW
     """What is kept for each parameter."""
+    precision: Precision = "fp32"
+    """Precision of the job's arithmetic, whose FLOP/s count of peers that publish only those."""
     layer_flops: float | None = None
     """FLOP of one layer's forward on one micro-batch, for peers that publish only their FLOP/s; None: not known."""
 
@@ -174,24 +176,26 @@ def layer_seconds(nodes: Sequence[NodeView], demand: ModelDemand) -> dict[str, L
     """Return the seconds of one layer on each peer: as measured, else by its FLOP/s, else those of the slowest
     measured.
 
-    FLOP/s become seconds by the median of the peers that have both figures, else by `demand.layer_flops` with a
-    backward of twice the forward. An optimizer step that was not measured takes as long as the slowest measured, or
-    nothing where none was.
+    FLOP/s, those in the job's precision, become seconds by the median of the peers that have both figures, else by
+    `demand.layer_flops` with a backward of twice the forward. An optimizer step that was not measured takes as long as
+    the slowest measured, or nothing where none was.
 
     Raises:
         UserError: nothing is known of any peer's speed.
     """
     known = {node.id: node.layer_seconds for node in nodes if node.layer_seconds is not None}
-    both = [(node.flops, node.layer_seconds) for node in nodes if node.flops and node.layer_seconds]
+    rates = {node.id: node.flops_in(demand.precision) for node in nodes}
+    both = [(flops, node.layer_seconds) for node in nodes if (flops := rates[node.id]) and node.layer_seconds]
     forward = median(flops * seconds.forward for flops, seconds in both) if both else demand.layer_flops
     backward = median(flops * seconds.backward for flops, seconds in both) if both else None
     for node in nodes:
-        if node.id not in known and node.flops and forward:
-            known[node.id] = LayerSeconds(forward=forward / node.flops, backward=(backward or 2 * forward) / node.flops)
+        flops = rates[node.id]
+        if node.id not in known and flops and forward:
+            known[node.id] = LayerSeconds(forward=forward / flops, backward=(backward or 2 * forward) / flops)
     if not known:
         raise UserError(
             "no peer's speed is known: no node has layer_seconds, or flops that can be used; give at least one node "
-            "flops (FLOP/s), or let it measure the job's layer"
+            f"flops (FLOP/s, in {demand.precision} where they are by precision), or let it measure the job's layer"
         )
     slowest = max(known.values(), key=lambda seconds: seconds.forward + seconds.backward)
     everyone = {node.id: known.get(node.id, slowest) for node in nodes}

@@ -69,8 +69,10 @@ class Evolution:
         return list(dict.fromkeys([*best, *self._parents()[:count], *([start] if start is not None else [])]))
 
     def look_at(self, placements: Iterable[Stages]) -> None:
-        """Price placements as they are, to the last one whatever the budget."""
+        """Price placements as they are, to the last one whatever the budget, unless they are told to stop."""
         for stages in placements:
+            if self.best_of and self._budget.stop():
+                break
             self._admit(Layout.of(self._problem, stages))
 
     def run(self, shapes: Sequence[Shape], seeds: Sequence[Layout]) -> None:

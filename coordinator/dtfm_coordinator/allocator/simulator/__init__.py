@@ -7,6 +7,7 @@
   and last stage share
 - `fast_simulator`: the fast form of the simulated training step: `simulator` on arrays, as machine code, for the search
 - `heap`: binary heap of numbers in two arrays, for compiled loops: the smallest key first
+- `peer_time`: time of each peer in a simulated step: what it computes, and what it waits for
 - `predicted_seconds`: what one training step is predicted to take, in parts that add up
 - `simulated_network`: messages on a network over time: each ordered link carries its own one after another, and links
   share capacities

@@ -23,10 +23,10 @@ MACHINES = (1, 2, 4, 8, 16)
 class HomeMachines:
     """The machines on which hours are forecast, made up elsewhere."""
 
-    view: Callable[[int, Precision], View]
-    """Makes the network of so many machines that train in a precision."""
+    view: Callable[[int], View]
+    """Makes the network of so many machines."""
     in_words: Callable[[Precision], str]
-    """What each of them is, in words."""
+    """What each of them is for a job in a precision, in words."""
 
 
 def check(
@@ -57,7 +57,7 @@ def check(
         return False
     found = job_findings(job, _settled, _measured, mistakes)
     precision = job.training.precision
-    ahead = _forecast(found, machines, lambda count: homes.view(count, precision), evaluations)
+    ahead = _forecast(found, machines, homes.view, evaluations)
     if as_json:
         print(json.dumps(as_dictionary(found, ahead, homes.in_words(precision))))
     else:

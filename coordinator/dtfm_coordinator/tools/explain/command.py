@@ -1,5 +1,6 @@
 """Command `explain`: reads the files, asks for what follows from them, prints it and draws it."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,11 +67,13 @@ def explain(question: ExplainOptions) -> None:
 
 
 def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "Console") -> None:
+    from dtfm_coordinator.allocator.allocate import compile_now
     from dtfm_coordinator.allocator.job_demand import workload
     from dtfm_coordinator.allocator.workload import predict
     from dtfm_coordinator.tools.explain.explained_plan import explained_plan, workload_of
     from dtfm_coordinator.tools.explain.idle_peers import tried
     from dtfm_coordinator.tools.explain.next_node import growth
+    from dtfm_coordinator.tools.explain.single_changes import single_changes
     from dtfm_coordinator.tools.explain.step_findings import check, step_findings
     from dtfm_coordinator.tools.explain.step_report import show, what_if_line
     from dtfm_coordinator.tools.view_notes import view_notes
@@ -96,12 +99,14 @@ def _by_job(question: ExplainOptions, job: Path, plan: Plan, view: View, out: "C
         from dtfm_coordinator.tools.explain.figure import step_figure, write
 
         write(step_figure(plan, view, work, played, found, measured), question.figure)
-    with console(to_stderr=True).status("asking what idle peers and the next node would bring"):
+    compile_now(lambda line: print(line, file=sys.stderr))
+    with console(to_stderr=True).status("asking what single changes, idle peers and the next node would bring"):
+        changes = single_changes(plan, view, work, found.cost.total)
         idle = tried(plan, view, work, found.idle)
         next_node = growth(view, work, plan, question.seed, question.budget) if question.budget > 0 else None
     for line in lines:
         out.print(line, soft_wrap=True)
-    show(out, found, idle, next_node, asked_growth=question.budget > 0)
+    show(out, found, changes, idle, next_node, asked_growth=question.budget > 0, is_what_if=asked.is_what_if)
     if measured is not None and clocks is not None:
         from dtfm_coordinator.tools.explain.measured_report import show_measured
 

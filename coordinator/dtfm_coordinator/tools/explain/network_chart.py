@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.patheffects import withStroke
 
+from dtfm_coordinator.tools.explain.label_places import LabelPlace, LabelPlaces
 from dtfm_coordinator.tools.explain.node_positions import places
 from dtfm_coordinator.tools.formatting import named
 from dtfm_protocol.plan.plan import Plan
@@ -66,9 +67,16 @@ def draw_network(
     _draw_links(figure, axes, points, beta / GBIT, {(rows[a], rows[b]): share for (a, b), share in traffic.items()})
     diameter = float(np.clip(0.9 * _nearest(points) * axes.bbox.width / figure.dpi * 72 / 1.2, 5.0, 22.0))
     _draw_pipelines(figure, axes, plan, points, rows, diameter)
-    _draw_nodes(axes, plan, view, points, diameter, by_region)
+    _draw_nodes(axes, plan, view, points, diameter)
+    scale = 72 / figure.dpi
+    inside = axes.bbox.x0 * scale, axes.bbox.y0 * scale, axes.bbox.x1 * scale, axes.bbox.y1 * scale
+    labels = LabelPlaces(axes.transData.transform(points) * scale, diameter, inside)
+    if len(points) <= NAMED_NODES:
+        for row, node in enumerate(view.nodes):
+            text = named(node.id) if by_region or node.region is None else f"{named(node.id)}\n{node.region}"
+            _say(axes, points, text, labels.place(text, 7, [row], above=False), fontsize=7, color=INK)
     if by_region or len(points) > NAMED_NODES:
-        _name_regions(axes, view, points, diameter)
+        _name_regions(axes, view, points, labels)
 
 
 def _drawn(plan: Plan, view: View) -> View:
@@ -125,8 +133,17 @@ def _draw_links(
     )
     bar.set_label(f"links, Gbit/s of the slower direction; {which}", fontsize=9)
     ticks = np.geomspace(low, high, 5).tolist()
-    bar.set_ticks(ticks, labels=[f"{tick:.2g}" for tick in ticks], fontsize=8)
+    bar.set_ticks(ticks, labels=told_apart(ticks), fontsize=8)
     bar.minorticks_off()
+
+
+def told_apart(values: list[float]) -> list[str]:
+    """Return numbers with two figures, or with as many more, up to five, as they take to differ."""
+    for figures in (2, 3, 4, 5):
+        told = [f"{value:.{figures}g}" for value in values]
+        if len(set(told)) == len(values):
+            break
+    return told
 
 
 def _draw_pipelines(
@@ -158,7 +175,7 @@ def _draw_pipelines(
     )  # fmt: skip
 
 
-def _draw_nodes(axes: Axes, plan: Plan, view: View, points: Matrix, diameter: float, by_region: bool) -> None:
+def _draw_nodes(axes: Axes, plan: Plan, view: View, points: Matrix, diameter: float) -> None:
     """Draw nodes with work filled, with the number of their stage, and idle ones hollow."""
     stage_of = {peer: stage for stage in range(len(plan.stages)) for peer in plan.replicas(stage)}
     for works, fill, edge in ((True, INK, "white"), (False, "white", INK)):
@@ -171,28 +188,24 @@ def _draw_nodes(axes: Axes, plan: Plan, view: View, points: Matrix, diameter: fl
                     float(points[row, 0]), float(points[row, 1]), str(stage_of[peer] + 1), color="white", ha="center",
                     va="center", fontsize=min(10.0, 0.55 * diameter), zorder=4,
                 )  # fmt: skip
-    if len(points) <= NAMED_NODES:
-        for row, node in enumerate(view.nodes):
-            text = named(node.id) if by_region or node.region is None else f"{named(node.id)}\n{node.region}"
-            spot = float(points[row, 0]), float(points[row, 1])
-            _say(axes, spot, text, (0, -diameter / 2 - 1.5), "top", fontsize=7, color=INK)
 
 
-def _name_regions(axes: Axes, view: View, points: Matrix, diameter: float) -> None:
-    """Write each region's name over its topmost node."""
+def _name_regions(axes: Axes, view: View, points: Matrix, labels: LabelPlaces) -> None:
+    """Write each region's name beside one of its nodes, over the topmost where there is room."""
     regions = dict.fromkeys(node.region for node in view.nodes if node.region is not None)
     if len(regions) > NAMED_REGIONS:
         return  # hosts of a data centre, say: their names would cover it
     for region in regions:
-        members = points[[row for row, node in enumerate(view.nodes) if node.region == region]]
-        spot = float(members[:, 0].mean()), float(members[:, 1].max())
-        _say(axes, spot, region, (0, diameter / 2 + 2), "bottom", fontsize=9, weight="bold", color="black")
+        members = [row for row, node in enumerate(view.nodes) if node.region == region]
+        members.sort(key=lambda row: -float(points[row, 1]))
+        place = labels.place(region, 9, members, above=True)
+        _say(axes, points, region, place, fontsize=9, weight="bold", color="black")
 
 
-def _say(
-    axes: Axes, point: tuple[float, float], text: str, offset: tuple[float, float], vertical: str, **style: Any
-) -> None:
+def _say(axes: Axes, points: Matrix, text: str, place: LabelPlace, **style: Any) -> None:
+    spot = float(points[place.row, 0]), float(points[place.row, 1])
     axes.annotate(
-        text, point, xytext=offset, textcoords="offset points", ha="center", va=vertical, zorder=5, parse_math=False,
+        text, spot, xytext=place.offset, textcoords="offset points", ha="center", va="center", zorder=5,
+        parse_math=False,
         bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none", "alpha": 0.7}, **style,
     )  # fmt: skip

@@ -151,7 +151,7 @@ def _number(
         if span.micro_batch is not None and span.peer in row_of:
             numbered[span.peer, span.kind].append(span)
     for (peer, _), bars in numbered.items():
-        room = min((span.end - span.start) / len(str(span.micro_batch)) for span in bars) * points_wide / 0.7
+        room = min((span.end - span.start) / len(str(span.micro_batch)) for span in bars) * points_wide / 0.85
         size = min(8.0, 0.8 * points_high, room)
         if size < 4.5:
             continue

@@ -7,15 +7,9 @@ from itertools import pairwise, product
 
 from dtfm_coordinator.allocator.foundations.links import Links
 from dtfm_coordinator.allocator.problem.model_demand import memory_needed
+from dtfm_coordinator.allocator.simulator.peer_time import PeerTime, peer_times
 from dtfm_coordinator.allocator.simulator.predicted_seconds import PredictedSeconds
-from dtfm_coordinator.allocator.simulator.simulated_timeline import (
-    REDUCTIONS,
-    SimulatedSpan,
-    Simulation,
-    SpanKind,
-    Transfer,
-    TransferKind,
-)
+from dtfm_coordinator.allocator.simulator.simulated_timeline import REDUCTIONS, SimulatedSpan, Simulation, Transfer
 from dtfm_coordinator.allocator.workload import Workload
 from dtfm_coordinator.tools.explain.critical_path import Bottleneck, Part, bottleneck, critical_path
 from dtfm_coordinator.tools.formatting import link_named
@@ -23,9 +17,6 @@ from dtfm_protocol.errors import UserError
 from dtfm_protocol.plan.plan import Plan
 from dtfm_protocol.view.view import GBIT, View
 from dtfm_protocol.wire.stream import Way
-
-INPUT: dict[SpanKind, TransferKind] = {"forward": "activation", "backward": "gradient"}
-"""Kind of message that each kind of action waits for, if it waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +155,7 @@ def _stages(plan: Plan, view: View, work: Workload, played: Simulation) -> tuple
     spans: dict[str, list[SimulatedSpan]] = defaultdict(list)
     for span in played.compute:
         spans[span.peer].append(span)
-    inputs: dict[tuple[str, str, int | None], Transfer] = {
-        (t.receiver, t.kind, t.micro_batch): t for t in played.transfers if t.kind not in REDUCTIONS
-    }
+    times = peer_times(played)
     reductions: dict[str, list[Transfer]] = defaultdict(list)
     for transfer in played.transfers:
         if transfer.kind in REDUCTIONS:
@@ -176,7 +165,17 @@ def _stages(plan: Plan, view: View, work: Workload, played: Simulation) -> tuple
     found = []
     for number, layers in enumerate(plan.stages):
         group = plan.replicas(number)
-        peers = tuple(_peer(peer, number, spans[peer], inputs, played, needed[peer], memory[peer]) for peer in group)
+        peers = tuple(
+            _peer(
+                peer,
+                number,
+                sum(span.kind == "forward" for span in spans[peer]),
+                times[peer],
+                needed[peer],
+                memory[peer],
+            )
+            for peer in group
+        )
         last = max(span.end for peer in group for span in spans[peer] if span.kind != "optimizer")
         messages = [transfer for peer in group for transfer in reductions[peer]]
         found.append(
@@ -193,37 +192,18 @@ def _stages(plan: Plan, view: View, work: Workload, played: Simulation) -> tuple
 
 
 def _peer(
-    peer: str,
-    stage: int,
-    spans: list[SimulatedSpan],
-    inputs: dict[tuple[str, str, int | None], Transfer],
-    played: Simulation,
-    needed: float,
-    there: float | None,
+    peer: str, stage: int, micro_batches: int, time: PeerTime, needed: float, there: float | None
 ) -> PeerFindings:
-    """Return the findings about one peer. A gap before an action counts for its input: as bubble until that is ready at
-    the sender, then as transfer."""
-    bubble = transfer = free = 0.0
-    actions = [span for span in spans if span.kind != "optimizer"]
-    for span in actions:
-        source = inputs.get((peer, INPUT.get(span.kind, ""), span.micro_batch))
-        ready = span.start if source is None else min(span.start, max(free, source.ready))
-        bubble += ready - free
-        transfer += span.start - ready
-        free = span.end
-    update = next((span for span in spans if span.kind == "optimizer"), None)
-    committed = played.committed if update is None else update.start
-    end = played.cost.total
     return PeerFindings(
         peer=peer,
         stage=stage,
-        micro_batches=sum(span.kind == "forward" for span in actions),
-        compute=math.fsum(span.end - span.start for span in actions),
-        bubble=bubble,
-        transfer=transfer,
-        reduction=committed - free,
-        optimizer=0.0 if update is None else update.end - update.start,
-        rest=max(0.0, end - (committed if update is None else update.end)),
+        micro_batches=micro_batches,
+        compute=time.compute,
+        bubble=time.bubble,
+        transfer=time.transfer,
+        reduction=time.reduction,
+        optimizer=time.optimizer,
+        rest=time.rest,
         memory_needed=needed,
         memory_there=there,
     )

@@ -8,6 +8,7 @@ from dtfm_coordinator.allocator.simulator.simulated_timeline import Transfer
 from dtfm_coordinator.tools.explain.critical_path import Bottleneck, by_cause
 from dtfm_coordinator.tools.explain.idle_peers import IdlePeer
 from dtfm_coordinator.tools.explain.next_node import NOTICEABLE, Growth
+from dtfm_coordinator.tools.explain.single_changes import TriedChanges
 from dtfm_coordinator.tools.explain.step_findings import StageFindings, StepFindings
 from dtfm_coordinator.tools.formatting import link_named, named, percent, seconds
 from dtfm_protocol.process.quantities import bytes_in_words
@@ -64,9 +65,20 @@ def what_if_line(as_it_is: float, total: float) -> str:
 
 
 def show(
-    out: Console, found: StepFindings, idle: tuple[IdlePeer, ...], next_node: Growth | None, *, asked_growth: bool
+    out: Console,
+    found: StepFindings,
+    changes: TriedChanges | None,
+    idle: tuple[IdlePeer, ...],
+    next_node: Growth | None,
+    *,
+    asked_growth: bool,
+    is_what_if: bool = False,
 ) -> None:
-    """Print the findings to `out`."""
+    """Print the findings to `out`.
+
+    Args:
+        is_what_if: whether wire or schedule are others than those for which the plan was searched.
+    """
     total = found.cost.total
     out.print(parts(found.cost), style="bold", soft_wrap=True)
     different = difference_line(found)
@@ -79,6 +91,8 @@ def show(
     out.print(_peer_table(found))
     if found.links:
         out.print(_link_table(found))
+    for line in change_lines(changes, total, is_what_if=is_what_if) if changes is not None else ():
+        out.print(line, soft_wrap=True)
     for line in (*idle_lines(found.idle, idle, total), *(growth_lines(next_node, total) if asked_growth else ())):
         out.print(line, soft_wrap=True)
 
@@ -139,6 +153,32 @@ def _link_table(found: StepFindings) -> Table:
             seconds(link.busy), percent(link.busy, found.cost.total), f"{link.gbps:.3g}", f"{link.latency_ms:.3g}",
         )  # fmt: skip
     return table
+
+
+def change_lines(tried: TriedChanges, total: float, *, is_what_if: bool = False) -> list[str]:
+    """Return lines about the best single changes of a plan whose step takes `total` seconds; `is_what_if` is that of
+    `show`."""
+    drawn = "" if tried.is_all else ", drawn from more"
+    looked_at = f"the best of each kind among {tried.looked_at:,} single changes{drawn}"
+    if not tried.best:
+        return [f"why these peers: no single change that can be makes any difference ({looked_at})"]
+    saved = total - tried.best[0].seconds
+    if saved > 0:
+        missed = "the search has missed it, `plan --budget SECONDS` searches longer"
+        why = "the plan was searched for another wire or schedule" if is_what_if else missed
+        first = (
+            f"why these peers: a single change saves {seconds(saved)} a step ({percent(saved, total)}): {why} "
+            f"({looked_at})"
+        )
+    else:
+        first = f"why these peers: no single change shortens the step ({looked_at})"
+    width = max(len(one.words) for one in tried.best)
+    return [first, *(f"  {one.words:<{width}}  {_change(one.seconds, total)}" for one in tried.best)]
+
+
+def _change(then: float, total: float) -> str:
+    """Return what a step costs or saves beside one of `total` seconds."""
+    return f"{'saves' if then < total else 'costs'} {seconds(abs(then - total))} ({100 * (then / total - 1):+.2g} %)"
 
 
 def idle_lines(idle: tuple[str, ...], tried: tuple[IdlePeer, ...], total: float) -> list[str]:
