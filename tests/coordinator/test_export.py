@@ -16,7 +16,8 @@ from dtfm_protocol.checkpoint.shard import encode_shard
 from dtfm_protocol.checkpoint.store import CheckpointStore
 from dtfm_protocol.data.tokenizer import make_tokenizer, save
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Data, Model
+from dtfm_protocol.job.data_table import Data
+from dtfm_protocol.job.job_file import Model
 from dtfm_protocol.model.model_config import resolve_config
 from dtfm_protocol.model.whole_model import build_whole
 from dtfm_protocol.process.logs import log

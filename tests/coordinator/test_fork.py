@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from dtfm_coordinator.main import app
 from dtfm_coordinator.serve.job_edits import remember
 from dtfm_protocol.errors import UserError
-from dtfm_protocol.job.job_file import Data, Evaluation, Job, Sharing, Training
+from dtfm_protocol.job.data_table import Data, DataSource
+from dtfm_protocol.job.job_file import Evaluation, Job, Sharing, Training
 from dtfm_protocol.plan.plan import Plan
 from tests.coordinator.peers import JOB
 from tests.coordinator.test_export import LENGTH, MODELS, trained
@@ -59,6 +60,23 @@ def test_the_new_job_has_the_weights_and_the_settings_of_that_step(run: Path, tm
         assert torch.equal(begun.state_dict()[key], value)
     assert said(tmp_path / "older.toml", "--from", f"{run}@20")[0] == 0
     assert Job.load(tmp_path / "older.toml").training.steps == 90
+
+
+def test_sources_are_taken_over(run: Path, tmp_path: Path) -> None:
+    sources = [
+        DataSource(
+            path=str(tmp_path / "chat/*.jsonl"), kind="jsonl", template='{a} "{b}"\n', weight=0.5, on_error="skip"
+        ),
+        DataSource(path="/elsewhere/all.parquet", kind="parquet"),
+    ]
+    training = Training(steps=90, global_batch=8, micro_batch=2, sequence_length=LENGTH, learning_rate=1e-3)
+    remember(Job(name="mine", model=MODELS["llama"], data=Data(sources=sources), training=training), run)
+    file = tmp_path / "new.toml"
+    assert said(file, "--from", run)[0] == 0
+    job = Job.load(file)
+    assert job.data.sources == sources
+    assert job.data.tokenizer_folder == tmp_path / "new-model"
+    assert 'path = "chat/*.jsonl"' in file.read_text()
 
 
 @pytest.mark.parametrize(
